@@ -1,4 +1,4 @@
-//! Applications over Farside, through its public face only.
+//! Applications over Farside's public interface.
 #![forbid(unsafe_code)]
 
 pub mod dht;

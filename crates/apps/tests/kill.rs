@@ -1,8 +1,8 @@
-//! A process that is killed in the middle of its work on a hash table: the others go on, get their
-//! keys or typed errors, and finish what it left half-done.
+//! A process that is killed while it works on a hash table: the others continue, get their keys or typed
+//! errors, and complete its operations.
 //!
-//! The test executable starts itself again as the other node: with `FARSIDE_TEST_CHILD` set it joins
-//! that cluster, opens the table whose root it is told, and works until it is killed.
+//! The test executable starts itself again as the other node: with `FARSIDE_TEST_CHILD` set it joins that
+//! cluster, opens the table with the given root, and works until it is killed.
 
 use farside::{Config, GlobalAddress, Node};
 use farside_apps::dht::{Dht, DhtOptions, Handle};
@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Keys that both processes work on, and keys that only one does.
+/// Keys that both processes use, and keys that only one does.
 const SHARED: u64 = 1_500;
 const OWN: u64 = 1_500;
 
@@ -23,7 +23,7 @@ fn value(key: &[u8], repeats: u64) -> Vec<u8> {
     key.repeat(1 + repeats as usize)
 }
 
-/// Whether a value is one that somebody may have put for the key.
+/// Whether a value may have been put for the key.
 fn belongs(key: &[u8], value: &[u8]) -> bool {
     !value.is_empty()
         && value.len().is_multiple_of(key.len())
@@ -90,7 +90,7 @@ fn a_killed_process_leaves_a_table_that_works() {
     let cluster = format!("dht-kill-{}", std::process::id());
     let node = Node::create(&config(&cluster)).unwrap();
     let mut session = node.session().unwrap();
-    // All buckets here: what dies is only what the other process owned or was home of.
+    // All buckets are at this node: the other's death loses only what it owned or was home of.
     let options = DhtOptions { nodes: vec![node.id()], seed: 7, ..DhtOptions::default() };
     let mut dht = Dht::create(&mut session, &options).unwrap();
     let root = dht.root();
@@ -135,7 +135,7 @@ fn a_killed_process_leaves_a_table_that_works() {
     grow(&mut dht);
 }
 
-/// New keys grow the table through whatever the dead process left half-done.
+/// New keys grow the table past the operations that the dead process left incomplete.
 fn grow(dht: &mut Handle<'_>) {
     let mut out = Vec::new();
     let mut added = 0;
@@ -150,7 +150,7 @@ fn grow(dht: &mut Handle<'_>) {
             Err(error) => assert!(error.is_lost(), "{error}"),
         }
     }
-    // How many buckets the dead process was the last to change is left to chance.
+    // How many buckets the dead process changed last is random.
     assert!(added > 0, "none of 6,000 new keys");
     let report = dht.scan_all(|key, value| assert!(belongs(key, value))).unwrap();
     assert!(report.records >= added);

@@ -9,15 +9,15 @@
 //! Node numbers are reused, generations are not: each node that lends memory gets the next generation of
 //! its number, so that an address of memory that is gone never names bytes of a later node.
 //!
-//! The line size travels in the address (class 0 is 64 B, class 10 is 64 KiB), so that nobody needs
-//! a table of a peer's allocations to cut an access into lines. Arithmetic within an allocation
-//! stays ordinary addition. A forged class is refused by the home, whose tags know the true one.
+//! The line size is part of the address (class 0 is 64 B, class 10 is 64 KiB), so that no node needs a
+//! table of a peer's allocations to split an access into lines. Arithmetic within an allocation stays
+//! ordinary addition. A forged class is refused by the home, which has the true one in its tags.
 
 use crate::{Generation, NodeId, NodeSet};
 use core::fmt;
 use core::str::FromStr;
 
-/// How many bytes travel and are owned together; a power of two from 64 B to 64 KiB.
+/// The unit of transfer and ownership in bytes; a power of two from 64 B to 64 KiB.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineSize(u8);
 
@@ -28,7 +28,7 @@ impl LineSize {
     pub const DEFAULT: Self = Self(3);
     /// The largest class: 64 KiB.
     pub const MAX: Self = Self(10);
-    /// How many classes there are.
+    /// The number of classes.
     pub const CLASSES: usize = 11;
 
     /// The class of lines of `bytes`, which must be a power of two from 64 to 65,536.
@@ -80,7 +80,7 @@ pub enum AddressError {
     UnknownLineSize,
     /// The byte does not fit the 42 bits of an offset.
     OffsetTooLarge,
-    /// The number of the node does not fit 8 bits, or its generation 10.
+    /// The node number does not fit 8 bits, or its generation 10.
     HomeTooLarge,
 }
 
@@ -100,17 +100,17 @@ impl MemoryId {
         Some(Self((node.0 as u32) << GENERATION_BITS | generation.0 as u32))
     }
 
-    /// The bits that addresses of it begin with.
+    /// The leading bits of its addresses.
     pub const fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// The node that lends it, or did.
+    /// The node that lends it, or lent it.
     pub const fn node(self) -> NodeId {
         NodeId((self.0 >> GENERATION_BITS) as u16)
     }
 
-    /// Which of the memories of that node number.
+    /// The generation among the memories of that node number.
     pub const fn generation(self) -> Generation {
         Generation(self.0 as u16 % Generation::COUNT)
     }
@@ -168,7 +168,7 @@ impl GlobalAddress {
         Ok(Self((memory.0 as u64) << Self::MEMORY_SHIFT | class | offset))
     }
 
-    /// Takes an address out of 64 bits that a program stored, for example in a linked structure.
+    /// Decodes an address from 64 bits that a program stored, for example in a linked structure.
     pub const fn from_bits(bits: u64) -> Result<Self, AddressError> {
         if (bits >> Self::OFFSET_BITS) & 15 > LineSize::MAX.0 as u64 {
             return Err(AddressError::UnknownLineSize);
@@ -181,7 +181,7 @@ impl GlobalAddress {
         self.0
     }
 
-    /// The memory that this is a byte of.
+    /// The memory that contains this byte.
     pub const fn memory(self) -> MemoryId {
         MemoryId((self.0 >> Self::MEMORY_SHIFT) as u32)
     }
@@ -191,32 +191,32 @@ impl GlobalAddress {
         self.memory().node()
     }
 
-    /// Which of the memories of that node number.
+    /// The generation among the memories of that node number.
     pub const fn generation(self) -> Generation {
         self.memory().generation()
     }
 
-    /// The size of the lines here.
+    /// The size of its line.
     pub const fn line_size(self) -> LineSize {
         LineSize(((self.0 >> Self::OFFSET_BITS) & 15) as u8)
     }
 
-    /// The byte within the home's memory.
+    /// The offset within the home's memory.
     pub const fn offset(self) -> u64 {
         self.0 & Self::OFFSET_MASK
     }
 
-    /// The line this byte lies in.
+    /// The line that contains this byte.
     pub const fn line(self) -> LineAddress {
         LineAddress(self.0 & !((1 << self.line_size().log2()) - 1))
     }
 
-    /// The byte's place within its line.
+    /// The byte's offset within its line.
     pub const fn offset_in_line(self) -> usize {
         (self.0 & ((1 << self.line_size().log2()) - 1)) as usize
     }
 
-    /// The address `bytes` further on; `None` where that leaves the home's address range.
+    /// The address `bytes` further on; `None` if it leaves the home's address range.
     pub const fn checked_add(self, bytes: u64) -> Option<Self> {
         if bytes > Self::OFFSET_MASK - self.offset() {
             return None;
@@ -278,14 +278,14 @@ impl core::error::Error for ParseAddressError {}
 impl FromStr for GlobalAddress {
     type Err = ParseAddressError;
 
-    /// Parses what `Display` prints; digits may also be upper case or begin with zeros.
+    /// Parses the output of `Display`; digits may also be upper case or begin with zeros.
     ///
     /// # Errors
     /// Which part of it is wrong.
     fn from_str(text: &str) -> Result<Self, ParseAddressError> {
         let (node, rest) = text.split_once(':').ok_or(ParseAddressError::Form)?;
         let (offset, line) = rest.split_once('/').ok_or(ParseAddressError::Form)?;
-        // Numbers may have a sign elsewhere, which no address has.
+        // Number parsers accept a sign, which no address has.
         let is_number = |text: &str| !text.starts_with('+');
         let (node, generation) = node.split_once('.').unwrap_or((node, "0"));
         let number = |text: &str| Some(text).filter(|t| is_number(t)).and_then(|t| t.parse().ok());
@@ -304,7 +304,7 @@ impl FromStr for GlobalAddress {
     }
 }
 
-/// The first byte of a line; names the line.
+/// The first byte of a line, which identifies the line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct LineAddress(u64);
@@ -328,7 +328,7 @@ impl LineAddress {
         GlobalAddress(self.0)
     }
 
-    /// The memory that this is a line of.
+    /// The memory that contains this line.
     pub const fn memory(self) -> MemoryId {
         self.address().memory()
     }
@@ -338,7 +338,7 @@ impl LineAddress {
         self.address().home()
     }
 
-    /// Bytes of the line, as a class.
+    /// The size of the line, as a class.
     pub const fn line_size(self) -> LineSize {
         self.address().line_size()
     }
@@ -348,7 +348,7 @@ impl LineAddress {
         self.address().offset()
     }
 
-    /// The line `count` lines further on; `None` where that leaves the home's address range.
+    /// The line `count` lines further on; `None` if it leaves the home's address range.
     pub const fn checked_add(self, count: u64) -> Option<Self> {
         let Some(bytes) = count.checked_mul(self.line_size().bytes() as u64) else {
             return None;
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn text_of_any_address_parses_to_the_same_address() {
-        // A full-period generator (Knuth, MMIX): all bits vary, those of the line size among them.
+        // A full-period generator (Knuth, MMIX): all bits vary, including those of the line size.
         let mut state = 1_u64;
         let mut addresses = 0;
         for _ in 0..100_000 {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn generation_tells_memories_of_one_number_apart() {
+    fn generation_distinguishes_memories_of_one_number() {
         let memory = MemoryId::new(NodeId(200), Generation(700)).unwrap();
         let address = GlobalAddress::new_in(memory, LineSize::MIN, 64).unwrap();
         assert_eq!((address.memory(), address.line().memory()), (memory, memory));

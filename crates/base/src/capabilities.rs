@@ -1,76 +1,76 @@
-//! What a fabric can do and what it promises, as data. A machine or channel states what it needs;
-//! what is missing is refused by name and never emulated in silence.
+//! The capabilities and guarantees of a fabric, as data. A machine or channel states its requirements; what
+//! is missing is refused by name and never emulated silently.
 
-/// Against whom a remote atomic is atomic.
+/// The accesses against which a remote atomic is atomic.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum AtomicScope {
     /// No remote atomics.
     None,
-    /// Only against remote atomics through the same adapter (`IBV_ATOMIC_HCA`): the processor must
-    /// not write such a word.
+    /// Only against remote atomics through the same adapter (`IBV_ATOMIC_HCA`): the processor must not
+    /// write such a word.
     Adapter,
     /// Against every access of processors and adapters to that memory (`IBV_ATOMIC_GLOB`).
     System,
 }
 
-/// Which words change at once: aligned ones of 8 bytes, all of whose bytes come from one slice.
+/// Which words never tear: aligned ones of 8 bytes, with all bytes from one slice.
 ///
-/// Regions with `Access::RELAXED_ORDERING` keep none whole.
+/// Regions with `Access::RELAXED_ORDERING` guarantee none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum WordScope {
     /// None: a word may be seen with some of its bytes old and others new.
     None,
-    /// Those at the target of a WRITE that begins and ends at multiples of 8, and those at the source
-    /// of a READ that begins and ends at multiples of 8 on both sides.
+    /// Words at the target of a WRITE that begins and ends at multiples of 8. Also words at the source of a
+    /// READ that begins and ends at multiples of 8 on both sides.
     Aligned,
-    /// Those at the target of a WRITE that begins and ends anywhere; of READs as `Aligned`.
+    /// Words at the target of a WRITE that begins and ends anywhere; for READs as `Aligned`.
     Any,
 }
 
-/// How far a FLUSH reaches.
+/// How far a FLUSH makes bytes visible or durable.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum FlushScope {
     /// No FLUSH.
     None,
-    /// To where every processor and adapter of the target sees it ("global visibility").
+    /// Until every processor and adapter of the target sees them ("global visibility").
     Visible,
-    /// To where it survives the loss of power.
+    /// Until they survive the loss of power.
     Persistent,
 }
 
 /// What happens to a SEND whose target has posted no receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum BackPressure {
-    /// `post` stops before it and says so; nothing is lost and the caller posts it again later.
+    /// `post` stops before it and reports that; nothing is lost and the caller posts it again later.
     AtPost,
-    /// The fabric holds it and tries again; it completes late, or with `ReceiverNotReady`.
+    /// The fabric keeps it and retries; it completes late, or with `ReceiverNotReady`.
     Retried,
-    /// It ends its link: it completes with `ReceiverNotReady`, and what follows is flushed. Whoever
-    /// sends must know that a receive is there.
+    /// It ends its link: it completes with `ReceiverNotReady`, and later requests are flushed. Senders must
+    /// know that a receive is posted.
     EndsLink,
 }
 
-/// Sizes and guarantees of a fabric.
+/// Limits and guarantees of a fabric.
 ///
-/// Words of one request keep no order among each other but for `byte_order`.
+/// Words of one request have no order among each other except by `byte_order`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     /// One-sided WRITE.
     pub write: bool,
     /// One-sided READ.
     pub read: bool,
-    /// FETCH_ADD and COMPARE_SWAP, and against whom they are atomic.
+    /// FETCH_ADD and COMPARE_SWAP, and the accesses against which they are atomic.
     pub atomics: AtomicScope,
     /// SWAP and the masked forms of FETCH_ADD and COMPARE_SWAP.
     pub extended_atomics: bool,
     /// ATOMIC WRITE.
     pub atomic_write: bool,
-    /// FLUSH, and how far it can reach. `Persistent` is of regions whose memory can keep it only.
+    /// FLUSH, and how far it can reach. `Persistent` only for regions in persistent memory.
     pub flush: FlushScope,
     /// Memory that the caller brings can be registered (`Fabric::register_memory`).
     pub own_memory: bool,
-    /// What travels is encrypted and authenticated, data and all. Where this is false, data packets
-    /// are plaintext, whatever protects the hand-over of keys.
+    /// Data is encrypted and authenticated. If false, data packets are plaintext, however the exchange of
+    /// keys is protected.
     pub protected: bool,
     /// SEND and RECEIVE.
     pub send: bool,
@@ -80,50 +80,48 @@ pub struct Capabilities {
     pub shared_receive_queue: bool,
     /// Requests of one link take effect, and messages arrive, in the order of posting.
     pub message_order: bool,
-    /// The bytes of one WRITE land in rising address order and once, over a whole gather list and with
-    /// inline bytes too: whoever sees, by an acquire load, an aligned word of the WRITE (or a byte of
-    /// it) sees by later loads every byte of it before that word, and what he stores there stays.
-    /// Nothing is said of the bytes that a READ or SEND puts down.
+    /// The bytes of one WRITE land in rising address order and once, over a whole gather list and for
+    /// inline bytes too. A reader whose acquire load sees an aligned word of the WRITE (or a byte of it)
+    /// sees by later loads every byte of it before that word, and its own later stores there are not
+    /// overwritten. Nothing is guaranteed about the bytes that a READ or SEND writes.
     pub byte_order: bool,
-    /// Which words of a WRITE or READ are never torn. InfiniBand promises nothing of words but by
-    /// atomics, and no query tells: adapters move whole lines, and soft-RoCE copies by words that it
-    /// counts from the first or last byte, which `Aligned` allows. iWARP's bytes come as segments of a
-    /// stream that end anywhere.
+    /// Which words of a WRITE or READ never tear. InfiniBand guarantees words only for atomics, and has no
+    /// query for it: adapters move whole lines, and soft-RoCE copies by words counted from the first or
+    /// last byte, which `Aligned` allows. iWARP's bytes come as segments of a stream that end anywhere.
     pub words: WordScope,
     /// A completed WRITE is visible to every later access at the target.
     pub completion_means_placed: bool,
     /// The target's processor executes nothing for one-sided requests.
     pub one_sided: bool,
-    /// A port can put its caller to sleep until something arrives.
+    /// A port can block its caller until an arrival.
     pub sleep: bool,
     /// How a SEND without a receive behaves.
     pub receiver_not_ready: BackPressure,
-    /// Most bytes copied out of the request itself (`Source::Inline`).
+    /// Maximum bytes copied out of the request itself (`Source::Inline`).
     pub inline_bytes_max: u32,
-    /// Most bytes of one SEND.
+    /// Maximum bytes of one SEND.
     pub send_bytes_max: u32,
-    /// Most bytes of one WRITE or READ.
+    /// Maximum bytes of one WRITE or READ.
     pub transfer_bytes_max: u64,
-    /// Most slices of a gather or scatter list.
+    /// Maximum slices of a gather or scatter list.
     pub slices_max: u32,
-    /// Most work requests of a link that are posted and not yet completed.
+    /// Maximum work requests of a link that are posted and not yet completed.
     pub outstanding_max: u32,
-    /// Most links of a port.
+    /// Maximum links of a port.
     pub links_max: u32,
-    /// Most bytes of one region.
+    /// Maximum bytes of one region.
     pub region_bytes_max: u64,
-    /// Regions whose end joins their beginning (`RegionKind::Mirrored`).
+    /// Regions that wrap around (`RegionKind::Mirrored`).
     pub mirrored_regions: bool,
-    /// Most bytes of all regions at the adapter (`RegionKind::Device`) that one fabric has at a
-    /// time; zero for none.
+    /// Maximum bytes of all regions at the adapter (`RegionKind::Device`) that one fabric has at a time;
+    /// zero for none.
     pub device_bytes_max: u64,
-    /// A word that its owner stores at the adapter is never seen in halves. Where this is false, a
-    /// peer may see the new low half with the old high one, and the owner has whole words of what
-    /// peers store.
+    /// A word that its owner stores at the adapter never tears. If false, a peer may see the new low half
+    /// with the old high one, while the owner sees whole words of peers' stores.
     pub device_words: bool,
 }
 
-/// What somebody needs of a fabric. Start from [`Requirements::NOTHING`] and switch on.
+/// Requirements on a fabric. Start from [`Requirements::NOTHING`] and switch on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Requirements {
     /// One-sided WRITE.
@@ -154,10 +152,10 @@ pub struct Requirements {
     pub byte_order: bool,
     /// Words that are never torn, at least these.
     pub words: WordScope,
-    /// No WRITE lands upon one that was posted after its completion: `message_order`, or
+    /// No WRITE lands after one that was posted after its completion: `message_order`, or
     /// `completion_means_placed`.
     pub ordered_or_placed: bool,
-    /// Sleep until something arrives.
+    /// Blocking until an arrival.
     pub sleep: bool,
     /// Bytes of one SEND, at least.
     pub send_bytes: u32,
@@ -167,20 +165,20 @@ pub struct Requirements {
     pub slices: u32,
     /// Bytes of one WRITE or READ, at least.
     pub transfer_bytes: u64,
-    /// Regions whose end joins their beginning.
+    /// Regions that wrap around.
     pub mirrored_regions: bool,
     /// Bytes of regions at the adapter, at least.
     pub device_bytes: u64,
-    /// Words that their owner stores at the adapter are never seen in halves.
+    /// Words that their owner stores at the adapter never tear.
     pub device_words: bool,
 }
 
-/// The first thing a fabric lacks; its name is what a user greps for.
+/// The first missing capability; users grep for its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Missing(pub &'static str);
 
 impl Requirements {
-    /// Needs nothing.
+    /// No requirements.
     pub const NOTHING: Self = Self {
         write: false,
         read: false,
@@ -207,8 +205,8 @@ impl Requirements {
         device_words: false,
     };
 
-    /// What is needed and what there is of a capability that [`check`](Self::check) named, where that
-    /// is a number.
+    /// The required and the available amount of a capability that [`check`](Self::check) named, if it is a
+    /// number.
     pub fn amounts(&self, missing: Missing, has: &Capabilities) -> Option<(u64, u64)> {
         let pair = |needed: u32, has: u32| Some((u64::from(needed), u64::from(has)));
         match missing.0 {

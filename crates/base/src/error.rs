@@ -1,16 +1,16 @@
-//! The one table of errors: number, name, whose fault, whether to try again, what happened and what
-//! to do. Every face of Farside (Rust, C, Python, the command) prints from here.
+//! The table of errors: number, name, blame, whether to retry, what happened and what to do. All interfaces
+//! of Farside (Rust, C, Python, the command) print from it.
 
-/// Whose fault an error is.
+/// The party to blame for an error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Blame {
-    /// The calling program: reading its code would show it.
+    /// The calling program: a review of its code would show it.
     Caller,
-    /// The set-up: limits, names, versions.
+    /// The configuration: limits, names, versions.
     Configuration,
     /// Another process broke the protocol.
     Peer,
-    /// The world: a process died, memory ran out.
+    /// The environment: a process died, memory ran out.
     Environment,
     /// Farside itself.
     Farside,
@@ -19,9 +19,9 @@ pub enum Blame {
 /// Whether the same call can succeed later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Retry {
-    /// Never, as it stands.
+    /// Never, without a change.
     No,
-    /// Yes, after somebody else has moved on.
+    /// Yes, after another party has made progress.
     Later,
 }
 
@@ -32,9 +32,9 @@ pub struct ErrorEntry {
     pub number: u16,
     /// Stable name, as in JSON output.
     pub name: &'static str,
-    /// Whose fault.
+    /// The party to blame.
     pub blame: Blame,
-    /// Whether to try again.
+    /// Whether to retry.
     pub retry: Retry,
     /// What happened.
     pub sentence: &'static str,
@@ -44,7 +44,7 @@ pub struct ErrorEntry {
 
 macro_rules! errors {
     ($($number:literal $name:ident $blame:ident $retry:ident $sentence:literal $remedy:literal;)*) => {
-        /// What can go wrong; [`ErrorCode::entry`] tells the rest.
+        /// The errors; [`ErrorCode::entry`] returns the row of the table.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
         #[non_exhaustive]
         #[repr(u16)]
@@ -53,10 +53,10 @@ macro_rules! errors {
         }
 
         impl ErrorCode {
-            /// Every error, in the order of numbers.
+            /// Every error, by number.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// The error with this number, as it came over the wire or from C.
+            /// The error with this number, as received over the wire or from C.
             pub const fn from_number(number: u16) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$name),)*
@@ -82,58 +82,58 @@ macro_rules! errors {
 }
 
 errors! {
-    1 Unallocated Caller No "The address lies in no allocation." "Use an address that alloc returned and that was not freed since.";
+    1 Unallocated Caller No "The address is in no allocation." "Use an address that alloc returned and that was not freed since.";
     2 OutOfBounds Caller No "The access passes the end of its allocation." "Shorten it, or allocate more.";
     3 Misaligned Caller No "The address is not aligned to the size of the atomic." "Align 8-byte atomics to 8 bytes.";
-    4 ForeignAddress Caller No "No node of this cluster has this number." "Use addresses of this cluster only; addresses of another cluster or life mean nothing here.";
+    4 ForeignAddress Caller No "No node of this cluster has this number." "Use addresses of this cluster only; addresses of another cluster or an earlier run are not valid here.";
     5 ZeroSize Caller No "The size is zero." "Ask for at least one byte.";
-    6 TooLarge Caller No "The size is over the limit." "Split it; Limits tells the bound.";
+    6 TooLarge Caller No "The size is over the limit." "Split it; Limits has the maximum.";
     7 NotAnAllocation Caller No "The address is not the start of an allocation, or was freed already." "Free exactly what alloc returned, once.";
     8 NotLocked Caller No "The session holds no such lock." "Unlock exactly what was locked, once, by the session that locked it.";
     9 BadLineSize Caller No "The line size is not a power of two from 64 B to 64 KiB." "Choose one of 64, 128, ... 65536.";
     10 LineSpanning Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
     11 BadForm Caller No "The channel cannot send or receive a message in this form." "See the text for the form that it takes.";
     12 NotHeld Caller No "No such message is held." "Release or fetch a message once.";
-    13 BadProgram Caller No "It is no object with programs for remote memory calls." "Mend what the text names, and compile it with farside rmc build, or as the top of farside_rmc.h says.";
-    14 UnsafeProgram Caller No "The verifier refused the program." "Mend the line that the text names; farside rmc check says the same.";
+    13 BadProgram Caller No "It is not an object with programs for remote memory calls." "Fix what the text names, and compile it with farside rmc build, or as described at the top of farside_rmc.h.";
+    14 UnsafeProgram Caller No "The verifier refused the program." "Fix the line that the text names; farside rmc check reports the same.";
     15 NoProgram Caller No "The caller has registered no such program at this executor." "Register its object first, over the same connection.";
     16 BadParameters Caller No "The parameters do not fit the program." "Pass as many bytes as it reads, and no more than the limit; larger data go into memory.";
-    17 CallStopped Caller No "The call was stopped where it stood." "The text names the place and the reason: a bound that was passed, or memory that the caller may not access.";
-    18 CallCancelled Caller No "The call was cancelled." "Invoke it again if it is wanted after all; what it had done by then is done.";
-    19 BadAnswer Farside No "An executor of calls found itself or a program in an impossible state." "Report it with the program and the text; the executor goes on.";
+    17 CallStopped Caller No "The call was stopped before its end." "The text names the location and the reason: a limit that was passed, or memory that the caller may not access.";
+    18 CallCancelled Caller No "The call was cancelled." "Invoke it again if it is still wanted; its effects up to then remain.";
+    19 BadAnswer Farside No "An executor of calls or a program reached an impossible state." "Report it with the program and the text; the executor continues.";
     20 OutOfMemory Environment Later "No node has that much free memory." "Free something, start nodes with more memory, or add nodes.";
-    21 CacheFull Environment Later "All cache places that this line may use are in use by unfinished operations." "Let operations finish, or give the node a larger cache.";
-    22 Busy Environment Later "Somebody else holds a conflicting lock." "Try again later, or use the waiting form.";
+    21 CacheFull Environment Later "All cache frames that this line may use are held by unfinished operations." "Let operations finish, or give the node a larger cache.";
+    22 Busy Environment Later "A conflicting lock is held." "Try again later, or use the waiting form.";
     23 Deadlock Environment Later "Waiting would have closed a cycle of lock waiters, and this session was the youngest in it." "Release the locks held and start over.";
     24 UpgradeConflict Environment Later "Another reader of this range waits for its upgrade already." "Release the read lock and take the write lock.";
-    25 TooManySessions Configuration Later "The node has its most sessions." "Close sessions, or raise Limits::sessions_max on all nodes.";
-    26 TooManyLocks Caller Later "The session holds its most locks." "Release some, or raise Limits::locks_per_session_max.";
-    27 TimedOut Environment Later "The deadline passed first." "Look whether the peer is alive (farside info), then try again.";
-    28 PeerLost Environment No "The peer at the other end is gone." "Connect anew; what was not acknowledged may not have been received.";
-    29 OverQuota Configuration Later "The tenant has as much of this as it may, or the executor as it can." "Let calls or callers end, or unregister programs; or raise the tenant's quota or the executor's bounds.";
-    30 ExecutorLacks Configuration No "What is to run the program lacks something that it needs." "Give it what the text names, or run the program where that is.";
+    25 TooManySessions Configuration Later "Session limit of the node reached." "Close sessions, or raise Limits::sessions_max on all nodes.";
+    26 TooManyLocks Caller Later "Lock limit of the session reached." "Release some, or raise Limits::locks_per_session_max.";
+    27 TimedOut Environment Later "The deadline passed first." "Check whether the peer is alive (farside info), then try again.";
+    28 PeerLost Environment No "The peer at the other end is gone." "Connect again; what was not acknowledged may not have been received.";
+    29 OverQuota Configuration Later "The quota of the tenant or a limit of the executor is reached." "End calls or callers, or unregister programs; or raise the tenant's quota or the executor's limits.";
+    30 ExecutorLacks Configuration No "The executor or caller that is to run the program lacks something that the program needs." "Provide what the text names, or run the program where that is available.";
     31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
-    32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; what it had done by then is done.";
+    32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; its effects up to then remain.";
     40 NodeLost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
     41 LineLost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
     42 NodeClosed Caller No "This node has left its cluster." "Join again.";
-    43 NodeFailed Farside No "This node found itself in an impossible state and stopped serving." "Report the dump that stands in the node's failure text; restart the process.";
-    44 Isolated Environment Later "This node was cut off from most of its cluster, which goes on without it." "Mend the network, then join again; what was written here alone is lost.";
+    43 NodeFailed Farside No "This node reached an impossible state and stopped serving." "Report the dump in the node's failure text; restart the process.";
+    44 Isolated Environment Later "This node was partitioned from the majority of its cluster, which continues without it." "Repair the network, then join again; what was written only here is lost.";
     45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
     60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
-    61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or mend the name.";
-    62 ClusterFull Configuration No "The cluster has its most members." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";
+    61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
+    62 ClusterFull Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";
     63 VersionMismatch Configuration No "The peer speaks another version of the protocol." "Run the same version of Farside on all nodes.";
     64 LimitsMismatch Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
-    65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Mend the setting that the text names.";
+    65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Correct the setting that the text names.";
     66 FabricLacks Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
     67 NotPermitted Configuration No "The other end does not trust this one, or this one the other." "Give both the same key and protection, or run both as the same user; the text says which it is.";
-    68 NobodyListens Configuration Later "Nobody listens under this name." "Start the other end first, or mend the name.";
-    69 AddressTaken Configuration No "Somebody listens under this name already." "Choose another name, or end the other one.";
-    70 ChannelMismatch Configuration No "The other end is another channel, or has other measures." "Give both ends the same options; the text says how they differ.";
-    71 ChannelFull Configuration Later "The other end has as many peers as it may." "Let one of them leave, or raise Options::peers at the end that listens; the text names the limit.";
+    68 NobodyListens Configuration Later "No process listens under this name." "Start the other end first, or correct the name.";
+    69 AddressTaken Configuration No "A process listens under this name already." "Choose another name, or end the other one.";
+    70 ChannelMismatch Configuration No "The other end is another channel, or has other options." "Give both ends the same options; the text says how they differ.";
+    71 ChannelFull Configuration Later "Peer limit of the other end reached." "Let a peer leave, or raise Options::peers at the end that listens; the text names the limit.";
     80 ProtocolViolation Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
-    81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor tells what to change.";
+    81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor says what to change.";
 }
 
 #[cfg(test)]

@@ -1,25 +1,24 @@
-//! How far a WRITE has come, and who tells: the choice for fabrics with and without FLUSH.
+//! How the arrival of a WRITE at a scope is confirmed, on fabrics with and without FLUSH.
 
 use crate::{Capabilities, FlushScope};
 use core::fmt;
 
-/// What shows that the bytes of a WRITE are where a FLUSH of some scope would bring them.
+/// What confirms that the bytes of a WRITE are where a FLUSH of some scope would bring them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum FlushWay {
     /// The WRITE's own completion.
     Completion,
-    /// A FLUSH behind it on its link.
+    /// A FLUSH posted after it on its link.
     Flush,
-    /// A READ behind it on its link, of any byte of its region: the answer comes once what was written
-    /// before is in the target's memory. It says nothing of caches that lose their content with the
-    /// power.
+    /// A READ posted after it on its link, of any byte of its region: the answer comes once earlier writes
+    /// are in the target's memory. It says nothing about caches that lose their content with the power.
     Read,
-    /// The target's processor alone: a message asks it to write the bytes back, and it answers.
+    /// Only the target's processor: a message asks it to write the bytes back, and it answers.
     Target,
 }
 
 impl FlushWay {
-    /// In a word.
+    /// A one-word name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Completion => "completion",
@@ -33,20 +32,20 @@ impl FlushWay {
 impl fmt::Display for FlushWay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Completion => "its completion says so",
-            Self::Flush => "a FLUSH behind it says so",
-            Self::Read => "a READ behind it says so, for want of a FLUSH",
+            Self::Completion => "its completion confirms it",
+            Self::Flush => "a FLUSH after it confirms it",
+            Self::Read => "a READ after it confirms it, for want of a FLUSH",
             Self::Target => {
-                "the target's program must say so, asked by a message, for want of a FLUSH"
+                "the target's program must confirm it, asked by a message, for want of a FLUSH"
             }
         })
     }
 }
 
 impl Capabilities {
-    /// What shows that the bytes of a WRITE have come as far as `scope`, on this fabric: a FLUSH where
-    /// there is one, and what does in its place where there is none. Nothing is done in its place
-    /// unasked: a FLUSH that the fabric lacks is refused at `post`, and so is a region for it.
+    /// What confirms that the bytes of a WRITE have reached `scope` on this fabric: a FLUSH if available,
+    /// otherwise its replacement. No replacement is used implicitly: a FLUSH that the fabric lacks is
+    /// refused at `post`, and so is a region for it.
     pub const fn flush_way(&self, scope: FlushScope) -> FlushWay {
         match (scope, self.flush) {
             (FlushScope::None, _) => FlushWay::Completion,

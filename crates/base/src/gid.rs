@@ -1,36 +1,36 @@
-//! Which entry of an RDMA port's GID table a queue pair should name.
+//! Selection of the entry of an RDMA port's GID table that a queue pair uses.
 //!
-//! A port has a table of addresses (GIDs). InfiniBand fills it by the subnet manager; a RoCE port gets
-//! two entries for each IP address of its network devices, one that sends RoCE v1 (Ethernet frames of
-//! their own, never routed) and one that sends RoCE v2 (UDP). A wrong index is the commonest reason
-//! for connections that time out, so the choice is one rule, here, and explains itself.
+//! A port has a table of addresses (GIDs). InfiniBand fills it by the subnet manager; a RoCE port gets two
+//! entries for each IP address of its network devices, one that sends RoCE v1 (its own Ethernet type, never
+//! routed) and one that sends RoCE v2 (UDP). A wrong index is the most common reason for connections that
+//! time out, so this module has the one rule, and explains each choice.
 //!
 //! The rule, in order of weight:
 //!
-//! 1. An entry must be usable: set, an address of one host, within the 8 bits in which an address
-//!    handle names it and, on RoCE, of a network device that is not known to be down.
-//! 2. RoCE v2 before RoCE v1, since v1 crosses no router and knows no congestion notification.
-//! 3. A routable address before a link-local one: link-local addresses reach one segment, and the
-//!    peer cannot tell from one which of its own ports leads there.
-//! 4. A network device known to be up before one of which nothing is known.
-//! 5. IPv4 before IPv6. Both are as good, but both ends must take the same family, and each end sees
-//!    its own table only.
+//! 1. An entry must be usable: set, an address of one host, within the 8 bits of an address handle's index
+//!    and, on RoCE, of a network device that is not known to be down.
+//! 2. RoCE v2 over RoCE v1, since v1 crosses no router and has no congestion notification.
+//! 3. A routable address over a link-local one: link-local addresses reach one segment, and do not tell the
+//!    peer which of its ports leads there.
+//! 4. A network device known to be up over one with unknown state.
+//! 5. IPv4 over IPv6. Both are equally good, but both ends must choose the same family, and each end sees
+//!    only its own table.
 //! 6. The lowest index.
 //!
-//! InfiniBand and iWARP entries are judged by 1 and 6 alone: the former's link-local prefix is the
-//! subnet's usual one, the latter's GID is a hardware address that nothing routes by.
+//! InfiniBand and iWARP entries are judged by 1 and 6 only: the former's link-local prefix is the subnet's
+//! usual one, the latter's GID is a hardware address that is not used for routing.
 
 use core::fmt;
 use core::net::Ipv6Addr;
 
-/// How packets of an entry travel.
+/// The encapsulation of an entry's packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum GidKind {
     /// Ethernet frames with an InfiniBand header.
     RoceV1,
     /// UDP over IPv4 or IPv6.
     RoceV2,
-    /// InfiniBand, and whatever else has addresses of its own, such as EFA.
+    /// InfiniBand, and other fabrics with native addresses, such as EFA.
     InfiniBand,
     /// TCP; connections are made by addresses, not by this entry.
     Iwarp,
@@ -51,19 +51,19 @@ impl GidKind {
 /// One entry of a port's GID table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GidEntry<'a> {
-    /// Its place in the table.
+    /// Its index in the table.
     pub index: u32,
-    /// The address, in the order of the wire.
+    /// The address, in network byte order.
     pub gid: [u8; 16],
-    /// How its packets travel.
+    /// The encapsulation of its packets.
     pub kind: GidKind,
-    /// The network device it belongs to, where that is known.
+    /// Its network device, if known.
     pub netdev: Option<&'a str>,
-    /// Whether that device is up, where that is known.
+    /// Whether that device is up, if known.
     pub netdev_up: Option<bool>,
 }
 
-/// How far an address reaches.
+/// The reach of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum GidReach {
     /// No address: all zero.
@@ -72,11 +72,11 @@ pub enum GidReach {
     Unusable,
     /// One segment: `fe80::/10` or `169.254.0.0/16`.
     LinkLocal,
-    /// Everything else.
+    /// All other addresses.
     Routable,
 }
 
-/// Highest index that an address handle can name: `ibv_global_route::sgid_index` has 8 bits.
+/// The maximum index that an address handle can name: `ibv_global_route::sgid_index` has 8 bits.
 pub const GID_INDEX_MAX: u32 = 255;
 
 impl GidEntry<'_> {
@@ -105,7 +105,7 @@ impl GidEntry<'_> {
         }
     }
 
-    /// Whether the address is an IPv4 one in its mapped form.
+    /// Whether the address is an IPv4-mapped one.
     pub fn is_ipv4(&self) -> bool {
         Ipv6Addr::from(self.gid).to_ipv4_mapped().is_some()
     }
@@ -114,7 +114,7 @@ impl GidEntry<'_> {
         matches!(self.kind, GidKind::RoceV1 | GidKind::RoceV2)
     }
 
-    /// Why no queue pair should name this entry, whatever else the table has.
+    /// Why no queue pair can use this entry, whatever else is in the table.
     pub fn unusable(&self) -> Option<GidRejection> {
         match self.reach() {
             GidReach::Unset => return Some(GidRejection::Unset),
@@ -139,7 +139,7 @@ impl GidEntry<'_> {
         ]
     }
 
-    /// The first merit in which `other` is better; `None` when this entry is as good.
+    /// The first merit in which `other` is better; `None` if there is none.
     fn worse_than(&self, other: &Self) -> Option<GidRejection> {
         let pairs = self.merits().into_iter().zip(other.merits());
         let mut differing = pairs.filter(|((own, _), (others, _))| own != others);
@@ -151,18 +151,18 @@ impl GidEntry<'_> {
 /// The entry to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GidChoice {
-    /// Its place in the table.
+    /// Its index in the table.
     pub index: u32,
-    /// Why this one.
+    /// The reason for it.
     pub reason: GidReason,
 }
 
 /// Why an entry was chosen. Its text continues "index 3: ".
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GidReason {
-    /// Whoever set up the program named it.
+    /// The user named it.
     Asked,
-    /// The best entry of the table by the rule: how it travels and how far it reaches.
+    /// The best entry of the table by the rule: its encapsulation and reach.
     Best(GidKind, GidReach),
 }
 
@@ -185,11 +185,11 @@ impl fmt::Display for GidReason {
 /// Why an entry was not chosen. Its text continues "index 3: ".
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum GidRejection {
-    /// No address is there.
+    /// It has no address.
     Unset,
     /// A loopback, multicast or network address.
     NotOfAHost,
-    /// Address handles cannot name it.
+    /// An address handle cannot name its index.
     IndexTooHigh,
     /// Its network device is down.
     NetdevDown,
@@ -197,13 +197,13 @@ pub enum GidRejection {
     OlderRoce,
     /// Link-local, while there is a routable address.
     LinkLocal,
-    /// Nothing is known of its network device, while another's is up.
+    /// The state of its network device is unknown, while another's is up.
     NetdevUnknown,
     /// IPv6, while there is IPv4.
     OtherFamily,
-    /// As good as the chosen one, which has the lower index.
+    /// Equal to the chosen one, which has the lower index.
     HigherIndex,
-    /// Another one was asked for by its index.
+    /// Another one was requested by its index.
     NotAsked,
 }
 
@@ -231,9 +231,9 @@ pub enum NoGid {
     Empty,
     /// Entries are set, but none is usable; why the first of them is not.
     NoneUsable(GidRejection),
-    /// The index that was asked for is not in the table.
+    /// The requested index is not in the table.
     NotThere(u32),
-    /// The index that was asked for can never work.
+    /// The requested index can never work.
     AskedInVain(u32, GidRejection),
 }
 
@@ -248,11 +248,10 @@ impl fmt::Display for NoGid {
     }
 }
 
-/// Chooses the entry to use by the rule above, or takes the one that was asked for.
+/// Chooses the entry to use by the rule above, or takes the requested one.
 ///
-/// What is asked for by `asked` overrides the rule: only an entry that can never work is refused
-/// (none there, unset, not of a host, beyond [`GID_INDEX_MAX`]). One of a device that is down is taken,
-/// as the device may come up.
+/// `asked` overrides the rule: only an entry that can never work is refused (absent, unset, not of a host,
+/// beyond [`GID_INDEX_MAX`]). One with a device that is down is accepted, as the device may come up.
 ///
 /// # Errors
 /// [`NoGid`] says why nothing can be used.
@@ -298,7 +297,7 @@ pub fn choose_gid(entries: &[GidEntry<'_>], asked: Option<u32>) -> Result<GidCho
 
 /// Why `entry` was not chosen from its table; `None` for the chosen one.
 ///
-/// `chosen` is the entry of [`choose_gid`]'s index, if there was one, and `choice` what it said.
+/// `chosen` is the entry at [`choose_gid`]'s index, if there was one, and `choice` its result.
 pub fn why_not_gid(
     entry: &GidEntry<'_>,
     chosen: Option<(&GidEntry<'_>, GidReason)>,
@@ -351,7 +350,7 @@ mod tests {
         choose_gid(entries, None).map(|choice| choice.index)
     }
 
-    /// What is said of each entry.
+    /// The rejection of each entry.
     fn said(entries: &[GidEntry<'_>], asked: Option<u32>) -> Vec<Option<GidRejection>> {
         let choice = choose_gid(entries, asked).ok();
         let chosen = choice.and_then(|choice| {
@@ -391,13 +390,13 @@ mod tests {
     #[test]
     fn each_step_outweighs_all_later_ones() {
         let cases = [
-            // v2 before routable, up, IPv4 and index
+            // v2 over routable, up, IPv4 and index
             [entry(9, "v2", "fe80::1"), entry(0, "v1", "10.0.0.1")],
-            // routable before known to be up
+            // routable over known to be up
             [unknown(entry(9, "v2", "2001:db8::1")), entry(0, "v2", "fe80::1")],
-            // known to be up before IPv4
+            // known to be up over IPv4
             [entry(9, "v2", "2001:db8::1"), unknown(entry(0, "v2", "10.0.0.1"))],
-            // IPv4 before index
+            // IPv4 over index
             [entry(9, "v2", "10.0.0.1"), entry(0, "v2", "2001:db8::1")],
             // the lower index
             [entry(3, "v2", "10.0.0.1"), entry(9, "v2", "10.0.0.2")],
@@ -480,7 +479,7 @@ mod tests {
     #[test]
     fn the_choice_does_not_depend_on_the_order_and_is_never_rejected() {
         // All subsets of a table in two orders: the choice is the same, and exactly one entry has no
-        // rejection when there is a choice.
+        // rejection if there is a choice.
         let all = [
             entry(0, "v1", "fe80::1"),
             entry(1, "v2", "fe80::1"),

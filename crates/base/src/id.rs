@@ -1,5 +1,5 @@
-//! Identifiers. No bare integer stands for an id at any interface, and none is narrower than what
-//! a cluster can use up in its life (a 32-bit counter wraps in minutes at today's rates).
+//! Identifiers. No interface uses a bare integer as an id, and no id is narrower than what a cluster can
+//! use up in its lifetime (a 32-bit counter wraps in minutes at today's rates).
 
 use core::fmt;
 
@@ -29,9 +29,9 @@ ids! {
     /// member has settled its removal, a later node may get the same number. Addresses stay distinct by
     /// their [`Generation`].
     NodeId(u16) "n";
-    /// Counts the memories that nodes of one number have lent, from 0; part of every global address.
+    /// Counts the memories lent by nodes of one number, from 0; part of every global address.
     Generation(u16) "m";
-    /// One life of a process that joined; tells a restarted process from the one it replaces.
+    /// One run of a process that joined; distinguishes a restarted process from the one it replaces.
     Incarnation(u64) "i";
     /// The number of a membership view. Only grows.
     ViewNumber(u64) "v";
@@ -43,32 +43,32 @@ ids! {
     RemoteRegionId(u32) "R";
     /// A receive queue of a port.
     ReceiveQueueId(u32) "q";
-    /// The caller's name for a work request; comes back in its completion.
+    /// The caller's id of a work request, repeated in its completion.
     WorkId(u64) "w";
     /// The random 64-bit key of a region, checked on every request.
     RemoteKey(u64) "k";
-    /// One grant of a line to one node; numbered by the home, never used twice by that home.
+    /// One grant of a line to one node; numbered by the home, never reused by that home.
     Grant(u64) "g";
-    /// One operation of a session that waits in the engine.
+    /// One operation of a session in the engine.
     OperationId(u64) "o";
     /// One request of a node to a home; the answer repeats it.
     Ticket(u64) "t";
-    /// One program order: the high 16 bits are its node, the rest counts within the node.
+    /// One program order: the high 16 bits are its node, the rest is a count within the node.
     SessionId(u64) "s";
 }
 
 impl Generation {
-    /// Generations of a node number: an address has ten bits for them.
+    /// The number of generations of a node number: an address has ten bits for them.
     pub const COUNT: u16 = 1 << 10;
 }
 
 impl SessionId {
-    /// The session `count` of `node`; `count` beyond 48 bits is cut off, which no node reaches.
+    /// The session `count` of `node`; bits of `count` beyond 48 are dropped, which no node reaches.
     pub const fn new(node: NodeId, count: u64) -> Self {
         Self(((node.0 as u64) << 48) | (count & 0xffff_ffff_ffff))
     }
 
-    /// The node whose program order this is.
+    /// The node of this program order.
     pub const fn node(self) -> NodeId {
         NodeId((self.0 >> 48) as u16)
     }
@@ -82,13 +82,13 @@ pub struct NodeSet {
 
 impl NodeSet {
     const WORDS: usize = 4;
-    /// Node numbers from 0 up to this many fit.
+    /// The number of node numbers that fit, from 0.
     pub const CAPACITY: usize = Self::WORDS * 64;
 
-    /// The set of nobody.
+    /// The empty set.
     pub const EMPTY: Self = Self { words: [0; Self::WORDS] };
 
-    /// Adds `node`; false when it was there already or its number does not fit.
+    /// Adds `node`; false if it was in the set already or its number does not fit.
     pub fn insert(&mut self, node: NodeId) -> bool {
         let Some(word) = self.words.get_mut(node.0 as usize / 64) else {
             return false;
@@ -99,7 +99,7 @@ impl NodeSet {
         new
     }
 
-    /// Takes `node` out; false when it was not there.
+    /// Removes `node`; false if it was not in the set.
     pub fn remove(&mut self, node: NodeId) -> bool {
         let Some(word) = self.words.get_mut(node.0 as usize / 64) else {
             return false;
@@ -115,12 +115,12 @@ impl NodeSet {
         self.words.get(node.0 as usize / 64).is_some_and(|word| word & (1 << (node.0 % 64)) != 0)
     }
 
-    /// Whether nobody is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// How many nodes are in the set.
+    /// The number of nodes in the set.
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }

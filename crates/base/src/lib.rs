@@ -1,7 +1,7 @@
-//! The values every crate of Farside speaks in: ids, global addresses, limits, capabilities,
-//! work requests, completions and the error table.
+//! The value types that all crates of Farside share: ids, global addresses, limits, capabilities, work
+//! requests, completions and the error table.
 //!
-//! Nothing here does anything: no input or output, no clock, no allocation, no unsafe code.
+//! Pure data: no input or output, no clock, no allocation, no unsafe code.
 #![no_std]
 #![forbid(unsafe_code)]
 

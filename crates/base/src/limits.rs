@@ -1,36 +1,36 @@
-//! Every bound of the system, with its reason.
+//! Every limit of the system, with its reason.
 
-/// The bounds of one cluster. Equal on all its nodes, but for `nodes_max`; a node with others is refused at
-/// the join.
+/// The limits of one cluster. Equal on all its nodes, except for `nodes_max`; a node with others is refused
+/// at the join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Most members of a cluster at a time; numbers of nodes are below it, and are given again to later nodes.
-    /// Sized by [`crate::NodeSet`]. The founder of a cluster decides it, and nodes that join learn it.
+    /// Maximum members of a cluster at a time; node numbers are below it, and are reused by later nodes.
+    /// Bounded by [`crate::NodeSet`]. The founder of a cluster sets it, and joiners learn it.
     pub nodes_max: u16,
-    /// Most sessions (program orders) of a node at a time: one per thread or task that uses memory.
+    /// Maximum sessions (program orders) of a node at a time: one per thread or task that uses memory.
     pub sessions_max: u32,
-    /// Most operations of a node that wait in the engine; a further one waits for a place.
+    /// Maximum operations of a node that wait in the engine; a further one waits for a free slot.
     pub operations_max: u32,
-    /// Most asynchronous writes of a session in flight; a further one waits for the oldest.
+    /// Maximum asynchronous writes of a session in flight; a further one waits for the oldest.
     pub writes_in_flight_max: u32,
-    /// Most bytes of one read, write or atomic call.
+    /// Maximum bytes of one read, write or atomic call.
     pub access_bytes_max: u64,
-    /// Most bytes of one allocation.
+    /// Maximum bytes of one allocation.
     pub allocation_bytes_max: u64,
-    /// Most locks a session holds or awaits at a time.
+    /// Maximum locks that a session holds or awaits at a time.
     pub locks_per_session_max: u32,
-    /// Messages a node may have under way to one peer in each class (request, forward, reply).
+    /// Messages that a node may have in flight to one peer in each class (request, forward, reply).
     pub credits_per_class: u32,
     /// How often readers may overtake a waiting writer.
     pub lock_handovers_max: u32,
-    /// Lines whose locks a node may keep the authority over while nobody uses them: some 300 B each.
+    /// Unused lines over whose locks a node may keep the authority: some 300 B each.
     pub lock_delegations_max: u32,
     /// Grants of a line's locks to one node in a row until that node becomes their authority.
     pub lock_delegate_after: u32,
 }
 
 impl Limits {
-    /// What a cluster gets unless it says otherwise.
+    /// The limits of a cluster by default.
     pub const DEFAULT: Self = Self {
         nodes_max: 128,
         sessions_max: 1_024,
@@ -45,7 +45,7 @@ impl Limits {
         lock_delegate_after: 2,
     };
 
-    /// Bounds so small that a search meets every one of them.
+    /// Limits so small that a search reaches every one of them.
     pub const TINY: Self = Self {
         nodes_max: 3,
         sessions_max: 2,

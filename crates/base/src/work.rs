@@ -2,7 +2,7 @@
 
 use crate::{FlushScope, LinkId, ReceiveQueueId, RegionId, RemoteKey, RemoteRegionId, WorkId};
 
-/// What a peer may do to a region. The owner may always read and write it.
+/// The access of peers to a region. The owner may always read and write it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Access(u8);
 
@@ -17,21 +17,20 @@ impl Access {
     pub const ATOMIC: Self = Self(4);
     /// Peers may READ, WRITE and use atomics.
     pub const ALL: Self = Self(7);
-    /// Peers may FLUSH what they wrote to where everybody sees it (IBTA annex A19).
+    /// Peers may FLUSH their writes to global visibility (IBTA annex A19).
     pub const FLUSH: Self = Self(8);
-    /// Peers may FLUSH what they wrote to where it survives the loss of power. Of memory that cannot
-    /// keep it, such a region is refused.
+    /// Peers may FLUSH their writes to persistence. Refused for memory that is not persistent.
     pub const FLUSH_PERSISTENT: Self = Self(16);
-    /// Grants nothing; gives up order for speed (`IBV_ACCESS_RELAXED_ORDERING`, PCI Express relaxed
-    /// ordering). Bytes that peers WRITE to the region or READ from it move in any order, words may be
-    /// torn, and such WRITEs keep no order among each other, whatever the fabric declares, until
-    /// something behind them is seen: a completion at the target, what an atomic changed, or a WRITE
-    /// to memory without this. For buffers that are looked at after a message has told of them.
+    /// Grants nothing; trades order for speed (`IBV_ACCESS_RELAXED_ORDERING`, PCI Express relaxed
+    /// ordering). Bytes that peers WRITE to the region or READ from it move in any order, words may tear,
+    /// and such WRITEs have no order among each other, whatever the fabric declares, until a later event is
+    /// seen: a completion at the target, the effect of an atomic, or a WRITE to memory without this flag.
+    /// For buffers that are read after a message has announced them.
     pub const RELAXED_ORDERING: Self = Self(32);
-    /// Every bit that there is.
+    /// Every defined bit.
     const EVERY: u8 = 63;
 
-    /// Both together.
+    /// The union of both.
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -41,37 +40,36 @@ impl Access {
         self.0 & other.0 == other.0
     }
 
-    /// As a byte, for the wire.
+    /// Encodes it as a byte for the wire.
     pub const fn to_bits(self) -> u8 {
         self.0
     }
 
-    /// From a byte of the wire; unknown bits are refused.
+    /// Decodes a byte of the wire; unknown bits are refused.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         if bits <= Self::EVERY { Some(Self(bits)) } else { None }
     }
 }
 
-/// What memory a region is made of.
+/// The kind of memory of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum RegionKind {
-    /// Ordinary memory; huge pages where the system agrees.
+    /// Ordinary memory; huge pages if the system agrees.
     #[default]
     Memory,
-    /// Memory whose end joins its beginning: the bytes that were asked for are one turn, rounded up
-    /// to whole pages and mapped twice in a row, so that an access that passes the end of the first
-    /// turn goes on at its beginning. Arena and token cover both turns. A word has two places, and
-    /// atomics at the one may not be atomic against those at the other. Needs
-    /// `Capabilities::mirrored_regions` (001 §4, "software tricks").
+    /// Memory that wraps around: the requested bytes, rounded up to whole pages, are mapped twice in a row,
+    /// so that an access that passes the end of the first mapping continues at its beginning. Arena and
+    /// token cover both mappings. A word has two addresses, and atomics at the one may not be atomic
+    /// against those at the other. Needs `Capabilities::mirrored_regions` (001 §4, "software tricks").
     Mirrored,
-    /// A small memory at the adapter, nearer to the network than main memory: atomics of peers there
-    /// do not cross the bus. Bounded by `Capabilities::device_bytes_max` (001 §4, "hardware tricks").
+    /// A small memory at the adapter, nearer to the network than main memory: peers' atomics there do not
+    /// cross the bus. Bounded by `Capabilities::device_bytes_max` (001 §4, "hardware tricks").
     Device,
 }
 
 impl RegionKind {
-    /// As a byte, for the wire.
+    /// Encodes it as a byte for the wire.
     pub const fn to_bits(self) -> u8 {
         match self {
             Self::Memory => 0,
@@ -80,7 +78,7 @@ impl RegionKind {
         }
     }
 
-    /// From a byte of the wire; unknown kinds are refused.
+    /// Decodes a byte of the wire; unknown kinds are refused.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
             0 => Some(Self::Memory),
@@ -90,7 +88,7 @@ impl RegionKind {
         }
     }
 
-    /// How often its memory is mapped in a row.
+    /// The number of consecutive mappings of its memory.
     pub const fn turns(self) -> u64 {
         match self {
             Self::Mirrored => 2,
@@ -99,17 +97,17 @@ impl RegionKind {
     }
 }
 
-/// All a peer needs to reach a region, to be handed over by whoever trusts that peer.
-/// Holding it is the right to use the region within its access.
+/// What a peer needs to access a region; hand it only to trusted peers. Possession is the right to use the
+/// region within its access.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RegionToken {
-    /// The region's number at its owner.
+    /// The region's id at its owner.
     pub region: RegionId,
     /// Its random key; changes with each registration.
     pub key: RemoteKey,
     /// Bytes of the region.
     pub bytes: u64,
-    /// What peers may do.
+    /// The access of peers.
     pub access: Access,
 }
 
@@ -127,7 +125,7 @@ impl RegionToken {
         out
     }
 
-    /// Reads the wire form; `None` when it is none.
+    /// Decodes the wire form; `None` if it is invalid.
     pub fn decode(bytes: &[u8; Self::ENCODED]) -> Option<Self> {
         let word = |at: usize| {
             let mut eight = [0; 8];
@@ -146,18 +144,18 @@ impl RegionToken {
     }
 }
 
-/// Bytes of a local region.
+/// A range of bytes in a local region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LocalSlice {
     /// The region.
     pub region: RegionId,
     /// First byte.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub bytes: u32,
 }
 
-/// A place in a peer's region; how many bytes is said by the local side of the request.
+/// A location in a peer's region; the local side of the request has the number of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RemoteSlice {
     /// The imported region.
@@ -166,45 +164,46 @@ pub struct RemoteSlice {
     pub offset: u64,
 }
 
-/// Where the bytes of a SEND or WRITE come from.
+/// The source of the bytes of a SEND or WRITE.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// Local slices, one after the other; must stay unchanged until the completion.
+    /// Local slices, concatenated; must stay unchanged until the completion.
     Gather(&'a [LocalSlice]),
-    /// Bytes copied out before `post` returns, at most `inline_bytes_max`.
+    /// Bytes copied before `post` returns, at most `inline_bytes_max`.
     Inline(&'a [u8]),
 }
 
-/// What is asked of the fabric. Results of READ and atomics go to local slices; an atomic's slice
-/// has 8 bytes, 8-byte aligned, as has its remote word (IBTA 9.4.5).
+/// The operation of a work request. Results of READ and atomics go to local slices; an atomic's slice has 8
+/// bytes, 8-byte aligned, as has its remote word (IBTA 9.4.5).
 #[derive(Clone, Copy, Debug)]
 pub enum Operation<'a> {
-    /// Put bytes into the peer's region; with `immediate` it also takes a receive there and says so.
+    /// Put bytes into the peer's region; with `immediate` it also consumes a receive there and completes
+    /// it.
     Write {
-        /// What.
+        /// The bytes.
         source: Source<'a>,
-        /// Where to.
+        /// The destination.
         to: RemoteSlice,
         /// 32 bits for the peer's receive completion.
         immediate: Option<u32>,
     },
     /// Get bytes of the peer's region.
     Read {
-        /// Where to, one slice after the other.
+        /// The destination, one slice after the other.
         into: &'a [LocalSlice],
-        /// Where from.
+        /// The source.
         from: RemoteSlice,
     },
-    /// Add to a 64-bit word and get the value before.
+    /// Add to a 64-bit word and get the previous value.
     FetchAdd {
         /// The word.
         at: RemoteSlice,
-        /// What is added, wrapping.
+        /// The addend, wrapping.
         add: u64,
-        /// Where the former value goes.
+        /// The slice for the previous value.
         into: LocalSlice,
     },
-    /// Replace a 64-bit word if it has the expected value, and get the value before.
+    /// Replace a 64-bit word if it has the expected value, and get the previous value.
     CompareSwap {
         /// The word.
         at: RemoteSlice,
@@ -212,19 +211,19 @@ pub enum Operation<'a> {
         expected: u64,
         /// The new value.
         new: u64,
-        /// Where the former value goes.
+        /// The slice for the previous value.
         into: LocalSlice,
     },
-    /// Replace a 64-bit word and get the value before.
+    /// Replace a 64-bit word and get the previous value.
     Swap {
         /// The word.
         at: RemoteSlice,
         /// The new value.
         new: u64,
-        /// Where the former value goes.
+        /// The slice for the previous value.
         into: LocalSlice,
     },
-    /// Compare under one mask, replace under another, and get the value before.
+    /// Compare under one mask, replace under another, and get the previous value.
     MaskedCompareSwap {
         /// The word.
         at: RemoteSlice,
@@ -236,84 +235,84 @@ pub enum Operation<'a> {
         new: u64,
         /// The bits that are replaced.
         swap_mask: u64,
-        /// Where the former value goes.
+        /// The slice for the previous value.
         into: LocalSlice,
     },
     /// Add within fields: carries do not cross a set bit of `boundaries`, the top bit of a field.
     MaskedFetchAdd {
         /// The word.
         at: RemoteSlice,
-        /// What is added.
+        /// The addend.
         add: u64,
         /// The top bits of the fields.
         boundaries: u64,
-        /// Where the former value goes.
+        /// The slice for the previous value.
         into: LocalSlice,
     },
-    /// Replace an aligned 64-bit word, whole, after everything that was posted on the link before
-    /// (IBTA annex A19). No former value comes back.
+    /// Replace an aligned 64-bit word, whole, after all requests posted earlier on the link (IBTA annex
+    /// A19). No previous value is returned.
     AtomicWrite {
         /// The word.
         to: RemoteSlice,
         /// The new value.
         value: u64,
     },
-    /// Completes when every WRITE, atomic and ATOMIC WRITE that was posted on the link before and
-    /// touched these bytes is where `scope` says (IBTA annex A19). Moves nothing.
+    /// Completes when every WRITE, atomic and ATOMIC WRITE that was posted earlier on the link and touched
+    /// these bytes has reached `scope` (IBTA annex A19). Moves nothing.
     Flush {
         /// First byte.
         from: RemoteSlice,
-        /// How many bytes; zero for the whole region.
+        /// The number of bytes; zero for the whole region.
         bytes: u64,
-        /// How far.
+        /// The scope.
         scope: FlushScope,
     },
     /// Put a message into the next posted receive of the peer.
     Send {
-        /// What.
+        /// The message.
         source: Source<'a>,
         /// 32 bits for the peer's receive completion.
         immediate: Option<u32>,
     },
 }
 
-/// How a work request is treated.
+/// Flags of a work request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkFlags {
-    /// Report success too; failures are always reported.
+    /// Signaled: report success too; failures are always reported.
     pub signalled: bool,
     /// Start only after earlier READs and atomics of this link have completed.
     pub fence: bool,
-    /// A hint: somebody at the target looks for these bytes now, so that they should be there soon
-    /// rather than the next request begin soon.
+    /// A hint: a thread at the target polls for these bytes, so optimise their latency rather than the
+    /// start of the next request.
     pub awaited: bool,
 }
 
 /// One work request.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// The caller's name for it.
+    /// The caller's id of it.
     pub id: WorkId,
     /// The connection.
     pub link: LinkId,
-    /// How.
+    /// The flags.
     pub flags: WorkFlags,
-    /// What.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
-/// One receive: where the next message goes.
+/// A receive: the buffer for the next message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
-    /// The caller's name for it.
+    /// The caller's id of it.
     pub id: WorkId,
-    /// The queue it joins.
+    /// Its receive queue.
     pub queue: ReceiveQueueId,
-    /// Where the bytes go; zero bytes take only immediates.
+    /// The buffer; zero bytes take only immediates.
     pub into: LocalSlice,
 }
 
-/// Which request a completion ends.
+/// The kind of a completed request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum CompletionKind {
@@ -335,8 +334,8 @@ pub enum CompletionKind {
     ReceiveImmediate,
 }
 
-/// How a request ended. After the first failure of a link everything else on it is `Flushed`, so
-/// only the first tells the cause (IBTA 10.7.3).
+/// The outcome of a request. After the first failure of a link everything else on it is `Flushed`, so only
+/// the first has the cause (IBTA 10.7.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum CompletionStatus {
@@ -346,40 +345,40 @@ pub enum CompletionStatus {
     RemoteAccess,
     /// The remote word is not 8-byte aligned.
     RemoteAlignment,
-    /// The message is longer than the receive that it met.
+    /// The message is longer than its receive.
     LengthExceeded,
     /// The peer posted no receive in time.
     ReceiverNotReady,
     /// The peer is gone.
     PeerLost,
-    /// Nothing was heard of the peer for too long: the tries of the fabric are used up, or the
-    /// deadline of the request has passed. Whether it took effect is not known.
+    /// The peer was silent for too long: the retries of the fabric are exhausted, or the deadline of the
+    /// request has passed. Whether it took effect is unknown.
     Unreachable,
-    /// The adapter or the fabric's engine failed in itself; `Port::trouble` has the words.
+    /// The adapter or the fabric's engine itself failed; `Port::trouble` has the text.
     Broken,
     /// An earlier request of this link failed, or the link was closed.
     Flushed,
 }
 
-/// The end of a work request or receive.
+/// The completion of a work request or receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// The request's name.
+    /// The request's id.
     pub id: WorkId,
-    /// The link it ran on; for a receive, the link of the sender.
+    /// Its link; for a receive, the link of the sender.
     pub link: LinkId,
     /// Bytes moved.
     pub bytes: u32,
-    /// The immediate of a receive, if it came with one.
+    /// The immediate of a receive, if it has one.
     pub immediate: Option<u32>,
-    /// Which request.
+    /// The kind of the request.
     pub kind: CompletionKind,
-    /// How it ended.
+    /// The outcome.
     pub status: CompletionStatus,
 }
 
 impl Completion {
-    /// A completion to fill arrays with.
+    /// A completion to initialise arrays with.
     pub const BLANK: Self = Self {
         id: WorkId(0),
         link: LinkId(0),

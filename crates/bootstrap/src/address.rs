@@ -1,12 +1,12 @@
-//! Where a port is: `HOST:PORT/NAME`.
+//! The address of a port: `HOST:PORT/NAME`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// Most bytes of the name of a port.
+/// Maximum bytes of a port's name.
 const NAME_BYTES_MAX: usize = 200;
-/// Most bytes of the name of a host (RFC 1035 §2.3.4).
+/// Maximum bytes of a host name (RFC 1035 §2.3.4).
 const HOST_BYTES_MAX: usize = 253;
 
 /// A host, by number or by name.
@@ -14,25 +14,25 @@ const HOST_BYTES_MAX: usize = 253;
 pub enum Host {
     /// `10.0.0.1` or `[fd00::1]`.
     Ip(IpAddr),
-    /// `alpha.cluster`, to be looked up when it is called.
+    /// `alpha.cluster`, to be resolved at the dial.
     Name(String),
 }
 
-/// A host and a port of its network: where a fabric listens.
+/// A host and a TCP port: the endpoint at which a fabric listens.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Endpoint {
     /// The host.
     pub host: Host,
-    /// The TCP port; 0 lets the system choose, where one listens.
+    /// The TCP port; 0 lets the system choose, for listeners.
     pub port: u16,
 }
 
 /// The full address of a fabric's port.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Address {
-    /// Where its fabric listens.
+    /// The endpoint of its fabric.
     pub endpoint: Endpoint,
-    /// Its name there.
+    /// Its name at that endpoint.
     pub name: String,
 }
 
@@ -40,13 +40,13 @@ pub struct Address {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// There is no `/NAME` behind it.
+    /// It has no `/NAME`.
     NoName,
     /// The name is empty, longer than 200 bytes, or has blanks, `/` or control characters.
     Name(String),
     /// There is no `:PORT`, or it is no number up to 65,535.
     Port(String),
-    /// The host is neither a number nor a name; IPv6 stands in brackets.
+    /// The host is neither a number nor a name; IPv6 needs brackets.
     Host(String),
 }
 
@@ -88,7 +88,7 @@ impl Host {
             let inside = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
             !label.is_empty() && label.len() <= 63 && label.chars().all(inside)
         };
-        // A last label of digits alone is a number that was mistyped, never a name.
+        // A last label of only digits is a mistyped number, never a name.
         let last = text.rsplit('.').next().unwrap_or_default();
         let digits = last.chars().all(|c| c.is_ascii_digit());
         if text.len() > HOST_BYTES_MAX || digits || !text.split('.').all(label) {
@@ -109,8 +109,8 @@ impl fmt::Display for Host {
 }
 
 impl Endpoint {
-    /// The socket addresses it stands for, at least one. Looks names up, which may block for seconds:
-    /// not for a thread that others wait for.
+    /// Resolves it to socket addresses, at least one. May block for seconds: not for a thread that others
+    /// wait for.
     ///
     /// # Errors
     /// What the system's resolver says.
@@ -155,10 +155,10 @@ impl fmt::Display for Endpoint {
 }
 
 impl Address {
-    /// Whether ports can have this name.
+    /// Checks the name of a port.
     ///
     /// # Errors
-    /// `Name` when not.
+    /// `Name` if it is invalid.
     pub fn check_name(name: &str) -> Result<(), AddressError> {
         let apart = |c: char| c.is_whitespace() || c.is_control() || c == '/';
         if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(apart) {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_part_is_named() {
         use AddressError::*;
         type Judge = fn(&AddressError) -> bool;
         let cases: [(&str, Judge); 18] = [
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// xorshift64*, so that a failure can be run again.
+    /// xorshift64*, so that a failure can be reproduced.
     fn random(state: &mut u64) -> usize {
         *state ^= *state >> 12;
         *state ^= *state << 25;
@@ -238,9 +238,9 @@ mod tests {
         (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize
     }
 
-    /// Whatever is read is printed so that it is read again as the same, and nothing panics.
+    /// Any text that parses is printed so that it parses to the same value, and nothing panics.
     #[test]
-    fn what_is_read_survives_printing() {
+    fn parsed_address_survives_printing() {
         const PIECES: [&str; 24] = [
             "1", "25", "255", ".", ".", ":", ":", "/", "/", "[", "]", "fd00", "::", "a", "Z", "-",
             "_", " ", "65535", "70000", "\u{e9}", "\n", "x.y", "%1",
@@ -260,7 +260,7 @@ mod tests {
         assert!(read > 50, "only {read} addresses were drawn");
     }
 
-    /// Addresses put together from good parts are all read.
+    /// Addresses composed of valid parts all parse.
     #[test]
     fn good_parts_make_good_addresses() {
         let mut state = 7;

@@ -1,10 +1,10 @@
-//! Who may connect to a listener. With an identity the handshake decides. Without one everybody who
-//! reaches it is let in; on the loopback that would be every user of the machine, so there the kernel
-//! is asked whose a connection is, and those of other users are refused.
+//! Admission of connections by a listener. With an identity the handshake decides. Without one every peer
+//! that reaches the listener is admitted; on the loopback that would be every user of the machine, so the
+//! kernel is asked for the owner of a connection, and those of other users are refused.
 //!
-//! TCP sockets tell no credentials of their peer (`SO_PEERCRED` is for Unix sockets). The kernel's
-//! `sock_diag` names the owner of any socket of this network namespace by its two addresses, here that
-//! of the peer's end, at a cost of three system calls.
+//! TCP sockets have no credentials of their peer (`SO_PEERCRED` is for Unix sockets). The kernel's
+//! `sock_diag` names the owner of any socket of this network namespace by its two addresses, here that of
+//! the peer's end, at a cost of three system calls.
 
 use crate::{BootstrapError, Security};
 use farside_fabric::user;
@@ -14,27 +14,27 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
-/// Who may connect to a listener.
+/// Which peers a listener admits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Admission {
-    /// Whoever proves an identity in the handshake.
+    /// Peers that prove an identity in the handshake.
     Identity,
-    /// Processes of this user: it has no identity and is reached over the loopback alone.
+    /// Processes of this user: there is no identity, and the listener is reachable only over the loopback.
     ThisUser,
-    /// All users of this machine, since the kernel does not tell whose a connection is; why.
+    /// All users of this machine, since the kernel does not report owners of connections; with the reason.
     AnyUser(String),
-    /// Everybody who reaches the address.
+    /// Every peer that reaches the address.
     Anybody,
 }
 
 impl Admission {
-    /// Who may connect to a listener at `local`. Asks the kernel who owns the listener, to see whether it
-    /// tells: `AnyUser` only where this kernel never does.
+    /// The admission of a listener at `local`. Asks the kernel for the owner of the listener, to see
+    /// whether it reports owners: `AnyUser` only if this kernel never does.
     ///
     /// # Errors
-    /// `OwnerUnknown` when the question fails otherwise, for want of descriptors or memory say: raise the
-    /// limit that the error names, or try again. `UnmappedUser` where the kernel cannot tell this user from
-    /// others.
+    /// `OwnerUnknown` if the query fails otherwise, for example for lack of descriptors or memory: raise
+    /// the limit that the error names, or try again. `UnmappedUser` if the kernel cannot distinguish this
+    /// user from others.
     pub fn of(security: &Security, local: SocketAddr) -> Result<Self, BootstrapError> {
         if !security.is_open() {
             return Ok(Self::Identity);
@@ -52,7 +52,7 @@ impl Admission {
                 let text = format!("it names user {user} as the owner of this listener");
                 Err(BootstrapError::OwnerUnknown(std::io::Error::other(text)))
             }
-            // A listener that is open is found wherever the kernel knows TCP sockets.
+            // An open listener is found on any kernel that reports TCP sockets.
             Err(reason) if never_tells(reason) || reason == Errno::NOENT => {
                 Ok(Self::AnyUser(format!("sock_diag: {reason}")))
             }
@@ -60,13 +60,13 @@ impl Admission {
         }
     }
 
-    /// Judges a connection that was accepted. One of another user is sent a refusal, as far as that is
-    /// possible at once. Never blocks on the peer.
+    /// Admits or refuses an accepted connection. One of another user is sent a refusal if that does not
+    /// block. Never blocks on the peer.
     ///
     /// # Errors
-    /// `OtherUser` when it is of another user, or closed already so that its user is not known.
-    /// `OwnerUnknown` when nothing is known for want of descriptors or memory: close it without an answer,
-    /// after which its peer tries again.
+    /// `OtherUser` if it is of another user, or closed already so that its user is unknown. `OwnerUnknown`
+    /// if the owner is unknown for lack of descriptors or memory: close it without an answer, after which
+    /// its peer tries again.
     pub fn judge(&self, mut socket: &TcpStream) -> Result<(), BootstrapError> {
         if *self != Self::ThisUser {
             return Ok(());
@@ -75,29 +75,29 @@ impl Admission {
         if judged.as_ref().is_err_and(BootstrapError::is_refusal)
             && socket.set_nonblocking(true).is_ok()
         {
-            // Best effort: without it the peer sees the connection end.
+            // Best effort: without it the peer only sees the connection end.
             let _ = socket.write(&crate::opening::refusal());
             let _ = socket.shutdown(std::net::Shutdown::Write);
         }
         judged
     }
 
-    /// It in a few words, for people, where it is not the identity that decides.
+    /// A short description for people, if the identity does not decide.
     pub fn describe(&self) -> Option<&'static str> {
         match self {
             Self::Identity => None,
             Self::ThisUser => Some("for processes of this user alone"),
             Self::AnyUser(_) => Some("FOR EVERY USER OF THIS MACHINE"),
-            Self::Anybody => Some("for everybody who reaches it"),
+            Self::Anybody => Some("for every peer that reaches it"),
         }
     }
 
-    /// What an operator must know at the start, with what to do.
+    /// The warning for the operator at the start, with what to do.
     pub fn warning(&self) -> Option<String> {
         match self {
             Self::AnyUser(reason) => Some(format!(
-                "without a key every user of this machine can connect, since the kernel does not tell \
-                 whose a connection over the loopback is ({reason}); use a key (farside key new), or \
+                "without a key every user of this machine can connect, since the kernel does not report \
+                 the owner of a connection over the loopback ({reason}); use a key (farside key new), or \
                  shared memory"
             )),
             Self::Identity | Self::ThisUser | Self::Anybody => None,
@@ -105,11 +105,11 @@ impl Admission {
     }
 }
 
-/// Judges who has accepted a connection of this side over the loopback. Passes all others, and where
-/// the kernel never tells, which the accepting side has said.
+/// Checks the owner of the peer that has accepted a connection of this side over the loopback. Passes if
+/// the peer is elsewhere, and if the kernel never reports owners, of which the accepting side has warned.
 ///
 /// # Errors
-/// `OtherUser`; `Ended` when the peer has closed its end, and `OwnerUnknown`: both may be tried again.
+/// `OtherUser`; `Ended` if the peer has closed its end, and `OwnerUnknown`: both may be retried.
 pub(crate) fn judge_server(local: SocketAddr, peer: SocketAddr) -> Result<(), BootstrapError> {
     if !peer.ip().to_canonical().is_loopback() {
         return Ok(());
@@ -123,8 +123,8 @@ pub(crate) fn judge_server(local: SocketAddr, peer: SocketAddr) -> Result<(), Bo
     }
 }
 
-/// The kernel finds no other end of a connection. Whether it ever finds one shows a listener that is made
-/// for the question.
+/// The kernel finds no other end of a connection. A listener created for the purpose shows whether it ever
+/// finds one.
 fn judge_hidden_server(local: SocketAddr, peer: SocketAddr) -> Result<(), BootstrapError> {
     let unknown = |reason: std::io::Error| BootstrapError::OwnerUnknown(reason);
     let listener = TcpListener::bind(SocketAddr::new(local.ip(), 0)).map_err(unknown)?;
@@ -135,7 +135,8 @@ fn judge_hidden_server(local: SocketAddr, peer: SocketAddr) -> Result<(), Bootst
         Err(reason) => return Err(unknown(reason.into())),
     }
     match owner(local, peer) {
-        // Open here alone: its addresses are translated on the way, so its owner cannot be asked for.
+        // Open at this end only: its addresses are translated in between, so its owner cannot be
+        // determined.
         Ok(own) if own.state == ESTABLISHED => Err(BootstrapError::OtherUser(None)),
         Ok(_) | Err(Errno::NOENT) => Err(BootstrapError::Ended),
         Err(reason) => Err(unknown(reason.into())),
@@ -147,14 +148,14 @@ fn peer_is_own(socket: &TcpStream) -> Result<(), BootstrapError> {
     let local = socket.local_addr().map_err(BootstrapError::Io)?;
     match owner(peer, local) {
         Ok(found) => found.judge(),
-        // It is closed already, or of no user that could be named.
+        // It is closed already, or has no user that could be named.
         Err(Errno::NOENT) => Err(BootstrapError::OtherUser(None)),
         Err(reason) => Err(BootstrapError::OwnerUnknown(reason.into())),
     }
 }
 
-/// Whether an error means that this kernel tells the owner of no socket, or not to this process, rather
-/// than that one question failed.
+/// Whether an error means that this kernel reports no owners of sockets, or not to this process, rather
+/// than that one query failed.
 fn never_tells(reason: Errno) -> bool {
     matches!(
         reason,
@@ -173,7 +174,7 @@ fn never_tells(reason: Errno) -> bool {
 /// The state of a socket with an open connection.
 const ESTABLISHED: u8 = 1;
 
-/// Whose a socket is.
+/// The owner and state of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Owner {
     user: u32,
@@ -181,8 +182,8 @@ struct Owner {
 }
 
 impl Owner {
-    /// Whether it is of this user. A socket that its process has closed has no owner, and the kernel then
-    /// names user 0.
+    /// Checks that it is of this user. A socket that its process has closed has no owner, and the kernel
+    /// then names user 0.
     fn judge(self) -> Result<(), BootstrapError> {
         if self.state != ESTABLISHED {
             return Err(BootstrapError::OtherUser(None));
@@ -197,19 +198,19 @@ impl Owner {
     }
 }
 
-/// `SOCK_DIAG_BY_FAMILY`, as a question and as the type of its answer.
+/// `SOCK_DIAG_BY_FAMILY`, as the type of request and answer.
 const BY_FAMILY: u16 = 20;
 const REQUEST: u16 = 1;
 const TCP: u8 = 6;
-/// Bytes of `nlmsghdr`, and of it with `inet_diag_req_v2` and `inet_diag_msg` behind.
+/// Bytes of `nlmsghdr`, and of it followed by `inet_diag_req_v2` and by `inet_diag_msg`.
 const HEADER: usize = 16;
 const QUESTION: usize = HEADER + 56;
 const ANSWER: usize = HEADER + 72;
-/// Where in an answer the user is.
+/// Offset of the user in an answer.
 const USER: usize = HEADER + 64;
 const STATE: usize = HEADER + 1;
 
-/// Whose the socket of this network namespace is that is bound to `local` and connected to `remote`.
+/// The owner of the socket in this network namespace that is bound to `local` and connected to `remote`.
 fn owner(local: SocketAddr, remote: SocketAddr) -> rustix::io::Result<Owner> {
     let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
     let diag = rustix::net::socket_with(kind.0, kind.1, kind.2, Some(netlink::SOCK_DIAG))?;
@@ -290,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn who_may_connect_depends_on_identity_and_address() {
+    fn admission_depends_on_identity_and_address() {
         let open = Security::open();
         let of = |at: &str| {
             let listener = TcpListener::bind(at).unwrap();
             Admission::of(&open, listener.local_addr().unwrap()).unwrap()
         };
         assert_eq!((of("127.0.0.1:0"), of("0.0.0.0:0")), (Admission::ThisUser, Admission::Anybody));
-        // What is no listener of this user is not known.
+        // For a port without a listener of this user nothing is known.
         let unknown = Admission::of(&open, "127.0.0.1:0".parse().unwrap()).unwrap();
         assert!(matches!(unknown, Admission::AnyUser(_)), "{unknown:?}");
         assert!(unknown.warning().is_some_and(|text| text.contains("farside key new")));
@@ -315,20 +316,20 @@ mod tests {
         let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
         judge_server(local, peer).unwrap();
         drop(client);
-        // The kernel would name user 0 for what nobody has open any more.
+        // The kernel would name user 0 for a socket that no process has open any more.
         let refused = Admission::ThisUser.judge(&server).unwrap_err();
         assert!(matches!(refused, BootstrapError::OtherUser(None)), "{refused}");
         Admission::Anybody.judge(&server).unwrap();
     }
 
     #[test]
-    fn another_user_is_refused_and_told_so() {
+    fn another_user_is_refused_with_the_reason() {
         let stranger = Owner { user: user::own() ^ 1, state: ESTABLISHED };
         let refused = stranger.judge().unwrap_err();
         assert!(matches!(refused, BootstrapError::OtherUser(Some(_))), "{refused}");
         assert!(refused.is_refusal() && refused.to_string().contains("farside key new"));
         let closed = Owner { user: user::own(), state: 6 };
-        assert!(closed.judge().is_err(), "a closed socket is of nobody");
+        assert!(closed.judge().is_err(), "a closed socket has no owner");
         let told = crate::opening::check(&crate::opening::refusal(), &Security::open());
         assert!(matches!(told, Err(BootstrapError::OtherUserThere)), "{told:?}");
     }
@@ -338,7 +339,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (mut client, server) = pair(&listener);
         client.shutdown(std::net::Shutdown::Write).unwrap();
-        // Its own end is closed for writing, so it is no open connection any more.
+        // Its own end is shut down for writing, so it is no open connection any more.
         while owner(client.local_addr().unwrap(), client.peer_addr().unwrap())
             .is_ok_and(|found| found.state == ESTABLISHED)
         {
@@ -350,10 +351,10 @@ mod tests {
         assert_eq!(said, crate::opening::refusal());
     }
 
-    /// Says that this process is a child that plays a part.
+    /// Marks this process as a child with a role.
     const ROLE: &str = "FARSIDE_BOOTSTRAP_TEST_ROLE";
 
-    /// What a child does; does nothing in an ordinary run.
+    /// The child's role; does nothing in an ordinary run.
     #[test]
     fn child() {
         if std::env::var_os(ROLE).is_none() {
@@ -363,7 +364,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         let (mut client, server) = pair(&listener);
         let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        // None is left: the lowest number that is free is the limit.
+        // No descriptor is left: the lowest free number is the limit.
         let free = server.try_clone().unwrap();
         let most = u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&free)).unwrap();
         drop(free);
@@ -390,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn without_descriptors_nobody_is_admitted_or_refused() {
+    fn lack_of_descriptors_neither_admits_nor_refuses() {
         let this = std::env::current_exe().unwrap();
         let mut child = std::process::Command::new(this);
         child.args(["admission::tests::child", "--exact", "--nocapture", "--test-threads=1"]);
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kernels_that_never_tell_leave_owners_unknown() {
+    fn only_kernels_without_owners_count_as_silent() {
         for reason in [Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::PERM, Errno::ACCESS] {
             assert!(never_tells(reason), "{reason}");
         }
@@ -410,17 +411,17 @@ mod tests {
         }
     }
 
-    /// What a listener that has closed its end has sent is not trusted.
+    /// A listener that has closed its end is not trusted by what it sent.
     #[test]
-    fn a_server_that_has_closed_its_end_is_not_passed() {
+    fn server_that_has_closed_its_end_is_refused() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (client, mut server) = pair(&listener);
         let (local, peer) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        // Bytes that it has not read make its close a reset, after which the kernel knows it no more.
+        // Unread bytes make its close a reset, after which the kernel does not know it any more.
         (&client).write_all(&[0]).unwrap();
         server.peek(&mut [0]).unwrap();
         server.write_all(&crate::opening::of(&Security::open())).unwrap();
-        // Nor does the kernel find a listener at its address.
+        // The kernel finds no listener at its address either.
         drop((server, listener));
         while owner(peer, local).is_ok_and(|found| found.state == ESTABLISHED) {
             std::thread::yield_now();

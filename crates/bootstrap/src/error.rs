@@ -1,23 +1,23 @@
-//! Why a stream did not come about, or ended; each with what to do.
+//! Errors of streams, each with what to do.
 
 use crate::{AddressError, Protect};
 use farside_fabric::FabricError;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// What is wrong with a key file.
+/// A problem of a key file.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum KeyFileProblem {
     /// It cannot be read or written.
     Io(std::io::Error),
-    /// Others than its owner may use it; its rights.
+    /// Users other than its owner may access it; its mode.
     TooOpen(u32),
     /// It is not 64 hexadecimal digits.
     Form,
 }
 
-/// Why there is no stream, or no more. After any of these a stream is of no use any more.
+/// Why a stream failed. After any of these errors a stream is unusable.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BootstrapError {
@@ -25,20 +25,20 @@ pub enum BootstrapError {
     Address(AddressError),
     /// The key file.
     KeyFile {
-        /// Which; empty for a text.
+        /// The path; empty for a text.
         path: PathBuf,
         /// Why.
         problem: KeyFileProblem,
     },
-    /// Own certificates or their key cannot be used; why.
+    /// This host's certificates or their key cannot be used, with the reason.
     Certificates(String),
-    /// The identity and what shall be protected do not go together.
+    /// The identity and the requested protection do not go together.
     Combination(Protect),
     /// The system has no random numbers.
     Random,
-    /// The host's name is none that a certificate could hold.
+    /// The host's name cannot be in a certificate.
     HostName(String),
-    /// The peer does not speak this protocol at all.
+    /// The peer does not speak this protocol.
     Stranger,
     /// The peer speaks another version of it.
     Version {
@@ -47,34 +47,35 @@ pub enum BootstrapError {
         /// This side's.
         ours: u16,
     },
-    /// The peer is of another identity, or protects more or less.
+    /// The peer has another identity or protection.
     OtherSecurity {
-        /// The peer's, in words.
+        /// The peer's, as text.
         theirs: String,
-        /// This side's, in words.
+        /// This side's, as text.
         ours: String,
     },
-    /// Without an identity this side serves its own user alone on the loopback, and the peer is of this
-    /// other one; `None` where that is not known, since its end is closed.
+    /// Without an identity this side serves only its own user on the loopback, and the peer is of this
+    /// other user; `None` if the user is unknown, since the peer's end is closed.
     OtherUser(Option<u32>),
-    /// The peer serves its own user alone on the loopback.
+    /// The peer serves only its own user on the loopback.
     OtherUserThere,
-    /// This process's user is not mapped in its user namespace, so that the kernel does not tell it from others.
+    /// This process's user is not mapped in its user namespace, so that the kernel cannot distinguish it
+    /// from others.
     UnmappedUser,
-    /// The kernel was asked who owns a connection over the loopback and failed, mostly for want of
+    /// The kernel query for the owner of a connection over the loopback failed, mostly for lack of
     /// descriptors or memory. May succeed later.
     OwnerUnknown(std::io::Error),
-    /// This side does not trust the peer; why.
+    /// This side does not trust the peer, with the reason.
     NotTrusted(String),
-    /// The peer does not trust this side; what it said.
+    /// The peer does not trust this side, with the reason that it sent.
     NotTrustedThere(String),
-    /// What came is no part of the protocol, was changed on the way or was recorded earlier.
+    /// The bytes received are not of the protocol, or were changed or replayed.
     Malformed(String),
     /// The handshake took too long.
     TooSlow,
     /// The handshake took too many bytes.
     TooLong,
-    /// The peer ended the stream in the middle of the handshake or of a record.
+    /// The peer ended the stream within the handshake or a record.
     Ended,
     /// The transport failed.
     Io(std::io::Error),
@@ -85,7 +86,7 @@ impl BootstrapError {
         Self::KeyFile { path: path.as_ref().to_owned(), problem }
     }
 
-    /// Whether it says that one side does not trust the other, rather than that something broke.
+    /// Whether it means that one side does not trust the other, rather than a failure.
     pub const fn is_refusal(&self) -> bool {
         matches!(
             self,
@@ -106,7 +107,7 @@ impl fmt::Display for BootstrapError {
             Self::KeyFile { path, problem } => key_file(f, path, problem),
             Self::Certificates(reason) => write!(
                 f,
-                "own certificates cannot be used: {reason}; give the chain, its private key and the \
+                "this host's certificates cannot be used: {reason}; give the chain, its private key and the \
                  trusted authority as PEM"
             ),
             Self::Combination(protect) => write!(
@@ -115,7 +116,7 @@ impl fmt::Display for BootstrapError {
                  least the handshake",
                 protect.name()
             ),
-            Self::Random => write!(f, "the system gives no random numbers; see to its entropy"),
+            Self::Random => write!(f, "the system has no random numbers; check its entropy"),
             Self::HostName(name) => write!(
                 f,
                 "`{}` is no host name that a certificate could be for",
@@ -123,7 +124,7 @@ impl fmt::Display for BootstrapError {
             ),
             Self::Stranger => write!(
                 f,
-                "the peer is no Farside fabric; see to host and port, and to who else uses them"
+                "the peer is no Farside fabric; check host and port, and which program listens there"
             ),
             Self::Version { theirs, ours } => write!(
                 f,
@@ -135,7 +136,7 @@ impl fmt::Display for BootstrapError {
             Self::OtherUser(_) | Self::OtherUserThere | Self::UnmappedUser => other_user(f, self),
             Self::OwnerUnknown(reason) => write!(
                 f,
-                "the kernel does not say now who owns a connection over the loopback: {reason}{}",
+                "the kernel query for the owner of a connection over the loopback failed: {reason}{}",
                 exhausted(reason)
             ),
             Self::NotTrusted(reason) => write!(f, "the peer is not trusted: {reason}"),
@@ -144,12 +145,12 @@ impl fmt::Display for BootstrapError {
             }
             Self::Malformed(reason) => write!(
                 f,
-                "not a word of this protocol ({reason}): changed or replayed on the way, or the \
-                 peer is something else; see to what lies between the hosts"
+                "not a message of this protocol ({reason}): changed or replayed in transit, or the \
+                 peer is something else; check the network between the hosts"
             ),
             Self::TooSlow => write!(
                 f,
-                "the handshake took too long; see to the peer's load and to firewalls that swallow \
+                "the handshake took too long; check the peer's load, and firewalls that drop \
                  packets"
             ),
             Self::TooLong => write!(
@@ -161,7 +162,7 @@ impl fmt::Display for BootstrapError {
                 f,
                 "the peer ended the stream too early; its log says why, or it has crashed"
             ),
-            Self::Io(reason) => write!(f, "the transport failed: {reason}; see to the network"),
+            Self::Io(reason) => write!(f, "the transport failed: {reason}; check the network"),
         }
     }
 }
@@ -182,7 +183,7 @@ fn other_user(f: &mut fmt::Formatter<'_>, error: &BootstrapError) -> fmt::Result
     )
 }
 
-/// What there is none left of, its limit, and what to do.
+/// The exhausted resource, its limit, and what to do.
 fn exhausted(reason: &std::io::Error) -> String {
     use rustix::io::Errno;
     if let Some(Errno::NOBUFS | Errno::NOMEM) = Errno::from_io_error(reason) {
@@ -198,7 +199,7 @@ fn exhausted(reason: &std::io::Error) -> String {
     }
 }
 
-/// Why a fabric cannot say who may connect to it.
+/// Maps errors of admission to errors of a fabric.
 impl From<BootstrapError> for FabricError {
     fn from(error: BootstrapError) -> Self {
         match error {

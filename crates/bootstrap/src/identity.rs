@@ -1,18 +1,18 @@
-//! Who a host is, whom it trusts, and what it protects.
+//! The identity of a host, the peers that it trusts, and the protection of its streams.
 
 use crate::tls::{self, Roles};
 use crate::{BootstrapError, ClusterKey};
 use std::fmt;
 use std::sync::Arc;
 
-/// How a host proves who it is, and whom it lets in. Cloning shares it.
+/// The identity of a host, and the identities that it admits. Clones share it.
 #[derive(Clone)]
 pub struct Identity {
     kind: IdentityKind,
     roles: Option<Arc<Roles>>,
 }
 
-/// The sorts of identity.
+/// The kinds of identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdentityKind {
     Open,
@@ -20,18 +20,18 @@ pub(crate) enum IdentityKind {
     Certificates,
 }
 
-/// What travels under TLS.
+/// The part of a stream that TLS protects.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Protect {
-    /// Nothing: everybody is let in, and everything can be read and changed on the way.
+    /// Nothing: every peer is admitted, and all data can be read and changed in transit.
     Nothing,
-    /// Who is who, and the control messages (remote keys among them); data then goes in plain text.
+    /// The identities and the control messages (including remote keys); other data is then plaintext.
     Handshake,
     /// Everything.
     Everything,
 }
 
-/// An identity, and what is protected under it.
+/// An identity, and the protection under it.
 #[derive(Clone, Debug)]
 pub struct Security {
     identity: Identity,
@@ -39,25 +39,25 @@ pub struct Security {
 }
 
 impl Identity {
-    /// No proof, and everybody is let in: for networks that nobody else can reach.
+    /// No identity, and every peer is admitted: for networks without untrusted hosts.
     pub const fn open() -> Self {
         Self { kind: IdentityKind::Open, roles: None }
     }
 
-    /// Proof that this host holds the cluster's key. Both ends derive one key pair for whoever
-    /// connects and one for whoever accepts (HKDF-SHA256, Ed25519), show it as a raw public key (RFC
-    /// 7250) and accept exactly that of the other role.
+    /// Proof that this host holds the cluster's key. Both ends derive one key pair for the connecting and
+    /// one for the accepting role (HKDF-SHA256, Ed25519), present it as a raw public key (RFC 7250) and
+    /// accept exactly that of the other role.
     ///
     /// # Errors
-    /// `Certificates` should the library refuse the derived keys, which no key is known to bring about.
+    /// `Certificates` if the TLS library refuses the derived keys, which happens for no known key.
     pub fn cluster_key(key: &ClusterKey) -> Result<Self, BootstrapError> {
         let roles = Some(Arc::new(tls::of_cluster_key(key)?));
         Ok(Self { kind: IdentityKind::ClusterKey, roles })
     }
 
-    /// Proof by X.509 certificates: this host's `chain` and its private `key`, and the authorities
-    /// whose word about others is taken (`trusted`), all as PEM. Whoever connects checks that the
-    /// certificate is for the host that it called; whoever accepts takes any that an authority signed.
+    /// Proof by X.509 certificates: this host's `chain` and its private `key`, and the `trusted`
+    /// authorities for other hosts, all as PEM. The connecting side checks that the certificate is for the
+    /// host that it dialled; the accepting side takes any that an authority signed.
     ///
     /// # Errors
     /// `Certificates`, which says what cannot be used.
@@ -66,7 +66,7 @@ impl Identity {
         Ok(Self { kind: IdentityKind::Certificates, roles })
     }
 
-    /// What it is, in words.
+    /// Its description.
     pub const fn name(&self) -> &'static str {
         self.kind.name()
     }
@@ -114,7 +114,7 @@ impl IdentityKind {
 }
 
 impl Protect {
-    /// What it is, in words.
+    /// Its description.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -142,7 +142,7 @@ impl Protect {
 }
 
 impl Security {
-    /// What goes together: an open identity with `Nothing`, every other with `Handshake` or
+    /// The valid combinations: an open identity with `Nothing`, every other with `Handshake` or
     /// `Everything`.
     ///
     /// # Errors
@@ -155,27 +155,27 @@ impl Security {
         Ok(Self { identity, protect })
     }
 
-    /// Everybody is let in, and nothing is protected.
+    /// Every peer is admitted, and nothing is protected.
     pub const fn open() -> Self {
         Self { identity: Identity::open(), protect: Protect::Nothing }
     }
 
-    /// Who is trusted.
+    /// The identity.
     pub const fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What is protected.
+    /// The protection.
     pub const fn protect(&self) -> Protect {
         self.protect
     }
 
-    /// Whether nobody proves who he is.
+    /// Whether there is no identity.
     pub(crate) fn is_open(&self) -> bool {
         self.identity.kind == IdentityKind::Open
     }
 
-    /// All of it in a few words, for people: `TLS 1.3 with a cluster key`.
+    /// A short description for people: `TLS 1.3 with a cluster key`.
     pub fn describe(&self) -> String {
         let identity = self.identity.name();
         match self.protect {

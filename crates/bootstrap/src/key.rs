@@ -11,7 +11,7 @@ use std::path::Path;
 /// Bytes of the key.
 const BYTES: usize = 32;
 
-/// 32 random bytes that every host of a cluster holds and nobody else. Whoever holds them is let in.
+/// 32 random bytes that all hosts of a cluster hold, and no others. Hosts that hold them are admitted.
 ///
 /// Its file is 64 hexadecimal digits and a line end, readable by its owner alone.
 #[derive(Clone)]
@@ -21,14 +21,14 @@ impl ClusterKey {
     /// A new key from the system's random numbers.
     ///
     /// # Errors
-    /// `Random` when the system has none.
+    /// `Random` if the system has none.
     pub fn generate() -> Result<Self, BootstrapError> {
         let mut bytes = [0; BYTES];
         SystemRandom::new().fill(&mut bytes).map_err(|_| BootstrapError::Random)?;
         Ok(Self(bytes))
     }
 
-    /// Reads the form of the file; blanks around it do not count.
+    /// Parses the form of the file; surrounding blanks are ignored.
     ///
     /// # Errors
     /// `KeyFile` (`Form`) for anything but 64 hexadecimal digits.
@@ -36,7 +36,7 @@ impl ClusterKey {
         Self::parse(text).ok_or_else(|| BootstrapError::key_file("", KeyFileProblem::Form))
     }
 
-    /// The form of the file. Shows the secret: hand it to nobody outside the cluster.
+    /// The form of the file. Reveals the secret: do not hand it out of the cluster.
     pub fn to_hex(&self) -> String {
         hex(&self.0)
     }
@@ -44,8 +44,7 @@ impl ClusterKey {
     /// Reads a key file.
     ///
     /// # Errors
-    /// `KeyFile`: it cannot be read, others than its owner may read or change it, or it has another
-    /// form.
+    /// `KeyFile`: it cannot be read, users other than its owner may access it, or it has another form.
     pub fn load(path: &Path) -> Result<Self, BootstrapError> {
         let failed = |why| BootstrapError::key_file(path, why);
         let file = File::open(path).map_err(|e| failed(KeyFileProblem::Io(e)))?;
@@ -65,10 +64,10 @@ impl ClusterKey {
         Self::parse(&text).ok_or_else(|| failed(KeyFileProblem::Form))
     }
 
-    /// Writes a new key file that its owner alone may read.
+    /// Writes a new key file that only its owner may read.
     ///
     /// # Errors
-    /// `KeyFile` (`Io`), also when there is a file already: it is never overwritten.
+    /// `KeyFile` (`Io`), also if the file exists: it is never overwritten.
     pub fn save(&self, path: &Path) -> Result<(), BootstrapError> {
         let failed = |why| BootstrapError::key_file(path, KeyFileProblem::Io(why));
         let mut options = File::options();
@@ -80,14 +79,14 @@ impl ClusterKey {
         file.sync_all().map_err(failed)
     }
 
-    /// Sixteen digits that tell keys apart without showing them, to be compared between hosts.
+    /// Sixteen digits that identify the key without revealing it, to be compared between hosts.
     pub fn fingerprint(&self) -> String {
         hex(&self.derive(b"fingerprint")[..8])
     }
 
-    /// A further secret that belongs to `label`.
+    /// Derives a further secret for `label`.
     pub(crate) fn derive(&self, label: &[u8]) -> [u8; 32] {
-        // The key is random already, so it serves as pseudorandom key (RFC 5869 §3.3).
+        // The key is random already, so it serves as the pseudorandom key (RFC 5869 §3.3).
         let root: Prk = Salt::new(HKDF_SHA256, b"farside cluster key 1").extract(&self.0);
         let mut out = [0; 32];
         let filled = root.expand(&[label], HKDF_SHA256).and_then(|okm| okm.fill(&mut out));
@@ -122,7 +121,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The rights of a file that others than its owner may use.
+/// The mode of a file that users other than its owner may access.
 #[cfg(unix)]
 fn too_open(file: &File) -> std::io::Result<Option<u32>> {
     let mode = std::os::unix::fs::MetadataExt::mode(&file.metadata()?) & 0o777;

@@ -1,23 +1,23 @@
-//! How Farside's hosts find and trust each other: addresses, the cluster key, and streams that are
-//! authenticated and encrypted by TLS 1.3. Shared by the fabrics that reach other hosts.
+//! Addressing and trust between Farside's hosts: addresses, the cluster key, and streams that are
+//! authenticated and encrypted by TLS 1.3. Shared by the fabrics between hosts.
 //!
-//! From outside inwards: [`Address`] says whom to call; [`Security`] says who is trusted and what is
-//! protected; a [`Stream`] carries bytes over any non-blocking transport. Below them `opening` (the
-//! sixteen bytes before everything), `tls` (what is asked of rustls) and `records` (TLS records, one
-//! at a time, so that no byte behind the last is swallowed).
+//! From outside inwards: [`Address`] names the peer; [`Security`] has the trusted identities and the
+//! protection; a [`Stream`] carries bytes over any non-blocking transport. Below them `opening` (the first
+//! sixteen bytes), `tls` (the configuration of rustls) and `records` (TLS records, one at a time, so that
+//! no byte after the last is consumed).
 //!
-//! | identity | who is let in | nothing | handshake | everything |
+//! | identity | admitted peers | nothing | handshake | everything |
 //! | --- | --- | --- | --- | --- |
-//! | open | everybody; on the loopback the same user ([`Admission`]) | yes | no | no |
-//! | cluster key | who holds the same 32 bytes | no | yes | yes |
-//! | certificates | whose certificate a trusted authority signed, for that host | no | yes | yes |
+//! | open | all; on the loopback those of the same user ([`Admission`]) | yes | no | no |
+//! | cluster key | holders of the same 32 bytes | no | yes | yes |
+//! | certificates | holders of a certificate for that host, signed by a trusted authority | no | yes | yes
+//! |
 //!
-//! Both sides always prove who they are. Each announces its row and column before TLS begins and
-//! refuses any other than its own, so nobody in between can talk two hosts into less than both ask.
+//! Both sides always authenticate. Each announces its row and column before TLS begins and refuses any
+//! other, so no intermediary can downgrade two hosts.
 //!
-//! What is absent: revocation lists, sessions that are resumed, early data, and TLS below 1.3. With
-//! `handshake`, whoever can change packets on the way can change what follows in plain text; only
-//! `everything` keeps it out.
+//! Not supported: revocation lists, session resumption, early data, and TLS below 1.3. With `handshake`, an
+//! attacker who can change packets can change the plaintext that follows; only `everything` prevents it.
 #![forbid(unsafe_code)]
 
 mod address;

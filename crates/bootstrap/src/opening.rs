@@ -1,4 +1,4 @@
-//! The sixteen bytes that each side sends before everything else, in plain text:
+//! The first sixteen bytes that each side sends, in plaintext:
 //!
 //! ```text
 //!  0        8         10         11        12        16
@@ -6,31 +6,31 @@
 //! | magic   | version | identity | protect | zero    |
 //! +---------+---------+----------+---------+---------+
 //! ```
-//! Both sides must have sent the same. Whoever changes them on the way can thus make the stream fail,
-//! and nothing else. An accepting side that lets its own user in alone answers others by an opening
-//! whose identity is 255.
+//! Both sides must have sent the same. An attacker who changes them can thus make the stream fail, and
+//! nothing else. An accepting side that admits only its own user answers others by an opening with identity
+//! 255.
 
 use crate::identity::{IdentityKind, Security};
 use crate::{BootstrapError, Protect};
 
-/// Bytes of it.
+/// Bytes of an opening.
 pub(crate) const BYTES: usize = 16;
-/// No other protocol begins so; the line end shows what turns line ends.
+/// No other protocol begins so; the line end detects conversion of line ends.
 const MAGIC: [u8; 8] = *b"farside\n";
-/// Of everything that follows.
+/// The version of everything that follows.
 const VERSION: u16 = 1;
 
-/// In place of an identity: this side is for processes of its own user alone.
+/// Instead of an identity: this side is for processes of its own user only.
 const OTHER_USER: u8 = 255;
 
-/// What a peer of another user is told.
+/// The answer to a peer of another user.
 pub(crate) fn refusal() -> [u8; BYTES] {
     let mut out = of(&Security::open());
     out[10] = OTHER_USER;
     out
 }
 
-/// What this side sends.
+/// The opening of this side.
 pub(crate) fn of(security: &Security) -> [u8; BYTES] {
     let mut out = [0; BYTES];
     out[..8].copy_from_slice(&MAGIC);
@@ -40,7 +40,7 @@ pub(crate) fn of(security: &Security) -> [u8; BYTES] {
     out
 }
 
-/// Judges what the peer sent.
+/// Checks the peer's opening.
 pub(crate) fn check(theirs: &[u8; BYTES], ours: &Security) -> Result<(), BootstrapError> {
     if theirs[..8] != MAGIC {
         return Err(BootstrapError::Stranger);

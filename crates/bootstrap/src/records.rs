@@ -1,21 +1,21 @@
-//! What has come from the transport and was not looked at yet: the opening, then TLS records, which
-//! are handed on one at a time (RFC 8446 §5.1), so that bytes behind the last one stay here.
+//! Received bytes that were not processed yet: the opening, then TLS records, which are returned one at a
+//! time (RFC 8446 §5.1), so that bytes after the last one stay here.
 
 use crate::{BootstrapError, opening};
 use std::io::{ErrorKind, Read};
 
 /// Type, version and length of a record.
 const HEADER: usize = 5;
-/// Most bytes of one: 2^14 and 256 for encryption (RFC 8446 §5.2).
+/// Maximum bytes of a record: 2^14 and 256 for encryption (RFC 8446 §5.2).
 const RECORD_MAX: usize = HEADER + (1 << 14) + 256;
-/// While nobody knows who is there.
+/// The buffer before the peer has authenticated.
 const SMALL: usize = RECORD_MAX;
-/// Afterwards: some records for each call to the system.
+/// The buffer afterwards: some records per system call.
 const LARGE: usize = 4 * RECORD_MAX;
 
 const _: () = assert!(SMALL >= opening::BYTES);
 
-/// How a look at the transport ended.
+/// The outcome of one read of the transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Filled {
     Some,
@@ -34,7 +34,7 @@ impl Incoming {
         Self { buffer: vec![0; SMALL], start: 0, end: 0 }
     }
 
-    /// Room for some records at once, or none at all for a stream without.
+    /// Sizes the buffer for several records, or none for a plaintext stream.
     pub(crate) fn settle(&mut self, records: bool) {
         if records {
             self.buffer.resize(LARGE, 0);
@@ -51,7 +51,7 @@ impl Incoming {
         self.len() == 0
     }
 
-    /// Reads once. Whoever calls has taken all that was whole, so there is room.
+    /// Reads once. The caller has taken all whole records, so there is room.
     pub(crate) fn fill(&mut self, from: &mut impl Read) -> Result<Filled, BootstrapError> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -72,14 +72,14 @@ impl Incoming {
         }
     }
 
-    /// The opening, once it is there.
+    /// The opening, once it is complete.
     pub(crate) fn opening(&mut self) -> Option<[u8; opening::BYTES]> {
         let bytes = self.buffer[self.start..self.end].first_chunk().copied()?;
         self.start += opening::BYTES;
         Some(bytes)
     }
 
-    /// The next record, once it is there whole.
+    /// The next record, once it is complete.
     pub(crate) fn record(&mut self) -> Result<Option<&[u8]>, BootstrapError> {
         let held = &self.buffer[self.start..self.end];
         let Some([_, _, _, high, low]) = held.first_chunk::<HEADER>() else {
@@ -97,7 +97,7 @@ impl Incoming {
         Ok(Some(&self.buffer[start..start + whole]))
     }
 
-    /// Moves bytes out as they are.
+    /// Copies bytes out unparsed.
     pub(crate) fn take(&mut self, out: &mut [u8]) -> usize {
         let bytes = out.len().min(self.len());
         out[..bytes].copy_from_slice(&self.buffer[self.start..self.start + bytes]);
@@ -105,13 +105,13 @@ impl Incoming {
         bytes
     }
 
-    /// Whatever is left.
+    /// All remaining bytes.
     pub(crate) fn into_rest(self) -> Vec<u8> {
         self.buffer[self.start..self.end].to_vec()
     }
 }
 
-/// Reads once; `None` when nothing is there yet.
+/// Reads once; `None` if the transport has no bytes yet.
 pub(crate) fn receive(
     from: &mut impl Read,
     out: &mut [u8],

@@ -1,4 +1,4 @@
-//! A stream of bytes to another host, over any transport that does not block.
+//! A byte stream to another host, over any non-blocking transport.
 
 use crate::records::{Filled, Incoming, receive};
 use crate::{BootstrapError, Host, Protect, Security, admission, opening, tls};
@@ -10,17 +10,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a peer may take of this side before it has proved who it is.
+/// The resources that an unauthenticated peer may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HandshakeLimits {
     /// From the start of the stream until it is ready.
     pub time: Duration,
-    /// Bytes that the peer may send meanwhile.
+    /// Bytes that the peer may send in that time.
     pub bytes: usize,
 }
 
 impl HandshakeLimits {
-    /// What is used unless told otherwise: five seconds, and chains of some dozen certificates.
+    /// The default: five seconds, and chains of some dozen certificates.
     pub const DEFAULT: Self = Self { time: Duration::from_secs(5), bytes: 64 << 10 };
 }
 
@@ -30,46 +30,46 @@ impl Default for HandshakeLimits {
     }
 }
 
-/// How a read or write ended.
+/// The result of a read or write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transfer {
-    /// So many bytes were moved, at least one (or none where none were asked for).
+    /// This many bytes were moved, at least one (or zero if zero were requested).
     Moved(usize),
-    /// Nothing can be moved now: wait until the transport can be read or, with
-    /// [`wants_write`](Stream::wants_write), written.
+    /// Nothing can be moved now: wait until the transport is readable or, with
+    /// [`wants_write`](Stream::wants_write), writable.
     Blocked,
-    /// The peer has ended the stream in order; only reads say so.
+    /// The peer has closed the stream properly; only reads return this.
     Ended,
 }
 
-/// What `Stream::into_plain` gives: the transport, and bytes of the peer that were read from it and
-/// belong to what follows.
+/// The result of `Stream::into_plain`: the transport, and bytes of the peer that were read from it and
+/// belong to the plaintext that follows.
 pub type Plain<T> = (T, Vec<u8>);
 
 /// A stream to one peer, from the first byte of the handshake on.
 ///
-/// *Use*: whenever the transport can be read or written, call [`advance`](Self::advance) until it says
-/// that the stream is ready, then [`read`](Self::read), [`write_vectored`](Self::write_vectored) and
-/// [`flush`](Self::flush). Until [`deadline`](Self::deadline) at the latest `advance` must be called
-/// once more. Nothing blocks, if the transport does not. *Guarantees*: with an identity, whoever
-/// accepts is ready only after the peer has proved who it is; whoever connects may be ready one
-/// message before the peer has judged it, and learns of a refusal by its first read. *Errors*: after
-/// any of them the stream is useless; what it still had to say (an alert) has been tried to send.
+/// *Use*: whenever the transport is readable or writable, call [`advance`](Self::advance) until the stream
+/// is ready, then [`read`](Self::read), [`write_vectored`](Self::write_vectored) and
+/// [`flush`](Self::flush). Call `advance` again by [`deadline`](Self::deadline) at the latest. Nothing
+/// blocks, if the transport does not. *Guarantees*: with an identity, the accepting side is ready only
+/// after the peer has authenticated; the connecting side may be ready one message before the peer has
+/// decided, and learns of a refusal by its first read. *Errors*: after any of them the stream is unusable;
+/// it has tried to send its pending alert.
 pub struct Stream<T> {
     transport: T,
     security: Security,
     incoming: Incoming,
-    /// The opening, and how much of it is sent.
+    /// The opening, and how many bytes of it were sent.
     opening: ([u8; opening::BYTES], usize),
     tls: Option<Box<Connection>>,
-    /// Decrypted bytes that nobody has read.
+    /// Decrypted bytes that were not read yet.
     plaintext: usize,
     stage: Stage,
     limits: HandshakeLimits,
     deadline: Instant,
-    /// Of the peer, in the handshake.
+    /// Bytes of the peer in the handshake.
     received: usize,
-    /// Own address and the peer's, where the peer's user is to be judged.
+    /// The addresses of both ends, if the peer's user is to be checked.
     ends: Option<(SocketAddr, SocketAddr)>,
 }
 
@@ -81,10 +81,10 @@ enum Stage {
 }
 
 impl<T: Read + Write> Stream<T> {
-    /// The side that calls. `host` is whom it calls, which certificates are checked against.
+    /// Creates the connecting side. `host` is the dialled host, which certificates are checked against.
     ///
     /// # Errors
-    /// `HostName` when no certificate could be for it.
+    /// `HostName` if no certificate can be for it.
     pub fn connect(
         transport: T,
         security: &Security,
@@ -109,10 +109,10 @@ impl<T: Read + Write> Stream<T> {
         Ok(Self::new(transport, security, tls, limits))
     }
 
-    /// The side that is called.
+    /// Creates the accepting side.
     ///
     /// # Errors
-    /// None that is known; those of the library.
+    /// Those of the TLS library; none is known.
     pub fn accept(
         transport: T,
         security: &Security,
@@ -147,23 +147,23 @@ impl<T: Read + Write> Stream<T> {
         }
     }
 
-    /// Tells the connecting side where its socket and the peer's are: without an identity, a peer on
-    /// the loopback must be of this user, which is judged when it has said something. For all other
-    /// streams this changes nothing.
+    /// Sets the addresses of both ends for the connecting side. Without an identity, a peer on the loopback
+    /// must be of this user, which is checked after its first bytes. For all other streams this has no
+    /// effect.
     #[must_use]
     pub fn between(mut self, local: SocketAddr, peer: SocketAddr) -> Self {
         self.ends = self.security.is_open().then_some((local, peer));
         self
     }
 
-    /// Goes on with the handshake as far as it can; true once the stream is ready.
+    /// Continues the handshake as far as possible; true once the stream is ready.
     ///
     /// # Errors
-    /// Everything that a handshake can fail of.
+    /// All errors of a handshake.
     pub fn advance(&mut self) -> Result<bool, BootstrapError> {
         let done = self.try_advance();
         if done.is_err() {
-            // The peer should learn why; should that fail, the first error is the one that counts.
+            // Tells the peer the reason; if that fails, the first error counts.
             let _ = self.flush();
         }
         done
@@ -199,7 +199,7 @@ impl<T: Read + Write> Stream<T> {
         }
     }
 
-    /// Judges the opening; false when it is not there yet.
+    /// Checks the opening; false if it is incomplete.
     fn check_opening(&mut self) -> Result<bool, BootstrapError> {
         let Some(theirs) = self.incoming.opening() else {
             return Ok(false);
@@ -213,7 +213,7 @@ impl<T: Read + Write> Stream<T> {
         Ok(true)
     }
 
-    /// Processes one record; false when none is there.
+    /// Processes one record; false if none is complete.
     fn process_record(&mut self) -> Result<bool, BootstrapError> {
         let Some(tls) = self.tls.as_deref_mut() else {
             return Ok(false);
@@ -236,7 +236,7 @@ impl<T: Read + Write> Stream<T> {
         Ok(true)
     }
 
-    /// Sees whether the handshake is over.
+    /// Checks whether the handshake is complete.
     fn settle(&mut self) {
         if self.tls.as_deref().is_none_or(|tls| !tls.is_handshaking()) {
             self.stage = Stage::Ready;
@@ -244,7 +244,7 @@ impl<T: Read + Write> Stream<T> {
         }
     }
 
-    /// Whether the handshake is over.
+    /// Whether the handshake is complete.
     pub fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
     }
@@ -254,16 +254,16 @@ impl<T: Read + Write> Stream<T> {
         self.received > 0
     }
 
-    /// Until when the handshake must be over.
+    /// The time by which the handshake must be complete.
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Reads what is there; `Blocked` also before the stream is ready.
+    /// Reads available bytes; `Blocked` also before the stream is ready.
     ///
     /// # Errors
-    /// What the transport says; `Ended` when a protected stream breaks off without a farewell;
-    /// `Malformed` and `NotTrustedThere`.
+    /// Those of the transport; `Ended` if a protected stream ends without a close alert; `Malformed` and
+    /// `NotTrustedThere`.
     pub fn read(&mut self, out: &mut [u8]) -> Result<Transfer, BootstrapError> {
         if out.is_empty() {
             return Ok(Transfer::Moved(0));
@@ -309,11 +309,11 @@ impl<T: Read + Write> Stream<T> {
         })
     }
 
-    /// Writes as much of the slices, one after the other, as there is room for, and sends what the
-    /// transport takes. `Blocked` also before the stream is ready.
+    /// Writes as much of the slices, in order, as there is room for, and sends what the transport takes.
+    /// `Blocked` also before the stream is ready.
     ///
     /// # Errors
-    /// What the transport says.
+    /// Those of the transport.
     pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<Transfer, BootstrapError> {
         if self.stage != Stage::Ready || (self.wants_write() && !self.flush()?) {
             return Ok(Transfer::Blocked);
@@ -335,18 +335,18 @@ impl<T: Read + Write> Stream<T> {
         })
     }
 
-    /// The same of one slice.
+    /// The same for one slice.
     ///
     /// # Errors
-    /// As there.
+    /// As for `write_vectored`.
     pub fn write(&mut self, bytes: &[u8]) -> Result<Transfer, BootstrapError> {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Sends what was taken and not sent yet; true when nothing of it is left.
+    /// Sends pending bytes; true if none are left.
     ///
     /// # Errors
-    /// What the transport says.
+    /// Those of the transport.
     pub fn flush(&mut self) -> Result<bool, BootstrapError> {
         while self.opening.1 < opening::BYTES {
             let rest = &self.opening.0[self.opening.1..];
@@ -366,21 +366,20 @@ impl<T: Read + Write> Stream<T> {
         Ok(true)
     }
 
-    /// Whether something waits until the transport can be written.
+    /// Whether pending bytes wait until the transport is writable.
     pub fn wants_write(&self) -> bool {
         self.opening.1 < opening::BYTES || self.tls.as_deref().is_some_and(|tls| tls.wants_write())
     }
 
-    /// Whether bytes are held here that `read` would give without the transport, which therefore
-    /// does not announce them.
+    /// Whether `read` would return buffered bytes, which the transport does not announce.
     pub fn holds_bytes(&self) -> bool {
         self.plaintext > 0 || !self.incoming.is_empty()
     }
 
-    /// Says farewell, so that the peer can tell this end from one that somebody in between forged.
+    /// Sends a close alert, so that the peer can distinguish this end from a forged one.
     ///
     /// # Errors
-    /// What the transport says.
+    /// Those of the transport.
     pub fn close(&mut self) -> Result<(), BootstrapError> {
         if let Some(tls) = self.tls.as_deref_mut() {
             tls.send_close_notify();
@@ -388,12 +387,12 @@ impl<T: Read + Write> Stream<T> {
         self.flush().map(|_| ())
     }
 
-    /// Goes on in plain text: the transport, and what the peer has already sent so. Each side calls
-    /// this after it has sent its last protected message and received the peer's last, as their
-    /// protocol has it; either may go first, and no byte is lost.
+    /// Continues in plaintext: returns the transport, and the plaintext that the peer has already sent.
+    /// Each side calls this after it has sent its last protected message and received the peer's last, as
+    /// their protocol defines; either may go first, and no byte is lost.
     ///
     /// # Errors
-    /// The stream itself, while the handshake is not over, or something protected is still to be sent
+    /// The stream itself, before the handshake is complete, or if protected bytes are still to be sent
     /// ([`flush`](Self::flush)) or read.
     pub fn into_plain(self) -> Result<Plain<T>, Box<Self>> {
         if self.stage != Stage::Ready || self.wants_write() || self.plaintext > 0 {
@@ -404,12 +403,12 @@ impl<T: Read + Write> Stream<T> {
 }
 
 impl<T> Stream<T> {
-    /// What is below.
+    /// The transport.
     pub const fn transport(&self) -> &T {
         &self.transport
     }
 
-    /// What both sides agreed to protect.
+    /// The agreed protection.
     pub const fn protect(&self) -> Protect {
         self.security.protect()
     }
@@ -421,7 +420,7 @@ impl<T> fmt::Debug for Stream<T> {
     }
 }
 
-/// Writes once; `None` when there is no room.
+/// Writes once; `None` if there is no room.
 fn send(
     mut write: impl FnMut() -> std::io::Result<usize>,
 ) -> Result<Option<usize>, BootstrapError> {

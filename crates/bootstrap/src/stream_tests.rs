@@ -1,4 +1,4 @@
-//! Two streams over a pipe in memory, and everybody who should not get through.
+//! Two streams over a pipe in memory, and peers that must be refused.
 
 use super::{
     BootstrapError, ClusterKey, HandshakeLimits, Host, Identity, Protect, Security, Stream,
@@ -14,11 +14,11 @@ use std::io::{self, IoSlice, Read, Write};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes on their way in one direction.
+/// Bytes in flight in one direction.
 #[derive(Default)]
 struct Way {
     bytes: VecDeque<u8>,
-    /// Everything that ever went.
+    /// All bytes ever sent.
     record: Vec<u8>,
     ended: bool,
 }
@@ -85,7 +85,7 @@ fn accept(transport: Pipe, security: &Security) -> Stream<Pipe> {
     Stream::accept(transport, security, HandshakeLimits::DEFAULT).unwrap()
 }
 
-/// Both handshakes, turn by turn, until each is ready or has failed; then one read each, by which the
+/// Runs both handshakes alternately until each is ready or has failed; then one read each, by which the
 /// connecting side learns of a refusal.
 fn meet(near: &mut Stream<Pipe>, far: &mut Stream<Pipe>) -> [Result<(), BootstrapError>; 2] {
     let mut ends = [None, None];
@@ -156,7 +156,7 @@ fn every_security() -> Vec<Security> {
 }
 
 #[test]
-fn bytes_arrive_whole_both_ways_however_they_are_cut() {
+fn bytes_arrive_whole_in_both_directions() {
     let data: Vec<u8> = (0..200_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
     for security in every_security() {
         for (step, room) in [(usize::MAX, 1 << 20), (1000, 3000), (1, 64)] {
@@ -181,7 +181,7 @@ fn bytes_arrive_whole_both_ways_however_they_are_cut() {
 }
 
 #[test]
-fn what_is_protected_cannot_be_read_on_the_way() {
+fn protected_data_is_unreadable_in_transit() {
     let secret = b"a secret of sixty-four bytes, which no packet shows in plain text";
     for security in every_security().into_iter().skip(1) {
         let [mut near, mut far] = pair(&security, usize::MAX, 1 << 20);
@@ -198,7 +198,7 @@ fn plain_text_goes_on_without_a_gap() {
         let [mut near, mut far] = pair(&keyed(&key, Protect::Handshake), step, 1 << 20);
         while near.write(b"last protected message").unwrap() == Transfer::Blocked {}
         while !near.flush().unwrap() {}
-        // The near side goes on at once, before the far one has read anything.
+        // The near side continues at once, before the far one has read anything.
         let (mut plain, rest) = near.into_plain().unwrap();
         assert_eq!(rest, []);
         let text = b"and this in plain text";
@@ -225,7 +225,7 @@ fn plain_text_goes_on_without_a_gap() {
 }
 
 #[test]
-fn a_stream_with_secrets_in_it_is_not_made_plain() {
+fn stream_with_protected_bytes_is_not_made_plain() {
     let [mut near, mut far] =
         pair(&keyed(&ClusterKey::generate().unwrap(), Protect::Handshake), usize::MAX, 1 << 20);
     near.write(b"two").unwrap();
@@ -234,7 +234,7 @@ fn a_stream_with_secrets_in_it_is_not_made_plain() {
     assert!(far.holds_bytes());
 }
 
-/// An authority, and what it signs.
+/// An authority, and the certificates that it signs.
 struct Papers {
     authority: CertifiedIssuer<'static, KeyPair>,
 }
@@ -266,7 +266,7 @@ impl Papers {
     }
 }
 
-/// Both ends of a stream between these two fail, and each says what to do.
+/// Checks that both ends of a stream between these two fail, and that each says what to do.
 #[track_caller]
 fn refused(near: &Security, far: &Security, near_says: &str, far_says: &str) {
     let [one, other] = pipe(usize::MAX, 1 << 20);
@@ -289,7 +289,7 @@ fn another_key_is_refused() {
 }
 
 #[test]
-fn who_has_no_key_is_refused_and_the_other_way_round() {
+fn missing_key_at_either_end_is_refused() {
     let key = keyed(&ClusterKey::generate().unwrap(), Protect::Everything);
     refused(&Security::open(), &key, "give both the same", "give both the same");
     refused(&key, &Security::open(), "give both the same", "give both the same");
@@ -324,7 +324,7 @@ fn certificates_are_checked_both_ways() {
     refused(&good, &foreign, "no trusted authority", "another authority of the same name");
     refused(&good, &other_host, "add the name that was called", "does not trust this side");
     refused(&good, &key, "give both the same", "give both the same");
-    // Whoever connects may be any host that the authority knows.
+    // A connecting host may be any that the authority signed.
     let [one, other] = pipe(usize::MAX, 1 << 20);
     let (mut near, mut far) = (connect(one, &other_host), accept(other, &good));
     for end in meet(&mut near, &mut far) {
@@ -332,7 +332,7 @@ fn certificates_are_checked_both_ways() {
     }
 }
 
-/// What one side said in an earlier handshake, said again.
+/// Replays one side's bytes of an earlier handshake.
 #[test]
 fn a_recorded_handshake_opens_nothing() {
     for security in every_security().into_iter().skip(1) {
@@ -354,7 +354,7 @@ fn a_recorded_handshake_opens_nothing() {
     }
 }
 
-/// What one side says comes back to it.
+/// Reflects one side's bytes to itself.
 #[test]
 fn a_mirror_opens_nothing() {
     for security in every_security().into_iter().skip(1) {
@@ -387,7 +387,7 @@ fn a_handshake_that_breaks_off_is_no_stream() {
 }
 
 #[test]
-fn a_stream_that_breaks_off_is_told_from_one_that_ends() {
+fn broken_stream_is_distinguished_from_closed_stream() {
     let security = keyed(&ClusterKey::generate().unwrap(), Protect::Everything);
     let [near, mut far] = pair(&security, usize::MAX, 1 << 20);
     near.transport().to.borrow_mut().ended = true;
@@ -406,7 +406,7 @@ fn random_bytes_are_refused() {
         let [near, _far] = pair(&security, usize::MAX, 1 << 20);
         let good = near.transport().to.borrow().record.clone();
         for round in 0..300 {
-            // All random, or a true beginning with a random rest.
+            // All random, or a genuine prefix with a random rest.
             let kept = if round % 2 == 0 { 0 } else { 16 + usize::from(byte()) % 60 };
             let mut said = good[..kept.min(good.len())].to_vec();
             said.extend((0..usize::from(byte())).map(|_| byte()));
@@ -423,7 +423,7 @@ fn random_bytes_are_refused() {
     }
 }
 
-/// A changed byte anywhere in a handshake or in protected data is found.
+/// Changes of a byte anywhere in a handshake or in protected data are detected.
 #[test]
 fn changed_bytes_are_found() {
     let security = keyed(&ClusterKey::generate().unwrap(), Protect::Everything);
@@ -452,12 +452,12 @@ fn changed_bytes_are_found() {
                 failed |= far.read(&mut [0; 1000]).is_err();
             }
         }
-        assert!(changed && failed, "byte {at} was changed, and nobody noticed");
+        assert!(changed && failed, "byte {at} was changed, and neither side noticed");
     }
 }
 
 #[test]
-fn a_handshake_has_its_bounds() {
+fn handshake_is_bounded() {
     let security = keyed(&ClusterKey::generate().unwrap(), Protect::Everything);
     let limits = HandshakeLimits { time: Duration::ZERO, bytes: 64 << 10 };
     let [_, other] = pipe(usize::MAX, 1 << 20);
@@ -472,7 +472,7 @@ fn a_handshake_has_its_bounds() {
 }
 
 #[test]
-fn strangers_and_other_releases_are_told_apart() {
+fn foreign_peers_and_other_releases_are_distinguished() {
     for (said, expected) in [
         (&b"GET / HTTP/1.1\r\n"[..], "no Farside fabric"),
         (b"farside\n\x09\0\0\0\0\0\0\0", "speaks version 9"),

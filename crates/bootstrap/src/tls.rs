@@ -1,4 +1,4 @@
-//! What is asked of rustls: TLS 1.3 alone, both sides prove who they are, nothing is resumed.
+//! The configuration of rustls: only TLS 1.3, both sides authenticate, no resumption.
 
 use crate::{BootstrapError, ClusterKey};
 use rustls::client::WebPkiServerVerifier;
@@ -22,16 +22,16 @@ use rustls::{
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 
-/// How a host behaves on either side of a stream.
+/// The TLS configuration of a host for either side of a stream.
 pub(crate) struct Roles {
     pub(crate) connecting: Arc<ClientConfig>,
     pub(crate) accepting: Arc<ServerConfig>,
 }
 
-/// `ServerName` of streams whose ends are told by a key and not by a name; never sent.
+/// `ServerName` of streams that are authenticated by a key and not by a name; never sent.
 pub(crate) const NAMELESS: &str = "farside.invalid";
 
-/// An Ed25519 private key as PKCS #8 (RFC 8410 §7), but for its 32 bytes of seed.
+/// The prefix of an Ed25519 private key as PKCS #8 (RFC 8410 §7), before its 32 bytes of seed.
 const PKCS8_ED25519: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
@@ -98,8 +98,8 @@ fn server_builder(provider: &Arc<CryptoProvider>) -> Result<Builder<ServerConfig
     builder.with_protocol_versions(&[&TLS13]).map_err(|e| unusable("library", &e))
 }
 
-/// Nothing is resumed and no ticket is sent: after the handshake each side sends what it is told to
-/// and nothing else, which `Stream::into_plain` relies on.
+/// No resumption and no tickets: after the handshake each side sends only what its caller writes, which
+/// `Stream::into_plain` relies on.
 fn roles(mut client: ClientConfig, mut server: ServerConfig, named: bool) -> Roles {
     client.resumption = rustls::client::Resumption::disabled();
     client.enable_sni = named;
@@ -123,7 +123,7 @@ fn unusable(what: &str, reason: &dyn std::fmt::Display) -> BootstrapError {
     BootstrapError::Certificates(format!("{what}: {reason}"))
 }
 
-/// The pair of one role, and its public half as peers will show it.
+/// The key pair of one role, and its public half as peers will present it.
 fn key_pair(
     provider: &CryptoProvider,
     key: &ClusterKey,
@@ -246,7 +246,7 @@ impl ClientCertVerifier for OneKey {
     }
 }
 
-/// What rustls says, as what to do about it.
+/// Maps an error of rustls to what to do about it.
 pub(crate) fn explain(error: Error) -> BootstrapError {
     match error {
         Error::InvalidCertificate(reason) => BootstrapError::NotTrusted(distrust(&reason)),
@@ -276,7 +276,7 @@ fn distrust(reason: &CertificateError) -> String {
         E::NotValidForName | E::NotValidForNameContext { .. } => {
             format!("its certificate is for other hosts ({reason}); add the name that was called")
         }
-        other => format!("{other}; make its certificate anew"),
+        other => format!("{other}; replace its certificate"),
     }
 }
 
@@ -294,7 +294,7 @@ fn refused_there(alert: AlertDescription) -> BootstrapError {
         A::BadCertificate
         | A::UnsupportedCertificate
         | A::CertificateUnknown
-        | A::CertificateRevoked => "it refuses this host's certificate; make it anew",
+        | A::CertificateRevoked => "it refuses this host's certificate; replace it",
         other => return BootstrapError::Malformed(format!("alert {other:?}")),
     };
     BootstrapError::NotTrustedThere(text.to_owned())

@@ -1,5 +1,5 @@
-//! What the shared-memory fabric costs, beside what the machine itself takes in the same run.
-//! Best and median of short windows, in ns an operation.
+//! The cost of the shared-memory fabric, compared with primitives of the machine in the same run. Best
+//! and median of short windows, in ns an operation.
 //!
 //! `cargo run --release -p farside-fabric-shm --example bench [bare|one-sided|messages|sleepers]`
 #![allow(clippy::print_stdout, reason = "a command that prints a table")]
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 const WINDOWS: usize = 100;
 
-/// Keeps this thread on one processor, so that two threads do not take turns on one.
+/// Pins this thread to one processor, so that two threads do not share one.
 fn pin(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
-    // Best effort: a machine of one processor shows what it shows.
+    // Best effort: it has no effect on a machine with one processor.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
@@ -98,7 +98,7 @@ fn name(what: &str) -> String {
     format!("bench-{}-{what}", std::process::id())
 }
 
-/// Two fabrics of this process, linked.
+/// Returns two fabrics of this process, linked.
 fn pair(what: &str) -> (End, End) {
     let name = name(what);
     let (mut near, mut far) = (half_open(None), half_open(Some(name.clone())));
@@ -132,7 +132,7 @@ fn bare(near: &Region, far: &Region) {
     });
 }
 
-/// The copies of an arena, beside the one of the C library between memory that nobody shares.
+/// Measures the copies of an arena, and for comparison those of the C library between private memory.
 fn copies(from: &Arena, to: &Arena, bytes: usize) {
     let source = Lines::filled();
     let mut target = Lines::filled();
@@ -388,7 +388,7 @@ fn bare_futex() {
     });
 }
 
-/// What a look for messages costs a port of many links.
+/// The cost of a check for messages for a port with many links.
 fn many_links() {
     let (mut near, mut far) = pair("many");
     let more = far.port.create_receive_queue(1).expect("a queue");

@@ -3,24 +3,24 @@
 //!
 //! | state | means | set by |
 //! | --- | --- | --- |
-//! | `CAREFUL` | awake; whoever brings something uses a full barrier before it looks here | the port |
+//! | `CAREFUL` | awake; a peer that delivers something uses a full barrier before it loads this word | the port |
 //! | `BRISK` | awake, and will use a heavy barrier before it sleeps: a light one is enough | the port |
 //! | `ARMED` | about to sleep, or asleep | the port |
-//! | `RUNG` | was `ARMED`, and somebody has brought something | whoever did |
+//! | `RUNG` | was `ARMED`, and a peer has delivered something | that peer |
 //!
-//! No wake-up is lost. The sleeper stores `ARMED`, then a barrier, then looks for something; the
-//! bringer stores something, then a barrier, then looks at the word. By the barriers one of them
-//! sees the other's store: the sleeper does not sleep, or the bringer changes `ARMED` to `RUNG`
-//! and wakes. The kernel sleeps only while the word is as it was, so a ring between look and sleep
-//! ends the sleep too. Which barriers: a bringer that reads `BRISK` behind a light one, while the
-//! port had stored `ARMED` already, read it before the port's heavy barrier, so what it brought is
-//! visible behind that barrier. In every other case both sides use a full one.
+//! No wake-up is lost. The sleeper stores `ARMED`, then executes a barrier, then checks for arrivals; a
+//! peer stores a message, then executes a barrier, then loads the word. By the barriers one of them
+//! sees the other's store: the sleeper does not sleep, or the peer changes `ARMED` to `RUNG` and wakes
+//! it. The kernel sleeps only while the word is unchanged (futex), so a ring between check and sleep
+//! ends the sleep too. Which barriers: a peer that reads `BRISK` after a light barrier although the
+//! port had stored `ARMED` read it before the port's heavy barrier, so its message is visible after
+//! that barrier. In every other case both use a full barrier.
 //!
-//! So an awake port costs its peers one load of a line that rarely changes, and a heavy barrier is
-//! paid for only when a port falls asleep that was awake for long enough (see [`Pace`]).
+//! So an awake port costs its peers one load of a line that rarely changes, and a heavy barrier is paid
+//! for only when a port sleeps that was awake for long enough (see [`Pace`]).
 //!
-//! Any thread may wait, armed or not, while another uses the port: a permit and the count of
-//! wake-ups see to it that `wake` reaches it however the state changes meanwhile.
+//! Any thread may wait, armed or not, while another uses the port: by a permit and the count of
+//! wake-ups, `wake` reaches it however the state changes meanwhile.
 
 use crate::layout::bells;
 use farside_fabric::{Arena, Waiter};
@@ -53,24 +53,24 @@ fn state(word: u32) -> u32 {
     word & STATE
 }
 
-/// What the sleep protocol is made of; the tests put a searched memory in its place.
+/// The operations of the sleep protocol; the model checker implements them on searched memory.
 pub(crate) trait Bell {
-    /// With acquire order, so that whoever sees a count of wake-ups sees the permits too.
+    /// Loads with acquire order, so that a thread that sees a count of wake-ups sees the permits too.
     fn load(&self) -> u32;
-    /// From `now` to `new`; whether it was `now`.
+    /// Changes the word from `now` to `new`. Returns whether it was `now`.
     fn exchange(&self, now: u32, new: u32) -> bool;
-    /// With release order.
+    /// Adds with release order.
     fn add(&self, count: u32);
-    /// Sleeps while the word is `now`; false when the time is up.
+    /// Sleeps while the word is `now`. Returns false when the time is up.
     fn sleep(&self, now: u32, timeout: Option<Duration>) -> bool;
-    /// Wakes all who sleep.
+    /// Wakes all sleeping threads.
     fn wake(&self);
     fn barrier_light(&self);
     fn barrier_full(&self);
     fn barrier_heavy(&self);
 }
 
-/// To be called after storing something for the port: wakes it if it sleeps.
+/// Wakes the port if it sleeps. Call it after storing something for the port.
 #[inline]
 pub(crate) fn ring(bell: &impl Bell) {
     bell.barrier_light();
@@ -79,7 +79,7 @@ pub(crate) fn ring(bell: &impl Bell) {
     }
 }
 
-/// As [`ring`], whatever state the port is in.
+/// Rings as [`ring`] does, with a full barrier in any state of the port.
 #[cold]
 pub(crate) fn ring_carefully(bell: &impl Bell) {
     bell.barrier_full();
@@ -88,7 +88,7 @@ pub(crate) fn ring_carefully(bell: &impl Bell) {
     }
 }
 
-/// Changes the state, if it is `from`, and leaves the count as it is; whether it was.
+/// Changes the state if it is `from`, and keeps the count. Returns whether it was.
 fn change(bell: &impl Bell, from: u32, to: u32) -> bool {
     loop {
         let word = bell.load();
@@ -111,33 +111,33 @@ fn set(bell: &impl Bell, to: u32) {
     }
 }
 
-/// The port's own side: announces sleep, takes it back, and decides when to be brisk, which is
-/// once the port has done enough since it last slept that the heavy barrier of its next sleep is
-/// small beside it.
+/// The port's side of the protocol: announces sleep, withdraws it, and decides when to be brisk, which
+/// is once the port has done enough since its last sleep that the heavy barrier of its next sleep is
+/// small compared with it.
 #[derive(Debug)]
 pub(crate) struct Pace {
-    /// What is left to do until then.
+    /// The work left until then.
     left: u32,
     brisk: bool,
-    /// Some peer cannot do its half of the light and heavy pair.
+    /// A peer does not support its half of the light and heavy pair.
     careful: bool,
 }
 
 impl Pace {
-    /// A port is brisk when one of two things, or a sum of parts of both, would pay for the heavy
-    /// barrier of its next sleep, which takes up to 12 us. Either it was awake for so many polls,
-    /// which at 5 to 10 ns are some 80 to 160 us: the barrier is at most a seventh of that.
+    /// A port is brisk once its polls and messages together pay for the heavy barrier of its next
+    /// sleep, which takes up to 12 us. Polls: 16,384 of them, at 5 to 10 ns, take some 80 to 160 us, so
+    /// the barrier is at most a seventh of that.
     const START: u32 = 16_384;
-    /// Or it got so many messages that their senders, whom each cost a full barrier of some 130 ns
-    /// just behind a line that this port polls, have paid as much as a heavy one: 128 of them, some
-    /// 17 us. So all together never pay much more than twice what the better choice would cost.
+    /// Messages: each costs its sender a full barrier of some 130 ns just after a line that this port
+    /// polls, so 128 of them, some 17 us, cost as much as a heavy one. The total is never much more
+    /// than twice the cost of the better choice.
     const MESSAGE: u32 = 128;
 
     pub(crate) fn new(careful: bool) -> Self {
         Self { left: Self::START, brisk: false, careful }
     }
 
-    /// Counts a look that found `messages`.
+    /// Counts a poll that found `messages`.
     #[inline(always)]
     pub(crate) fn polled(&mut self, messages: u32, bell: &impl Bell) {
         if self.left == 0 {
@@ -171,19 +171,19 @@ impl Pace {
         self.left = Self::START;
     }
 
-    /// Takes the announcement back, if there is one.
+    /// Withdraws the announcement, if there is one.
     pub(crate) fn disarm(&mut self, bell: &impl Bell) {
         if !self.brisk {
             set(bell, CAREFUL);
         }
     }
 
-    /// From now on every bringer uses full barriers. To be called before a peer that cannot do
-    /// otherwise can bring anything.
+    /// Makes every peer use full barriers from now on. Call it before a peer without the light and
+    /// heavy pair can deliver anything.
     pub(crate) fn be_careful(&mut self, bell: &impl Bell) {
         self.careful = true;
         if self.brisk {
-            // Others may have read `BRISK` just now; the next sleep is still a brisk one.
+            // Peers may have read `BRISK` just now; the next sleep still uses a heavy barrier.
             change(bell, BRISK, CAREFUL);
         }
     }
@@ -203,7 +203,7 @@ unsafe impl Send for SharedBell {}
 unsafe impl Sync for SharedBell {}
 
 impl SharedBell {
-    /// The word of port `port` in the bells of a fabric.
+    /// Returns the word of port `port` in the bells of a fabric.
     pub(crate) fn new(memory: &Arena, port: u32) -> Option<Self> {
         let word = memory.at(bells::word(port), 4).ok()?;
         Some(Self { word: NonNull::new(word)?.cast(), _memory: memory.clone() })
@@ -211,7 +211,7 @@ impl SharedBell {
 
     fn word(&self) -> &AtomicU32 {
         // SAFETY: in bounds and 64-byte aligned, as `new` found; mapped for writing while
-        // `_memory` lives; nobody accesses these four bytes but by 32-bit atomics.
+        // `_memory` lives; these four bytes are accessed by 32-bit atomics only.
         unsafe { self.word.as_ref() }
     }
 }
@@ -233,8 +233,8 @@ impl Bell for SharedBell {
 
     fn sleep(&self, now: u32, timeout: Option<Duration>) -> bool {
         let timeout = timeout.and_then(|left| left.try_into().ok());
-        // Not private: the waker may be another process. Whatever else ends the sleep, a signal or
-        // a changed word, the caller looks again.
+        // Not private: the waker may be another process. Whatever else ends the sleep, a signal or a
+        // changed word, the caller checks again.
         let slept = futex::wait(self.word(), futex::Flags::empty(), now, timeout.as_ref());
         slept != Err(rustix::io::Errno::TIMEDOUT)
     }
@@ -258,7 +258,7 @@ impl Bell for SharedBell {
     }
 }
 
-/// What threads sleep on: the port's word, and a permit for wake-ups within the process.
+/// The waiter of a port: its word, and a permit for wake-ups within the process.
 pub(crate) struct ShmWaiter<B> {
     bell: B,
     /// The next `wait` returns at once.
@@ -276,9 +276,9 @@ impl<B: Bell> ShmWaiter<B> {
         self.woken.load(Ordering::Acquire) && self.woken.swap(false, Ordering::AcqRel)
     }
 
-    /// The word is loaded before the permit is looked at. So either this sees the permit, or the
-    /// wake-up counts after the load, and the kernel does not let it sleep on the old word. A state
-    /// that is none of ours counts as rung.
+    /// The word is loaded before the permit is checked. So either this sees the permit, or the wake-up
+    /// counts after the load, and the kernel does not sleep on the old word. An unknown state counts as
+    /// rung.
     fn wait_until(&self, end: Option<Instant>) -> bool {
         loop {
             let word = self.bell.load();

@@ -1,5 +1,5 @@
-//! One end of a link as its port and the control thread share it: the socket, how the link
-//! stands, and questions that wait for answers.
+//! One end of a link as shared by its port and the control thread: the socket, the state of the link,
+//! and questions with pending answers.
 
 use crate::bell::{SharedBell, ring};
 use crate::layout::{bells, board};
@@ -22,10 +22,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a port knows of the process at the other end.
+/// A port's knowledge of the process at the other end.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
-    /// The other end's link memory and how its ring lies in it.
+    /// The other end's link memory and the layout of its ring.
     pub(crate) memory: View,
     pub(crate) geometry: Geometry,
     /// Its fabric's board.
@@ -37,7 +37,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Maps what came with a hello or its answer.
+    /// Maps the memory that came with a hello or its answer.
     pub(crate) fn new(terms: &Terms, descriptors: &[OwnedFd]) -> io::Result<Self> {
         let [memory, fabric, sleep]: &[OwnedFd; DESCRIPTORS_MAX] =
             descriptors.try_into().map_err(|_| io::Error::other("wrong number of descriptors"))?;
@@ -53,13 +53,13 @@ impl Peer {
         })
     }
 
-    /// The in-flight word of its port.
+    /// Returns the in-flight word of its port.
     pub(crate) fn in_flight(&self) -> u64 {
         self.board.load(board::in_flight(self.port), Ordering::SeqCst)
     }
 }
 
-/// What the control thread tells a port.
+/// An event from the control thread to a port.
 pub(crate) enum Inbound {
     Requested { connection: Arc<Connection>, peer: Peer, hello: Vec<u8> },
     Connected { link: LinkId, peer: Peer, reply: Vec<u8> },
@@ -67,13 +67,13 @@ pub(crate) enum Inbound {
     Lost { link: LinkId },
 }
 
-/// Where the control thread leaves news for a port.
+/// The inbox in which the control thread leaves events for a port.
 pub(crate) struct Inbox {
     /// `None` when the port is gone.
     news: Mutex<Option<VecDeque<Inbound>>>,
-    /// Whether there may be some.
+    /// Whether there may be events.
     pending: AtomicBool,
-    /// A link has ended or a region has gone: the port must look before it posts or delivers.
+    /// A link has ended or a region is gone: the port must check before it posts or delivers.
     attention: AtomicBool,
     /// The port's own sleep word.
     bell: SharedBell,
@@ -96,12 +96,12 @@ impl Inbox {
         }
     }
 
-    /// The port's own sleep word.
+    /// Returns the port's own sleep word.
     pub(crate) fn bell(&self) -> &SharedBell {
         &self.bell
     }
 
-    /// Leaves news and wakes the port; false when it is gone.
+    /// Adds an event and wakes the port; false if the port is gone.
     pub(crate) fn push(&self, news: Inbound) -> bool {
         match lock(&self.news).as_mut() {
             None => return false,
@@ -115,52 +115,52 @@ impl Inbox {
         true
     }
 
-    /// From now on `waiter` is woken too.
+    /// Wakes `waiter` too from now on.
     pub(crate) fn wake_also(&self, waiter: Arc<dyn Waiter>) {
         *lock(&self.other_waiter) = Some(waiter);
     }
 
-    /// Wakes the port: an answer that it waits for has come.
+    /// Wakes the port for an answer that it waits for.
     fn wake(&self) {
         self.pending.store(true, Ordering::Release);
         ring(&self.bell);
     }
 
-    /// Makes the port look at its links and regions.
+    /// Makes the port check its links and regions.
     pub(crate) fn call_attention(&self) {
         self.attention.store(true, Ordering::Release);
     }
 
-    /// Whether the port must look.
+    /// Returns whether the port must check them.
     #[inline(always)]
     pub(crate) fn wants_attention(&self) -> bool {
         self.attention.load(Ordering::Acquire)
     }
 
-    /// To be called before the port looks.
+    /// Resets the flag; called before the port checks.
     pub(crate) fn attend(&self) {
         self.attention.swap(false, Ordering::AcqRel);
     }
 
-    /// Whether [`take`](Self::take) may find something.
+    /// Returns whether [`take`](Self::take) may find something.
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
         self.pending.load(Ordering::Acquire)
     }
 
-    /// Everything that has come.
+    /// Takes all events.
     pub(crate) fn take(&self) -> VecDeque<Inbound> {
         self.pending.store(false, Ordering::Release);
         let mut news = lock(&self.news);
         news.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Takes no news any more; what had come.
+    /// Refuses further events. Returns those that are left.
     pub(crate) fn close(&self) -> VecDeque<Inbound> {
         lock(&self.news).take().unwrap_or_default()
     }
 
-    /// A number for a further link, unless there are `most` already.
+    /// Returns a number for a further link, unless there are `most` already.
     pub(crate) fn open_link(&self, most: u32) -> Option<LinkId> {
         let more = |open: u32| (open < most).then_some(open + 1);
         let order = Ordering::Relaxed;
@@ -174,23 +174,23 @@ impl Inbox {
         made.map(LinkId)
     }
 
-    /// One link less.
+    /// Counts a closed link.
     pub(crate) fn link_closed(&self) {
         self.links_open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// How an end of a link stands.
+/// The state of an end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Stage {
-    /// Asked the peer and has no answer.
+    /// Sent a request and has no answer.
     Connecting,
-    /// Was asked and has not answered.
+    /// Received a request and has not answered.
     Requested,
     /// Usable.
     Ready,
-    /// Over, whoever ended it.
+    /// Ended, by either side.
     Ended,
 }
 
@@ -205,16 +205,16 @@ impl Stage {
     }
 }
 
-/// Nobody waits longer for an answer, whatever the options say.
+/// The longest wait for an answer, whatever the options say.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What a peer answered to a question.
+/// The answer of a peer to a question.
 pub(crate) type Answer = Option<(Grant, Option<OwnedFd>)>;
 
 #[derive(Default)]
 struct Questions {
     asked: u64,
-    /// Open ones, and those whose answers nobody has taken yet.
+    /// Open questions, and those with an answer that was not taken yet.
     open: HashMap<u64, Option<Answer>>,
 }
 
@@ -228,7 +228,7 @@ pub(crate) struct Connection {
     stage: AtomicU8,
     /// A request of the other end has failed.
     broken: AtomicBool,
-    /// What a requester at the other end shows to an owner of regions at this one.
+    /// The memory that a requester at the other end shows to an owner of regions at this one.
     pub(crate) peer: OnceLock<Peer>,
     /// Regions of this process that the other end has imported.
     pub(crate) held: Mutex<Vec<RegionId>>,
@@ -262,31 +262,32 @@ impl Connection {
         Stage::from_number(self.stage.load(Ordering::Acquire))
     }
 
-    /// Whether the link is over, as far as the control thread knows.
+    /// Returns whether the link is over, as far as the control thread knows.
     pub(crate) fn has_ended(&self) -> bool {
         self.stage() == Stage::Ended
     }
 
-    /// Whether requests cannot run any more, though messages may still be waiting.
+    /// Returns whether requests cannot run any more, though messages may still be waiting.
     pub(crate) fn is_down(&self) -> bool {
         self.has_ended() || self.broken.load(Ordering::Acquire)
     }
 
-    /// Tells the other end that a request of this one has failed.
+    /// Notifies the other end that a request of this one has failed.
     pub(crate) fn tell_broken(&self) {
         let mut bytes = Vec::new();
         Message::Broken.encode(&mut bytes);
-        // Best effort: a peer that cannot be told is gone, or full of messages of the same kind.
+        // Best effort: a peer that does not receive it is gone, or has its socket full of such
+        // messages.
         let _ = socket::send(self.socket.as_fd(), &bytes, &[]);
     }
 
-    /// The other end has said so.
+    /// Records that the other end has reported a failed request.
     pub(crate) fn hear_broken(&self) {
         self.broken.store(true, Ordering::Release);
         self.inbox.call_attention();
     }
 
-    /// From `from` to `to`; whether it was `from`.
+    /// Changes the stage from `from` to `to`. Returns whether it was `from`.
     pub(crate) fn advance(&self, from: Stage, to: Stage) -> bool {
         let order = Ordering::AcqRel;
         self.stage.compare_exchange(from as u8, to as u8, order, Ordering::Acquire).is_ok()
@@ -303,11 +304,11 @@ impl Connection {
         Stage::from_number(before)
     }
 
-    /// Asks the peer's fabric something and waits for the answer; `send` gets the number of the
+    /// Sends a question to the peer's fabric and waits for the answer; `send` gets the number of the
     /// question.
     ///
     /// # Errors
-    /// `PeerLost`; `System` when the peer did not answer in time.
+    /// `PeerLost`; `System` if the peer did not answer in time.
     pub(crate) fn ask(
         &self,
         timeout: Duration,
@@ -319,7 +320,7 @@ impl Connection {
         answer
     }
 
-    /// Asks the peer's fabric something; the number of the question, which `send` gets too.
+    /// Sends a question to the peer's fabric. Returns its number, which `send` gets too.
     ///
     /// # Errors
     /// Those of `send`.
@@ -343,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// The answer to a question, if it has come. Its arrival wakes the port.
+    /// Returns the answer to a question, if it has arrived. Its arrival wakes the port.
     ///
     /// # Errors
     /// `PeerLost`.
@@ -359,7 +360,7 @@ impl Connection {
         }
     }
 
-    /// How a question ends that was not answered in time.
+    /// Returns the error of a question without an answer in time.
     pub(crate) fn no_answer() -> FabricError {
         let reason = io::ErrorKind::TimedOut.into();
         FabricError::System("the peer's fabric does not answer", reason)
@@ -384,8 +385,8 @@ impl Connection {
         }
     }
 
-    /// Hands an answer over; false when nobody asked, which the protocol forbids, unless the asker
-    /// has given up.
+    /// Stores an answer. Returns false if no question has this number, which violates the protocol; the
+    /// answer to an abandoned question is dropped.
     pub(crate) fn answer(&self, number: u64, answer: Answer) -> bool {
         let mut questions = lock(&self.questions);
         let known = (1..=questions.asked).contains(&number);

@@ -1,12 +1,12 @@
-//! The control side of a fabric: what its ports and its control thread share, and that thread.
+//! The control path of a fabric: the state shared by its ports and its control thread, and that thread.
 //!
-//! The thread sleeps in `epoll_wait` until a socket has something. It accepts connections, answers
-//! peers' imports without the program's help, and sees when a peer's process is gone. What it
-//! learns goes to the inboxes of ports. It waits there alone: sockets do not block, locks are held for
-//! moments, and a listener whose connection cannot be accepted for want of descriptors or memory is left out
-//! of the epoll for a while. Connections are accepted some at a time between links, each has a deadline for its
-//! hello, and each process has a share of those that have said none, so that one which connects and is
-//! silent delays neither joins nor imports of others.
+//! The thread sleeps in `epoll_wait` until a socket is ready. It accepts connections, answers peers'
+//! imports without the program's help, and notices when a peer's process is gone. Results go to the
+//! inboxes of ports. It blocks only in `epoll_wait`: sockets are non-blocking, locks are held for short
+//! times, and a listener whose connection cannot be accepted for lack of descriptors or memory is left
+//! out of the epoll for a while. Connections are accepted in batches between links, each has a deadline
+//! for its hello, and each process has a share of those without a hello, so that a silent process
+//! delays neither joins nor imports of others.
 
 use crate::barrier;
 use crate::bell::SharedBell;
@@ -31,16 +31,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Connections that are accepted before links are looked at again.
+/// Connections accepted before links are served again.
 const ACCEPTS: usize = 16;
 
-/// How long no connection is accepted at a listener after the system had no descriptor or memory left.
+/// How long accepting at a listener pauses after the system ran out of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// The token of the event that ends the thread.
 const STOP: u64 = 0;
 
-/// What the ports of a fabric and its control thread share.
+/// The state shared by the ports of a fabric and its control thread.
 pub(crate) struct Inner {
     pub(crate) options: ShmOptions,
     /// Whether this process can do both halves of the light and heavy barrier.
@@ -53,7 +53,7 @@ pub(crate) struct Inner {
     stop: OwnedFd,
 }
 
-/// What sockets there are, by token.
+/// The sockets, by token.
 #[derive(Default)]
 struct Registry {
     tokens: u64,
@@ -66,24 +66,24 @@ enum Entry {
     /// A listening socket and the port that listens. Used under the lock of the registry alone, so
     /// that its name is free as soon as it is forgotten.
     Listener(Listener, Arc<Inbox>),
-    /// A connection to that port that has not said hello.
+    /// A connection to that port without a hello yet.
     Fresh(Fresh),
     /// One end of a link.
     Link(Arc<Connection>),
 }
 
-/// A connection that has not said hello.
+/// A connection without a hello yet.
 #[derive(Clone)]
 struct Fresh {
     socket: Arc<OwnedFd>,
     inbox: Arc<Inbox>,
-    /// The process at the other end; 0 where that is not known.
+    /// The process at the other end; 0 if that is not known.
     process: u32,
-    /// It must have said hello by then.
+    /// When its hello is due.
     deadline: Instant,
 }
 
-/// Who has something to say, for the control thread.
+/// The source of an event, for the control thread.
 enum Speaker {
     Listener,
     Fresh(Fresh),
@@ -127,7 +127,7 @@ impl Inner {
         })
     }
 
-    /// A port number that nobody has, and the inbox of the port that has it now.
+    /// Takes a free port number, and the inbox of the port that has it now.
     pub(crate) fn take_port(&self) -> Result<(u32, Arc<Inbox>), FabricError> {
         let mut registry = lock(&self.registry);
         let free = registry.ports.iter().position(Option::is_none);
@@ -152,19 +152,19 @@ impl Inner {
         }
     }
 
-    /// Makes every port look at its regions.
+    /// Makes every port check its regions.
     fn call_attention(&self) {
         for inbox in lock(&self.registry).ports.iter().flatten() {
             inbox.call_attention();
         }
     }
 
-    /// The terms of a link of port `port`.
+    /// Returns the terms of a link of port `port`.
     pub(crate) fn terms(&self, port: u32) -> Terms {
         Terms { geometry: self.geometry(), port, barriers: self.barriers }
     }
 
-    /// The rings that links send with here.
+    /// Returns the geometry of the rings with which local links send.
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry { slots: self.options.ring_slots, bulk: self.options.bulk_bytes }
     }
@@ -175,7 +175,7 @@ impl Inner {
         self.watch(|_| Entry::Listener(socket, Arc::clone(inbox)))
     }
 
-    /// Connects a port to who listens at `name`, as `link`.
+    /// Connects a port to the listener at `name`, as `link`.
     pub(crate) fn connect(
         &self,
         name: &str,
@@ -194,21 +194,21 @@ impl Inner {
         made.ok_or(FabricError::PeerLost)
     }
 
-    /// Lets the thread look after a socket.
+    /// Registers a socket with the thread.
     fn watch(&self, make: impl FnOnce(u64) -> Entry) -> Result<u64, FabricError> {
         let mut registry = lock(&self.registry);
         registry.tokens += 1;
         let token = registry.tokens;
         let entry = make(token);
         let data = epoll::EventData::new_u64(token);
-        // Under the lock, so that the thread finds the entry when the first event comes.
+        // Under the lock, so that the thread finds the entry when the first event arrives.
         epoll::add(&self.epoll, entry.socket(), data, epoll::EventFlags::IN)
             .map_err(system("epoll"))?;
         registry.entries.insert(token, entry);
         Ok(token)
     }
 
-    /// Forgets a socket. It is closed when nobody holds it any more.
+    /// Forgets a socket, which is closed when its last reference is dropped.
     pub(crate) fn forget(&self, token: u64) {
         let entry = lock(&self.registry).entries.remove(&token);
         if let Some(entry) = entry {
@@ -225,12 +225,12 @@ impl Inner {
         }
     }
 
-    /// The connection without a hello that is closed in favor of a new one of `process`.
+    /// Returns the connection without a hello that is closed in favor of a new one of `process`.
     fn gives_way(&self, process: u32) -> Option<u64> {
         let registry = lock(&self.registry);
         let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
             Entry::Fresh(fresh) => {
-                // Whoever has sent something has sent its hello.
+                // A peer that has sent something has sent its hello.
                 Some(Pending { peer: fresh.process, silent: true, age: *token })
             }
             Entry::Listener(..) | Entry::Link(_) => None,
@@ -238,7 +238,7 @@ impl Inner {
         PendingLimits::DEFAULT.gives_way(fresh, process)
     }
 
-    /// When connections must have said hello.
+    /// Returns the deadlines of connections without a hello.
     fn deadlines(&self) -> Vec<(u64, Instant)> {
         let registry = lock(&self.registry);
         let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
@@ -268,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// Forgets every socket of a port that goes.
+    /// Forgets every socket of a closed port.
     pub(crate) fn forget_port(&self, inbox: &Arc<Inbox>) {
         let mut registry = lock(&self.registry);
         registry.entries.retain(|_, entry| {
@@ -287,13 +287,13 @@ impl Inner {
         });
     }
 
-    /// Ends a link from this side; the port is not told.
+    /// Ends a link from this side, without an event to the port.
     pub(crate) fn close(&self, connection: &Connection) {
         connection.end();
         self.forget(connection.token);
     }
 
-    /// Ends a link because the peer is gone or broke the rules; the port is told.
+    /// Ends a link because the peer is gone or violated the protocol, and reports it to the port.
     fn lose(&self, connection: &Connection) {
         let before = connection.end();
         self.forget(connection.token);
@@ -303,7 +303,7 @@ impl Inner {
         }
     }
 
-    /// Links whose other ends have imported `region`.
+    /// Returns the links whose other ends have imported `region`.
     pub(crate) fn holders(&self, region: RegionId) -> Vec<Arc<Connection>> {
         let registry = lock(&self.registry);
         let links = registry.entries.values().filter_map(|entry| match entry {
@@ -363,8 +363,7 @@ struct Thread {
     /// Given up to accept and drop a connection when the process has no descriptor left, so that
     /// its peer learns it at once.
     spare: Option<OwnedFd>,
-    /// When the next connection must have said hello, or the next listener is watched again; none later
-    /// than that.
+    /// When the next hello is due or the next listener is watched again; `None` if neither.
     deadline: Option<Instant>,
     /// Listeners that are not watched until then.
     paused: Vec<(u64, Instant)>,
@@ -407,7 +406,7 @@ impl Thread {
     }
 
     fn serve(&mut self, token: u64) {
-        // What is gone meanwhile needs nothing.
+        // A token that was removed meanwhile needs nothing.
         match self.inner.speaker(token) {
             None => {}
             Some(Speaker::Listener) => self.accept(token),
@@ -417,7 +416,7 @@ impl Thread {
     }
 
     fn accept(&mut self, listener: u64) {
-        // Those that still wait make the next wait return at once.
+        // Connections that are still pending make the next `epoll_wait` return at once.
         for _ in 0..ACCEPTS {
             match self.inner.accept(listener) {
                 Ok((Accepted::Connection(socket, process), Some(inbox))) => {
@@ -427,7 +426,8 @@ impl Thread {
                 Ok((Accepted::Nothing | Accepted::Connection(..), _)) => return,
                 Err(Errno::MFILE | Errno::NFILE) if self.spare.take().is_some() => {
                     drop(self.inner.accept(listener));
-                    // Another thread may have taken it meanwhile: then there is none, until a pause is over.
+                    // Another thread may have taken the descriptor meanwhile: then there is none until
+                    // a pause is over.
                     self.spare = spare_descriptor().ok();
                     return;
                 }
@@ -444,7 +444,7 @@ impl Thread {
         self.deadline = Some(self.deadline.map_or(until, |next| next.min(until)));
     }
 
-    /// Watches listeners again whose pause is over.
+    /// Watches listeners again after their pause.
     fn resume(&mut self) {
         if self.paused.is_empty() {
             return;
@@ -476,7 +476,7 @@ impl Thread {
         let _ = self.inner.watch(|_| Entry::Fresh(fresh));
     }
 
-    /// Closes connections whose time for a hello is up.
+    /// Closes connections whose hello is overdue.
     fn expire(&mut self) {
         let now = Instant::now();
         for (token, deadline) in self.inner.deadlines() {
@@ -487,7 +487,7 @@ impl Thread {
         self.deadline = self.inner.deadlines().into_iter().map(|(_, deadline)| deadline).min();
     }
 
-    /// Makes a connection a link if its hello has come, and closes it otherwise.
+    /// Makes a connection a link if its hello has arrived, and closes it otherwise.
     fn hear_or_forget(&mut self, token: u64) {
         if let Some(Speaker::Fresh(fresh)) = self.inner.speaker(token) {
             self.greet(token, &fresh);
@@ -497,7 +497,7 @@ impl Thread {
         }
     }
 
-    /// The first message of a connection makes it a link.
+    /// Handles the first message of a connection, which makes it a link.
     fn greet(&mut self, token: u64, fresh: &Fresh) {
         let Fresh { socket, inbox, .. } = fresh;
         let (length, descriptors) = match socket::receive(socket.as_fd(), &mut self.buffer) {
@@ -522,7 +522,7 @@ impl Thread {
         let hello = bytes.to_vec();
         let (socket, owner) = (Arc::clone(socket), Arc::clone(inbox));
         let connection = Connection::new(token, socket, link, owner, Stage::Requested);
-        // Set once, just here.
+        // Set only here, once.
         let _ = connection.peer.set(peer.clone());
         let connection = Arc::new(connection);
         let entry = Entry::Link(Arc::clone(&connection));
@@ -533,12 +533,12 @@ impl Thread {
             .is_some();
         let news = Inbound::Requested { connection: Arc::clone(&connection), peer, hello };
         if !known || !inbox.push(news) {
-            // The port has gone meanwhile.
+            // The port was closed meanwhile.
             self.inner.close(&connection);
         }
     }
 
-    /// A message of an end of a link, or its end.
+    /// Handles a message of a link's peer, or the end of the socket.
     fn listen_to(&mut self, connection: &Arc<Connection>) {
         let received = socket::receive(connection.socket.as_fd(), &mut self.buffer);
         let right = match received {
@@ -563,7 +563,7 @@ fn spare_descriptor() -> rustix::io::Result<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC)
 }
 
-/// Does what a message asks for; false when it may not come now, or the link cannot go on.
+/// Handles a message. Returns false if it is not allowed in this state, or the link cannot continue.
 fn understand(
     inner: &Inner,
     connection: &Arc<Connection>,
@@ -572,7 +572,7 @@ fn understand(
 ) -> bool {
     let link = connection.link;
     match (connection.stage(), message) {
-        // What comes after the end was on its way when it came.
+        // Messages that arrive after the end were sent before the peer knew.
         (Stage::Ended, _) => true,
         (Stage::Connecting, Message::Accept { terms, bytes }) => {
             let Ok(peer) = Peer::new(terms, &descriptors) else {
@@ -628,7 +628,7 @@ fn hand_over(
         let regions = lock(&inner.regions);
         let granted = regions.grant(region, key);
         if granted.is_some() {
-            // Under the lock of the table: whoever revokes the region afterwards finds it held.
+            // Under the lock of the table, so that a later revocation of the region finds it held.
             let mut held = lock(&connection.held);
             if !held.contains(&region) {
                 held.push(region);
@@ -645,7 +645,7 @@ fn hand_over(
     inner.send(connection, &message, &descriptors).is_ok()
 }
 
-/// Gives way to what cannot be waited for.
+/// Yields the processor to threads that cannot be waited for.
 #[allow(
     clippy::disallowed_methods,
     reason = "no event tells when a peer leaves a request, or when the lock of names is free"
@@ -654,11 +654,11 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Says that a region is gone, and waits until no request of a peer can reach it any more.
+/// Reports a region as gone, and waits until no request of a peer can reach it any more.
 ///
-/// A requester marks itself at work, then looks at the key; this side has taken the key away, and
-/// then looks who is at work. By the heavy barrier, whoever is not at work now will see that the
-/// key is gone; whoever is, is waited for.
+/// A requester marks itself at work, then loads the key; this side has removed the key, and then loads
+/// the marks. By the heavy barrier, a requester that is not marked now will see that the key is gone;
+/// this side waits for one that is.
 pub(crate) fn wait_for_requests(inner: &Inner, region: RegionId) -> Result<(), FabricError> {
     inner.call_attention();
     barrier::heavy();

@@ -11,28 +11,28 @@ use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionS
 use std::fmt;
 use std::sync::Arc;
 
-/// The shared-memory fabric: processes of one machine and user, one-sided in the full sense, since a
-/// request is a copy by the thread that posts it.
+/// The shared-memory fabric for processes of one machine and user. It is truly one-sided: a request is
+/// a copy by the thread that posts it.
 ///
-/// Guarantees: see [`CAPABILITIES`](Fabric::capabilities); a process that ends in whatever way leaves
-/// nothing behind but sockets that the next listener removes, and disturbs its own links only. A clone
-/// is the same fabric. Cost: one thread, which sleeps unless links come and go.
+/// Guarantees: see [`CAPABILITIES`](Fabric::capabilities); a process that ends in any way leaves
+/// nothing except sockets that the next listener removes, and disturbs its own links only. A clone is
+/// the same fabric. Cost: one thread, which sleeps unless links are opened or closed.
 #[derive(Clone)]
 pub struct ShmFabric {
     control: Arc<Control>,
 }
 
 impl ShmFabric {
-    /// A fabric with the usual options.
+    /// Opens a fabric with the default options.
     ///
     /// # Errors
-    /// `System` when the kernel refuses memory, a thread or a descriptor; [`probe`](crate::probe)
-    /// tells what is missing.
+    /// `System` if the kernel refuses memory, a thread or a descriptor; [`probe`](crate::probe) reports
+    /// what is missing.
     pub fn new() -> Result<Self, FabricError> {
         Self::with_options(ShmOptions::DEFAULT)
     }
 
-    /// A fabric with options of its own.
+    /// Returns a fabric with options of its own.
     ///
     /// # Errors
     /// `Limit` with the name of an option that is out of its range; `System` as for
@@ -44,10 +44,10 @@ impl ShmFabric {
         Ok(Self { control: Arc::new(Control::start(options)?) })
     }
 
-    /// What pages a region of this fabric is made of, and why not better ones.
+    /// Returns the pages of a region of this fabric, and why they are not better ones.
     ///
     /// # Errors
-    /// `Unknown` when it was ended.
+    /// `Unknown` if it was deregistered.
     pub fn describe(&self, region: RegionId) -> Result<Pages, FabricError> {
         let regions = lock(&self.control.inner.regions);
         let found = regions.find(region).ok_or(FabricError::Unknown("region"))?;
@@ -80,9 +80,8 @@ impl Fabric for ShmFabric {
         Err(FabricError::Lacks("own_memory"))
     }
 
-    /// Waits for requests of peers that are under way; for a peer that is stopped in the middle of
-    /// one, at most `control_timeout`. After that error no new request passes and the call may be
-    /// repeated.
+    /// Waits for requests of peers that are in flight; for a peer that is stopped in the middle of one,
+    /// at most `control_timeout`. After that error no new request passes, and the call may be repeated.
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
         let inner = &self.control.inner;
         lock(&inner.regions).revoke(region)?;

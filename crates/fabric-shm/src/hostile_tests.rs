@@ -1,5 +1,5 @@
-//! A peer that breaks every rule: it speaks the sockets and writes the memory by hand. Its own link
-//! ends; nobody else notices.
+//! A peer that violates every rule, by hand-written socket messages and stores to shared memory, loses
+//! its own link; no other link notices.
 
 use crate::connection::Peer;
 use crate::layout::{VERSION, bells, board, link};
@@ -33,7 +33,7 @@ fn until<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = ready() {
             return value;
         }
-        assert!(start.elapsed() < WATCHDOG, "waited in vain for {what}");
+        assert!(start.elapsed() < WATCHDOG, "timed out waiting for {what}");
         std::thread::yield_now();
     }
 }
@@ -99,7 +99,7 @@ impl Victim {
         until("a completion", || (self.port.poll(&mut out) == 1).then_some(out[0]))
     }
 
-    /// A message of the good peer arrives, and no event tells of anything.
+    /// A message of the good peer arrives, and there is no event.
     fn good_works(&mut self) {
         let mut events = Vec::new();
         until("the good peer to be connected", || {
@@ -127,7 +127,7 @@ impl Victim {
         Some(())
     }
 
-    /// The one link that ends is the fake's, and everybody else goes on.
+    /// Only the fake's link ends; every other one continues.
     fn only_loses(&mut self, link: LinkId) {
         assert_eq!(self.event(), LinkEvent::Lost { link, loss: Loss::Ended });
         self.good_works();
@@ -167,7 +167,7 @@ impl Fake {
         socket::send(self.socket.as_fd(), &bytes, descriptors).expect("to send");
     }
 
-    /// A link like any other, so far. The fake's side and the victim's number of it.
+    /// Returns a regular link: the fake's side and the victim's number of it.
     fn linked(victim: &mut Victim) -> (Self, Peer, LinkId) {
         let fake = Self::connect(&victim.name);
         let terms = Self::terms();
@@ -184,7 +184,7 @@ impl Fake {
         (fake, peer, link)
     }
 
-    /// The next datagram; `None` when the victim has hung up.
+    /// Returns the next datagram; `None` when the victim has closed the connection.
     fn receive(&self) -> Option<(Vec<u8>, Vec<OwnedFd>)> {
         let mut buffer = Box::new([0; MESSAGE_BYTES_MAX]);
         until("a datagram", || match socket::receive(self.socket.as_fd(), &mut buffer) {
@@ -197,7 +197,7 @@ impl Fake {
     }
 
     fn is_hung_up(&self) {
-        assert!(self.receive().is_none(), "expected to be hung up on");
+        assert!(self.receive().is_none(), "expected a closed connection");
     }
 
     fn forge(&self, offset: u64, value: u64) {
@@ -306,7 +306,7 @@ fn junk_in_the_ring_ends_its_link_alone() {
         fake.forge(link::SLOTS, header);
         victim.only_loses(link);
         victim.port.close(link);
-        // The receive it did not take is there for others; take it out again.
+        // The receive that it did not take is available to others; take it out again.
         victim.receive_once().expect("the good peer");
     }
 }
@@ -332,7 +332,7 @@ fn absurd_counts_end_their_link_alone() {
         flags: WorkFlags::default(),
         operation: Operation::Send { source: Source::Inline(&[]), immediate: None },
     };
-    // The counts are looked at when the ring seems full.
+    // The counts are checked when the ring seems full.
     while victim.port.post(&[work]).accepted == 1 {
         let mut out = [Completion::BLANK];
         if victim.port.poll(&mut out) == 1 {
@@ -351,7 +351,7 @@ fn a_spoilt_bell_ends_sleep_early_and_nothing_else() {
     let (_fake, peer, _) = Fake::linked(&mut victim);
     let waiter = victim.port.waiter();
     assert!(!victim.port.arm());
-    // What a wild peer may leave in the word instead of a ring.
+    // A value that a faulty peer may leave in the word instead of a ring.
     crate::bell::spoil(&peer.bell, 0xdead_beef);
     assert!(waiter.wait(Some(WATCHDOG)));
     victim.port.disarm();
@@ -388,23 +388,23 @@ fn imports_need_the_right_key_and_an_accepted_link() {
     let (terms, bytes) = (Fake::terms(), &b""[..]);
     early.send(&Message::Hello { terms, bytes }, &early.descriptors());
     let LinkEvent::Requested { link, .. } = victim.event() else { panic!("the fake asked") };
-    assert!(ask(&early, token.region, token.key).is_none(), "nobody accepted it");
+    assert!(ask(&early, token.region, token.key).is_none(), "the link was not accepted");
     victim.only_loses(link);
 }
 
-/// What an owner says of a region of its own that the victim imports.
+/// The description of a region by its owner, which the victim imports.
 struct Lie {
     what: &'static str,
     /// The kind, as a byte of the wire.
     kind: u8,
-    /// Bytes beyond what the memory has.
+    /// Bytes beyond the size of the memory.
     excess: u64,
     /// Bytes that the victim then may reach; `None` when it must not get the region.
     reaches: Option<u64>,
 }
 
-/// Imports a region of the fake, which answers with a lie; how many bytes the victim can then READ,
-/// looked for at the end.
+/// Imports a region of the fake, which answers with a lie. Returns how many bytes the victim can then
+/// READ, found from the end.
 fn import_from_liar(victim: &mut Victim, fake: &Fake, link: LinkId, lie: &Lie) -> Option<u64> {
     let memory = Shared::new("farside-fake", PAGE, Peers::Write).expect("memory");
     let (region, key) = (farside_base::RegionId(1), farside_base::RemoteKey(77));
@@ -447,7 +447,7 @@ fn import_from_liar(victim: &mut Victim, fake: &Fake, link: LinkId, lie: &Lie) -
 }
 
 #[test]
-fn lies_about_the_kind_of_a_region_harm_nobody() {
+fn wrong_region_kind_is_rejected_or_harmless() {
     let mut victim = Victim::new();
     for lie in [
         Lie { what: "the truth", kind: 0, excess: 0, reaches: Some(PAGE) },
@@ -470,8 +470,8 @@ fn lies_about_the_kind_of_a_region_harm_nobody() {
     }
 }
 
-/// A peer that stays in the middle of a request cannot hang the owner, and after it has left the
-/// region can be ended.
+/// A peer that is stopped within a request cannot block the owner's deregistration, which succeeds
+/// after the request has ended.
 #[test]
 fn deregistration_does_not_wait_for_ever() {
     let mut victim = Victim::new();
@@ -494,13 +494,13 @@ fn deregistration_does_not_wait_for_ever() {
         }
     }
     at_work(2);
-    victim.fabric.deregister(token.region).expect("nobody is at work");
+    victim.fabric.deregister(token.region).expect("no request is in flight");
     let again = victim.fabric.deregister(token.region);
     assert!(matches!(again, Err(FabricError::Unknown(_))), "{again:?}");
 }
 
-/// A peer that is stopped within a request does not hold up a close; what it may still write is known until
-/// it has ended that request.
+/// A peer that is stopped within a request does not delay a close; the memory that it may still write
+/// is known until it has ended that request.
 #[test]
 fn request_in_progress_may_land_after_a_close_until_it_has_ended() {
     let mut victim = Victim::new();
@@ -523,7 +523,7 @@ fn request_in_progress_may_land_after_a_close_until_it_has_ended() {
     assert!(!victim.port.may_land(link), "that is of another link");
 }
 
-/// A port that awaits the answer to an import serves its other links.
+/// A port with a pending import serves its other links.
 #[test]
 fn import_that_is_not_answered_does_not_wait_and_ends() {
     let mut victim = Victim::new();
@@ -553,16 +553,15 @@ fn too_long_names_and_hellos_are_refused() {
     assert_eq!(got.len(), 16 * 1024);
 }
 
-/// Whether the victim has closed a connection.
+/// Returns whether the victim has closed a connection.
 fn is_closed(silent: &OwnedFd) -> bool {
     let mut buffer = Box::new([0; MESSAGE_BYTES_MAX]);
     matches!(socket::receive(silent.as_fd(), &mut buffer), Received::Ended)
 }
 
-/// Connections that say nothing keep neither joins nor imports from going on, and are closed when
-/// their time is up.
+/// Connections that send nothing delay neither joins nor imports, and are closed after their deadline.
 #[test]
-fn silent_connections_delay_nobody_and_have_a_deadline() {
+fn silent_connections_time_out_and_delay_no_peer() {
     let mut victim = Victim::new();
     let connect = || socket::connect(None, &victim.name);
     let crowd: Vec<_> = (0..400).map(|_| connect().expect("a listener")).collect();
@@ -573,7 +572,7 @@ fn silent_connections_delay_nobody_and_have_a_deadline() {
         assert_eq!(fake.receive().expect("an answer").1.len(), 1);
         victim.port.close(link);
     }
-    // This process has a share of places, and its oldest connections gave way to its newest.
+    // This process has a share of entries, and its oldest connections were dropped for its newest.
     assert!(is_closed(&crowd[0]));
     until("the deadline of all", || crowd.iter().all(is_closed).then_some(()));
     victim.good_works();
@@ -581,9 +580,9 @@ fn silent_connections_delay_nobody_and_have_a_deadline() {
     victim.port.close(link);
 }
 
-/// Threads that connect without end and say nothing, while others join and import.
+/// Threads that connect in a loop and send nothing, while others join and import.
 #[test]
-fn a_flood_of_connections_keeps_nobody_out() {
+fn connection_flood_locks_no_peer_out() {
     let mut victim = Victim::new();
     let (name, stop) = (victim.name.clone(), std::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -606,7 +605,7 @@ fn a_flood_of_connections_keeps_nobody_out() {
     victim.good_works();
 }
 
-/// A connection that has said a right hello is not displaced, however many come behind it.
+/// A connection with a valid hello is not displaced, however many follow it.
 #[test]
 fn a_hello_that_has_come_is_never_displaced() {
     let mut victim = Victim::new();

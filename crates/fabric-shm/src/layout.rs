@@ -1,15 +1,15 @@
-//! Where things are in the memory that processes share. Part of the protocol between processes:
-//! a change here is a new [`VERSION`].
+//! The layout of memory shared by processes. Part of the protocol between processes: a change here is a
+//! new [`VERSION`].
 //!
-//! Three kinds of shared memory exist beside the regions, each a memfd of its own:
+//! Three kinds of shared memory exist in addition to the regions, each a memfd of its own:
 //!
 //! | memory | one a | written by | mapped by peers | holds |
 //! | --- | --- | --- | --- | --- |
 //! | board | fabric | its fabric | read-only | the keys of its regions, in-flight words of its ports |
-//! | bells | fabric | everybody | writable | the sleep word of each of its ports |
+//! | bells | fabric | every peer | writable | the sleep word of each of its ports |
 //! | link | end of a link | that end | read-only | what it sends, and how much it has received |
 //!
-//! Nobody but the bells has two writers, so a process that runs wild spoils only its own links.
+//! Only the bells have more than one writer, so a faulty process damages only its own links.
 
 /// Number of the protocol between two processes: layouts, control messages, key and sleep rules.
 pub(crate) const VERSION: u16 = 3;
@@ -35,7 +35,7 @@ pub(crate) mod board {
         port as u64 * LINE
     }
 
-    /// The key of the region in `place`, or zero when there is none.
+    /// Returns the key of region number `place`, or zero if there is none.
     pub(crate) const fn key(place: u32) -> u64 {
         PORTS_MAX as u64 * LINE + place as u64 * 8
     }
@@ -48,7 +48,7 @@ pub(crate) mod board {
 pub(crate) mod bells {
     use super::{LINE, PORTS_MAX};
 
-    /// The sleep word of port `port`.
+    /// Returns the sleep word of port `port`.
     pub(crate) const fn word(port: u32) -> u64 {
         port as u64 * LINE
     }
@@ -57,7 +57,7 @@ pub(crate) mod bells {
     pub(crate) const BYTES: u64 = word(PORTS_MAX);
 }
 
-/// One end's link memory: what it has received, how it is, the slots, the bulk.
+/// One end's link memory: its counts of received slots and bulk, its state, the slots, the bulk.
 pub(crate) mod link {
     use super::LINE;
 

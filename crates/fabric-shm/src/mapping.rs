@@ -1,18 +1,17 @@
-//! Memory that has no name: memfds, their seals, and mapping them.
+//! Memory without a name: memfds, their seals, and their mappings.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the maker of a memfd | size it, map it, then seal it | before anybody else has it |
+//! | the maker of a memfd | size it, map it, then seal it | before other code has it |
 //! | any holder of the descriptor | map it, read-only where the seals say so | always |
 //! | holders of a [`View`] or [`PeerWord`] | read | until the view and its clones are dropped |
 //! | holders of [`OwnMemory`] | read and write by words, copy in | until it and its clones are dropped |
 //! | holders of an [`Arena`] made here | read, write, atomics | until it and its clones are dropped |
 //! | [`Mapping::drop`] | unmap, once | when the last of those is dropped |
 //!
-//! A memfd that a peer hands over is mapped only if it is sealed against shrinking and has the
-//! size that the protocol says: the kernel then never takes a mapped page away, so no access can
-//! end in SIGBUS. The kernel frees a memfd with its last mapping and descriptor, so a process that
-//! is killed leaves nothing behind.
+//! A memfd from a peer is mapped only if it is sealed against shrinking and has the size that the
+//! protocol requires: the kernel then never removes a mapped page, so no access can end in SIGBUS. The
+//! kernel frees a memfd with its last mapping and descriptor, so a killed process leaves nothing.
 
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Arena, OutOfBounds};
@@ -31,7 +30,7 @@ pub(crate) const PAGE: u64 = 4096;
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE: u64 = 2 << 20;
 
-/// What peers may do with a memfd of ours.
+/// The mappings that peers may make of a memfd of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Peers {
     /// Map it read-only.
@@ -41,7 +40,7 @@ pub(crate) enum Peers {
 }
 
 impl Peers {
-    /// What the access of a region means for the mappings of peers.
+    /// Returns the mappings that the access of a region requires.
     pub(crate) fn of(access: Access) -> Self {
         if access.allows(Access::WRITE) || access.allows(Access::ATOMIC) {
             Self::Write
@@ -51,7 +50,7 @@ impl Peers {
     }
 }
 
-/// A memfd of this process: mapped here, and to be handed to peers.
+/// A memfd of this process: mapped locally, and passed to peers.
 pub(crate) struct Shared {
     pub(crate) descriptor: OwnedFd,
     pub(crate) arena: Arena,
@@ -80,8 +79,8 @@ fn memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(descriptor)
 }
 
-/// From now on nobody can change the size, and with [`Peers::Read`] nobody can map it for writing
-/// any more; a mapping that exists stays writable.
+/// Fixes the size for good; with [`Peers::Read`] it also forbids further writable mappings. A mapping
+/// that exists stays writable.
 fn seal(descriptor: BorrowedFd<'_>, peers: Peers) -> io::Result<()> {
     let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     if peers == Peers::Read {
@@ -97,8 +96,8 @@ pub(crate) struct RegionMemory {
 }
 
 impl RegionMemory {
-    /// Zeroed memory of `bytes` (for a mirrored region those of one turn), a multiple of [`PAGE`].
-    /// `fill` runs before it is sealed.
+    /// Allocates zeroed memory of `bytes` (for a mirrored region those of one mapping), a multiple of
+    /// [`PAGE`]. `fill` runs before it is sealed.
     pub(crate) fn new(
         bytes: u64,
         kind: RegionKind,
@@ -123,13 +122,12 @@ impl RegionMemory {
 pub(crate) struct RegionDescriptor {
     descriptor: OwnedFd,
     bytes: u64,
-    /// The region was deregistered: nobody may reach it any more.
+    /// The region was deregistered: no peer may reach it any more.
     ended: AtomicBool,
 }
 
 impl RegionDescriptor {
-    /// Says that its memory goes back with the last arena of this process, although peers may have
-    /// it mapped still.
+    /// Frees the memory with the last arena of this process, although peers may still have it mapped.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
     }
@@ -176,7 +174,7 @@ impl Words {
         Self { first, count, memory }
     }
 
-    /// The eight words from `offset` on, a multiple of 8; `None` when they pass the end.
+    /// Returns the eight words from `offset` on, a multiple of 8; `None` when they pass the end.
     #[inline(always)]
     fn get_line(&self, offset: u64) -> Option<&[AtomicU64; 8]> {
         debug_assert!(offset.is_multiple_of(8));
@@ -188,7 +186,7 @@ impl Words {
         Some(unsafe { self.first.add(place as usize).cast::<[AtomicU64; 8]>().as_ref() })
     }
 
-    /// The word at `offset`, a multiple of 8; `None` when it passes the end.
+    /// Returns the word at `offset`, a multiple of 8; `None` when it passes the end.
     #[inline(always)]
     fn get(&self, offset: u64) -> Option<&AtomicU64> {
         debug_assert!(offset.is_multiple_of(8));
@@ -208,7 +206,7 @@ impl Words {
 pub(crate) struct View(Words);
 
 impl View {
-    /// Maps what a peer handed over.
+    /// Maps a memfd from a peer.
     pub(crate) fn new(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
         check(descriptor, bytes)?;
         let mapping = Mapping::new(descriptor, bytes, RegionKind::Memory, false)?;
@@ -220,7 +218,7 @@ impl View {
         Self(Words::new(arena.clone()))
     }
 
-    /// Loads an aligned word; zero when there is none at `offset`.
+    /// Loads an aligned word; zero if `offset` is out of bounds.
     #[inline(always)]
     pub(crate) fn load(&self, offset: u64, order: Ordering) -> u64 {
         self.0.get(offset).map_or(0, |word| word.load(order))
@@ -244,25 +242,25 @@ impl View {
 pub(crate) struct OwnMemory(Words);
 
 impl OwnMemory {
-    /// All of a writable arena.
+    /// Returns all of a writable arena.
     pub(crate) fn new(memory: Arena) -> Self {
         Self(Words::new(memory))
     }
 
-    /// To copy bytes into.
+    /// Returns the arena, for copying bytes in.
     #[inline(always)]
     pub(crate) fn arena(&self) -> &Arena {
         &self.0.memory
     }
 
-    /// Loads an aligned word; zero when there is none at `offset`.
+    /// Loads an aligned word; zero if `offset` is out of bounds.
     #[inline(always)]
     pub(crate) fn load(&self, offset: u64, order: Ordering) -> u64 {
         self.0.get(offset).map_or(0, |word| word.load(order))
     }
 
-    /// Stores `bytes` behind the word at `offset` and then, with release order, that word, if they
-    /// are within the memory; whether they are.
+    /// Stores `bytes` after the word at `offset` and then, with release order, that word, if they are
+    /// within the memory. Returns whether they are.
     #[inline(always)]
     pub(crate) fn store_line(&self, offset: u64, first: u64, bytes: &[u8; 56]) -> bool {
         let Some(line) = self.0.get_line(offset) else { return false };
@@ -274,7 +272,7 @@ impl OwnMemory {
         true
     }
 
-    /// Stores an aligned word, if there is one at `offset`; whether there is.
+    /// Stores an aligned word, if `offset` is within bounds. Returns whether it is.
     #[inline(always)]
     pub(crate) fn store(&self, offset: u64, value: u64, order: Ordering) -> bool {
         match self.0.get(offset) {
@@ -287,13 +285,13 @@ impl OwnMemory {
     }
 }
 
-/// Maps what a peer handed over, for writing too.
+/// Maps a memfd from a peer for reading and writing.
 pub(crate) fn map_writable(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<Arena> {
     check(descriptor, bytes)?;
     Ok(Mapping::new(descriptor, bytes, RegionKind::Memory, true)?.into_arena())
 }
 
-/// One word of shared memory whose place was checked once, for paths where that counts.
+/// One word of shared memory whose bounds were checked once, for hot paths.
 #[derive(Clone, Debug)]
 struct Place {
     word: NonNull<AtomicU64>,
@@ -326,12 +324,12 @@ impl Place {
 pub(crate) struct PeerWord(Place);
 
 impl PeerWord {
-    /// The word at `offset`; `None` when there is none.
+    /// Returns the word at `offset`; `None` if that is out of bounds.
     pub(crate) fn new(view: &View, offset: u64) -> Option<Self> {
         Place::new(&view.0.memory, offset).map(Self)
     }
 
-    /// A word that is zero for ever.
+    /// Returns a word that is always zero.
     pub(crate) fn none() -> Self {
         let memory = Arena::heap(8);
         Self(Place::new(&memory, 0).expect("eight bytes are a word"))
@@ -348,7 +346,7 @@ impl PeerWord {
 pub(crate) struct OwnWord(Place);
 
 impl OwnWord {
-    /// The word at `offset` of writable memory; `None` when there is none.
+    /// Returns the word at `offset` of writable memory; `None` if that is out of bounds.
     pub(crate) fn new(memory: &Arena, offset: u64) -> Option<Self> {
         Place::new(memory, offset).map(Self)
     }
@@ -372,7 +370,7 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Maps what a peer handed over with a grant of `access`, as a region of `kind`.
+    /// Maps a memfd that a peer granted with `access`, as a region of `kind`.
     pub(crate) fn new(
         descriptor: BorrowedFd<'_>,
         bytes: u64,
@@ -385,20 +383,20 @@ impl PeerMemory {
         Ok(Self { arena, access })
     }
 
-    /// A region of which nothing may be used.
+    /// Returns a region of which nothing may be used.
     pub(crate) fn none() -> Self {
         Self { arena: Arena::heap(0), access: Access::NONE }
     }
 
-    /// The memory, for what `need` says and nothing else; `None` when that is not allowed. What
-    /// changes it needs WRITE or ATOMIC, so a mapping for reading only is never written.
+    /// Returns the memory, for `need` and nothing else; `None` if that is not allowed. Changes need
+    /// WRITE or ATOMIC, so a read-only mapping is never written.
     #[inline(always)]
     pub(crate) fn allowed(&self, need: Access) -> Option<&Arena> {
         self.access.allows(need).then_some(&self.arena)
     }
 }
 
-/// Refuses what is not a memfd of `bytes` that can never shrink.
+/// Refuses anything but a memfd of `bytes` that can never shrink.
 fn check(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     let seals = rustix::fs::fcntl_get_seals(descriptor)?;
     let size = rustix::fs::fstat(descriptor)?.st_size;
@@ -411,9 +409,9 @@ fn check(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
 /// A mapped memfd.
 struct Mapping {
     base: NonNull<c_void>,
-    /// Of all turns.
+    /// Of all mappings.
     bytes: usize,
-    /// The descriptor that goes after the mapping, if it is a region of this process.
+    /// The descriptor dropped after the mapping, if it is a region of this process.
     region: Option<Arc<RegionDescriptor>>,
 }
 
@@ -424,8 +422,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` at this place and size; arenas into it hold an `Arc` of it, so
-        // none is left.
+        // SAFETY: mapped by `new` at this address and size; arenas into it hold an `Arc` of it, so none
+        // is left.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
@@ -450,8 +448,8 @@ impl Mapping {
             Some(reserved) => (reserved.aligned(), MapFlags::SHARED | MapFlags::FIXED),
             None => (std::ptr::null_mut(), MapFlags::SHARED),
         };
-        // SAFETY: either the kernel chooses an unused place, or it replaces a part of address
-        // space that `place` owns and nothing else uses.
+        // SAFETY: either the kernel chooses an unused address, or it replaces a part of address space
+        // that `place` owns and nothing else uses.
         let base = unsafe { rustix::mm::mmap(at, bytes, rights, flags, descriptor, 0) }?;
         if let Some(reserved) = place {
             reserved.keep_only(base, bytes);
@@ -463,7 +461,7 @@ impl Mapping {
     /// Maps all of a memfd twice in a row.
     fn mirrored(descriptor: BorrowedFd<'_>, bytes: u64, writable: bool) -> io::Result<Self> {
         let none = io::ErrorKind::OutOfMemory;
-        // A turn of broken pages would leave a gap before the next.
+        // A mapping with an incomplete page would leave a gap before the next.
         if !bytes.is_multiple_of(PAGE) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -474,7 +472,7 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         for start in [0, turn] {
             // SAFETY: replaces a part of the address space that `reserved` owns, which nothing else
-            // uses; a failure gives all of it back.
+            // uses; a failure frees all of it.
             unsafe {
                 let at = base.byte_add(start);
                 rustix::mm::mmap(at, turn, rights(writable), flags, descriptor, 0)
@@ -487,9 +485,9 @@ impl Mapping {
 
     fn into_arena(self) -> Arena {
         let (base, bytes) = (self.base.cast(), self.bytes);
-        // SAFETY: mapped for `bytes` until the `Arc` of `self` is dropped, page-aligned, and this
-        // file makes no reference into it. Where it is mapped for reading only, it stays behind
-        // `View` and `PeerMemory`, which call no method that writes.
+        // SAFETY: mapped for `bytes` until the `Arc` of `self` is dropped, page-aligned, and this file
+        // makes no reference into it. A read-only mapping is accessed only through `View` and
+        // `PeerMemory`, which call no method that writes.
         unsafe { Arena::from_raw(base, bytes, Arc::new(self)) }
     }
 }
@@ -498,7 +496,7 @@ fn rights(writable: bool) -> ProtFlags {
     if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ }
 }
 
-/// Address space without memory, to find an aligned place in.
+/// Reserved address space without memory, in which an aligned address is found.
 struct Reserved {
     base: *mut c_void,
     bytes: usize,
@@ -509,7 +507,7 @@ impl Reserved {
     fn new(bytes: usize) -> io::Result<Self> {
         let bytes = bytes.checked_add(HUGE_PAGE as usize).ok_or(io::ErrorKind::OutOfMemory)?;
         let none = std::ptr::null_mut();
-        // SAFETY: the kernel chooses an unused place.
+        // SAFETY: the kernel chooses an unused address.
         let base = unsafe {
             rustix::mm::mmap_anonymous(none, bytes, ProtFlags::empty(), MapFlags::PRIVATE)
         }?;
@@ -520,14 +518,14 @@ impl Reserved {
         self.base.map_addr(|address| address.next_multiple_of(HUGE_PAGE as usize))
     }
 
-    /// Gives back all but `bytes` at `base`, which now belong to a mapping.
+    /// Frees all but `bytes` at `base`, which now belong to a mapping.
     fn keep_only(self, base: *mut c_void, bytes: usize) {
         let before = base.addr() - self.base.addr();
         let after = self.bytes - before - bytes;
         let end = self.base.wrapping_byte_add(before + bytes);
         for (start, length) in [(self.base, before), (end, after)] {
             if length > 0 {
-                // SAFETY: within the reserved space, outside the part that is kept; nobody knows
+                // SAFETY: within the reserved space, outside the part that is kept; no other code knows
                 // these addresses. A failure leaves address space unused, nothing else.
                 let _ = unsafe { rustix::mm::munmap(start, length) };
             }
@@ -538,12 +536,12 @@ impl Reserved {
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        // SAFETY: reserved by `new`; runs only when nobody knows what was mapped into it.
+        // SAFETY: reserved by `new`; runs only when no other code knows what was mapped into it.
         let _ = unsafe { rustix::mm::munmap(self.base, self.bytes) };
     }
 }
 
-/// How much of a region has memory, and in what pages.
+/// How much of a region is populated, and with which pages.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Pages {
@@ -553,16 +551,16 @@ pub struct Pages {
     pub prefaulted: u64,
     /// Bytes in pages of 2 MiB.
     pub huge: u64,
-    /// Why not all of it, where that is so.
+    /// Why not all of it, if so.
     pub reason: Option<String>,
 }
 
-/// Fills the first `limit` bytes of `arena` with memory, in huge pages if `huge` and the kernel
-/// agrees. Best effort: what cannot be had now comes at the first touch.
+/// Populates the first `limit` bytes of `arena`, with huge pages if `huge` and the kernel agrees. Best
+/// effort: pages that are not available now are allocated at first touch.
 ///
-/// Touching one small page in each 2 MiB and collapsing then takes a seventeenth of the time of
-/// touching all pages first (28 ms against 958 ms for 512 MiB), since the kernel clears each huge
-/// page at once.
+/// Touching one small page in each 2 MiB and then collapsing takes a seventeenth of the time of
+/// touching all pages first (28 ms against 958 ms for 512 MiB), since the kernel clears each huge page
+/// at once.
 pub(crate) fn prefault(arena: &Arena, limit: u64, huge: bool) -> Pages {
     let bytes = arena.len() as u64;
     let until = bytes.min(limit) / PAGE * PAGE;
@@ -601,7 +599,7 @@ fn collapse(arena: &Arena, offset: u64) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Gives memory to `bytes` at `offset`.
+/// Populates `bytes` at `offset`.
 fn populate(arena: &Arena, offset: u64, bytes: u64) -> io::Result<()> {
     let at = place(arena, offset, bytes)?;
     // SAFETY: a whole part of a writable mapping; existing bytes stay as they are.
@@ -618,12 +616,12 @@ pub(crate) fn prefault_peer(memory: &PeerMemory, most: u64) {
         Advice::LinuxPopulateRead
     };
     if let Ok(at) = place(&memory.arena, 0, bytes) {
-        // SAFETY: a whole part of a mapping, populated in the way it may be accessed. Best effort.
+        // SAFETY: a whole part of a mapping, populated for the access that it allows. Best effort.
         let _ = unsafe { rustix::mm::madvise(at, bytes as usize, advice) };
     }
 }
 
-/// Asks for huge pages at later first touches, beyond what is filled now.
+/// Requests huge pages for later first touches, beyond what is populated now.
 pub(crate) fn advise_huge(arena: &Arena) {
     if let Ok(at) = place(arena, 0, arena.len() as u64) {
         // SAFETY: a whole mapping; advice changes no bytes. Best effort.
@@ -638,8 +636,8 @@ fn place(arena: &Arena, offset: u64, bytes: u64) -> io::Result<*mut c_void> {
     }
 }
 
-/// How much of a region of `bytes` is filled ahead of use: up to `most`, and up to half of what the
-/// machine has left. Small regions need no look at that.
+/// Returns how much of a region of `bytes` is populated ahead of use: up to `most`, and up to half of
+/// the machine's available memory, which is not queried for small regions.
 pub(crate) fn prefault_limit(bytes: u64, most: u64) -> u64 {
     const SMALL: u64 = 64 << 20;
     if bytes.min(most) <= SMALL {
@@ -648,7 +646,7 @@ pub(crate) fn prefault_limit(bytes: u64, most: u64) -> u64 {
     most.min(half_of_available())
 }
 
-/// Half of the memory that the machine could still give, as far as the kernel tells.
+/// Returns half of the available memory, as reported by the kernel.
 fn half_of_available() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -1,4 +1,4 @@
-//! Regions and their memory: pages, rights, numbers, and that memory goes back.
+//! Regions and their memory: pages, permissions, numbers, and that memory is freed.
 
 use crate::mapping::{HUGE_PAGE, PAGE, PeerMemory, Peers, RegionMemory, Shared, View};
 use crate::{ShmFabric, ShmOptions};
@@ -45,7 +45,7 @@ fn what_is_prefaulted_is_reported_and_bounded() {
         assert!(pages.reason.is_some(), "says that not all is filled: {pages:?}");
         assert!(pages.huge == 0 || huge_pages, "{pages:?}");
         assert!(pages.huge <= 3 * HUGE_PAGE, "{pages:?}");
-        // The rest is there all the same.
+        // The rest is accessible all the same.
         assert_eq!(region.arena.store(8 * HUGE_PAGE - 8, 1, Ordering::Relaxed), Ok(()));
     }
 }
@@ -60,7 +60,7 @@ fn vast_regions_cost_nothing_until_they_are_used() {
     assert!(matches!(over, Err(FabricError::Limit("region_bytes_max"))), "{over:?}");
 }
 
-/// Peers can map for writing only what they may change, whatever their own fabric asks for.
+/// Peers can map for writing only regions that they may change, whatever their own fabric requests.
 #[test]
 fn read_only_memory_cannot_be_mapped_for_writing() {
     for (access, writable) in [
@@ -134,8 +134,8 @@ fn memory_of_another_size_or_without_seals_is_refused() {
     assert!(View::new(socket.as_fd(), PAGE).is_err(), "no memory at all");
 }
 
-/// The pages of a deregistered region go with its last arena here, although a peer maps it still;
-/// not before.
+/// The pages of a deregistered region are freed with its last local arena, although a peer still maps
+/// it; not before.
 #[test]
 fn memory_goes_back_with_the_last_arena() {
     let bytes = 4 * PAGE;
@@ -187,7 +187,7 @@ fn regions_are_limited_and_places_used_again() {
             Err(reason) => break reason,
         }
     };
-    // A small limit of descriptors may come first.
+    // A small limit of descriptors may be reached first.
     let known = matches!(over, FabricError::Limit("regions") | FabricError::System(..));
     assert!(known, "{over}");
     fabric.deregister(regions[regions.len() / 2]).expect("a region");

@@ -1,7 +1,7 @@
-//! What two fabrics say to each other over a link's socket, byte by byte.
+//! The messages of two fabrics over a link's socket, byte by byte.
 //!
 //! One datagram is one message: magic, version, kind, then fixed fields, then free bytes, all
-//! little-endian. Whatever is not exactly that is no message, and its link is closed.
+//! little-endian. Anything else is no message, and its link is closed.
 
 use crate::layout::{PORTS_MAX, REGIONS_MAX, VERSION};
 use crate::options::{bulk_fits, slots_fit};
@@ -17,8 +17,8 @@ pub(crate) const DESCRIPTORS_MAX: usize = 3;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FsSh");
 
-/// What the other end must know of this one. Travels with three descriptors: this end's link
-/// memory, its fabric's board, its fabric's bells.
+/// One end as described to the other. Sent with three descriptors: this end's link memory, its fabric's
+/// board, its fabric's bells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Terms {
     pub(crate) geometry: Geometry,
@@ -28,8 +28,7 @@ pub(crate) struct Terms {
     pub(crate) barriers: bool,
 }
 
-/// Where the owner's region is and what may be done with it. Travels with its memfd, unless peers
-/// may do nothing.
+/// The owner's region and its access. Sent with its memfd, unless peers have no access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Grant {
     /// Of its memfd, which a mirrored region maps twice.
@@ -49,11 +48,11 @@ pub(crate) enum Message<'a> {
     Accept { terms: Terms, bytes: &'a [u8] },
     /// The answer that ends it.
     Refuse { bytes: &'a [u8] },
-    /// Asks for a region.
+    /// Requests a region.
     Import { question: u64, region: RegionId, key: RemoteKey },
-    /// A request on the link has failed: this end runs no more, and the other shall not either.
+    /// A request on the link has failed: neither end runs further requests.
     Broken,
-    /// Answers `Import`; `None` when there is no such region or the key is wrong.
+    /// Answers `Import`; `None` if there is no such region or the key is wrong.
     Imported { question: u64, grant: Option<Grant> },
 }
 
@@ -118,7 +117,7 @@ impl<'a> Message<'a> {
         rest.0.is_empty().then_some(message)
     }
 
-    /// How many descriptors come with it.
+    /// Returns how many descriptors are sent with it.
     pub(crate) fn descriptors(&self) -> usize {
         match self {
             Self::Hello { .. } | Self::Accept { .. } => DESCRIPTORS_MAX,

@@ -1,9 +1,9 @@
-//! The ring and the sleep protocol as small programs for a search of their interleavings: all of
-//! them with `--cfg loom`, random ones of larger programs with `--cfg shuttle`.
+//! The ring and the sleep protocol as small programs for a search of their interleavings: all of them
+//! with `--cfg loom`, random ones of larger programs with `--cfg shuttle`.
 //!
-//! Both halves of the light and heavy barrier stand for sequentially consistent fences here, which
-//! is what they are together ([`crate::barrier`]). That the search can see a missing one is shown
-//! by [`Barriers::NoLight`].
+//! Both halves of the light and heavy barrier are modelled as sequentially consistent fences, which is
+//! what they are together ([`crate::barrier`]). [`Barriers::NoLight`] shows that the search finds a
+//! missing one.
 
 #[cfg(loom)]
 use loom as engine;
@@ -19,10 +19,10 @@ use engine::thread;
 use farside_fabric::Waiter;
 use std::time::Duration;
 
-/// How much a program does: a search of all interleavings bears little.
+/// The size of a program: a search of all interleavings allows only small ones.
 const LARGE: bool = cfg!(shuttle);
 
-/// Slots and bulk so small that every program goes round.
+/// Slots and bulk so small that every program wraps around.
 const TINY: Geometry = Geometry { slots: 2, bulk: 256 };
 
 /// Link memory of searched words.
@@ -64,8 +64,8 @@ fn ends() -> (Producer<Words, Words>, Consumer<Words, Words>) {
     (producer, Consumer::new(receiving, sending, TINY))
 }
 
-/// Sends `value` in its first and last word, unless the ring is full. A message that fills its slot
-/// goes as a whole.
+/// Sends `value` in its first and last word, unless the ring is full. A message that fills its slot is
+/// sent whole.
 fn try_send(producer: &mut Producer<Words, Words>, bytes: u32, value: u64) -> bool {
     if bytes == SLOT_BYTES {
         let mut whole = [0; SLOT_BYTES as usize];
@@ -87,8 +87,8 @@ fn try_send(producer: &mut Producer<Words, Words>, bytes: u32, value: u64) -> bo
     true
 }
 
-/// Takes a message and gives its value, if there is one. Looks first whether it is worth while, as a
-/// port does.
+/// Takes a message and returns its value, if there is one. Checks first whether there is one, as a port
+/// does.
 fn try_receive(consumer: &mut Consumer<Words, Words>) -> Option<u64> {
     if consumer.seen().is_idle(consumer.other()) {
         return None;
@@ -150,10 +150,10 @@ fn messages_of_all_kinds_pass_in_order() {
     messages_pass_in_order(bytes, if LARGE { 60 } else { 3 });
 }
 
-/// What the barriers of a searched bell are.
+/// The barriers of a searched bell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Barriers {
-    /// What the real ones are.
+    /// Those of the real bell.
     All,
     /// The light one is missing: a wake-up must get lost, or the search is blind.
     #[cfg_attr(shuttle, allow(dead_code, reason = "it searches without weak memory"))]
@@ -223,7 +223,7 @@ impl Bell for Arc<SearchedBell> {
     }
 }
 
-/// A pace that is brisk from the first poll on.
+/// Returns a pace that is brisk from the first poll on.
 fn brisk(bell: &Arc<SearchedBell>) -> Pace {
     let mut pace = Pace::new(false);
     pace.polled(u32::MAX, bell);
@@ -247,7 +247,7 @@ fn sleep_until(arrived: &AtomicU32, count: u32, bell: &Arc<SearchedBell>, mut pa
 fn bring(bringers: u32, barriers: Barriers, pace: fn(&Arc<SearchedBell>) -> Pace) {
     let bell = SearchedBell::new(barriers);
     let arrived = Arc::new(AtomicU32::new(0));
-    // Before anybody brings anything, as a port is brisk while its peers come and go.
+    // Before any peer delivers anything, as a port is brisk while its peers connect and close.
     let pace = pace(&bell);
     let threads: Vec<_> = (0..bringers)
         .map(|_| {

@@ -1,23 +1,24 @@
 //! The folder in which the ports of one user have their names: a Unix socket for each listening port.
 //!
-//! The folder belongs to the user and nobody else may enter it (mode 700), so another user can neither
-//! take a name, nor connect to one, nor fill its queue. Everybody's folder is found by the same rule,
-//! whatever the environment of a process, so that all processes of a user agree:
+//! The folder belongs to the user, and no other user may enter it (mode 700), so another user can
+//! neither take a name, nor connect to one, nor fill its queue. It is found by the same rule for all
+//! users, whatever the environment of a process, so that all processes of a user agree:
 //!
-//! 1. the folder named by `FARSIDE_RUNTIME_DIR`, where that is set (or [`ShmOptions::folder`]), and no other;
-//! 2. else the first of `/tmp/farside-UID` and `/run/user/UID/farside` that exists and is right;
-//! 3. else the first of these that can be made.
+//! 1. the folder named by `FARSIDE_RUNTIME_DIR`, if that is set (or [`ShmOptions::folder`]), and no
+//!    other;
+//! 2. else the first of `/tmp/farside-UID` and `/run/user/UID/farside` that exists and is valid;
+//! 3. else the first of these that can be created.
 //!
-//! The second place is for a machine on which another user has taken the first one. Owner and mode are
-//! judged on an open descriptor, and the folder itself is never reached through a link. Each folder and link
-//! on the way to it from the root is judged as well, as `StrictModes` of sshd does: another user that may
-//! write one of them could put another folder in this one's place ([`crate::parents`]).
+//! The second is for a machine on which another user has taken the first one. Owner and mode are
+//! checked on an open descriptor, and the folder itself is never reached through a symbolic link. Each
+//! folder and link on the path to it from the root is checked as well, like `StrictModes` of sshd:
+//! another user that may write one of them could replace this folder ([`crate::parents`]).
 //!
 //! A process that is killed leaves its sockets there. The kernel knows that they are dead (`connect`
-//! with a socket of another type says so without bothering a live listener), and whoever listens next
-//! removes all of them, so that nothing piles up. Listening and removing happen under a lock of the
-//! folder itself, which the kernel releases when its holder dies. A socket of another host seems dead, so a
-//! folder on a file system that hosts may share is refused.
+//! with a socket of another type reports so without disturbing a live listener), and the next process
+//! that listens removes all of them, so that they do not accumulate. Listening and removing happen
+//! under a lock of the folder itself, which the kernel releases when its holder dies. A socket of
+//! another host seems dead, so a folder on a file system that hosts may share is refused.
 //!
 //! [`ShmOptions::folder`]: crate::ShmOptions
 
@@ -40,8 +41,8 @@ const SETTING: &str = "FARSIDE_RUNTIME_DIR";
 /// Most bytes of a listen name.
 pub(crate) const NAME_BYTES_MAX: usize = 80;
 
-/// How often, a millisecond apart, the lock is tried. It is held for some system calls, so this is over
-/// only when its holder was stopped just then.
+/// How often, a millisecond apart, the lock is tried. It is held for a few system calls, so this limit
+/// is reached only if its holder was stopped just then.
 const LOCK_TRIES: u32 = 2000;
 
 /// The folder, opened and found right.
@@ -64,7 +65,7 @@ fn system(what: &'static str) -> impl Fn(Errno) -> FabricError {
     move |reason| FabricError::System(what, reason.into())
 }
 
-/// Where the folder may be, the preferred place first.
+/// Returns the candidates for the folder, the preferred one first.
 fn places(given: Option<&Path>) -> Result<Vec<PathBuf>, FabricError> {
     if user::is_unmapped().map_err(|reason| FabricError::System("user of this process", reason))? {
         return Err(FabricError::NotPermitted(user::why_unmapped()));
@@ -88,10 +89,10 @@ fn places(given: Option<&Path>) -> Result<Vec<PathBuf>, FabricError> {
 }
 
 impl Folder {
-    /// The folder of this user, or the `given` one; made where there is none.
+    /// Returns the folder of this user, or the `given` one; created if there is none.
     ///
     /// # Errors
-    /// `NotPermitted` when what is there is not a folder of this user alone, `System`.
+    /// `NotPermitted` if what exists is not a folder of this user alone, `System`.
     pub(crate) fn open(given: Option<&Path>) -> Result<Self, FabricError> {
         let places = places(given)?;
         if let Ok(Some(found)) = Self::first(&places) {
@@ -107,7 +108,7 @@ impl Folder {
         Err(worst.unwrap_or(FabricError::Unknown("folder of names")))
     }
 
-    /// The folder, if there is one.
+    /// Returns the folder, if there is one.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -143,7 +144,7 @@ impl Folder {
         Self::existing(path)?.ok_or(FabricError::Unknown("folder of names"))
     }
 
-    /// Opens and judges it; `None` where nothing is.
+    /// Opens and checks it; `None` if nothing exists.
     fn existing(path: &Path) -> Result<Option<Self>, FabricError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = match rustix::fs::openat(CWD, path, flags, Mode::empty()) {
@@ -156,7 +157,7 @@ impl Folder {
                 let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
                 return Err(match stat {
                     Ok(stat) => wrong(path, &format!("belongs to user {}", stat.st_uid)),
-                    Err(_) => wrong(path, "is not to be reached"),
+                    Err(_) => wrong(path, "cannot be reached"),
                 });
             }
             Err(reason) => return Err(system("folder of names")(reason)),
@@ -184,8 +185,8 @@ impl Folder {
         Ok(Some(Self { path: path.to_owned(), descriptor }))
     }
 
-    /// The address of one of its sockets: by its path where that fits, since programs that clean `/tmp`
-    /// know live sockets by that, or else by the descriptor.
+    /// Returns the address of one of its sockets: by its path if that fits, since programs that clean
+    /// `/tmp` recognize live sockets by it, otherwise by the descriptor.
     fn address(&self, file: &[u8]) -> Result<SocketAddrUnix, FabricError> {
         let path = self.path.join(OsStr::from_bytes(file));
         let through = || {
@@ -195,7 +196,7 @@ impl Folder {
         SocketAddrUnix::new(&path).or_else(|_| through()).map_err(system("address of a name"))
     }
 
-    /// Binds a socket to a name, after it has removed what killed processes have left.
+    /// Binds a socket to a name, after removing the sockets of killed processes.
     ///
     /// # Errors
     /// `AddressInUse`, `System`.
@@ -213,7 +214,7 @@ impl Folder {
         Ok(Listener { socket, folder: self, file, inode })
     }
 
-    /// The address of a name, to connect to.
+    /// Returns the address of a name, to connect to.
     pub(crate) fn address_of(&self, name: &str) -> Result<SocketAddrUnix, FabricError> {
         self.address(&file_of(name))
     }
@@ -247,7 +248,7 @@ impl Folder {
         Err(FabricError::System("lock of the folder of names", reason))
     }
 
-    /// Removes the sockets of processes that are gone. Under the lock.
+    /// Removes the sockets of dead processes. Called under the lock.
     fn sweep(&self) {
         for file in self.files() {
             if self.is_dead(&file) {
@@ -257,7 +258,7 @@ impl Folder {
         }
     }
 
-    /// The sockets in the folder.
+    /// Returns the sockets in the folder.
     fn files(&self) -> Vec<Vec<u8>> {
         let Ok(entries) = Dir::read_from(&self.descriptor) else {
             return Vec::new();
@@ -275,7 +276,7 @@ impl Folder {
         self.stat(file).map(|stat| stat.st_ino)
     }
 
-    /// Whether no process has a socket at this name any more. A live one is found before its type is
+    /// Returns whether no process has a socket at this name any more. A live one is found before its type is
     /// compared, and notices nothing.
     fn is_dead(&self, file: &[u8]) -> bool {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -287,22 +288,22 @@ impl Folder {
     }
 }
 
-/// The names at which ports of this user listen, in order; of those whose file bears a hash no name is
-/// known. Calls the kernel twice for each.
+/// Returns the names at which ports of this user listen, in order; not those whose file is named by a
+/// hash. Calls the kernel twice for each.
 ///
 /// # Errors
-/// `NotPermitted` when the user's folder is not right, `System`.
+/// `NotPermitted` if the user's folder is not valid, `System`.
 pub fn listening() -> Result<Vec<String>, FabricError> {
     Ok(Folder::find(None)?.map(|folder| folder.names()).unwrap_or_default())
 }
 
-/// Where the user's folder is, for people.
+/// Returns the path of the user's folder, for display.
 pub(crate) fn folder() -> String {
     let found = Folder::find(None).ok().flatten();
     found.map_or_else(|| "no folder".to_owned(), |found| found.path.display().to_string())
 }
 
-/// Refuses a folder, with what to do.
+/// Refuses a folder, with the remedy.
 fn wrong(path: &Path, what: &str) -> FabricError {
     let path = path.display();
     FabricError::NotPermitted(format!(
@@ -312,7 +313,7 @@ fn wrong(path: &Path, what: &str) -> FabricError {
     ))
 }
 
-/// Refuses the place of a folder, with what to do.
+/// Refuses the location of a folder, with the remedy.
 fn misplaced(path: &Path, what: &str) -> FabricError {
     FabricError::NotPermitted(format!(
         "{} {what}; names of ports need a folder of user {} with mode 700 that no other user or host can \
@@ -322,7 +323,7 @@ fn misplaced(path: &Path, what: &str) -> FabricError {
     ))
 }
 
-/// A socket that is bound to a name. Dropped, it gives the name back.
+/// A socket that is bound to a name, and frees the name when dropped.
 pub(crate) struct Listener {
     socket: OwnedFd,
     folder: Folder,
@@ -332,7 +333,8 @@ pub(crate) struct Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // While this socket lives nobody else removes the file, so what bears its number is its own.
+        // While this socket lives no other process removes the file, so a file of its inode number is
+        // its own.
         if self.inode.is_some() && self.folder.inode(&self.file) == self.inode {
             let folder = &self.folder.descriptor;
             let _ = rustix::fs::unlinkat(folder, &self.file[..], AtFlags::empty());
@@ -346,8 +348,8 @@ impl AsFd for Listener {
     }
 }
 
-/// The file of a listen name: the name itself, with `%XX` for what no file may be called and for `%`,
-/// or a hash where that is too long.
+/// Returns the file of a listen name: the name itself, with `%XX` for characters that a file name
+/// cannot have and for `%`, or a hash if that is too long.
 fn file_of(name: &str) -> Vec<u8> {
     let mut file = Vec::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
@@ -365,7 +367,7 @@ fn file_of(name: &str) -> Vec<u8> {
     }
 }
 
-/// The listen name of a file; `None` for a hash, and for files that are none of ours.
+/// Returns the listen name of a file; `None` for a hash, and for files that are none of ours.
 fn name_of(file: &[u8]) -> Option<String> {
     let mut name = Vec::with_capacity(file.len());
     let mut rest = file.iter().copied();
@@ -381,7 +383,7 @@ fn name_of(file: &[u8]) -> Option<String> {
     String::from_utf8(name).ok().filter(|name| file_of(name) == file)
 }
 
-/// FNV-1a of 128 bits. All names are the user's own: nobody gains by two that meet.
+/// FNV-1a of 128 bits. All names are the user's own, so a collision is of no use to an attacker.
 fn hash(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -1,4 +1,4 @@
-//! The folder of names: what is taken for one, what is refused, and what is removed from it.
+//! The folder of names: which folders are accepted, which are refused, and what is removed from them.
 
 use crate::names::{Folder, Listener};
 use crate::socket;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A folder for one test; gone when dropped.
+/// A folder for one test; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -42,7 +42,7 @@ fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).expect("a mode");
 }
 
-/// Why a folder is refused, which is the same for listeners and for those that connect.
+/// Returns why a folder is refused, which is the same for listeners and for connecting ports.
 fn refused(path: &Path) -> String {
     let listens = socket::listen(Some(path), "a").map(drop).expect_err("to be refused");
     let connects = socket::connect(Some(path), "a").map(drop).expect_err("to be refused");
@@ -52,7 +52,7 @@ fn refused(path: &Path) -> String {
     text
 }
 
-/// A socket as a killed process leaves it: bound, and its file still there.
+/// Leaves a socket as a killed process does: bound, and its file still there.
 fn dead(folder: &Path, file: &str) {
     let path = folder.join(file);
     drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
@@ -62,8 +62,8 @@ fn dead(folder: &Path, file: &str) {
 #[test]
 fn a_folder_is_made_for_its_user_alone() {
     let scratch = Scratch::new();
-    let nobody = socket::connect(Some(&scratch.path()), "a");
-    assert!(matches!(nobody, Err(FabricError::NobodyThere(_))), "{nobody:?}");
+    let absent = socket::connect(Some(&scratch.path()), "a");
+    assert!(matches!(absent, Err(FabricError::NobodyThere(_))), "{absent:?}");
     assert!(!scratch.path().exists(), "made by listeners alone");
     let listener = socket::listen(Some(&scratch.path()), "a").expect("a listener");
     let found = std::fs::metadata(scratch.path()).expect("the folder");
@@ -110,10 +110,10 @@ fn a_folder_that_others_can_replace_is_refused() {
     assert!(matches!(made, Err(FabricError::NotPermitted(_))), "{made:?}");
     assert!(refused(&scratch.path()).contains("replaced"));
     mode(&scratch.0, 0o1777);
-    socket::listen(Some(&scratch.path()), "a").expect("nobody else can replace it");
+    socket::listen(Some(&scratch.path()), "a").expect("no other user can replace it");
 }
 
-/// A folder below `path` with this mode.
+/// Returns a folder below `path` with this mode.
 fn folder(path: &Path, name: &str, rights: u32) -> PathBuf {
     let made = path.join(name);
     std::fs::create_dir(&made).expect("a folder");
@@ -150,7 +150,7 @@ fn links_on_the_way_to_a_folder_are_judged_with_their_targets() {
     let listener = socket::listen(Some(&good), "a").expect("a link of this user to a folder of it");
     socket::connect(Some(&safe.join("names")), "a").expect("the same folder");
     drop(listener);
-    // Others may put another link there, or another folder at its target.
+    // Another user may put another link there, or another folder at its target.
     for names in [link(&safe, open.join("link")), link(&deep, safe.join("link"))] {
         let made = socket::listen(Some(&names), "a").map(drop);
         assert!(matches!(made, Err(FabricError::NotPermitted(_))), "{made:?}");
@@ -235,7 +235,7 @@ fn names_of_every_form_are_found_again() {
         }
         let opened = Folder::find(Some(&folder)).expect("a right folder").expect("a folder");
         let found = opened.names();
-        // All that bear no hash, and the empty one.
+        // All that are not hashed, and the empty one.
         assert_eq!(found.len(), names.len() - 3, "{found:?}");
         assert!(found.iter().all(|name| names.contains(&name.as_str())), "{found:?}");
         drop(listeners);
@@ -248,7 +248,7 @@ fn names_of_every_form_are_found_again() {
     ));
 }
 
-/// What killed processes have left goes with the next listener, whatever its name; live sockets and
+/// The next listener removes the sockets of killed processes, whatever their names; live sockets and
 /// files of others stay.
 #[test]
 fn dead_sockets_are_removed_and_live_ones_are_not() {
@@ -265,7 +265,7 @@ fn dead_sockets_are_removed_and_live_ones_are_not() {
     for name in ["live", "again"] {
         socket::connect(Some(&scratch.path()), name).expect("a listener");
     }
-    // The look at a live listener makes no connection there.
+    // The check of a live listener makes no connection to it.
     for _ in 0..2 {
         let accepted = socket::accept(rustix::fd::AsFd::as_fd(&live));
         let one = matches!(accepted, Ok(socket::Accepted::Connection(..)));
@@ -278,7 +278,7 @@ fn dead_sockets_are_removed_and_live_ones_are_not() {
     panic!("more connections than were made");
 }
 
-/// Of all that listen at a dead name at once exactly one gets it, and is reached.
+/// Of several concurrent listeners at a dead name exactly one gets it, and is reached.
 #[test]
 fn one_of_many_listeners_gets_a_dead_name() {
     let scratch = Scratch::new();
@@ -299,7 +299,7 @@ fn one_of_many_listeners_gets_a_dead_name() {
     }
 }
 
-/// Who stands still in the middle of listening delays others for some time, and is named to them.
+/// A process that is stopped while listening delays others for some time, and is named to them.
 #[test]
 fn a_lock_that_is_never_released_is_an_error_that_says_so() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! What a shared-memory fabric can be told, and what it can do.
+//! Options and capabilities of a shared-memory fabric.
 
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
@@ -11,7 +11,7 @@ pub const SEND_BYTES_MAX: u32 = 8192;
 /// The longest time for a hello.
 const HELLO_TIMEOUT_MAX: Duration = Duration::from_secs(3600);
 
-/// How a shared-memory fabric shall be. Ends of a link may differ in all of it.
+/// Options of a shared-memory fabric. The two ends of a link may differ in all of them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShmOptions {
     /// Messages that a link holds in each direction before `ReceiverNotReady`; a power of two from
@@ -20,25 +20,25 @@ pub struct ShmOptions {
     /// Bytes that a link holds in each direction for messages of more than 56 bytes; a power of two
     /// from 64 KiB to 64 MiB. Memory is taken as it is first used.
     pub bulk_bytes: u32,
-    /// A region is filled with memory when it is made, and when it is imported, up to this many
-    /// bytes and up to half of what the machine has left; the rest comes at the first touch, 4 KiB
-    /// and some 2 us at a time.
+    /// Most bytes of a region that are populated when it is registered, and when it is imported; at
+    /// most half of the machine's available memory. The rest is allocated at first touch, 4 KiB and
+    /// some 2 us at a time.
     pub prefault_bytes_max: u64,
-    /// Ask for pages of 2 MiB in regions of at least that size.
+    /// Request pages of 2 MiB for regions of at least that size.
     pub huge_pages: bool,
-    /// How long `import`, `try_import` and `deregister` wait for a peer that lives but does not run (stopped, or
-    /// starved), before they fail with `System`.
+    /// How long `import`, `try_import` and `deregister` wait for a live peer that does not run
+    /// (stopped, or starved), before they fail with `System`.
     pub control_timeout: Duration,
-    /// How long a connection may take to say hello before it is closed.
+    /// How long a connection may be without a hello before it is closed.
     pub hello_timeout: Duration,
-    /// The folder where the names of ports are: of this user, with mode 700, made where there is none.
-    /// `None` for the one that all processes of this user find by the same rule, which the crate's
-    /// documentation has. Processes with different folders do not find each other.
+    /// The folder of the names of ports: of this user, with mode 700, created if there is none. `None`
+    /// for the one that all processes of this user find by the same rule (see the crate's
+    /// documentation). Processes with different folders do not find each other.
     pub folder: Option<PathBuf>,
 }
 
 impl ShmOptions {
-    /// What is used unless told otherwise.
+    /// The defaults.
     pub const DEFAULT: Self = Self {
         ring_slots: 256,
         bulk_bytes: 64 << 10,
@@ -49,7 +49,7 @@ impl ShmOptions {
         folder: None,
     };
 
-    /// The name of the first option that is out of its range.
+    /// Returns the name of the first option that is out of its range.
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         if !slots_fit(self.ring_slots) {
             Some("ring_slots")
@@ -69,23 +69,23 @@ impl Default for ShmOptions {
     }
 }
 
-/// Whether a ring may have so many slots; peers are held to the same.
+/// Returns whether a ring may have this many slots; peers are held to the same limit.
 pub(crate) fn slots_fit(slots: u32) -> bool {
     slots.is_power_of_two() && (16..=1 << 16).contains(&slots)
 }
 
-/// Whether a ring may have so much bulk; peers are held to the same.
+/// Returns whether a ring may have so much bulk; peers are held to the same.
 pub(crate) fn bulk_fits(bytes: u32) -> bool {
     bytes.is_power_of_two() && (64 << 10..=64 << 20).contains(&bytes)
 }
 
-// The receiver returns bulk a quarter at a time and a message may have to skip to the start, so
-// the largest one fits into what is left over however the ring stands.
+// The receiver returns bulk a quarter at a time and a message may have to skip to the start, so the
+// largest one fits into the rest at any position of the ring.
 const _: () = assert!(SEND_BYTES_MAX * 4 <= 64 << 10);
 
-/// What every shared-memory fabric can do. Bytes of one WRITE land in rising order where the
-/// processor shows stores in theirs, so pollers may look for its last word there. Memory at an
-/// adapter is modelled as a kind of region with a budget of its own: it is ordinary memory.
+/// The capabilities of every shared-memory fabric. Bytes of one WRITE are stored in rising order if the
+/// processor shows stores in order, so pollers may check for its last word there. Device memory is
+/// modelled as a kind of region with a budget of its own: it is ordinary memory.
 pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     write: true,
     read: true,

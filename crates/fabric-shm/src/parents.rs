@@ -1,8 +1,8 @@
-//! Whether another user can put another folder in the place of one: what is judged on the way to it, as
-//! `StrictModes` of sshd does.
+//! Checks whether another user can replace a folder, by its parents, like `StrictModes` of sshd.
 //!
-//! Each folder from the root down, and each link that is followed, must belong to root or to this user. A
-//! folder that others may write must be sticky, so that they can rename and remove their own entries alone.
+//! Each folder from the root down, and each link that is followed, must belong to root or to this user.
+//! A folder that others may write must be sticky, so that they can rename and remove only their own
+//! entries.
 
 use farside_fabric::user;
 use rustix::fd::OwnedFd;
@@ -16,11 +16,11 @@ use std::path::{Component, Path, PathBuf};
 /// Links that are followed, as by the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// Judges all folders and links on the way to `path`, which is absolute, but not what is at its end. What
-/// is wrong with the first of them that another user could change; `None` when nothing is.
+/// Checks all folders and links on the path to `path`, which is absolute, but not its last component.
+/// Returns the fault of the first of them that another user could change; `None` if there is none.
 ///
 /// # Errors
-/// What the kernel says.
+/// Those of the kernel.
 pub(crate) fn judge(path: &Path) -> rustix::io::Result<Option<String>> {
     let mut left = components(path.parent().unwrap_or(path));
     let (mut folder, mut at) = (open(CWD, OsStr::new("/"))?, PathBuf::from("/"));
@@ -58,7 +58,7 @@ pub(crate) fn judge(path: &Path) -> rustix::io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Names to go through, one after the other; the root is where to begin.
+/// Returns the names to walk, in order; the root is the start.
 fn components(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -73,7 +73,7 @@ fn open(folder: impl rustix::fd::AsFd, name: &OsStr) -> rustix::io::Result<Owned
     rustix::fs::openat(folder, name.as_bytes(), flags, Mode::empty())
 }
 
-/// What allows another user to change where a folder or a link leads.
+/// Returns why another user can change the target of a folder or a link.
 fn fault_of(stat: &Stat, path: &Path, trusted: impl Fn(u32) -> bool) -> Option<String> {
     let (mode, path) = (Mode::from_raw_mode(stat.st_mode), path.display());
     if !trusted(stat.st_uid) {
@@ -87,9 +87,9 @@ fn fault_of(stat: &Stat, path: &Path, trusted: impl Fn(u32) -> bool) -> Option<S
     })
 }
 
-/// The name of a file system that several hosts may have mounted, by its type as `statfs` tells it. FUSE and 9p
-/// are not among them: virtual machines and sandboxes have their own root on those, and the kernel does not
-/// say what is behind them.
+/// Returns the name of a file system that several hosts may have mounted, by its type as reported by
+/// `statfs`. FUSE and 9p are not among them: virtual machines and sandboxes have their own root on
+/// those, and the kernel does not report what they are backed by.
 pub(crate) fn shared_between_hosts(kind: impl Into<i128>) -> Option<&'static str> {
     // Types are 32 bits, which some processors extend by their sign.
     let name = match kind.into() & 0xffff_ffff {

@@ -38,9 +38,9 @@ use std::sync::atomic::Ordering;
 /// Most receives of one queue.
 const RECEIVES_MAX: usize = 1 << 16;
 
-/// So many polls in a row may return completions of requests alone; the next one looks for messages
-/// too. That keeps the look, which touches a line of every link, out of most round trips of a
-/// caller who posts and polls one request at a time, and delays a message by some 100 ns.
+/// Polls in a row that may return completions of requests alone; the next one checks for messages too.
+/// The check touches a line of every link: this keeps it out of most round trips of a program that
+/// posts and polls one request at a time, and delays a message by some 100 ns.
 const PASSED_OVER_MAX: u32 = 7;
 
 /// One port of a shared-memory fabric. In cache lines of its own, in pairs as they are prefetched.
@@ -50,33 +50,33 @@ pub(crate) struct ShmPort {
     _control: Arc<Control>,
     inner: Arc<Inner>,
     number: u32,
-    /// Where it listens.
+    /// The name at which it listens.
     name: Option<String>,
     inbox: Arc<Inbox>,
     bell: SharedBell,
     pace: Pace,
     waiter: Arc<ShmWaiter<SharedBell>>,
-    /// By number. Links that are gone leave a small entry, since numbers are not used again.
+    /// By number. Closed links leave a small entry, since numbers are not reused.
     links: Vec<LinkSlot>,
-    /// Where to look for messages of the open ones.
+    /// The open links, as a check for messages needs them.
     open: Vec<Watch>,
-    /// Where in `open` the next look begins.
+    /// The index in `open` at which the next check begins.
     turn: usize,
-    /// Polls since the last look.
+    /// Polls since the last check.
     passed_over: u32,
     imports: ImportTable,
     regions: RegionCache,
     completions: CompletionQueue,
     queues: Vec<ReceiveQueue>,
-    /// Lost links whose messages have not all been taken.
+    /// Lost links with messages that were not taken yet.
     losing: Vec<LinkId>,
-    /// Requests of peers that had begun when their links were closed here, and may still land.
+    /// Requests of peers that had begun when their links were closed locally, and may still write.
     landing: Vec<Landing>,
-    /// Imports whose answers are awaited.
+    /// Pending imports.
     asked: Vec<AskedImport>,
     /// This port's in-flight word.
     work_word: OwnWord,
-    /// Some peer, or this process, cannot do its half of the light and heavy barrier.
+    /// A peer, or this process, does not support its half of the light and heavy barrier.
     careful: bool,
 }
 
@@ -120,14 +120,14 @@ impl ShmPort {
         &self.inner
     }
 
-    /// Memory for this end of a link, and the descriptors that the peer gets.
+    /// Returns the memory for this end of a link, and the descriptors that the peer gets.
     fn link_memory(&self) -> Result<Shared, FabricError> {
         let bytes = self.inner().geometry().bytes();
         Shared::new("farside-link", bytes, Peers::Read)
             .map_err(|reason| FabricError::System("link memory", reason))
     }
 
-    /// What goes with a hello or its answer.
+    /// Returns the descriptors sent with a hello or its answer.
     fn handed<'a>(&'a self, memory: &'a Shared) -> [BorrowedFd<'a>; DESCRIPTORS_MAX] {
         let inner = self.inner();
         [memory.descriptor.as_fd(), inner.board.descriptor.as_fd(), inner.bells.descriptor.as_fd()]
@@ -150,7 +150,7 @@ impl ShmPort {
         queue: ReceiveQueueId,
     ) {
         if !peer.barriers {
-            // Before anything can come over the link.
+            // Before anything can arrive over the link.
             self.careful = true;
             self.pace.be_careful(&self.bell);
         }
@@ -173,7 +173,7 @@ impl ShmPort {
         *self.slot_mut(number) = LinkSlot::Open(Box::new(link));
     }
 
-    /// Takes a link out of use; what remains is how later requests on it end.
+    /// Takes a link out of use, and keeps how later requests on it end.
     fn drop_link(&mut self, link: LinkId, gone: LinkSlot) {
         let before = std::mem::replace(self.slot_mut(link), gone);
         self.open.retain(|watch| watch.link != link);
@@ -193,7 +193,7 @@ impl ShmPort {
         }
     }
 
-    /// Looks which links have ended and which regions have gone.
+    /// Checks which links have ended and which regions are gone.
     #[cold]
     fn attend(&mut self) {
         self.inbox.attend();
@@ -210,8 +210,8 @@ impl ShmPort {
         }
     }
 
-    /// Ends a link because a request or a message on it has failed. The other end learns of it
-    /// and runs no more requests; events come only when one of them closes the link.
+    /// Ends a link because a request or a message on it has failed. The other end is notified and runs
+    /// no more requests; events follow only when one of them closes the link.
     #[cold]
     fn fail(&mut self, link: LinkId) {
         if let LinkSlot::Open(open) = self.slot_mut(link)
@@ -232,7 +232,7 @@ impl ShmPort {
                 out.push(LinkEvent::Requested { link, hello });
             }
             Inbound::Connected { link, peer, reply } => {
-                // Closed here meanwhile: then there is nothing to tell.
+                // Closed locally meanwhile: then there is nothing to report.
                 if let Some(Waiting::Connecting { connection, own, queue }) =
                     self.slot_mut(link).take_connecting()
                 {
@@ -275,7 +275,7 @@ impl ShmPort {
         }
     }
 
-    /// Tells of the lost links from which nothing more will come.
+    /// Reports the lost links that have no messages left.
     fn settle_lost(&mut self, out: &mut Vec<LinkEvent>) {
         let mut at = 0;
         while let Some(&link) = self.losing.get(at) {
@@ -300,7 +300,7 @@ impl ShmPort {
         }
     }
 
-    /// The request for a link that `accept` or `refuse` answers.
+    /// Returns the request for a link that `accept` or `refuse` answers.
     fn take_request(&mut self, link: LinkId) -> Result<(Arc<Connection>, Peer), FabricError> {
         let Some(slot) = self.links.get_mut(link.0 as usize) else {
             return Err(FabricError::Unknown("link"));
@@ -317,7 +317,7 @@ impl ShmPort {
         }
     }
 
-    /// A link that regions can be imported on.
+    /// Returns a link that regions can be imported on.
     fn importing(&self, link: LinkId) -> Result<&Link, FabricError> {
         match self.links.get(link.0 as usize) {
             Some(LinkSlot::Open(open)) if open.state == State::Up => Ok(open),
@@ -328,7 +328,7 @@ impl ShmPort {
         }
     }
 
-    /// Asks the owner for a region and maps it.
+    /// Requests a region from its owner and maps it.
     fn fetch(&self, link: &Link, token: &RegionToken) -> Result<(Grant, PeerMemory), FabricError> {
         let inner = self.inner();
         let answer = link.connection.ask(inner.options.control_timeout, |question| {
@@ -337,7 +337,7 @@ impl ShmPort {
         self.map(answer)
     }
 
-    /// Maps what the owner of a region has answered.
+    /// Maps the answer of a region's owner.
     fn map(&self, answer: Answer) -> Result<(Grant, PeerMemory), FabricError> {
         let inner = self.inner();
         let (grant, descriptor) = answer.ok_or(FabricError::Unknown("region token"))?;
@@ -490,7 +490,7 @@ impl Port for ShmPort {
         let memory = self.link_memory()?;
         let (connection, peer) = self.take_request(link)?;
         let message = Message::Accept { terms: self.inner().terms(self.number), bytes: reply };
-        // Usable before the peer knows, since it may ask for regions at once.
+        // Usable before the peer knows, since it may import regions at once.
         let ready = connection.advance(Stage::Requested, Stage::Ready);
         let sent = self.inner().send(&connection, &message, &self.handed(&memory));
         self.establish(connection, memory.arena, peer, receives);
@@ -505,12 +505,12 @@ impl Port for ShmPort {
         check_hello(reason)?;
         let connection = match self.take_request(link) {
             Ok((connection, _)) => connection,
-            // Nobody is left to be told.
+            // There is no peer to report to.
             Err(FabricError::PeerLost) => return Ok(()),
             Err(reason) => return Err(reason),
         };
         let message = Message::Refuse { bytes: reason };
-        // A peer that is gone needs no answer.
+        // A dead peer needs no answer.
         let _ = self.inner().send(&connection, &message, &[]);
         self.inner().close(&connection);
         self.inbox.link_closed();
@@ -618,7 +618,7 @@ impl ShmPort {
         Posted { accepted: receives.len(), stop: None }
     }
 
-    /// Posts a receive in which nothing is amiss; whether it was one.
+    /// Posts a valid receive on the fast path. Returns whether it did.
     #[inline(always)]
     fn post_receive_straight(&mut self, receive: &Receive) -> bool {
         let Some(arena) = self.regions.find(receive.into.region) else { return false };
@@ -642,7 +642,7 @@ impl ShmPort {
         if queue.push(receive) { Ok(()) } else { Err(Stop::QueueFull) }
     }
 
-    /// Whether the caller has anything to do.
+    /// Returns whether the caller has anything to do.
     fn has_something(&mut self) -> bool {
         if !self.completions.is_empty() || self.inbox.is_pending() {
             return true;
@@ -678,7 +678,7 @@ impl Drop for ShmPort {
                 inner.close(connection);
             }
         }
-        // Whoever looks at the word from now on means the next port of this number.
+        // A requester that loads the word from now on means the next port of this number.
         self.work_word.store(0, Ordering::Release);
         inner.give_back_port(self.number);
     }

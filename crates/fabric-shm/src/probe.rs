@@ -1,4 +1,4 @@
-//! Whether this machine can do what the fabric needs or likes, for `info` and `doctor`.
+//! Checks whether this machine has what the fabric needs or prefers, for `info` and `doctor`.
 
 use crate::barrier;
 use crate::bell::{Bell, SharedBell};
@@ -12,20 +12,20 @@ use std::time::Duration;
 /// One thing that was tried.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Check {
-    /// What, in the system's own word.
+    /// What is checked, by the system's name.
     pub name: &'static str,
     /// Whether the fabric works at all without it.
     pub needed: bool,
     /// Whether it works here.
     pub works: bool,
-    /// What was found, or why it does not work.
+    /// The result, or why it does not work.
     pub finding: String,
-    /// The line that would mend it, if there is one.
+    /// The command that would fix it, if there is one.
     pub remedy: Option<&'static str>,
 }
 
-/// Tries everything that the fabric rests on. Takes some 10 ms and leaves nothing behind. Every
-/// check that is `needed` and does not work keeps [`ShmFabric`](crate::ShmFabric) from working.
+/// Tests everything that the fabric depends on. Takes some 10 ms and leaves nothing behind. Every check
+/// that is `needed` and does not work prevents [`ShmFabric`](crate::ShmFabric) from working.
 pub fn probe() -> Vec<Check> {
     vec![memfd(), huge_pages(), futex(), sockets(), membarrier(), descriptors()]
 }

@@ -13,8 +13,8 @@ pub(crate) struct Finished {
     pub(crate) status: CompletionStatus,
 }
 
-/// Not of the shape of a [`Completion`], so that no compiler reads as one piece what was written as
-/// several just before: the processor would wait for the pieces, some 3 ns a request.
+/// Not laid out as a [`Completion`], so that no compiler loads as one piece what was just stored as
+/// several: the processor would wait for the pieces (store forwarding), some 3 ns a request.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Entry {
@@ -55,16 +55,16 @@ impl Entry {
 struct Apart<T>(T);
 
 /// Completions of requests, oldest first. Starts over at the front whenever it is empty, so that a
-/// caller who polls after each post touches the same lines each time.
+/// program that polls after each post touches the same lines each time.
 pub(crate) struct CompletionQueue {
     entries: Box<[Entry]>,
-    /// Places are these, cut to the length. `head` is below the length, and `tail` at most the
-    /// length ahead of it.
+    /// Indexes are these, modulo the length. `head` is below the length, and `tail` at most the length
+    /// ahead of it.
     head: u32,
     tail: u32,
 }
 
-/// Where the next completion goes.
+/// The entry of the next completion.
 pub(crate) struct Room<'q> {
     entry: &'q mut Entry,
     tail: &'q mut u32,
@@ -80,7 +80,7 @@ impl Room<'_> {
 }
 
 impl CompletionQueue {
-    /// For at most `most` completions, a power of two.
+    /// Returns a queue for at most `most` completions, a power of two.
     pub(crate) fn new(most: u32) -> Self {
         assert!(most.is_power_of_two(), "places are found by masking");
         let entry = Entry {
@@ -112,10 +112,11 @@ impl CompletionQueue {
         count as usize & (self.entries.len() - 1)
     }
 
-    /// Room for one more, if there is any.
+    /// Returns an entry for one more, if there is any.
     #[inline(always)]
     pub(crate) fn room(&mut self) -> Option<Room<'_>> {
-        // Before the first turn of the ring the count is the place, and cannot be ahead too far.
+        // Before the ring wraps around for the first time the count is the index, and cannot be ahead
+        // too far.
         let at = match self.tail as usize {
             at if at < self.entries.len() => at,
             _ => self.place_again()?,
@@ -129,8 +130,9 @@ impl CompletionQueue {
         (!self.is_full()).then(|| self.place(self.tail))
     }
 
-    /// Moves the oldest to the front of `out`, if it is the only one and the first since the queue
-    /// was empty; whether it did. What a caller does who posts and polls one request at a time.
+    /// Moves the oldest to the front of `out`, if it is the only one and the first since the queue was
+    /// empty. Returns whether it did. This is the path of a program that posts and polls one request at
+    /// a time.
     #[inline(always)]
     pub(crate) fn take_only(&mut self, out: &mut [Completion]) -> bool {
         if self.tail == 1
@@ -144,7 +146,7 @@ impl CompletionQueue {
         false
     }
 
-    /// Moves the oldest to the front of `out`; how many.
+    /// Moves the oldest to the front of `out`. Returns how many.
     #[inline]
     pub(crate) fn take(&mut self, out: &mut [Completion]) -> usize {
         let count = self.waiting().min(out.len());
@@ -163,35 +165,34 @@ impl CompletionQueue {
     }
 }
 
-/// Posted receives, oldest first. In cache lines of its own, since it changes with every message
-/// and another port of the process may have its own beside it. It has memory for as many as were ever
-/// posted at a time, since a ring goes through all that it has, and `depth` is for every peer that
-/// there may be.
+/// Posted receives, oldest first. In cache lines of its own, since it changes with every message and
+/// another port of the process may have its own next to it. It has memory for as many as were ever
+/// posted at a time, since a ring touches all its memory, and `depth` allows for every possible peer.
 #[repr(align(128))]
 pub(crate) struct ReceiveQueue {
     /// None, or a power of two of them.
     posted: Box<[Receive]>,
-    /// Places are these, cut to the length; they go round.
+    /// Indexes are these, modulo the length.
     head: u32,
     tail: u32,
-    /// As many as there is memory for, and at most `depth`.
+    /// As many as there is memory for, at most `depth`.
     room: u32,
     depth: u32,
     ended: bool,
 }
 
 impl ReceiveQueue {
-    /// For at most `depth` receives.
+    /// Returns a queue for at most `depth` receives.
     pub(crate) fn new(depth: u32) -> Self {
         Self { posted: Box::default(), head: 0, tail: 0, room: 0, depth, ended: false }
     }
 
-    /// Gives the memory back; the queue takes nothing any more.
+    /// Frees the memory; the queue takes nothing any more.
     pub(crate) fn end(&mut self) {
         *self = Self { ended: true, ..Self::new(0) };
     }
 
-    /// Whether it was ended: its number may be given to another.
+    /// Returns whether it was ended: its number may be given to another.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended
     }
@@ -201,7 +202,7 @@ impl ReceiveQueue {
         count as usize & self.posted.len().wrapping_sub(1)
     }
 
-    /// Adds one; false when there are as many as there may be.
+    /// Adds one; false if the queue is full.
     pub(crate) fn push(&mut self, receive: &Receive) -> bool {
         if self.tail.wrapping_sub(self.head) == self.room && self.room < self.depth {
             self.grow(receive);
@@ -209,7 +210,7 @@ impl ReceiveQueue {
         self.push_straight(receive)
     }
 
-    /// Adds one, if there is memory for it; whether there was.
+    /// Adds one, if there is memory for it. Returns whether there was.
     #[inline(always)]
     pub(crate) fn push_straight(&mut self, receive: &Receive) -> bool {
         if self.tail.wrapping_sub(self.head) >= self.room {
@@ -222,7 +223,7 @@ impl ReceiveQueue {
         true
     }
 
-    /// Doubles the memory; `filler` goes where nothing is yet.
+    /// Doubles the memory; `filler` initializes unused entries.
     fn grow(&mut self, filler: &Receive) {
         let count = self.posted.len();
         let mut posted = vec![*filler; (count * 2).max(4)];
@@ -234,13 +235,13 @@ impl ReceiveQueue {
         self.room = self.depth.min(self.posted.len() as u32);
     }
 
-    /// The next one to be taken.
+    /// Returns the next one to be taken.
     #[inline(always)]
     pub(crate) fn front(&self) -> Option<&Receive> {
         if self.is_empty() { None } else { self.posted.get(self.place(self.head)) }
     }
 
-    /// Takes the next one, which there is.
+    /// Takes the next one, which exists.
     #[inline(always)]
     pub(crate) fn take(&mut self) {
         debug_assert!(!self.is_empty());

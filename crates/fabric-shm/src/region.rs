@@ -1,4 +1,4 @@
-//! The regions of a fabric: their memory, their keys on the board, who may import them.
+//! The regions of a fabric: their memory, their keys on the board, and which peers may import them.
 
 use crate::layout::{REGIONS_MAX, board};
 use crate::mapping::{self, PAGE, Pages, Peers, RegionDescriptor, RegionMemory};
@@ -28,14 +28,14 @@ impl Registered {
 enum Place {
     Free,
     Used(Registered),
-    /// Deregistered, but a request may be under way that has seen the key.
+    /// Deregistered, but a request that has seen the key may be in flight.
     Leaving {
-        /// What it still takes of the memory at the adapter.
+        /// Bytes of device memory that it still uses.
         device_bytes: u64,
     },
 }
 
-/// All regions, by place; a region's number is its place and how often the place was used, so no
+/// All regions, by entry; a region's number is its entry and the number of uses of the entry, so no
 /// number names two regions in the life of a fabric.
 pub(crate) struct RegionTable {
     places: Vec<(u32, Place)>,
@@ -56,10 +56,10 @@ impl RegionTable {
         Self { places: Vec::new(), board }
     }
 
-    /// Adds a region whose memory is there.
+    /// Adds a region with existing memory.
     ///
     /// # Errors
-    /// `Limit` when there are too many, or too many bytes at the adapter.
+    /// `Limit` if there are too many, or too many bytes of device memory.
     pub(crate) fn add(
         &mut self,
         memory: RegionMemory,
@@ -100,7 +100,7 @@ impl RegionTable {
         Ok(self.places.len() - 1)
     }
 
-    /// What regions take of the memory at the adapter.
+    /// Returns the bytes of device memory in use.
     fn device_bytes(&self) -> u64 {
         let bytes = self.places.iter().map(|(_, place)| match place {
             Place::Free => 0,
@@ -116,7 +116,7 @@ impl RegionTable {
         debug_assert!(stored.is_ok(), "the board has a word for every place");
     }
 
-    /// The region with this number.
+    /// Returns the region with this number.
     pub(crate) fn find(&self, region: RegionId) -> Option<&Registered> {
         match self.places.get(place_of(region)) {
             Some((_, Place::Used(registered))) if registered.token.region == region => {
@@ -126,7 +126,7 @@ impl RegionTable {
         }
     }
 
-    /// What a peer that names this key gets.
+    /// Returns the grant for a peer that names this key.
     pub(crate) fn grant(
         &self,
         region: RegionId,
@@ -142,11 +142,11 @@ impl RegionTable {
         Some((grant, Arc::clone(&registered.descriptor)))
     }
 
-    /// Takes the key away, so that no later request passes. The place stays taken until
+    /// Removes the key, so that no later request passes. The entry stays taken until
     /// [`free`](Self::free).
     ///
     /// # Errors
-    /// `Unknown` when the region was freed before, or never was.
+    /// `Unknown` if the region was freed before, or never existed.
     pub(crate) fn revoke(&mut self, region: RegionId) -> Result<(), FabricError> {
         let place = place_of(region);
         let unknown = FabricError::Unknown("region");
@@ -168,7 +168,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Lets the place of a revoked region be used again.
+    /// Frees the entry of a revoked region.
     pub(crate) fn free(&mut self, region: RegionId) {
         if let Some((_, entry @ Place::Leaving { .. })) = self.places.get_mut(place_of(region)) {
             *entry = Place::Free;
@@ -176,12 +176,12 @@ impl RegionTable {
     }
 }
 
-/// Memory for a region, filled as far as the options say.
+/// Allocates memory for a region, populated as far as the options say.
 pub(crate) fn allocate(
     spec: &RegionSpec,
     options: &ShmOptions,
 ) -> Result<(RegionMemory, Pages), FabricError> {
-    // The table checks again, when it knows what there is already.
+    // The table checks again, with the bytes that are in use.
     spec.check(&CAPABILITIES, 0)?;
     let bytes = spec.bytes.max(1).next_multiple_of(PAGE);
     let mut pages = None;
@@ -192,7 +192,7 @@ pub(crate) fn allocate(
     Ok((memory, pages))
 }
 
-/// Fills the first turn with memory; a further one then needs only its page tables.
+/// Populates the first mapping; a further one then needs only its page tables.
 fn fill_turns(arena: &Arena, turn: u64, options: &ShmOptions) -> Option<Pages> {
     let first = arena.part(0, usize::try_from(turn).ok()?).ok()?;
     let pages = fill(&first, options);
@@ -211,7 +211,7 @@ fn fill(arena: &Arena, options: &ShmOptions) -> Pages {
     mapping::prefault(arena, limit, options.huge_pages)
 }
 
-/// A key that nobody can guess; never zero, which stands for no region.
+/// Returns a key that cannot be guessed; never zero, which means no region.
 fn random_key() -> Result<RemoteKey, FabricError> {
     loop {
         let mut bytes = [0; 8];

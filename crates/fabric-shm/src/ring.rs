@@ -5,19 +5,19 @@
 //! | slots, bulk, `BLOCKED` | the producer | the consumer |
 //! | `SLOTS_TAKEN`, `BULK_TAKEN` | the consumer | the producer, when it thinks the ring is full |
 //!
-//! A slot is one cache line: a header word, then 56 bytes. The header carries the lap of the ring,
-//! so whether a slot is fresh is seen in the line that brings the message, and a message of up to
-//! 56 bytes crosses in that one line. Longer ones lie in one piece in the bulk, at a place that
-//! both sides compute alike; never in slots, where their bytes could look like a header later.
+//! A slot is one cache line: a header word, then 56 bytes. The header carries the lap of the ring, so
+//! whether a slot is fresh is seen in the line that brings the message, and a message of up to 56 bytes
+//! crosses in that one line. Longer ones are in one piece in the bulk, at a position that both sides
+//! compute alike; never in slots, where their bytes could look like a header later.
 //!
 //! ```text
 //! header  63       32 31  30 29       16 15     0
 //!        | immediate | kind |   bytes   |  lap   |
 //! ```
-//! The lap of position `p` is `p / slots + 1`, cut to 16 bits. A slot holds the lap before until
-//! the header of this one is stored, with release order, after the bytes. Everything that the
-//! other side wrote is checked before use: a header of another lap, kind or length, or a count that
-//! runs backward or ahead, is a [`Violation`], which ends the link and nothing else.
+//! The lap of position `p` is `p / slots + 1`, cut to 16 bits. A slot holds the previous lap until the
+//! header of this one is stored, with release order, after the bytes. Everything that the other side
+//! wrote is checked before use: a header of another lap, kind or length, or a count that runs backward
+//! or ahead, is a [`Violation`], which ends the link and nothing else.
 
 use crate::layout::{LINE, link};
 use crate::options::SEND_BYTES_MAX;
@@ -37,7 +37,7 @@ pub(crate) trait WriteWords: ReadWords {
     /// Stores the word at `offset`.
     fn store(&self, offset: u64, value: u64, order: Ordering);
 
-    /// Stores the words of `bytes` behind the word at `offset`, then that one with release order.
+    /// Stores the words of `bytes` after the word at `offset`, then that one with release order.
     #[inline(always)]
     fn store_line(&self, offset: u64, first: u64, bytes: &[u8; SLOT_BYTES as usize]) {
         let (words, _) = bytes.as_chunks();
@@ -58,7 +58,7 @@ pub(crate) trait WriteWords: ReadWords {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Violation;
 
-/// Why there is no place for a message.
+/// Why there is no slot for a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoPlace {
     /// The consumer has not made room yet.
@@ -67,7 +67,7 @@ pub(crate) enum NoPlace {
     Violation,
 }
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A SEND.
@@ -86,7 +86,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// Bytes of the memory that holds such a ring.
+    /// Returns the bytes of the memory that holds such a ring.
     pub(crate) fn bytes(self) -> u64 {
         (self.bulk_start() + u64::from(self.bulk)).next_multiple_of(4096)
     }
@@ -95,13 +95,13 @@ impl Geometry {
         link::SLOTS + u64::from(self.slots) * LINE
     }
 
-    /// Where the slots end; there are at most 64 Ki of them, so 32 bits are enough.
+    /// Returns the end of the slots; there are at most 64 Ki of them, so 32 bits are enough.
     fn slots_end(self) -> u32 {
         self.bulk_start() as u32
     }
 
-    /// Where `bytes` of bulk go that follow on `position`: the position they start at, which skips
-    /// to the start of the bulk rather than wrap, and the one after them.
+    /// Returns where `bytes` of bulk after `position` are: the position they start at, which skips to
+    /// the start of the bulk rather than wrap, and the one after them.
     #[inline]
     fn bulk_span(self, position: u64, bytes: u32) -> (u64, u64) {
         let size = u64::from(self.bulk);
@@ -117,7 +117,7 @@ impl Geometry {
     }
 }
 
-/// Where the slot of a position is, and the lap that is its own.
+/// The slot of a position, and its lap.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     at: u32,
@@ -127,7 +127,7 @@ struct Slot {
 impl Slot {
     const FIRST: Self = Self { at: link::SLOTS as u32, lap: 1 };
 
-    /// The slot of the next position.
+    /// Advances to the slot of the next position.
     #[inline(always)]
     fn advance(&mut self, slots_end: u32) {
         self.at += LINE as u32;
@@ -146,7 +146,7 @@ impl Slot {
         u64::from(self.at) + 8
     }
 
-    /// Whether the slot holds something else than what the lap before left there.
+    /// Returns whether the slot holds something else than what the previous lap left there.
     #[inline(always)]
     fn is_fresh(self, header: u64) -> bool {
         header as u16 != self.lap.wrapping_sub(1)
@@ -170,7 +170,7 @@ pub(crate) struct Producer<W, R> {
     own: W,
     other: R,
     geometry: Geometry,
-    /// Position of the next message, and where its slot is.
+    /// The position of the next message, and its slot.
     tail: u64,
     slot: Slot,
     slots_end: u32,
@@ -178,11 +178,11 @@ pub(crate) struct Producer<W, R> {
     free_until: u64,
     bulk_tail: u64,
     bulk_free_until: u64,
-    /// A message found no place and none has since.
+    /// A message found no slot, and none has found one since.
     blocked: bool,
 }
 
-/// Where a message goes: its bytes are written at `payload` of the own memory.
+/// The memory of a message to be sent: its bytes are written at `payload` of the own memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) payload: u64,
@@ -190,7 +190,7 @@ pub(crate) struct Place {
 }
 
 impl<W: WriteWords, R: ReadWords> Producer<W, R> {
-    /// The ring is zeroed memory.
+    /// Returns the producer of a ring in zeroed memory.
     pub(crate) fn new(own: W, other: R, geometry: Geometry) -> Self {
         Self {
             own,
@@ -206,13 +206,13 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         }
     }
 
-    /// The memory to write a message's bytes to.
+    /// Returns the memory to write a message's bytes to.
     #[inline(always)]
     pub(crate) fn own(&self) -> &W {
         &self.own
     }
 
-    /// Finds a place for `bytes`. Without [`publish`](Self::publish) nothing has happened.
+    /// Reserves a slot for `bytes`. Without [`publish`](Self::publish) nothing has happened.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, bytes: u32) -> Result<Place, NoPlace> {
         let place = self.place(bytes);
@@ -244,9 +244,9 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
             self.unblock();
             return Ok(place);
         }
-        // Asks the consumer to give back what it has taken, however little, when it can take no
-        // more. It looks at the word at its polls, so a retry finds room although it may not have
-        // seen it yet now.
+        // Requests that the consumer return freed slots, however few, when it can take no more. It
+        // checks the word at its polls, so a retry finds room although it may not have seen the word
+        // yet now.
         if !self.blocked {
             self.blocked = true;
             self.own.store(link::BLOCKED, 1, Ordering::Relaxed);
@@ -261,8 +261,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         }
     }
 
-    /// Learns what the consumer has taken. Its counts must lie between what it said last and what
-    /// was sent.
+    /// Loads the consumer's counts. They must be between its previous counts and what was sent.
     fn refresh(&mut self) -> Result<(), NoPlace> {
         let slots = u64::from(self.geometry.slots);
         let bulk = u64::from(self.geometry.bulk);
@@ -278,7 +277,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         Ok(())
     }
 
-    /// Hands the message over whose bytes have been written to `place`.
+    /// Publishes the message whose bytes have been written to `place`.
     #[inline(always)]
     pub(crate) fn publish(&mut self, place: &Place, kind: Kind, bytes: u32, immediate: u32) {
         let header = header(self.slot.lap, kind, bytes, immediate);
@@ -288,7 +287,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         self.bulk_tail = place.bulk_tail;
     }
 
-    /// Hands over a SEND that fills its slot, if there is room for it; whether there was. As
+    /// Publishes a SEND that fills its slot, if there is room for it. Returns whether there was. As
     /// [`reserve`](Self::reserve), writing and [`publish`](Self::publish), at half their cost.
     #[inline(always)]
     pub(crate) fn send_line(&mut self, bytes: &[u8; SLOT_BYTES as usize]) -> bool {
@@ -302,17 +301,17 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         true
     }
 
-    /// To be called when a message is likely to go soon: hints that its slot will be written.
+    /// Hints that the next slot will be written. Call it when a message is likely to be sent soon.
     #[inline(always)]
     pub(crate) fn expect_one(&self) {
         self.own.expect_write(self.slot.header(), SLOT_BYTES);
     }
 
-    /// To be called after a message was handed over: gives hints about its lines, that the other
-    /// side reads those of the message (if it is known to wait for it), and that another one of this
-    /// length may follow. Otherwise the lines would cross on demand of the reader and then again on
-    /// that of the next writer; with hints a message of 1 KiB took 0.44 us instead of 0.65 us. In a
-    /// stream the former hint is left out: there it took more from the sender than it gave.
+    /// Hints about the lines of a published message: that the other side reads those of the message (if
+    /// it is known to wait for it), and that another one of this length may follow. Otherwise the lines
+    /// would be transferred on demand of the reader and then again on that of the next writer; with
+    /// hints a message of 1 KiB took 0.44 us instead of 0.65 us. In a stream the former hint is left
+    /// out: there it cost the sender more than it gained.
     #[inline(always)]
     pub(crate) fn expect_more(&self, place: &Place, bytes: u32, awaited: bool) {
         if bytes > SLOT_BYTES {
@@ -331,7 +330,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         }
     }
 
-    /// Whether a message found no place and there is room now. Says so once.
+    /// Returns whether a message found no slot and there is room now. Returns true once.
     pub(crate) fn has_room_again(&mut self) -> bool {
         if !self.blocked {
             return false;
@@ -350,28 +349,29 @@ pub(crate) struct Consumer<W, R> {
     own: W,
     other: R,
     geometry: Geometry,
-    /// Position of the next message, and where its slot is.
+    /// The position of the next message, and its slot.
     head: u64,
     slot: Slot,
     slots_end: u32,
     bulk_head: u64,
-    /// What the producer was told.
+    /// The counts that the producer was last notified of.
     told: u64,
-    /// What it is told of at once: a quarter of the ring further.
+    /// The position at which the producer is notified at once: a quarter of the ring after `told`.
     due: u64,
     bulk_due: u64,
 }
 
-/// Where a consumer stands, to see without it that nothing has changed.
+/// A consumer's position, to check without the consumer that nothing has changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
     slot: Slot,
-    /// The producer has not been told of all that was taken.
+    /// The producer was not notified of all freed slots.
     owes: bool,
 }
 
 impl Seen {
-    /// Whether there is no message in `memory`, the producer's, and it does not wait to be told.
+    /// Returns whether there is no message in `memory`, the producer's, and it does not wait to be
+    /// notified.
     #[inline(always)]
     pub(crate) fn is_idle(&self, memory: &impl ReadWords) -> bool {
         !self.slot.is_fresh(memory.load(self.slot.header(), Ordering::Acquire))
@@ -385,13 +385,13 @@ pub(crate) struct Message {
     pub(crate) kind: Kind,
     pub(crate) bytes: u32,
     pub(crate) immediate: u32,
-    /// Where its bytes are in the producer's memory.
+    /// The offset of its bytes in the producer's memory.
     pub(crate) payload: u64,
     bulk_head: u64,
 }
 
 impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
-    /// The ring is zeroed memory; `geometry` is the producer's.
+    /// Returns the consumer of a ring in zeroed memory; `geometry` is the producer's.
     pub(crate) fn new(own: W, other: R, geometry: Geometry) -> Self {
         Self {
             own,
@@ -407,32 +407,32 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
         }
     }
 
-    /// The memory to read a message's bytes from.
+    /// Returns the memory to read a message's bytes from.
     #[inline(always)]
     pub(crate) fn other(&self) -> &R {
         &self.other
     }
 
-    /// Whether a message, or a violation, is there.
+    /// Returns whether a message, or a violation, is there.
     #[inline(always)]
     pub(crate) fn is_ready(&self) -> bool {
         self.fresh().is_some()
     }
 
-    /// The header of the next message, or of a violation, if one is there.
+    /// Returns the header of the next message, or of a violation, if one is there.
     #[inline(always)]
     pub(crate) fn fresh(&self) -> Option<u64> {
         let header = self.other.load(self.slot.header(), Ordering::Acquire);
         self.slot.is_fresh(header).then_some(header)
     }
 
-    /// Where things stand.
+    /// Returns the consumer's position.
     #[inline(always)]
     pub(crate) fn seen(&self) -> Seen {
         Seen { slot: self.slot, owes: self.head != self.told }
     }
 
-    /// The next message, which stays where it is until [`take`](Self::take).
+    /// Returns the next message, which stays in place until [`take`](Self::take).
     #[cfg(test)]
     pub(crate) fn peek(&self) -> Result<Option<Message>, Violation> {
         let Some(header) = self.fresh() else { return Ok(None) };
@@ -446,29 +446,29 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
         message.map(Some)
     }
 
-    /// The bytes of a message that is a SEND and lies in its [`slot`](Self::slot), as most do; `None`
-    /// for any other header, right or not. Kind and length share 16 bits, in which that kind is
-    /// zero, so one comparison is enough for both.
+    /// Returns the bytes of a message that is a SEND in its [`slot`](Self::slot), as most are; `None`
+    /// for any other header, valid or not. Kind and length share 16 bits, in which that kind is zero,
+    /// so one comparison is enough for both.
     #[inline(always)]
     pub(crate) fn parse_short(&self, header: u64) -> Option<u32> {
         let bytes = u32::from((header >> 16) as u16);
         (header as u16 == self.slot.lap && bytes <= SLOT_BYTES).then_some(bytes)
     }
 
-    /// Where the bytes of such a message are.
+    /// Returns the offset of the bytes of such a message.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u64 {
         self.slot.payload()
     }
 
-    /// As [`take`](Self::take), for such a message.
+    /// Takes such a message, as [`take`](Self::take) does.
     #[inline(always)]
     pub(crate) fn take_short(&mut self) {
         self.head += 1;
         self.slot.advance(self.slots_end);
     }
 
-    /// What the header of the next message says.
+    /// Decodes the header of the next message.
     #[inline]
     pub(crate) fn parse(&self, header: u64) -> Result<Message, Violation> {
         let kind = match (header >> 30) & 3 {
@@ -493,17 +493,17 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
         Ok(Message { kind, bytes, immediate: (header >> 32) as u32, payload, bulk_head })
     }
 
-    /// Ends the use of the message's bytes and goes on to the next.
+    /// Ends the use of the message's bytes and continues with the next.
     #[inline(always)]
     pub(crate) fn take(&mut self, message: &Message) {
         self.take_short();
         self.bulk_head = message.bulk_head;
     }
 
-    /// Tells the producer what was taken, if that is a quarter of the ring, or if it waits for room
-    /// and there is no more to take now; whether it was told. While there is more, even a producer
-    /// that waits is told of a quarter at a time: told of each place, it would fill it and wait
-    /// again, and every message would cost the transfers of three lines.
+    /// Notifies the producer of freed slots if a quarter of the ring is free, or if the producer waits
+    /// for room and there is nothing more to take now. Returns whether it did. While there is more,
+    /// even a waiting producer is notified of a quarter at a time: notified of each slot, it would fill
+    /// that and wait again, and every message would cost the transfer of three lines.
     #[inline(always)]
     pub(crate) fn settle(&mut self, more: bool) -> bool {
         let due = self.head >= self.due
@@ -512,7 +512,7 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
         due && self.tell()
     }
 
-    /// Tells the producer everything that was taken; whether there was something to tell.
+    /// Notifies the producer of all freed slots. Returns whether there were any.
     #[inline(never)]
     pub(crate) fn tell(&mut self) -> bool {
         if self.head == self.told {

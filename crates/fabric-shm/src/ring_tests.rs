@@ -1,4 +1,4 @@
-//! The ring on one thread: every fill level, going round, and what a peer must not write.
+//! The ring on one thread: every fill level, wrapping around, and values that a peer must not write.
 
 use crate::layout::link;
 use crate::mapping::OwnMemory;
@@ -124,7 +124,7 @@ fn a_consumer_that_owes_is_idle_until_the_producer_waits() {
     ring.send(8).expect("room");
     assert!(!idle(&ring));
     assert_eq!(ring.receive(), Some(8));
-    assert!(idle(&ring), "it owes one place, for which nobody waits");
+    assert!(idle(&ring), "it owes one slot, for which the producer does not wait");
     for _ in 0..GEOMETRY.slots - 1 {
         ring.send(8).expect("room");
     }
@@ -142,7 +142,7 @@ fn ring_holds_as_many_as_it_has_slots() {
     }
     assert_eq!(ring.send(8), Err(NoPlace::Full));
     assert_eq!(ring.send(0), Err(NoPlace::Full));
-    // A full sender is told of the first place.
+    // A full sender is notified of the first free slot.
     assert_eq!(ring.receive(), Some(8));
     assert_eq!(ring.send(8), Ok(()));
     assert_eq!(ring.send(8), Err(NoPlace::Full));

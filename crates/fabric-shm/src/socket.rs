@@ -1,5 +1,5 @@
-//! Unix seqpacket sockets at names in the user's folder ([`crate::names`]): the kernel says who is at
-//! the other end.
+//! Unix seqpacket sockets at names in the user's folder ([`crate::names`]): the kernel reports the
+//! process and user of the other end.
 //!
 //! | who | touches | when |
 //! | --- | --- | --- |
@@ -20,10 +20,11 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Connections that wait to be accepted; the kernel may cut it.
+/// Most connections that wait to be accepted; the kernel may lower it.
 const BACKLOG: i32 = 1024;
 
-/// How long `connect` waits while that many wait already. The kernel lets them in one after the other.
+/// How long `connect` waits while that queue is full. The kernel admits waiting peers one after the
+/// other.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn check(name: &str) -> Result<(), FabricError> {
@@ -49,13 +50,13 @@ pub(crate) fn listen(given: Option<&Path>, name: &str) -> Result<Listener, Fabri
 /// Connects to the listener at `name`, if that is of the same user.
 pub(crate) fn connect(given: Option<&Path>, name: &str) -> Result<OwnedFd, FabricError> {
     check(name)?;
-    let nobody = || FabricError::NobodyThere(name.to_owned());
-    let folder = Folder::find(given)?.ok_or_else(nobody)?;
-    // It blocks in `connect` alone: all else is asked not to.
+    let absent = || FabricError::NobodyThere(name.to_owned());
+    let folder = Folder::find(given)?.ok_or_else(absent)?;
+    // It blocks in `connect` alone: all other calls are non-blocking.
     let socket = socket(SocketFlags::empty())?;
     let connected = connect_within(&socket, &folder.address_of(name)?, CONNECT_TIMEOUT);
     connected.map_err(|reason| match reason {
-        Errno::CONNREFUSED | Errno::NOENT => nobody(),
+        Errno::CONNREFUSED | Errno::NOENT => absent(),
         Errno::AGAIN => FabricError::System("the peer accepts no connections", reason.into()),
         reason => FabricError::System("connect", reason.into()),
     })?;
@@ -65,11 +66,11 @@ pub(crate) fn connect(given: Option<&Path>, name: &str) -> Result<OwnedFd, Fabri
     Ok(socket)
 }
 
-/// Connects within a time, whatever signals come: a wait with a time-out ends by each of them, also where the
-/// handler asks for restarts.
+/// Connects within a time, despite signals: each of them interrupts a wait with a timeout, even if the
+/// handler requests restarts.
 ///
 /// # Errors
-/// `AGAIN` when the time is up while the listener's queue is full.
+/// `AGAIN` if the time is up while the listener's queue is full.
 fn connect_within(socket: &OwnedFd, to: &SocketAddrUnix, time: Duration) -> rustix::io::Result<()> {
     let until = Instant::now() + time;
     loop {
@@ -78,14 +79,14 @@ fn connect_within(socket: &OwnedFd, to: &SocketAddrUnix, time: Duration) -> rust
         sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, Some(left))?;
         match rustix::net::connect(socket, to) {
             Err(Errno::INTR) if Instant::now() >= until => return Err(Errno::AGAIN),
-            // Interrupted before the listener's queue had a place: the socket is as it was.
+            // Interrupted while the listener's queue was full: the socket is unchanged.
             Err(Errno::INTR) => {}
             done => return done,
         }
     }
 }
 
-/// What was found waiting at a listener.
+/// The result of accepting.
 pub(crate) enum Accepted {
     /// A connection of a process of this user; 0 for one in another process namespace.
     Connection(OwnedFd, u32),
@@ -111,19 +112,19 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> rustix::io::Result<Accepted> {
     }
 }
 
-/// Whether the process at the other end runs for the user of this one.
+/// Returns whether the process at the other end runs for the user of this one.
 fn is_same_user(socket: BorrowedFd<'_>) -> bool {
     credentials(socket).is_some_and(|peer| user::is_own(peer.uid))
 }
 
-/// The process at the other end; `None` when it is in another process namespace.
+/// Returns the process at the other end; `None` when it is in another process namespace.
 pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<u32> {
     let process = credentials(socket)?.pid;
     u32::try_from(process).ok().filter(|process| *process != 0)
 }
 
-/// What the kernel noted when the other end connected or listened. Not asked through rustix, whose
-/// process number cannot be zero, as it is for a peer in another process namespace.
+/// Returns what the kernel recorded when the other end connected or listened. Not queried through
+/// rustix, whose process number cannot be zero, as it is for a peer in another process namespace.
 fn credentials(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
     let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
@@ -157,13 +158,13 @@ pub(crate) fn send(
     }
 }
 
-/// What was received.
+/// The result of receiving.
 pub(crate) enum Received {
     /// A datagram; its bytes are at the front of the buffer.
     Datagram(usize, Vec<OwnedFd>),
     /// Nothing now.
     Nothing,
-    /// The other end is gone, or broke the protocol of the socket itself.
+    /// The other end is gone, or violated the protocol of the socket itself.
     Ended,
 }
 

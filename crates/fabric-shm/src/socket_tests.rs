@@ -1,8 +1,8 @@
-//! Calls of sockets that signals interrupt.
+//! Socket calls that are interrupted by signals.
 //!
 //! | who | touches | when |
 //! | --- | --- | --- |
-//! | the kernel | what this process does about one signal | once, before any is sent |
+//! | the kernel | this process's handling of one signal | once, before any is sent |
 //! | the handler | an atomic count | at each signal |
 
 use crate::names::Folder;
@@ -23,7 +23,7 @@ extern "C" fn handle(_: libc::c_int) {
     HANDLED.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has a signal interrupt system calls.
+/// Lets a signal interrupt system calls.
 fn handle_signals() {
     // SAFETY: all bytes zero are a value of this structure: no flags, an empty mask, no restorer.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

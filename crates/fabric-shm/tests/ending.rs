@@ -1,4 +1,4 @@
-//! Requests in progress while the other end closes its links and gives its memory back.
+//! Requests in flight while the other end closes its links and frees its memory.
 #![forbid(unsafe_code)]
 
 mod common;

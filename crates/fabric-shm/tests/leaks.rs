@@ -1,5 +1,5 @@
-//! Fabrics, ports and links that come and go leave no descriptor, thread or mapping in the process.
-//! A file of its own, since it counts what belongs to the whole process.
+//! Fabrics, ports and links that are opened and closed leave no descriptor, thread or mapping in the
+//! process. In a file of its own, since these are counted for the whole process.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn round(number: usize) {
         assert_eq!(other.message(), 5);
         links.push((here, there));
     }
-    // A request that nobody answers, a refusal, and a region that is ended while it is mapped.
+    // A request without an answer, a refusal, and a region that is deregistered while it is mapped.
     other.port.connect(&listen, b"", other.queue).expect("a listener");
     let LinkEvent::Requested { link, .. } = listener.event() else { panic!("expected a request") };
     if number.is_multiple_of(2) {
@@ -72,8 +72,8 @@ fn nothing_is_left_in_the_process() {
     assert_eq!(before[2], 0, "no shared memory without a fabric");
     for number in 0..24 {
         round(number);
-        // A thread that was joined has let go of its memory, which is what joining waits for; the
-        // kernel takes it off the list a moment later.
+        // A joined thread has released its memory, which joining waits for; the kernel removes it from
+        // the list a moment later.
         let end = Instant::now() + Duration::from_secs(20);
         while held() != before && Instant::now() < end {
             std::thread::yield_now();

@@ -1,5 +1,5 @@
 //! Names of ports between processes: what killed ones leave, what other users can do, and what
-//! namespaces see. Tests that need root say so where it is missing.
+//! namespaces see. Tests that need root report if it is missing.
 
 mod common;
 
@@ -18,7 +18,7 @@ use std::time::Instant;
 /// The user that is not the one of this test.
 const OTHER: u32 = 65_534;
 
-/// What a child does; does nothing in an ordinary run.
+/// The role of a child process; does nothing in an ordinary run.
 #[test]
 fn child() {
     let Some(role) = role() else { return };
@@ -40,7 +40,7 @@ fn serve(listen: &str) {
         match node.event() {
             LinkEvent::Requested { link, .. } => {
                 let token = node.region.token.encode();
-                // The peer may be gone already.
+                // The peer may have ended already.
                 let _ = node.port.accept(link, &token, node.queue);
             }
             LinkEvent::Lost { link, .. } => node.port.close(link),
@@ -56,14 +56,15 @@ fn join(listen: &str) {
     node.works(link, region);
 }
 
-/// There is no such name where this process is.
+/// There is no such name in this process's folder.
 fn alone(listen: &str) {
     let mut node = Node::new(None);
     let connected = node.port.connect(listen, b"", node.queue);
     assert!(matches!(connected, Err(FabricError::NobodyThere(_))), "{connected:?}");
 }
 
-/// A process whose user has no number in its user namespace: others may have the same number.
+/// Runs as a process whose user is not mapped in its user namespace: other users may have the same
+/// number.
 fn unmapped(listen: &str) {
     let mut node = Node::new(None);
     let connected = node.port.connect(listen, b"", node.queue).map(drop);
@@ -101,14 +102,14 @@ fn attack(folder: &Path, listen: &str) {
     std::fs::remove_dir(own).expect("an empty folder");
 }
 
-/// A connection that knows no rules.
+/// Connects to a socket without any check.
 fn connect(path: &Path) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
 
-/// A folder for the names of one test; gone when dropped.
+/// A folder for the names of one test; removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -121,7 +122,7 @@ impl Scratch {
         ShmFabric::with_options(ShmOptions { folder, ..ShmOptions::DEFAULT }).expect("a fabric")
     }
 
-    /// A child that has its names here.
+    /// Returns a child that has its names in this folder.
     fn child(&self, role: &str) -> Command {
         let this = std::env::current_exe().expect("the path of this executable");
         let mut command = Helper::play(Command::new(this), "child", role);
@@ -140,7 +141,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Whether this test has what it needs.
+/// Returns whether this test has what it needs.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -154,7 +155,7 @@ fn is_root() -> bool {
 fn wait_for(path: &Path) {
     let start = Instant::now();
     while connect(path).is_err() {
-        assert!(start.elapsed() < WATCHDOG, "nobody listens at {}", path.display());
+        assert!(start.elapsed() < WATCHDOG, "no process listens at {}", path.display());
         std::thread::yield_now();
     }
 }
@@ -167,7 +168,7 @@ fn two_hundred_killed_processes_leave_next_to_nothing() {
         let mut victim = Helper::of(scratch.child(&format!("listen {listen}"))).expect("a child");
         wait_for(&scratch.0.join(&listen));
         victim.kill();
-        // Each has removed what the one before it has left.
+        // Each has removed the socket that the previous one left.
         assert_eq!(scratch.entries(), 1, "after {number}");
     }
     let listen = Some("last".to_owned());
@@ -220,8 +221,8 @@ fn link_to(from: &mut Node, to: &mut Node, listen: &str) -> LinkId {
     link
 }
 
-/// Root may enter every folder. The kernel says that it is another user, so each of its connections is
-/// closed before it takes a place.
+/// Root may enter every folder. The kernel reports another user, so each of its connections is closed
+/// before it takes an entry.
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn connections_of_another_user_are_closed_at_once() {
@@ -254,7 +255,7 @@ fn connections_of_another_user_are_closed_at_once() {
     }
 }
 
-/// A child in a new namespace of this kind; `None` where there can be none.
+/// Returns a child in a new namespace of this kind; `None` if there can be none.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn apart(kind: &str, first: &str, role: &str) -> Option<Helper> {
     let tried = Command::new("unshare").args([kind, "true"]).status();
@@ -292,7 +293,7 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
     assert_eq!(node.events, []);
 }
 
-/// The kernel names all unmapped users by one number, which identifies none of them.
+/// The kernel reports all unmapped users by one number, which identifies none of them.
 #[test]
 fn the_number_of_unmapped_users_is_no_user() {
     let scratch = Scratch::new("unmapped");

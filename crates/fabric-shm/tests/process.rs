@@ -8,7 +8,7 @@ use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_shm::{ShmFabric, ShmOptions};
 use std::time::Duration;
 
-/// What a child does; does nothing in an ordinary run.
+/// The role of a child process; does nothing in an ordinary run.
 #[test]
 fn child() {
     let Some(role) = role() else { return };
@@ -21,7 +21,7 @@ fn child() {
     }
 }
 
-/// Accepts everybody and answers every message with the word after it, until it is killed.
+/// Accepts every peer and answers every message with the word after it, until it is killed.
 fn echo(listen: &str) {
     let mut node = Node::new(Some(listen));
     loop {
@@ -54,7 +54,7 @@ fn stream(to: &str) {
     }
 }
 
-/// Where `hammer` writes, how much at a time, and from where.
+/// The target offset of `hammer`, its bytes per WRITE, and its source offset.
 const HAMMERED: u64 = 512 << 10;
 const BLOW: u32 = 256 << 10;
 const HAMMERS: [u64; 2] = [0, 256 << 10];
@@ -76,7 +76,7 @@ fn hammer(to: &str) {
             immediate: None,
         };
         if node.perform(link, write).status != CompletionStatus::Success {
-            // The region was taken away: that is what the parent waits for.
+            // The region was deregistered, which the parent waits for.
             std::thread::park();
         }
     }
@@ -96,7 +96,7 @@ fn hammered(node: &Node) {
     }
 }
 
-/// A child that echoes, and a link to it.
+/// Returns a child that echoes, and a link to it.
 fn echoing(node: &mut Node, listen: &str) -> (Helper, LinkId, farside_base::RemoteRegionId) {
     let helper = Helper::start("child", &format!("echo {listen}"));
     let (link, token) = node.connect(listen);
@@ -110,7 +110,7 @@ fn echoes(node: &mut Node, link: LinkId, word: u64) {
     assert_eq!(node.message(), word + 1);
 }
 
-/// Files that bear our names, in all folders where any could be.
+/// Returns the files with our names, in all folders that may have any.
 fn left_behind(listen: &str) -> Vec<String> {
     let user = rustix::process::geteuid().as_raw();
     let names = [format!("/tmp/farside-{user}"), format!("/run/user/{user}/farside")];
@@ -126,7 +126,7 @@ fn left_behind(listen: &str) -> Vec<String> {
     found
 }
 
-/// Whether a process listens at this name.
+/// Returns whether a process listens at this name.
 fn is_listening(listen: &str) -> bool {
     farside_fabric_shm::listening().expect("a right folder").iter().any(|name| name == listen)
 }
@@ -156,7 +156,7 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
     node.works(link, region);
     echoes(&mut node, link, 9);
     assert!(!is_listening(&names[0]) && is_listening(&names[1]));
-    // The name is free at once, and what the dead has left goes with any listener.
+    // The name is free at once, and any listener removes the dead process's socket.
     let listen = Some(names[0].clone());
     drop(node.fabric.open(&PortSpec { listen }).expect("a free name"));
     assert_eq!(left_behind(&names[0]), [""; 0]);
@@ -176,7 +176,7 @@ fn a_sleeper_learns_of_a_death() {
     assert_eq!(node.event(), LinkEvent::Lost { link: lost, loss: Loss::Ended });
 }
 
-/// What a sender has put into the ring before it is killed arrives, in order, and then the loss.
+/// Messages put into the ring before the sender is killed arrive, in order, and then the loss.
 #[test]
 fn messages_of_a_killed_sender_arrive_before_its_loss() {
     let listen = name("receiver");
@@ -222,7 +222,7 @@ fn a_stopped_process_serves_its_memory() {
         assert_eq!(node.perform(link, add).status, CompletionStatus::Success);
         assert_eq!(node.word(32), expected);
     }
-    // Whoever has to be asked does not hang the asker.
+    // A peer that does not answer does not block the requester.
     let token = node.region.token;
     match node.port.import(link, &token) {
         Err(FabricError::System(_, reason)) => {
@@ -241,8 +241,8 @@ fn target(node: &Node) -> Vec<u8> {
     bytes
 }
 
-/// A peer that is stopped within a copy holds up no close. That copy lands when the peer continues, and
-/// nothing lands after the port has said that nothing may.
+/// A peer that is stopped within a copy delays no close. That copy is stored when the peer continues,
+/// and nothing is stored after the port has reported that nothing may be.
 #[test]
 fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
     let mut within = [0; 2];
@@ -278,8 +278,8 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
     panic!("stopped within a copy: {within:?}");
 }
 
-/// While a peer hammers on a region it is taken away, again and again: afterwards not one byte of
-/// the peer reaches it.
+/// A region is deregistered again and again while a peer writes to it: afterwards not one byte of the
+/// peer reaches it.
 #[test]
 fn nothing_reaches_a_deregistered_region() {
     let listen = name("owner");

@@ -1,8 +1,8 @@
-//! What the TCP fabric costs between two processes over the loop: latencies as median and 99th
-//! percentile, rates and bandwidths as best and median of some windows.
+//! The cost of the TCP fabric between two processes over loopback: latencies as median and 99th
+//! percentile, rates and bandwidths as best and median of several windows.
 //!
-//! `cargo run --release -p farside-fabric-tcp --example bench [handshake|everything]`; with
-//! `PEER_PROCESSOR=1 taskset -c 0` before it, the processes are bound to a processor each.
+//! `cargo run --release -p farside-fabric-tcp --example bench [handshake|everything]`; prefixed with
+//! `PEER_PROCESSOR=1 taskset -c 0`, each process is bound to a processor.
 #![allow(clippy::print_stdout, reason = "a command that prints a table")]
 
 use farside_base::{
@@ -111,7 +111,7 @@ impl End {
         self.post(Operation::Send { source, immediate: None }, false);
     }
 
-    /// The next completion, by polling.
+    /// Returns the next completion, by polling.
     fn completion(&mut self) -> Completion {
         let mut out = [Completion::BLANK; 1];
         while self.port.poll(&mut out) == 0 {
@@ -253,7 +253,7 @@ fn one_sided(how: &str, mode: &str) {
     let _ = child.wait();
 }
 
-/// Keeps `depth` requests under way and prints best and median of windows.
+/// Keeps `depth` requests in flight and prints best and median of windows.
 fn stream(
     name: &str,
     end: &mut End,
@@ -285,7 +285,7 @@ fn streams(how: &str) {
     let (mut child, mut end) = with(how, "sink");
     let slices = end.slice(8);
     let send = Operation::Send { source: Source::Gather(&slices), immediate: None };
-    stream("SEND 8 B, 64 under way, M/s", &mut end, (64, 50_000), 1e-6, |end| end.post(send, true));
+    stream("SEND 8 B, 64 in flight, M/s", &mut end, (64, 50_000), 1e-6, |end| end.post(send, true));
     let to = end.place();
     let flags = WorkFlags { signalled: true, fence: false, awaited: false };
     let operation = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
@@ -293,7 +293,7 @@ fn streams(how: &str) {
     for bytes in [8, 1024] {
         let slices = end.slice(bytes);
         let write = Operation::Write { source: Source::Gather(&slices), to, immediate: None };
-        let name = format!("WRITE {bytes} B, 128 under way, M/s");
+        let name = format!("WRITE {bytes} B, 128 in flight, M/s");
         stream(&name, &mut end, (128, 50_000), 1e-6, |end| end.post(write, true));
     }
     stream("WRITE 8 B, lists of 32, M/s", &mut end, (4, 2000), 32e-6, |end| {

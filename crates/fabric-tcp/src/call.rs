@@ -1,4 +1,4 @@
-//! How a link is called into being: which hosts are tried, one after the other, and how each answers.
+//! Dialling: tries the addresses of a name or host in order and keeps the reason of the worst failure.
 
 use crate::connection::{Connection, Failure};
 use crate::options::TcpOptions;
@@ -15,31 +15,31 @@ const HANDSHAKE_BYTES: usize = 64 << 10;
 
 /// A connection attempt.
 pub(crate) struct Call {
-    /// What the program called.
+    /// The port name that the program passed.
     name: String,
     hello: Vec<u8>,
-    /// Hosts that were not tried yet.
+    /// Endpoints that were not tried yet.
     endpoints: VecDeque<Endpoint>,
-    /// The host that is being tried, and addresses of it that were not.
+    /// The host that is being tried, and its addresses that were not tried yet.
     host: Host,
     addresses: VecDeque<SocketAddr>,
-    /// The worst that was met so far.
+    /// The most telling failure so far (see `met`).
     pub(crate) why: NotReached,
     pub(crate) trouble: String,
 }
 
-/// What a call does next.
+/// The next step of a dial.
 pub(crate) enum Next {
-    /// It connects.
+    /// Connect to this address.
     Connect(SocketAddr),
-    /// A name is to be looked up.
+    /// Resolve the name of this endpoint.
     Resolve(Endpoint),
-    /// Nobody is left.
+    /// No address is left.
     Nobody,
 }
 
 impl Call {
-    /// A call of `to`: a full address, or the name of a port at the fabric itself or at one of its
+    /// Returns a dial of `to`: a full address, or the name of a port at this fabric or at one of its
     /// hosts.
     pub(crate) fn new(
         to: &str,
@@ -68,7 +68,7 @@ impl Call {
         })
     }
 
-    /// Whom to try now.
+    /// Returns the next address to try.
     pub(crate) fn next(&mut self) -> Next {
         if let Some(address) = self.addresses.pop_front() {
             return Next::Connect(address);
@@ -83,18 +83,18 @@ impl Call {
         }
     }
 
-    /// A name was looked up.
+    /// Takes the result of a name lookup.
     pub(crate) fn resolved(&mut self, found: io::Result<Vec<SocketAddr>>) {
         match found {
             Ok(addresses) => self.addresses.extend(addresses),
             Err(reason) => {
-                let text = format!("{}: {reason}; see to the name and its server", self.host);
+                let text = format!("{}: {reason}; check the name and its name server", self.host);
                 self.met(NotReached::Unreachable, text);
             }
         }
     }
 
-    /// Begins to connect.
+    /// Starts a non-blocking connect.
     pub(crate) fn connect(
         &self,
         to: SocketAddr,
@@ -110,25 +110,25 @@ impl Call {
             Err(reason) => return Err(Failure::Io(reason.into())),
         }
         let limits = HandshakeLimits { time: options.connect_timeout, bytes: HANDSHAKE_BYTES };
-        // Bound by now; should it not be, connecting has failed, which the socket tells later.
+        // Bound by now; if it is not, connecting has failed, and the socket reports that later.
         let local = socket.local_addr().unwrap_or(to);
         let stream = Stream::connect(socket, &options.security, &self.host, limits)?;
         let stream = stream.between(local, to);
         Ok(Connection::Stream(Box::new(stream)))
     }
 
-    /// What to answer to a greeting; `None` when it cannot be answered.
+    /// Returns the hello that answers a greeting; `None` for another protocol version.
     pub(crate) fn answer(&self, greeting: &Short, bytes: &[u8]) -> Option<Vec<u8>> {
         let fits = greeting.code == wire::VERSION && bytes.len() == 8;
         fits.then(|| wire::encode_hello(&self.name, &self.hello))
     }
 
-    /// An attempt has failed.
+    /// Records a failed attempt.
     pub(crate) fn failed(&mut self, failure: &Failure) {
         let text = |reason: &dyn std::fmt::Display| format!("{}: {reason}", self.host);
         let (why, text) = match failure {
             Failure::Io(reason) if reason.kind() == io::ErrorKind::ConnectionRefused => {
-                (NotReached::Nobody, text(&"nobody listens there; see to host and port"))
+                (NotReached::Nobody, text(&"no process listens there; check host and port"))
             }
             Failure::Bootstrap(reason) if reason.is_refusal() => {
                 (NotReached::NotPermitted, text(reason))
@@ -140,16 +140,16 @@ impl Call {
             Failure::Io(reason) => (NotReached::Unreachable, text(reason)),
             Failure::Violation(what) => (NotReached::Unreachable, text(what)),
             Failure::Ended => {
-                (NotReached::HungUp, text(&"it hung up; its load or its log may say why"))
+                (NotReached::HungUp, text(&"it closed the connection; check its load and its log"))
             }
             Failure::Silence | Failure::NoProgress => {
-                (NotReached::Unreachable, text(&"no answer in time; see to the way there"))
+                (NotReached::Unreachable, text(&"no answer in time; check the network path"))
             }
         };
         self.met(why, text);
     }
 
-    /// A host has no port of that name.
+    /// Records that the host has no port of that name.
     pub(crate) fn nobody(&mut self) {
         let text = format!("{} has no port named {}", self.host, self.name);
         self.addresses.clear();
@@ -170,37 +170,37 @@ impl Call {
     }
 }
 
-/// What every socket of a link is told. None of it is needed for anything to be right.
+/// Sets the socket options of a link. All are optimizations: failures are ignored.
 pub(crate) fn set_options(socket: &TcpStream, options: &TcpOptions) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
     if congestion(socket).is_some_and(|name| !options.congestion.keeps(&name)) {
-        // Where neither is permitted, the system's stays.
+        // If neither is permitted, the system's algorithm stays.
         let taken = |name: &&&str| rustix::net::sockopt::set_tcp_congestion(socket, name).is_ok();
         let _ = UNPACED.iter().find(taken);
     }
     set_patience(socket, options.lease_ms().saturating_mul(2));
-    // While little is under way, tries come in even steps and not in ever longer ones, so that a link
-    // goes on soon after its way is mended.
+    // With little data in flight, retransmit at a constant interval instead of backing off
+    // exponentially, so that a link resumes soon after the network path is repaired.
     let _ = rustix::net::sockopt::set_tcp_thin_linear_timeouts(socket, true);
 }
 
-/// Congestion controls that arm no timer for each segment; the first that the system permits is taken
-/// in place of one that does.
+/// Congestion controls that arm no timer for each segment; the first that the system permits replaces
+/// one that does.
 const UNPACED: [&str; 2] = ["cubic", "reno"];
 
-/// The congestion control of a connection.
+/// Returns the congestion control of a connection.
 pub(crate) fn congestion(socket: impl rustix::fd::AsFd) -> Option<String> {
     rustix::net::sockopt::tcp_congestion(socket).ok()
 }
 
-/// How long the kernel tries to send what nobody acknowledges. Its tries come ever more rarely, but the
-/// last one when that time is up: by moving it a little ahead, again and again, as long as the peer is
-/// silent, tries keep coming in even steps.
+/// Sets how long the kernel retransmits unacknowledged data (TCP_USER_TIMEOUT). Its retransmissions
+/// back off exponentially, but the last one happens when the timeout expires: moving the timeout a
+/// little ahead again and again while the peer is silent keeps them at a constant interval.
 pub(crate) fn set_patience(socket: impl rustix::fd::AsFd, patience_ms: u32) {
     let _ = rustix::net::sockopt::set_tcp_user_timeout(socket, patience_ms);
 }
 
-/// Where a listener is reached from its own host.
+/// Returns the address by which a listener is reached from its own host.
 pub(crate) fn reachable(listener: SocketAddr) -> SocketAddr {
     let number = match listener.ip() {
         IpAddr::V4(number) if number.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

@@ -11,32 +11,32 @@ use std::collections::vec_deque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
-/// What carries the frames of a link.
+/// The byte stream of a link.
 pub(crate) enum Connection {
     /// Bytes as they are.
     Plain {
         socket: TcpStream,
-        /// What came before the socket was plain, from this place on.
+        /// Bytes received before the socket became plain, and the next one to take.
         early: (Vec<u8>, usize),
     },
     /// The handshake, or TLS to the end.
     Stream(Box<Stream<TcpStream>>),
 }
 
-/// Why a connection is of no use any more.
+/// Why a connection failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The peer ended it.
     Ended,
-    /// The socket says so.
+    /// The socket reported an error.
     Io(io::Error),
     /// The handshake or the protection failed.
     Bootstrap(BootstrapError),
-    /// The peer said what nobody may say.
+    /// The peer violated the protocol.
     Violation(&'static str),
-    /// Nothing was heard for a lease.
+    /// The peer was silent for a lease.
     Silence,
-    /// Requests that the peer has got made no progress.
+    /// Requests that the peer has received made no progress.
     NoProgress,
 }
 
@@ -75,7 +75,7 @@ impl Connection {
         matches!(self, Self::Plain { .. })
     }
 
-    /// Whether something waits for room in the socket.
+    /// Returns whether bytes wait for room in the socket.
     pub(crate) fn wants_write(&self) -> bool {
         match self {
             Self::Plain { .. } => false,
@@ -83,7 +83,8 @@ impl Connection {
         }
     }
 
-    /// Whether bytes are here that the socket does not announce.
+    /// Returns whether received bytes are buffered, so that the socket does not become readable for
+    /// them.
     pub(crate) fn holds_bytes(&self) -> bool {
         match self {
             Self::Plain { early: (bytes, at), .. } => *at < bytes.len(),
@@ -91,7 +92,7 @@ impl Connection {
         }
     }
 
-    /// Receives what is there.
+    /// Receives what is available.
     pub(crate) fn receive(&mut self, out: &mut [u8]) -> Result<Got, Failure> {
         match self {
             Self::Plain { early: (bytes, at), .. } if *at < bytes.len() => {
@@ -119,12 +120,12 @@ impl Connection {
         }
     }
 
-    /// Whether bytes can go straight into an arena.
+    /// Returns whether bytes can be received directly into an arena.
     pub(crate) fn receives_straight(&self) -> bool {
         self.is_plain() && !self.holds_bytes()
     }
 
-    /// Receives straight into an arena, and what is there beyond into `rest`.
+    /// Receives directly into an arena, and what follows into `rest`.
     pub(crate) fn receive_straight(
         &mut self,
         place: (&Arena, u64, usize),
@@ -133,9 +134,9 @@ impl Connection {
         judge(raw::receive(self.socket(), place, rest))
     }
 
-    /// Sends staged bytes, then bytes of arenas, as far as there is room: how many, and whether there may
-    /// be room for more. A call takes so many pieces at most, so it may have sent all of its own. With
-    /// `more`, another call follows at once.
+    /// Sends staged bytes, then bytes of arenas, as far as the socket has room. Returns how many, and
+    /// whether there may be room for more: a call takes at most `PIECES_MAX` pieces, so it may have
+    /// sent all that it was given. With `more`, another call follows at once.
     pub(crate) fn send(
         &mut self,
         staged: &[u8],
@@ -182,7 +183,7 @@ impl Connection {
         }
     }
 
-    /// Sends what was taken and not sent yet.
+    /// Sends what TLS has buffered.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         if let Self::Stream(stream) = self {
             stream.flush()?;
@@ -190,7 +191,7 @@ impl Connection {
         Ok(())
     }
 
-    /// From now on in plain text; false while the stream has something protected in it.
+    /// Switches to plain text; false while the stream still has protected bytes to send.
     pub(crate) fn make_plain(&mut self) -> bool {
         let Self::Stream(stream) = self else {
             return true;
@@ -198,7 +199,7 @@ impl Connection {
         if stream.wants_write() {
             return false;
         }
-        // A stand-in for a moment, so that the stream can be taken apart.
+        // A temporary value, so that the stream can be taken apart.
         let Ok(stand_in) = stream.transport().try_clone() else {
             return false;
         };
@@ -218,12 +219,12 @@ impl Connection {
         }
     }
 
-    /// The congestion control, for people.
+    /// Returns the congestion control, for display.
     pub(crate) fn congestion(&self) -> Option<String> {
         crate::call::congestion(self.socket())
     }
 
-    /// Both ends, for people.
+    /// Returns both addresses, for display.
     pub(crate) fn ends(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let socket = match self {
             Self::Plain { socket, .. } => socket,
@@ -232,7 +233,7 @@ impl Connection {
         (socket.local_addr().ok(), socket.peer_addr().ok())
     }
 
-    /// Says farewell where that can be told from a forged end, and ends the sending side.
+    /// Sends the TLS close alert, if there is TLS, and shuts down the sending direction.
     pub(crate) fn end(&mut self) {
         if let Self::Stream(stream) = self {
             let _ = stream.close();
@@ -241,7 +242,7 @@ impl Connection {
     }
 }
 
-/// Rest of a large payload: segments, first byte and bytes of each.
+/// The rest of a large payload: an iterator of segments, with offset and length in each.
 pub(crate) struct Body<'a> {
     first: Option<&'a Segment>,
     segments: vec_deque::Iter<'a, Segment>,

@@ -1,5 +1,5 @@
-//! All of a port behind its lock: links, and what they share. Whoever holds the lock serves them, be it
-//! the engine or a thread that polls.
+//! The state of a port behind its lock: its links and what they share. The thread that holds the lock,
+//! the engine or a polling thread, serves the links.
 
 use crate::call::{Call, Next};
 use crate::connection::{Connection, Failure};
@@ -19,14 +19,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Links that one look at the epoll serves.
+/// Events taken by one `epoll_wait`.
 const EVENTS_MAX: usize = 16;
-/// The link that something came over just now is looked at alone, but for every so many polls.
+/// Every how many polls all links are served, and not only the one that received last.
 const SCAN_EVERY: u32 = 16;
-/// So many times in a row something came over one link alone, until that one is looked at alone.
+/// After how many arrivals in a row on one link only that link is polled.
 const WARM_AFTER: u32 = 4;
 
-/// What one look at an epoll finds.
+/// The events of one `epoll_wait`.
 pub(crate) struct Found([epoll::Event; EVENTS_MAX]);
 
 impl Found {
@@ -35,7 +35,7 @@ impl Found {
         Self([epoll::Event { flags, data }; EVENTS_MAX])
     }
 
-    /// Looks, without waiting.
+    /// Polls the epoll without waiting.
     pub(crate) fn look(&mut self, epoll: &OwnedFd) -> &[epoll::Event] {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let found = epoll::wait(epoll, &mut self.0[..], Some(&now)).unwrap_or(0);
@@ -43,21 +43,21 @@ impl Found {
     }
 }
 
-/// A place of the table of links.
+/// An entry of the table of links.
 pub(crate) struct Slot {
     pub(crate) state: State,
-    /// What broke the link.
+    /// Why the link failed.
     pub(crate) trouble: Option<String>,
 }
 
 pub(crate) enum State {
     Open(Box<Link>),
-    /// Broken, and not closed here yet: the next request ends with `next`.
+    /// Broken, and not closed by the program yet: the next request ends with `next`.
     Down {
         next: CompletionStatus,
         queue: Option<ReceiveQueueId>,
     },
-    /// Everything is flushed.
+    /// Closed: every request is flushed.
     Closed,
 }
 
@@ -70,17 +70,18 @@ pub(crate) struct Core {
     pub(crate) shared: Weak<PortShared>,
     /// Links that are not closed.
     open: Vec<LinkId>,
-    /// The link that something came over just now.
+    /// The link that received in the previous poll.
     hot: Option<LinkId>,
-    /// The link that something came over last, and how many times in a row.
+    /// The link that received last, and how many times in a row.
     warm: (LinkId, u32),
-    /// Turns of threads that poll.
+    /// Polls of the program.
     turns: u32,
-    /// Links whose peers are told of what was carried out a little later.
+    /// Links with delayed acknowledgements.
     deferred: Vec<LinkId>,
-    /// A link with requests that wait for company: many are under way, and a thread polls.
+    /// A link whose posted requests are held back to be sent together: many are in flight, and a thread
+    /// polls.
     corked: Option<LinkId>,
-    /// Links with bytes that no socket announces.
+    /// Links with buffered bytes, for which no socket becomes readable.
     again: Vec<LinkId>,
 }
 
@@ -122,7 +123,7 @@ impl Core {
         }
     }
 
-    /// A place for a further link.
+    /// Adds a link.
     pub(crate) fn add(&mut self, phase: Phase) -> Result<LinkId, FabricError> {
         if self.open.len() >= LINKS_MAX as usize {
             return Err(FabricError::Limit("links_max"));
@@ -136,8 +137,8 @@ impl Core {
         Ok(id)
     }
 
-    /// A peer that named this port: the program is asked. Gives the connection back when there is no
-    /// room.
+    /// Adds the link of a peer that asks for this port, and reports it to the program. Gives the
+    /// connection back if a limit is reached.
     pub(crate) fn request(
         &mut self,
         connection: Connection,
@@ -162,7 +163,7 @@ impl Core {
         Ok(())
     }
 
-    /// Does something with a link; should that fail, the link does.
+    /// Calls `act` on a link; if that fails, the link fails.
     pub(crate) fn with_link<T>(
         &mut self,
         id: LinkId,
@@ -180,7 +181,7 @@ impl Core {
         }
     }
 
-    /// Receives and sends all that there is on a link.
+    /// Receives and sends all that is pending on a link.
     pub(crate) fn serve(&mut self, id: LinkId, defer: bool) {
         let advanced = self.with_link(id, |link, _| {
             let calling = matches!(link.phase, Phase::Calling(_));
@@ -213,7 +214,7 @@ impl Core {
         }
     }
 
-    /// Sends what may go on a link, and sees to what has changed about it.
+    /// Sends what may be sent on a link, and handles changes of its phase.
     pub(crate) fn flush(&mut self, id: LinkId, defer: bool) {
         let owes = self.with_link(id, |link, desk| {
             if matches!(link.phase, Phase::Calling(_)) {
@@ -237,7 +238,7 @@ impl Core {
         }
     }
 
-    /// Tells peers that wait for receives which have come.
+    /// Sends `Ready` to peers that wait for receives that were posted meanwhile.
     pub(crate) fn run_hints(&mut self) {
         while let Some(waiting) = self.desk.hints.pop() {
             if let Some(link) = self.link_mut(waiting) {
@@ -247,7 +248,7 @@ impl Core {
         }
     }
 
-    /// Has the epoll look for what the link waits for.
+    /// Registers the link's interest in the epoll: readable, and writable if bytes wait for room.
     fn watch(&mut self, id: LinkId) {
         let is_watched = |link: &Link| link.watched == Some(link.wants_write());
         if self.link(id).is_none_or(is_watched) {
@@ -276,8 +277,8 @@ impl Core {
         }
     }
 
-    /// Sends a link's requests that were posted, unless so many are under way already that they may wait
-    /// for more until the thread polls, which it does all the time.
+    /// Sends a link's posted requests. If many are in flight, they may wait for more until the next
+    /// poll of a thread that has claimed the port.
     pub(crate) fn flush_posted(&mut self, id: LinkId, claimed: bool) {
         let crowded = claimed && self.link(id).is_some_and(|link| link.requester.is_crowded());
         if self.corked != Some(id) {
@@ -291,14 +292,14 @@ impl Core {
         }
     }
 
-    /// Sends what waited for company.
+    /// Sends requests that were held back.
     pub(crate) fn uncork(&mut self) {
         if let Some(id) = self.corked.take() {
             self.flush(id, false);
         }
     }
 
-    /// Tells peers what was carried out and not told yet.
+    /// Sends delayed acknowledgements.
     pub(crate) fn flush_deferred(&mut self) {
         self.uncork();
         while let Some(id) = self.deferred.pop() {
@@ -306,15 +307,14 @@ impl Core {
         }
     }
 
-    /// What a thread that polls does: looks at the link that something came over just now, and at the
-    /// epoll otherwise, which asks no socket for its lock that the kernel needs to bring something. With
-    /// `defer`, what was carried out for a program that has something to do now is told to the peer with
-    /// the program's answer, or at the next turn.
+    /// Polls for the program: the link that received last, otherwise the epoll, which takes no socket
+    /// lock that the kernel needs to deliver. With `defer`, acknowledgements of work that the program
+    /// has something to do for wait for its reply, or for the next poll.
     pub(crate) fn turn(&mut self, claimed: bool) {
         self.turns = self.turns.wrapping_add(1);
         let all = self.turns.is_multiple_of(SCAN_EVERY);
         if let Some(hot) = self.hot.take() {
-            // However much comes over one link, the others have their turn.
+            // All links are served every `SCAN_EVERY` polls, however much one link receives.
             if self.look(hot, claimed) && !all {
                 return;
             }
@@ -330,8 +330,8 @@ impl Core {
         }
     }
 
-    /// Receives on one link; only if something has come, there can be something to send that was not
-    /// before. Whether it has.
+    /// Receives on one link and returns whether anything arrived; only then can there be something new
+    /// to send.
     fn look(&mut self, id: LinkId, defer: bool) -> bool {
         self.desk.moved = false;
         if !self.link(id).is_some_and(Link::is_up) {
@@ -351,15 +351,14 @@ impl Core {
         self.desk.moved
     }
 
-    /// What the engine does for a port again and again: looks at the link that alone has brought
-    /// anything for a while. `None` without one.
+    /// Polls the warm link, for the engine; `None` without one.
     pub(crate) fn look_at_warm(&mut self) -> Option<bool> {
         let warm = self.warm()?;
         Some(self.look(warm, false))
     }
 
-    /// The link that alone has brought anything for a while, unless the epoll must be asked whether there
-    /// is room to send: trying to receive takes one call fewer.
+    /// Returns the only link that has received for a while, unless the epoll must report room to send:
+    /// trying to receive takes one system call fewer.
     fn warm(&self) -> Option<LinkId> {
         let (id, streak) = self.warm;
         if streak < WARM_AFTER || self.has_more() {
@@ -369,12 +368,13 @@ impl Core {
         link.connection.as_ref().is_some_and(Connection::is_plain).then_some(id)
     }
 
-    /// Whether bytes are here that no socket announces, so that another look must follow.
+    /// Returns whether bytes are buffered for which no socket becomes readable, so that another poll
+    /// must follow.
     pub(crate) fn has_more(&self) -> bool {
         !self.again.is_empty()
     }
 
-    /// Serves every link that has something. True when another look must follow.
+    /// Serves every ready link. Returns whether another poll must follow.
     pub(crate) fn scan(&mut self, defer: bool) -> bool {
         for id in std::mem::take(&mut self.again) {
             self.serve(id, defer);
@@ -384,7 +384,7 @@ impl Core {
         self.has_more()
     }
 
-    /// Serves the links that a look at the epoll has found.
+    /// Serves the links of these events.
     pub(crate) fn serve_found(&mut self, found: &[epoll::Event], defer: bool) {
         for event in found {
             let (id, flags) = (LinkId(event.data.u64() as u32), event.flags);
@@ -403,7 +403,7 @@ impl Core {
         }
     }
 
-    /// Begins, or goes on, with a call.
+    /// Starts or continues a dial.
     pub(crate) fn call(&mut self, id: LinkId, mut call: Box<Call>) {
         let lease_ms = self.options.lease_ms();
         loop {
@@ -434,7 +434,7 @@ impl Core {
         }
     }
 
-    /// Looks a name up, on a thread of its own, since that may take seconds.
+    /// Resolves a name in a thread of its own, since that may take seconds.
     fn resolve(&mut self, id: LinkId, endpoint: farside_bootstrap::Endpoint) {
         let shared = Weak::clone(&self.shared);
         let look = move || {
@@ -470,7 +470,7 @@ impl Core {
         }
     }
 
-    /// The peer has answered a call, but has not accepted it.
+    /// Handles an answer that is not an acceptance.
     fn answered(&mut self, id: LinkId) {
         let Some(link) = self.link_mut(id) else {
             return;
@@ -488,7 +488,7 @@ impl Core {
         }
     }
 
-    /// Ends a link for good, without a word to the program.
+    /// Removes a link without an event to the program.
     pub(crate) fn forget(&mut self, id: LinkId) {
         let Some(slot) = self.slots.get_mut(id.0 as usize) else {
             return;
@@ -497,7 +497,8 @@ impl Core {
             State::Closed => return,
             State::Down { queue, .. } => queue,
             State::Open(mut link) => {
-                // What was carried out is told before the farewell, or the peer would take it for lost.
+                // Flush acknowledgements before the close, or the peer would count executed requests as
+                // lost.
                 if link.is_up() && link.confirmed {
                     link.has_room();
                     let _ = link.flush(false, &mut self.desk);
@@ -520,7 +521,7 @@ impl Core {
         }
     }
 
-    /// Something about a link has failed: it is down, or the call goes on elsewhere.
+    /// Handles a failure of a link: it goes down, or its dial tries the next address.
     pub(crate) fn fail(&mut self, id: LinkId, failure: &Failure) {
         let Some(link) = self.link_mut(id) else {
             return;
@@ -565,12 +566,12 @@ impl Core {
         }
     }
 
-    /// A region has come.
+    /// Adds a registered region.
     pub(crate) fn add_region(&mut self, region: &Registered) {
         self.desk.regions.insert(region.clone());
     }
 
-    /// A region has ended: nothing of a peer reaches it any more.
+    /// Removes a deregistered region: no request of a peer reaches it any more.
     pub(crate) fn end_region(&mut self, region: RegionId) {
         self.desk.regions.remove(region);
         for id in self.open_links() {
@@ -592,8 +593,8 @@ impl Core {
         self.open.clone()
     }
 
-    /// What happens by time alone. With `late`, this process did not run for long, so that silence is
-    /// its own. Returns in how long the next tick is due.
+    /// Runs the timers of all links. With `late`, this process was delayed, so silence does not count
+    /// against peers. Returns the time until the next tick is due.
     pub(crate) fn tick(&mut self, now: Instant, late: bool) -> Duration {
         self.flush_deferred();
         if late {

@@ -1,4 +1,4 @@
-//! What all links of a port share: regions, receive queues, completions and events.
+//! The state shared by all links of a port: regions, receive queues, completions and events.
 
 use crate::link::Link;
 use crate::region::Regions;
@@ -14,57 +14,57 @@ use std::sync::Arc;
 const RECEIVES_MAX: usize = 1 << 16;
 /// Most receive queues of a port at a time.
 const QUEUES_MAX: usize = 4096;
-/// Bytes that are received at once: some frames of every size, and little enough for a cache.
+/// Size of the receive buffer: several frames of every size, and small enough for a cache.
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// What a port hands over, and what it needs for that.
+/// The shared state of a port's links.
 pub(crate) struct Desk {
     pub(crate) regions: Regions,
     queues: Vec<Option<ReceiveQueue>>,
     queues_made: u32,
     completions: VecDeque<Finished>,
     pub(crate) events: VecDeque<LinkEvent>,
-    /// Of each link.
+    /// By link.
     counts: Vec<Counts>,
     pub(crate) armed: bool,
     wake: bool,
     pub(crate) waiter: Arc<ThreadWaiter>,
     /// Woken by link events too.
     pub(crate) other_waiter: Option<Arc<dyn Waiter>>,
-    /// Where links receive to.
+    /// The receive buffer of all links.
     pub(crate) buffer: Vec<u8>,
-    /// Where long payloads are copied to be encrypted.
+    /// The buffer in which long payloads are copied for encryption.
     pub(crate) scratch: Vec<u8>,
-    /// Something was received.
+    /// Whether anything was received.
     pub(crate) moved: bool,
-    /// Bytes that were sent or received since a thread of the program called last.
+    /// Bytes sent or received since the program's last call.
     pub(crate) bytes_moved: u64,
-    /// Links that wait for receives which have come.
+    /// Links that waited for receives, which were posted meanwhile.
     pub(crate) hints: Vec<LinkId>,
 }
 
-/// Completions of a link that nobody has polled.
+/// Unpolled completions of a link.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     requests: u32,
     messages: u32,
 }
 
-/// A completion, and the receive queue that gets its place back when it is polled.
+/// A completion, and the receive queue whose entry it frees when it is polled.
 struct Finished {
     completion: Completion,
     queue: Option<(ReceiveQueueId, u32)>,
 }
 
 struct ReceiveQueue {
-    /// Tells tenants of a number apart.
+    /// Distinguishes successive queues of one number.
     tenant: u32,
     depth: usize,
     posted: VecDeque<Posted>,
     unpolled: usize,
-    /// Links that take receives from here.
+    /// Links that use this queue.
     links: usize,
-    /// Links whose peers were told to wait, oldest first.
+    /// Links whose peers were answered `NotReady`, oldest first.
     waiting: VecDeque<LinkId>,
 }
 
@@ -96,7 +96,7 @@ impl Desk {
         }
     }
 
-    /// Room for the counts of a further link.
+    /// Adds the counts of a new link.
     pub(crate) fn add_link(&mut self) {
         self.counts.push(Counts::default());
     }
@@ -105,17 +105,17 @@ impl Desk {
         self.counts.get_mut(link.0 as usize)
     }
 
-    /// Completions of requests of this link that nobody has polled.
+    /// Returns the unpolled completions of requests of this link.
     pub(crate) fn unpolled(&self, link: LinkId) -> u32 {
         self.counts.get(link.0 as usize).map_or(0, |counts| counts.requests)
     }
 
-    /// Messages of this link that nobody has polled.
+    /// Returns the unpolled messages of this link.
     pub(crate) fn messages(&self, link: LinkId) -> u32 {
         self.counts.get(link.0 as usize).map_or(0, |counts| counts.messages)
     }
 
-    /// Whether the sleeper is to be woken, told once.
+    /// Returns and clears whether the sleeping thread must be woken.
     pub(crate) fn take_wake(&mut self) -> bool {
         std::mem::take(&mut self.wake)
     }
@@ -134,7 +134,7 @@ impl Desk {
         self.announce();
     }
 
-    /// Whether there is something to take.
+    /// Returns whether there are completions or events.
     pub(crate) fn has_something(&self) -> bool {
         !self.completions.is_empty() || !self.events.is_empty()
     }
@@ -143,7 +143,7 @@ impl Desk {
         !self.completions.is_empty()
     }
 
-    /// Ends a request.
+    /// Completes a request.
     pub(crate) fn finish(
         &mut self,
         link: LinkId,
@@ -159,7 +159,7 @@ impl Desk {
         self.announce();
     }
 
-    /// Ends a receive.
+    /// Completes a receive.
     pub(crate) fn finish_receive(&mut self, completion: Completion, queue: ReceiveQueueId) {
         let tenant = self.queue_mut(queue).map(|queue| {
             queue.unpolled += 1;
@@ -238,14 +238,14 @@ impl Desk {
         Ok(())
     }
 
-    /// A link begins to take receives from a queue.
+    /// Adds a link that takes receives from a queue.
     pub(crate) fn join(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError> {
         let found = self.queue_mut(queue).ok_or(FabricError::Unknown("receive queue"))?;
         found.links += 1;
         Ok(())
     }
 
-    /// A link is closed; whoever waits behind it is told instead.
+    /// Removes a closed link from a queue, and hints the receives that it waited for to the next link.
     pub(crate) fn leave(&mut self, queue: ReceiveQueueId, link: LinkId) {
         if let Some(found) = self.queue_mut(queue) {
             found.links = found.links.saturating_sub(1);
@@ -253,8 +253,8 @@ impl Desk {
         self.stop_waiting(queue, link);
     }
 
-    /// A link does not wait for receives any more; those that it may have been told of are told of to
-    /// the next.
+    /// Removes a link from those that wait at a queue. Receives that it may have been notified of are
+    /// offered to the next links.
     pub(crate) fn stop_waiting(&mut self, queue: ReceiveQueueId, link: LinkId) {
         if let Some(found) = self.queue_mut(queue) {
             found.waiting.retain(|waiting| *waiting != link);
@@ -263,7 +263,7 @@ impl Desk {
         }
     }
 
-    /// Tells so many of those who wait at a queue that there are receives.
+    /// Moves up to `count` links that wait at a queue to `hints`: receives are available.
     fn hint(&mut self, queue: ReceiveQueueId, count: usize) {
         for _ in 0..count {
             let next = self.queue_mut(queue).and_then(|queue| queue.waiting.pop_front());
@@ -292,8 +292,8 @@ impl Desk {
         Ok(())
     }
 
-    /// The next receive of a queue, for a message of this link; without one, the link joins those who
-    /// wait.
+    /// Takes the next receive of a queue for a message of this link; without one, the link is queued as
+    /// waiting.
     pub(crate) fn next_receive(&mut self, queue: ReceiveQueueId, link: LinkId) -> Option<Posted> {
         let queue = self.queue_mut(queue)?;
         let next = queue.posted.pop_front();
@@ -303,7 +303,7 @@ impl Desk {
         next
     }
 
-    /// Puts a receive back whose message never came to an end.
+    /// Puts a receive back whose message was interrupted.
     pub(crate) fn give_back(&mut self, posted: Posted) {
         let name = posted.receive.queue;
         if let Some(queue) = self.queue_mut(name) {
@@ -312,7 +312,7 @@ impl Desk {
         }
     }
 
-    /// Takes events whose time has come: a loss waits until messages from before it were polled.
+    /// Takes link events; `Lost` is held back until the messages received before it were polled.
     pub(crate) fn take_events(&mut self, out: &mut Vec<LinkEvent>) {
         for _ in 0..self.events.len() {
             let Some(event) = self.events.pop_front() else {
@@ -327,13 +327,13 @@ impl Desk {
         }
     }
 
-    /// Forgets what nobody has heard of a link that was closed.
+    /// Removes unreported events of a closed link.
     pub(crate) fn forget_events(&mut self, link: LinkId) {
         self.events.retain(|event| event.link() != link);
     }
 }
 
-/// A finished receive.
+/// Returns the completion of a receive.
 pub(crate) fn received(
     link: &Link,
     posted: &Posted,

@@ -1,5 +1,5 @@
-//! The one thread of a fabric: it accepts connections, serves ports that nobody polls, and keeps the
-//! time of all links.
+//! The engine thread of a fabric: accepts connections, serves ports that no thread polls, and runs the
+//! timers of all links.
 
 use crate::call::{reachable, set_options};
 use crate::connection::Connection;
@@ -24,26 +24,27 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Bytes that a guest may send before it is known.
+/// Bytes that a pending connection may send before it is authenticated.
 const HANDSHAKE_BYTES: usize = 64 << 10;
-/// How long the engine sleeps at most while a thread has just begun to poll in its place, and after it
-/// has done so for long: every look takes the processor from whoever polls, and in a virtual machine the
-/// timer alone may take tens of microseconds.
+/// How long the engine sleeps between checks of a port that a thread has claimed, at first and after a
+/// while. Each check takes the processor from the polling thread, and in a virtual machine the timer
+/// alone may take tens of microseconds.
 const WATCH_MIN: Duration = Duration::from_micros(100);
 const WATCH_MAX: Duration = Duration::from_micros(1600);
-/// By how much a look may come later once they come most rarely: then it comes with the next tick of the
-/// processor, and no timer is set for it, which alone may take ten times as long as the look.
+/// Timer slack of checks at the longest interval: the check then comes with the next tick of the
+/// processor, and no timer is set for it, which alone may take ten times as long as the check.
 const WATCH_SLACK: Duration = Duration::from_millis(4);
-/// So many looks find a thread that polls before the next ones come half as often.
+/// Checks that find a polling thread before their interval doubles.
 const LOOKS: u32 = 4;
-/// Fewer calls than that in the shortest of these times, or none that polls, and the engine takes the
-/// port back. Whoever streams posts more often than it polls.
+/// Calls per shortest interval below which the engine takes the port back; it does so too if no call
+/// polls. A streaming thread posts more often than it polls.
 const CALLS_MIN: u32 = 4;
-/// Spinning, the engine looks at the port that it served last, but for every so many looks.
+/// While spinning, the engine polls the port that it served last, and every this many polls the epoll
+/// of all.
 const LOOK_AROUND_EVERY: u32 = 16;
-/// How long no connection is accepted after the system had no descriptor left.
+/// How long accepting pauses after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a guest that was answered may take to hang up.
+/// How long a rejected connection may take to close.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Tokens of the epoll: the kind in the upper bits, a number below.
@@ -53,21 +54,21 @@ const LISTENER: u64 = 2 << 62;
 const WAKE: u64 = 3 << 62;
 const KIND: u64 = 3 << 62;
 
-/// What the fabric, its ports and the engine share.
+/// The state that the fabric, its ports and the engine share.
 pub(crate) struct Inner {
     pub(crate) options: Arc<TcpOptions>,
     pub(crate) capabilities: Capabilities,
     pub(crate) local: Option<SocketAddr>,
-    /// Where peers reach it, looked up.
+    /// The resolved address at which peers reach the fabric.
     pub(crate) host: Option<SocketAddr>,
-    /// Who may connect to it.
+    /// Which peers may connect.
     pub(crate) admission: Admission,
     pub(crate) incarnation: u64,
     registry: Mutex<Registry>,
     epoll: OwnedFd,
     wake: OwnedFd,
     listener: Option<TcpListener>,
-    /// Ports that threads have taken over.
+    /// Number of ports claimed by threads.
     claims: AtomicU32,
     stop: AtomicBool,
     /// A port has dialled since the engine last woke.
@@ -88,7 +89,7 @@ fn system(what: &'static str) -> impl Fn(rustix::io::Errno) -> FabricError {
 
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    // Without random numbers there would be no keys either, so no fabric gets here.
+    // If this failed, creating keys would have failed before.
     let _ = getrandom(&mut bytes, GetRandomFlags::empty());
     u64::from_ne_bytes(bytes)
 }
@@ -104,7 +105,7 @@ impl Inner {
             }
             (_, local) => local.map(reachable),
         };
-        // Nobody connects to a fabric that does not listen.
+        // A fabric that does not listen accepts no peer.
         let admission = match local {
             Some(local) => Admission::of(&options.security, local)?,
             None => Admission::Identity,
@@ -139,7 +140,7 @@ impl Inner {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What peers call to reach the port `name`.
+    /// Returns the address by which peers dial the port `name`.
     pub(crate) fn address(&self, name: &str) -> Option<String> {
         let endpoint = match &self.options.advertise {
             Some(endpoint) => endpoint.clone(),
@@ -169,7 +170,7 @@ impl Inner {
         Ok(shared)
     }
 
-    /// A port ends: nobody finds it any more.
+    /// Removes a port from the registry.
     pub(crate) fn close(&self, shared: &PortShared, name: Option<&str>) {
         let mut registry = self.registry();
         registry.ports.remove(&shared.number);
@@ -181,7 +182,7 @@ impl Inner {
         let _ = epoll::delete(&self.epoll, &*shared.epoll);
     }
 
-    /// A thread serves this port from now on. Under the core's lock.
+    /// Claims a port for a thread. Called under the core's lock.
     pub(crate) fn claim(&self, shared: &PortShared) {
         if !shared.claimed.swap(true, Ordering::Relaxed) {
             shared.polls.store(CALLS_MIN, Ordering::Relaxed);
@@ -191,7 +192,7 @@ impl Inner {
         }
     }
 
-    /// The engine serves this port again; it sees what has come meanwhile. Under the core's lock.
+    /// Returns a port to the engine, which then checks for arrivals. Called under the core's lock.
     pub(crate) fn release(&self, shared: &PortShared) {
         if shared.claimed.swap(false, Ordering::Relaxed) {
             let data = EventData::new_u64(PORT | shared.number);
@@ -221,7 +222,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A port dials: its peer may bear less silence than the time between two ticks.
+    /// Wakes the engine for a dial: the peer's lease may be shorter than the time between two ticks.
     pub(crate) fn wake_for_dial(&self) {
         self.dials.store(true, Ordering::Release);
         self.wake();
@@ -265,23 +266,23 @@ pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>, FabricError> {
 struct Engine {
     inner: Arc<Inner>,
     guests: Vec<Option<Guest>>,
-    /// Ports with bytes that no socket announces.
+    /// Ports with buffered bytes, for which no socket becomes readable.
     more: Vec<u64>,
-    /// A list to be filled, so that no tick allocates one.
+    /// A reused list, so that no tick allocates.
     ports: Vec<Arc<PortShared>>,
-    /// Until then the listener is not looked at.
+    /// Until when accepting is paused.
     paused: Option<Instant>,
     ticked: Instant,
-    /// When threads that poll were looked at, and when to do so again.
+    /// When claimed ports were last checked, and the interval of checks.
     watched: Instant,
     watch: Duration,
-    /// Looks since the time between them changed.
+    /// Checks since the interval changed.
     looks: u32,
-    /// Whether the kernel may wake this thread somewhat later than asked.
+    /// Whether the thread's timer slack is raised.
     slack: bool,
     /// The port that was served last.
     last: Option<Arc<PortShared>>,
-    /// The time between two ticks: that of the link that needs them most often.
+    /// The interval of ticks: the shortest that a link needs.
     tick_every: Duration,
 }
 
@@ -342,7 +343,7 @@ impl Engine {
         }
     }
 
-    /// Serves the port that was served last, if something has come for it.
+    /// Serves the port that was served last, if something arrived for it.
     fn look_at_last(&mut self) -> bool {
         let free = |port: &&Arc<PortShared>| !port.claimed.load(Ordering::Relaxed);
         let Some(port) = self.last.as_ref().filter(free) else {
@@ -355,7 +356,7 @@ impl Engine {
         more.is_some()
     }
 
-    /// How long the engine may sleep.
+    /// Returns how long the engine may sleep.
     fn sleep(&mut self) -> Duration {
         let watches = self.inner.claims.load(Ordering::Relaxed) > 0;
         let slack = watches && self.watch == WATCH_MAX;
@@ -372,7 +373,7 @@ impl Engine {
         next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100))
     }
 
-    /// Serves whatever has a token; whether it was a port, for which more may follow soon.
+    /// Handles an event by its token. Returns whether it was a port's, for which more may follow soon.
     fn serve(&mut self, token: u64) -> bool {
         let number = token & !KIND;
         match token & KIND {
@@ -407,7 +408,7 @@ impl Engine {
         }
     }
 
-    /// Takes ports back from threads that do not poll any more.
+    /// Takes claimed ports back from threads that stopped polling.
     fn watch_claims(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.watched).min(WATCH_MAX);
         let calls_min = CALLS_MIN * (passed.as_micros() / WATCH_MIN.as_micros()) as u32;
@@ -423,7 +424,7 @@ impl Engine {
             let polls = port.polls.swap(0, Ordering::Relaxed);
             let calls = polls.saturating_add(port.posts.swap(0, Ordering::Relaxed));
             let claimed = port.claimed.load(Ordering::Relaxed);
-            // Who is at it just now, may be at it for longer than this time.
+            // A thread that holds the lock may hold it for longer than the interval.
             if claimed && (polls == 0 || calls < calls_min) && !port.is_busy() {
                 let more = port.with_core(|core| {
                     self.inner.release(&port);
@@ -441,14 +442,14 @@ impl Engine {
         let Some(listener) = &inner.listener else {
             return;
         };
-        // Some at a time, so that links have their turn.
+        // At most 16 at a time, so that links are served between.
         for _ in 0..16 {
             match listener.accept() {
                 Ok((socket, peer)) => {
                     let host = peer.ip().to_canonical();
-                    // Before it takes a place.
+                    // Checked before the connection takes an entry.
                     match self.inner.admission.judge(&socket) {
-                        // Its peer tries again, when there may be descriptors.
+                        // The peer retries, and then there may be descriptors.
                         Err(BootstrapError::OwnerUnknown(_)) => return self.pause(),
                         judged if judged.is_err() || socket.set_nonblocking(true).is_err() => {
                             continue;
@@ -474,7 +475,7 @@ impl Engine {
         }
     }
 
-    /// Stops accepting for a while: without descriptors every look would fail again.
+    /// Pauses accepting: without descriptors every further `accept` would fail.
     fn pause(&mut self) {
         if let Some(listener) = &self.inner.listener {
             let _ = epoll::delete(&self.inner.epoll, listener);
@@ -482,8 +483,8 @@ impl Engine {
         }
     }
 
-    /// Makes room for a further guest of this host: idle connections lock out no peer and displace none
-    /// that is only slow ([`PendingLimits`](farside_fabric::PendingLimits)).
+    /// Makes room for a further pending connection of this host: idle connections lock out no peer and
+    /// displace none that is only slow ([`PendingLimits`](farside_fabric::PendingLimits)).
     fn make_room(&mut self, host: IpAddr) {
         let limits = self.inner.options.limits.pending();
         let guests = self.guests.iter().enumerate();
@@ -510,7 +511,7 @@ impl Engine {
         self.guest(at);
     }
 
-    /// Goes on with a guest as far as it can.
+    /// Advances a pending connection as far as possible.
     fn guest(&mut self, at: usize) {
         let Some(place) = self.guests.get_mut(at) else {
             return;
@@ -541,7 +542,7 @@ impl Engine {
         let _ = epoll::modify(&self.inner.epoll, guest.connection.socket(), data, flags);
     }
 
-    /// Hands a guest over to the port that it named.
+    /// Passes an authenticated connection to the port that it named.
     fn seat(&mut self, at: usize, guest: Guest, name: &str, said: (&[u8], &[u8], u32)) {
         let port = {
             let registry = self.inner.registry();
@@ -570,9 +571,9 @@ impl Engine {
         }
     }
 
-    /// What happens by time alone.
+    /// Runs the timers: deadlines of pending connections, the pause of accepting, ticks of all ports.
     fn tick(&mut self, now: Instant) {
-        // Whoever did not run for long has no right to say that others were silent.
+        // If this thread was delayed, it cannot judge the silence of peers.
         let late = now.saturating_duration_since(self.ticked) > self.inner.options.lease / 2;
         self.ticked = now;
         for guest in &mut self.guests {
@@ -595,7 +596,7 @@ impl Engine {
         self.ports = ports;
     }
 
-    /// All ports, in a list that goes back to its place afterwards.
+    /// Returns all ports, in the reused list, which the caller puts back.
     fn ports(&mut self) -> Vec<Arc<PortShared>> {
         let mut ports = std::mem::take(&mut self.ports);
         ports.extend(self.inner.registry().ports.values().cloned());

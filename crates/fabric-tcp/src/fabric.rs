@@ -1,4 +1,4 @@
-//! The control side that callers see.
+//! The public fabric: opening, regions, ports.
 
 use crate::engine::{self, Inner};
 use crate::options::TcpOptions;
@@ -11,17 +11,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// The TCP fabric: a software RNIC, one connection for each link, served by one engine thread and by
-/// whoever polls.
+/// The TCP fabric: a software RNIC with one connection for each link, served by one engine thread and
+/// by polling threads.
 ///
 /// Guarantees: see [`CAPABILITIES`](Fabric::capabilities). A clone is the same fabric. Cost: one
-/// thread, which sleeps unless peers want something.
+/// thread, which sleeps unless peers send.
 #[derive(Clone)]
 pub struct TcpFabric {
     handle: Arc<Handle>,
 }
 
-/// Ends the engine with the last of the fabric and its ports.
+/// Stops the engine when the fabric and all its ports are dropped.
 pub(crate) struct Handle {
     pub(crate) inner: Arc<Inner>,
     engine: Option<JoinHandle<()>>,
@@ -37,7 +37,7 @@ impl Drop for Handle {
 }
 
 impl TcpFabric {
-    /// A fabric, which listens from now on if it was told where.
+    /// Opens a fabric, which listens from now on if the options say where.
     ///
     /// # Errors
     /// `Limit` with the name of an option that is out of its range, `AddressInUse`, `System` when the
@@ -51,19 +51,20 @@ impl TcpFabric {
         Ok(Self { handle: Arc::new(Handle { inner, engine: Some(engine) }) })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     pub fn listens_at(&self) -> Option<Endpoint> {
         self.handle.inner.local.map(Endpoint::from)
     }
 
-    /// Who may connect to it: without an identity on the loopback its own user alone, or every user of
-    /// the machine where the kernel does not tell whose a connection is. `None` where it does not listen.
+    /// Returns which peers may connect: without an identity on the loopback its own user alone, or
+    /// every user of the machine if the kernel does not report the owner of a connection. `None` if it
+    /// does not listen.
     pub fn admission(&self) -> Option<&Admission> {
         let inner = &self.handle.inner;
         inner.local.map(|_| &inner.admission)
     }
 
-    /// The random number of this life of the fabric.
+    /// Returns the incarnation: a random number chosen when the fabric was opened.
     pub fn incarnation(&self) -> u64 {
         self.handle.inner.incarnation
     }
@@ -105,7 +106,7 @@ impl Fabric for TcpFabric {
         inner.add_region(|registry| registry.add(memory, access, RegionKind::Memory))
     }
 
-    /// Waits for what the engine, or another thread, is copying now.
+    /// Waits for copies that the engine or another thread is making.
     fn deregister(&self, region: RegionId) -> Result<(), FabricError> {
         self.handle.inner.end_region(region)
     }

@@ -1,5 +1,8 @@
-//! Connections that have come and not yet named a port. They belong to the engine alone, are few, and
-//! have little time: whoever does not say who he is holds nothing for long.
+//! Admission of unauthenticated connections: from `accept` until the peer has named a port.
+//!
+//! Only the engine handles them. They are limited in number (`TcpLimits`), in bytes (64 KiB of
+//! handshake, then two hello frames) and in time (`connect_timeout`), so an unauthenticated peer holds
+//! few resources, and for a short time.
 
 use crate::connection::{Connection, Failure, Got};
 use crate::wire::{self, CONTROL_MAX, Header, Kind, SHORT, Short};
@@ -7,17 +10,17 @@ use farside_bootstrap::Protect;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Most bytes that a guest's hello takes.
+/// The longest hello frame.
 const HELLO_FRAME_MAX: usize = SHORT + CONTROL_MAX as usize;
 
 pub(crate) struct Guest {
     pub(crate) connection: Connection,
     pub(crate) host: IpAddr,
-    /// Until then it must have said everything.
+    /// When the handshake and the hello must be complete.
     pub(crate) deadline: Instant,
-    /// What a hello must repeat: one of an earlier connection, played back, does not.
+    /// The nonce that the hello must repeat: a replayed hello does not match.
     challenge: u64,
-    /// How much silence this side bears.
+    /// The lease of this side, in ms.
     lease_ms: u32,
     stage: Stage,
     said: Vec<u8>,
@@ -27,15 +30,16 @@ pub(crate) struct Guest {
 enum Stage {
     Handshake,
     Hello,
-    /// Was answered; goes when it has hung up, so that the answer arrives.
+    /// Rejected: kept until the peer closes, so that the answer arrives.
     Leaves,
 }
 
-/// What a guest wants.
+/// The result of advancing a pending connection.
 pub(crate) enum Wish {
-    /// Nothing yet.
+    /// Incomplete.
     Time,
-    /// The port of this name; what its program says; and what came behind that.
+    /// A complete hello: the port's name, the program's bytes, the bytes received after them, and the
+    /// peer's lease.
     Port { name: String, hello: Vec<u8>, early: Vec<u8>, lease_ms: u32 },
 }
 
@@ -50,7 +54,7 @@ impl Guest {
         Self { connection, host, deadline, challenge, lease_ms, stage, said }
     }
 
-    /// Whether the peer has sent nothing yet.
+    /// Returns whether the peer has sent nothing yet.
     pub(crate) fn is_silent(&self) -> bool {
         match &self.connection {
             Connection::Stream(stream) => self.stage == Stage::Handshake && !stream.has_heard(),
@@ -58,7 +62,7 @@ impl Guest {
         }
     }
 
-    /// Goes on as far as it can.
+    /// Advances the handshake and the hello as far as the received bytes allow.
     pub(crate) fn advance(&mut self, incarnation: u64) -> Result<Wish, Failure> {
         if self.stage == Stage::Handshake {
             let Connection::Stream(stream) = &mut self.connection else {
@@ -88,7 +92,7 @@ impl Guest {
 
     fn wish(&mut self) -> Result<Wish, Failure> {
         let Some((header, rest)) = self.said.split_at_checked(SHORT) else {
-            // Even the first byte tells strangers.
+            // The first byte is enough to reject a peer of another protocol.
             let right = self.said.first().is_none_or(|first| Header::size(*first) == Ok(SHORT));
             return if right { Ok(Wish::Time) } else { Err(Failure::Violation("hello")) };
         };
@@ -108,7 +112,7 @@ impl Guest {
         Ok(Wish::Port { name, hello, early, lease_ms: sequence })
     }
 
-    /// Answers, and waits for it to hang up.
+    /// Rejects the connection; it is dropped when the peer closes or the time is over.
     pub(crate) fn dismiss(&mut self, kind: Kind, reason: &[u8]) -> Result<(), Failure> {
         self.say(kind, 0, reason)?;
         self.stage = Stage::Leaves;
@@ -117,7 +121,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Sends a frame. A new socket has room for it.
+    /// Sends a frame, for which a new socket has room.
     fn say(&mut self, kind: Kind, value: u64, bytes: &[u8]) -> Result<(), Failure> {
         let code = if kind == Kind::Greeting { wire::VERSION } else { 0 };
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Regions of peers that links may use.
+//! Imported regions: the tokens of peers' regions, by link and number.
 
 use farside_base::{LinkId, RegionToken, RemoteRegionId};
 use farside_fabric::FabricError;
@@ -14,14 +14,14 @@ pub(crate) struct Imports {
 }
 
 impl Imports {
-    /// What a request names. Numbers of closed links may serve again, for other links.
+    /// Returns the token that a request names. Numbers of closed links are reused for other links.
     #[inline]
     pub(crate) fn find(&self, link: LinkId, region: RemoteRegionId) -> Option<RegionToken> {
         let (of, token) = (*self.entries.get(region.0 as usize)?)?;
         (of == link).then_some(token)
     }
 
-    /// The number of a token on a link.
+    /// Returns the number of a token on a link, a new one if it has none.
     pub(crate) fn import(
         &mut self,
         link: LinkId,
@@ -48,7 +48,7 @@ impl Imports {
         Ok(RemoteRegionId(number))
     }
 
-    /// A link is closed.
+    /// Forgets the imports of a closed link.
     pub(crate) fn forget(&mut self, link: LinkId) {
         if self.counts.remove(&link).is_none() {
             return;

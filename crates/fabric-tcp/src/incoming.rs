@@ -1,10 +1,10 @@
-//! What comes over one link: headers, and bytes that go where the headers say, however the stream is
-//! cut.
+//! Decodes the frames of one link, however the stream is cut: headers, and payloads stored where the
+//! headers say.
 //!
-//! *Words and order of a WRITE*: bytes are put down in rising order by `Arena::write`, and the stream's
-//! cuts never tear an aligned word: the up to seven bytes of a word that is not whole yet are carried
-//! over. Bytes of READs and messages, and of WRITEs to regions that give up order, may also go straight
-//! from the socket to where they belong, since nothing is said of their order.
+//! *Words and order of a WRITE*: bytes are stored in rising order by `Arena::write`. A cut of the
+//! stream never tears an aligned word: up to seven bytes of an incomplete word are carried over. Bytes
+//! of READs and messages, and of WRITEs to relaxed-ordering regions, may also be received directly from
+//! the socket into their memory, since their order is not promised.
 
 use crate::connection::Failure;
 use crate::desk::{Desk, Posted, received};
@@ -17,26 +17,26 @@ use farside_fabric::Arena;
 /// Fewer bytes than that are not worth a call of their own.
 const STRAIGHT_MIN: usize = 16 << 10;
 
-/// Where in a frame the stream stands.
+/// The decoder's state: the position within the current frame.
 pub(crate) struct Incoming {
     header: [u8; HEADER_MAX],
     have: usize,
     body: Body,
-    /// The last body could go straight to its place, for the most part.
+    /// Most of the last body could be received directly.
     long: bool,
 }
 
-/// What became of an attempt to receive straight to where bytes belong.
+/// The result of receiving a body directly.
 pub(crate) struct Straight {
-    /// Bytes that are there.
+    /// Bytes stored at their destination.
     pub(crate) placed: usize,
-    /// Bytes behind them, which are elsewhere.
+    /// Bytes received after them, into the buffer.
     pub(crate) rest: usize,
-    /// The socket had no more.
+    /// The socket is empty.
     pub(crate) drained: bool,
 }
 
-/// What the bytes behind the last header are.
+/// The kind of body that follows the last header.
 enum Body {
     None,
     Drop { left: usize },
@@ -46,15 +46,15 @@ enum Body {
     Control { short: Short, bytes: Vec<u8> },
 }
 
-/// A WRITE that is under way.
+/// A WRITE that is being received.
 struct Writing {
     request: Request,
     region: RegionId,
     arena: Arena,
-    /// The region gives up order and whole words.
+    /// The region has relaxed ordering: neither order nor whole words are promised.
     relaxed: bool,
     receive: Option<Posted>,
-    /// Where the next byte goes, carried ones included.
+    /// The offset of the next byte, carried ones included.
     at: u64,
     left: usize,
     carry: [u8; 8],
@@ -66,12 +66,13 @@ impl Incoming {
         Self { header: [0; HEADER_MAX], have: 0, body: Body::None, long: false }
     }
 
-    /// Whether the next body is likely to be one that goes straight to its place.
+    /// Returns whether the next body is likely to be received directly.
     pub(crate) fn expects_long(&self) -> bool {
         self.long
     }
 
-    /// A region has ended: nothing more is put there. True when a request was under way.
+    /// Discards what is still to arrive for a deregistered region. Returns whether a request was in
+    /// flight.
     pub(crate) fn end_region(&mut self, ended: RegionId, desk: &mut Desk) -> bool {
         match &mut self.body {
             Body::Write(writing) if writing.region == ended => {
@@ -86,7 +87,7 @@ impl Incoming {
         }
     }
 
-    /// The link has ended: a receive whose message was under way goes back to its queue.
+    /// Returns the receive of an incomplete message to its queue when the link ends.
     pub(crate) fn end(&mut self, desk: &mut Desk) {
         let posted = match std::mem::replace(&mut self.body, Body::None) {
             Body::Write(writing) => writing.receive,
@@ -100,7 +101,7 @@ impl Incoming {
 }
 
 impl Writing {
-    /// Puts down as many of `bytes` as make whole words, and carries the rest.
+    /// Stores as many of `bytes` as make whole words, and carries the rest.
     fn land(&mut self, bytes: &[u8]) {
         self.left -= bytes.len();
         if self.relaxed {
@@ -147,7 +148,7 @@ impl Writing {
 }
 
 impl Link {
-    /// Takes what has come, to the last byte, unless the link ends by it.
+    /// Decodes received bytes, all of them unless the link fails.
     pub(crate) fn feed(&mut self, mut bytes: &[u8], desk: &mut Desk) -> Result<(), Failure> {
         loop {
             if matches!(self.incoming.body, Body::None) {
@@ -165,11 +166,11 @@ impl Link {
         }
     }
 
-    /// Collects a header; what is left of `bytes`.
+    /// Collects a header. Returns the rest of `bytes`.
     fn feed_header<'b>(&mut self, bytes: &'b [u8], desk: &mut Desk) -> Result<&'b [u8], Failure> {
         let violation = Failure::Violation("header");
         let incoming = &mut self.incoming;
-        // The common case: it is here whole.
+        // The common case: the whole header was received.
         if incoming.have == 0 {
             let size = Header::size(bytes[0]).map_err(|()| Failure::Violation("header"))?;
             if let Some((header, rest)) = bytes.split_at_checked(size) {
@@ -193,7 +194,7 @@ impl Link {
         Ok(&bytes[count..])
     }
 
-    /// A header is here, and these bytes behind it; how many of them were taken.
+    /// Handles a header and the bytes received after it. Returns how many of them were used.
     fn begin(&mut self, header: Header, behind: &[u8], desk: &mut Desk) -> Result<usize, Failure> {
         match header {
             Header::Request(request) => self.begin_request(&request, behind, desk),
@@ -218,7 +219,7 @@ impl Link {
                 self.stage_answers();
             }
         }
-        // A short WRITE is mostly here whole, and needs nothing that outlives this call.
+        // A short WRITE was mostly received whole, and needs no state beyond this call.
         if left < 2 * STRAIGHT_MIN
             && let Some(bytes) = behind.get(..left)
             && self.responder.write_whole(request, bytes, desk)
@@ -286,7 +287,7 @@ impl Link {
             return Ok(());
         }
         if short.bytes > 0 && short.kind != Kind::Bytes {
-            return Err(Failure::Violation("bytes behind a header"));
+            return Err(Failure::Violation("bytes after a header"));
         }
         if short.kind == Kind::Alive {
             return Ok(());
@@ -324,7 +325,7 @@ impl Link {
         if right { Ok(()) } else { Err(Failure::Violation("answer to nothing")) }
     }
 
-    /// The peer refuses the oldest request: the link fails here.
+    /// Fails the link: the peer has refused its oldest request.
     fn refused(&mut self, short: Short) -> Result<(), Failure> {
         let status = wire::refusal_from_bits(short.code);
         match status {
@@ -344,7 +345,7 @@ impl Link {
         Err(Failure::Violation("acknowledgement of nothing"))
     }
 
-    /// Takes bytes of the body; how many.
+    /// Handles bytes of the body. Returns how many were used.
     fn feed_body(&mut self, bytes: &[u8], desk: &mut Desk) -> Result<usize, Failure> {
         let (taken, over) = match &mut self.incoming.body {
             Body::None => return Ok(0),
@@ -392,7 +393,7 @@ impl Link {
         Ok(taken)
     }
 
-    /// All bytes behind a header are here.
+    /// Completes a body whose bytes were all received.
     fn end_body(&mut self, desk: &mut Desk) -> Result<(), Failure> {
         let success = CompletionStatus::Success;
         match std::mem::replace(&mut self.incoming.body, Body::None) {
@@ -428,7 +429,7 @@ impl Link {
         }
     }
 
-    /// Receives straight to where a long body belongs, as far as that may be; `None` when it may not be.
+    /// Receives a long body directly into its destination; `None` if that is not allowed.
     pub(crate) fn receive_straight(
         &mut self,
         rest: &mut [u8],
@@ -449,7 +450,8 @@ impl Link {
             }
             _ => return None,
         };
-        // What follows a body goes through the buffer; where a body goes on elsewhere, nothing does.
+        // What follows a body goes through the buffer; a body that continues elsewhere has nothing
+        // after it.
         let whole = match &self.incoming.body {
             Body::Message { .. } | Body::Write(_) => true,
             Body::Bytes { left, .. } => *left == place.2,
@@ -481,7 +483,7 @@ impl Link {
         Some(Ok(Straight { placed: straight, rest: got - straight, drained: got < room }))
     }
 
-    /// Ends a body of which the last byte went straight.
+    /// Ends a body whose last byte was received directly.
     pub(crate) fn finish_straight(&mut self, desk: &mut Desk) -> Result<(), Failure> {
         let over = match &self.incoming.body {
             Body::Message { left, .. } | Body::Bytes { left, .. } => *left == 0,

@@ -1,104 +1,85 @@
-//! Farside's fabric over TCP: a software RNIC for clusters without RDMA. Everything that the seam has is
-//! here: WRITE, READ, all atomics, ATOMIC WRITE, FLUSH, messages with shared receive queues and
-//! immediates, receivers that are not ready, sleep; plain, with a protected handshake, or under TLS 1.3
-//! altogether.
+//! Farside's fabric over TCP: a software RNIC for clusters without RDMA adapters.
 //!
-//! From the data path outwards: `port` (what programs call), `core` (all of it, behind one lock), `link`
-//! with `requester`, `responder`, `incoming` and `staged` (one connection), `connection` and `raw` (its
-//! socket), `wire` (its frames); `desk` (what links share), `region`, `import`; `call` and `guest` (how
-//! connections come about), `engine` (the one thread), `fabric`, `options`, `trouble`.
+//! It implements the whole fabric interface: WRITE, READ, all atomics, ATOMIC WRITE, FLUSH, messages with shared
+//! receive queues and immediates, receiver-not-ready, and sleep; in plain text, with a protected handshake, or under
+//! TLS 1.3. The model is RDMAP over TCP (iWARP, RFC 5040) in user space, with the order and atomicity of an InfiniBand
+//! reliable connection (IBTA 9.7) and its own frame format. `docs/internals/tcp.md` explains the design.
 //!
-//! # Who does the work
-//! Each link is one TCP connection. A port with all its links is behind one lock, and whoever holds that
-//! serves them: the thread that posts sends at once, by one call for all that a list has for a link; a
-//! thread that polls receives for itself; otherwise the fabric's one engine thread does, which looks a
-//! moment for more (`TcpOptions::spin`) and then sleeps in the kernel. The target of a one-sided request
-//! needs no thread of its program.
+//! From the data path outwards: `port` (the program's interface), `core` (the state behind one lock), `link` with
+//! `requester`, `responder`, `incoming` and `staged` (one connection), `connection` and `raw` (its socket), `wire`
+//! (frames); `desk` (what links share), `region`, `import`; `call` (dialling), `guest` (admission), `engine` (the
+//! thread), `fabric`, `options`, `trouble`.
 //!
-//! While a thread polls again and again it has the port to itself (`claimed`): every wake-up of the engine
-//! would be in vain, and on few cores a hop from one thread to another is most of a round trip. It gets the
-//! port after a few polls in vain or some more of any kind, for a thread whose polls always find what the
-//! engine brought fights with it for lock and processor. The engine then looks around every 100 us, after a
-//! while every 1.6 ms or with the next tick of the processor, for each timer of its own costs, in a virtual
-//! machine tens of microseconds; a thread that has polled and posted fewer than four times per 100 us since,
-//! or has not polled at all, or that arms its waiter, loses the port to it at once. Who moves long payloads calls
-//! rarely: every 16 KiB count as a call, and nobody loses the port in the middle of one. Of a thread that
-//! polls, requests behind sixteen that are under way already may wait for its next poll, so that many go by
-//! one call.
+//! # Threads
+//! Each link is one TCP connection. A port and its links are behind one lock, and the thread that holds it serves them.
+//! A thread that posts sends at once, by one system call for all requests of a list for one link; a thread that polls
+//! receives for itself; the fabric's one engine thread does everything else. The target of a one-sided request needs no
+//! thread of its program.
 //!
-//! Whoever waits asks the epoll, or tries to receive where nothing has come but over one link for a while;
-//! the engine, while it looks for more, does so with the lock in hand until anybody else wants that.
-//! A full socket is left alone until the epoll finds room. Where long payloads follow each other little is
-//! received with a header, so that the rest goes straight to its place; what another send follows at once
-//! is sent with `MSG_MORE`, or each payload would end in a segment of a few bytes.
+//! * *The engine* serves a port from the start. It polls for `TcpOptions::spin` after the last arrival,
+//!   then sleeps in `epoll_wait`. It does so until a thread claims the port (`claimed`), by 9 empty
+//!   polls in a row or by 33 polls of any kind since it slept.
+//! * *The polling thread* serves a claimed port. The engine checks it every 100 us, later every 1.6 ms
+//!   or at the next tick of the processor. It takes the port back if it finds no poll, or fewer than 4
+//!   calls per 100 us, since its last check, or once the thread arms its waiter.
 //!
-//! The system's congestion control is used, unless that is BBR (`Congestion`): its pacing arms a timer for
-//! each segment, and a virtual machine took more time for that than for all else. Streams of 64 KiB were
-//! three to five times as fast without.
+//! Wake-ups of the engine for a claimed port would find nothing to do, and on few cores a change of threads is most of
+//! a round trip. The checks become rare because each timer costs tens of microseconds in a virtual machine. Moved bytes
+//! count as calls, one per 16 KiB, and a port is never taken from a thread that holds its lock. A polling thread may
+//! hold back requests while 16 are in flight, so that one call sends many.
 //!
-//! Beside libfabric 1.17's tcp provider (`bench/compare/README.md` has the table): streams of 8 bytes are 11
-//! to 14 times as fast, of 64 KiB and 1 MiB 1.5 to 4 times where the system paces and as fast where it does
-//! not; messages take as long there and back, or less; WRITEs of some bytes take as long or a twentieth
-//! longer, and READs as long, of targets that sleep here and poll there. WRITEs and READs of memory that keeps order take
-//! another copy: into rising order, or out by whole words.
+//! Both ask the epoll; while only one link receives, they try to receive on it instead. A full socket is left alone
+//! until the epoll reports room. Where long payloads follow each other, little is received together with a header, so
+//! that the rest is received directly into its memory; what is followed by another send is sent with `MSG_MORE`, or
+//! each payload would end in a segment of a few bytes.
 //!
-//! One engine for all ports of a fabric, and not one for each: with as many threads as ports, few cores
-//! would pay for each wake-up with another one's time slice. io_uring is absent: the data path does one
-//! `send` and one `recv` for each burst, which is all that could be batched here, and a ping-pong of
-//! bare sockets took no less time by it (`bench/compare`).
+//! The system's congestion control is used, unless that is BBR (`Congestion`): it arms a pacing timer for each segment,
+//! which took a virtual machine more time than everything else. Streams of 64 KiB were three to five times as fast
+//! without.
 //!
-//! # Memory that gives up order
-//! Of a region with `Access::RELAXED_ORDERING` long payloads take a copy less: WRITEs go straight from the
-//! socket to their place, as messages always do, and READs straight from there to the socket, in one
-//! frame for 256 KiB. What changes memory behind a READ, or ends its region, first has the rest of the
-//! frame that is under way copied.
+//! One engine serves all ports of a fabric: with a thread for each port, few cores would pay for each wake-up with
+//! another thread's time slice. io_uring is not used: the data path makes one `send` and one `recv` for each burst,
+//! and a ping-pong of bare sockets took no less time with it (`bench/compare`).
 //!
-//! # What travels
-//! ```text
-//! opening (16 B) | TLS 1.3 handshake, if protected |
-//!     <- Greeting(challenge, incarnation)   Hello(challenge, name, words) ->
-//!     <- Accepted | Declined | Nobody       Confirm ->   (handshake alone: plain text from here on)
-//! then, in both directions at once, frames:
+//! Compared with libfabric 1.17's tcp provider (`bench/compare/README.md` has the table): streams of 8 bytes are 11 to
+//! 14 times as fast; of 64 KiB and 1 MiB 1.5 to 4 times if the system paces, and as fast if not; round trips of
+//! messages take as long or less. Between a sleeping target here and a polling one there, small WRITEs take as long or
+//! 5 % longer, and READs as long. WRITEs and READs of memory that keeps order take another copy.
 //!
-//! request   0 kind | 1 flags | 2 zero | 4 bytes | 8 sequence | 12 acknowledged | 16 region
-//!           20 immediate | 24 key | 32 offset | 40 value | (atomics: 4 operands) | bytes...
-//! answer    0 kind | 1 code  | 2 zero | 4 bytes | 8 sequence | 12 acknowledged | 16 value | bytes...
-//! ```
-//! All little-endian (`wire`). Lengths, sequences, bounds, keys and permissions are checked before
-//! anything is taken or touched; nothing is allocated by a length that a peer says, but for control frames
-//! of at most 20 KiB. What nobody may say costs the link that said it.
+//! # Frames
+//! The frame format is in `wire`; all fields are little-endian. Lengths, sequences, bounds, keys and permissions are
+//! checked before anything is stored. A length from a peer never causes an allocation, except for control frames of at
+//! most 20 KiB. A protocol violation ends the link on which it arrived.
 //!
-//! # Why the guarantees hold
-//! * *Order*: a link's requests are carried out by the order of its stream. A READ is queued with its
-//!   place; should a later request change memory before the answer was copied or sent, the answer is copied
-//!   first, or that request is put off like a message without a receive.
-//! * *Bytes of a WRITE* are put down by `Arena::write` in rising order, and the cuts of the stream never
-//!   tear a word (`incoming`). READs and messages may go straight from the socket to their place, since
-//!   nothing is said of their order; what a WRITE or SEND reads here goes straight to the socket, since its
-//!   owner keeps it unchanged. A READ's source is copied by whole words before it is sent. Regions that
-//!   give up order are not bound to this, and whatever comes behind still finds them whole: one thread at
-//!   a time serves a link, and fences before what a later request does.
-//! * *Atomics* are the processor's own, so they meet those of the target's program.
-//! * *A completion* means that the target has carried the request out and said so; what acknowledges costs
-//!   nothing when anything goes back anyway, and is put off for a program that is about to answer.
-//! * *Receivers that are not ready* (`BackPressure::Retried`): the target says so and drops what follows
-//!   until that request comes again, which it asks for as soon as there is a receive. Answers and
-//!   acknowledgements of the other direction go on.
-//! * *Revocation*: `deregister` and `close` take the port's lock, under which all copies are made; a WRITE
-//!   that is half there goes nowhere from then on, and is refused.
+//! # Software one-sided operations
+//! * *Order*: requests of a link are executed in the order of its stream. A READ is queued with its position; before a
+//!   later request changes memory, an unsent answer is copied, or that request is answered `NotReady`.
+//! * *Bytes of a WRITE* are stored in rising order, and a cut of the stream never tears a word (`incoming`). READs and
+//!   messages may be received directly into memory, since their order is not promised. Local memory of a WRITE or SEND
+//!   is sent directly; a READ's source is copied by whole words before it is sent.
+//! * *Regions with `Access::RELAXED_ORDERING`* take a copy less: long WRITEs are received directly into them, and READs
+//!   sent directly out of them, in one frame for 256 KiB. A later request that changes the memory, or the end of the
+//!   region, first has the rest of that frame copied. One thread at a time serves a link, with fences before what a
+//!   later request does, so later requests still find these bytes whole.
+//! * *Atomics* are processor instructions, so they are atomic with those of the target's program too.
+//! * *A completion* means that the target has executed the request and acknowledged it. Acknowledgements go with other
+//!   frames if there are any, and are delayed for a program that is about to reply.
+//! * *Receiver-not-ready* (`BackPressure::Retried`): the target drops what follows until the requester repeats from
+//!   that request, after `Ready`. Answers and acknowledgements of the other direction continue.
+//! * *Revocation*: all copies are made under the port's lock, which `deregister` and `close` take. The rest of a WRITE
+//!   that is being received is discarded from then on, and the request is refused.
 //!
-//! # Time
-//! Each side says something after a sixth of the shorter lease without any traffic. Who hears nothing for a lease loses
-//! the link as `Unreachable`; a request that makes no progress for `request_timeout` does too, though the
-//! peer be there. The kernel's tries, which come ever more rarely while nobody answers, are kept to steps
-//! of half a second at most by moving TCP_USER_TIMEOUT ahead of the silence, so that a mended way is found
-//! soon: outages of up to a third of a lease are survived and over within some 0.4 s of their end.
+//! # Liveness
+//! Each side sends a keepalive after a sixth of the shorter lease without traffic. A link whose peer is silent for a
+//! lease, or makes no progress on a request for `request_timeout`, is lost as `Unreachable`. The kernel's
+//! retransmissions, which would back off exponentially, are kept to steps of at most half a second by moving
+//! TCP_USER_TIMEOUT ahead of the silence. Outages of up to a third of a lease are survived, and traffic resumes within
+//! some 0.4 s of their end.
 //!
-//! # What is absent
-//! Connections that are taken up again: a link that broke is connected anew. A congestion control of its own.
-//! Persistent FLUSH. Memory at an adapter (it is modelled). Zero-copy sends of the kernel, whose
-//! notifications cost more than the copies of the sizes here. Allocation on the hot path, but for what
-//! TLS itself does.
+//! # Not implemented
+//! Resuming a connection: a broken link must be dialled again. A congestion control of its own. Persistent FLUSH.
+//! Device memory (it is modelled). Zero-copy sends of the kernel, whose notifications cost more than the copies of the
+//! sizes here. The hot path does not allocate, except for what TLS itself does.
 #![deny(unsafe_code)]
 
 mod call;

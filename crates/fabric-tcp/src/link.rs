@@ -1,4 +1,4 @@
-//! One link: a connection, what this side asks on it, what the peer asks, and the bytes between.
+//! One link: its connection, requester, responder, and the bytes staged between them.
 
 use crate::call::{Call, set_patience};
 use crate::connection::{Body, Connection, Failure, Got};
@@ -17,41 +17,41 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are staged before they are sent.
 const STAGE_BYTES: usize = 128 << 10;
-/// Payloads up to this size are copied behind their headers, so that many go by one call; longer ones
-/// are sent from where they are.
+/// Payloads up to this size are copied after their headers, so that one call sends many; longer ones
+/// are sent from their memory.
 const COPY_MAX: u32 = 4096;
-/// The longest time between two tries of the kernel to reach a silent peer; also how late the engine may
-/// be before the kernel gives up in its place.
+/// The longest time between two retransmissions to a silent peer; also how late the engine may be
+/// before the kernel gives up instead of it.
 const STEP_MAX: Duration = Duration::from_millis(500);
-/// Bytes that are received with or before a header where long bodies come one after the other: what is
-/// received beyond a header must be copied, and the rest of such a body goes straight to its place.
+/// Bytes received with or before a header when long bodies follow each other: what is received beyond a
+/// header must be copied, and the rest of the body is received directly.
 const AHEAD_OF_LONG: usize = 2048;
-/// Rounds of receiving before others have their turn.
+/// Receive calls on one link before the other links are served.
 const ROUNDS_MAX: usize = 64;
 
-/// How far a link has come.
+/// The state of a link.
 pub(crate) enum Phase {
-    /// This side connects: there is no answer yet.
+    /// This side dials: there is no answer yet.
     Calling(Box<Call>),
-    /// The peer's program is asked.
+    /// The hello was sent: the peer's program decides.
     Asked(Box<Call>),
-    /// The peer asks, and this program has not answered.
+    /// The peer dialled, and this program has not answered.
     Requested,
     /// Usable.
     Up,
-    /// The peer's program refused, or nobody has that name there.
+    /// The peer's program refused, or no port has that name there.
     Over(Answered),
 }
 
-/// What the time asks for.
+/// The result of a link's timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Fine,
-    /// The peer should hear something.
+    /// A keepalive is due.
     Speak,
 }
 
-/// How a peer answered a call, other than by accepting it.
+/// The answer of a peer that did not accept.
 pub(crate) enum Answered {
     Declined(Vec<u8>),
     Nobody(Box<Call>),
@@ -66,25 +66,25 @@ pub(crate) struct Link {
     pub(crate) responder: Responder,
     pub(crate) incoming: Incoming,
     staged: Staged,
-    /// A long payload that follows what is staged.
+    /// A long payload that is sent after the staged bytes.
     body: Option<BodyLeft>,
-    /// Where bytes of an answer are that go without a copy.
+    /// Memory of a READ answer that is sent without a copy.
     shown: Option<Segment>,
-    /// What follows that payload.
+    /// Bytes staged to be sent after that payload.
     later: Staged,
-    /// The socket had no room left, so it is not tried again, which would take its lock from the kernel that
-    /// is about to make room; the epoll says when it has.
+    /// The socket is full. It is not tried until the epoll reports room: a try would take the socket
+    /// lock from the kernel, which is about to make room.
     full: bool,
-    /// Both sides know that the link is up and in which form bytes go.
+    /// Both sides know that the link is up, and whether bytes are protected.
     pub(crate) confirmed: bool,
     /// The peer has refused a request.
     pub(crate) refusal: Option<CompletionStatus>,
     /// The address of a peer that connected.
     pub(crate) host: Option<IpAddr>,
-    /// Whether the epoll watches for room to send; `None` when it watches nothing.
+    /// Whether the epoll watches for writability; `None` if the socket is not registered.
     pub(crate) watched: Option<bool>,
     pub(crate) clock: Clock,
-    /// How much silence each side bears, in ms: this one, and the peer.
+    /// The leases in ms: of this side, and of the peer.
     pub(crate) lease_ms: u32,
     pub(crate) peer_lease_ms: u32,
 }
@@ -96,7 +96,7 @@ struct BodyLeft {
     left: u64,
 }
 
-/// Whose payload that is.
+/// The source of that payload.
 enum BodyOf {
     /// A request's: its first segment, counted over the life of the link.
     Request(u64),
@@ -104,15 +104,15 @@ enum BodyOf {
     Answer(RegionId),
 }
 
-/// When the peer was heard, and when it was spoken to. Marks are set on the way, and turned into times
-/// by the engine's tick, so that nobody reads a clock for each frame.
+/// When the peer was heard and when it was sent to. Flags are set on the data path and become times at
+/// the engine's tick, so that no frame costs a clock read.
 pub(crate) struct Clock {
     pub(crate) heard: bool,
     pub(crate) spoken: bool,
     pub(crate) heard_at: Instant,
     pub(crate) spoken_at: Instant,
     pub(crate) progress_at: Instant,
-    /// The kernel is made to try again more often.
+    /// TCP_USER_TIMEOUT is being moved ahead, so that the kernel retransmits more often.
     pub(crate) impatient: bool,
 }
 
@@ -149,7 +149,7 @@ impl Link {
         }
     }
 
-    /// A link that begins, or begins anew with another host.
+    /// Returns a link that starts to dial, or dials the next host.
     pub(crate) fn calling(id: LinkId, queue: Option<ReceiveQueueId>, call: Box<Call>) -> Self {
         Self { queue, ..Self::new(id, Phase::Calling(call)) }
     }
@@ -162,24 +162,24 @@ impl Link {
         matches!(self.phase, Phase::Over(_))
     }
 
-    /// Whether a request's payload has still to go.
+    /// Returns whether a request's payload is still to be sent.
     pub(crate) fn body_is_unsent(&self) -> bool {
         matches!(&self.body, Some(BodyLeft { of: BodyOf::Request(_), .. }))
     }
 
-    /// Whether something waits for room in the socket.
+    /// Returns whether bytes wait for room in the socket.
     pub(crate) fn wants_write(&self) -> bool {
         !self.staged.is_empty()
             || self.body.is_some()
             || self.connection.as_ref().is_some_and(Connection::wants_write)
     }
 
-    /// The socket may have room again.
+    /// Records that the socket may have room again.
     pub(crate) fn has_room(&mut self) {
         self.full = false;
     }
 
-    /// Takes all that is there, or as much as is fair; true when more is here.
+    /// Receives what is available, at most `ROUNDS_MAX` times. Returns whether more is buffered.
     pub(crate) fn receive(&mut self, desk: &mut Desk) -> Result<bool, Failure> {
         let mut buffer = std::mem::take(&mut desk.buffer);
         let more = self.receive_to(&mut buffer, desk);
@@ -236,8 +236,8 @@ impl Link {
         self.staged.extend(bytes);
     }
 
-    /// Says that this side is still here, unless something else is on its way already; and with it what
-    /// was carried out that nobody waits for, so that it does not look as if nothing were.
+    /// Sends a keepalive, unless something else is about to be sent. A delayed acknowledgement serves
+    /// as one, so that executed requests do not seem to make no progress.
     pub(crate) fn say_alive(&mut self) {
         let free = match self.phase {
             Phase::Asked(_) | Phase::Requested => true,
@@ -261,7 +261,7 @@ impl Link {
         self.staged.extend(&short.encode());
     }
 
-    /// Copies answers now, so that what follows may change what they show.
+    /// Copies answers now, so that later requests may change the memory that they read.
     pub(crate) fn stage_answers(&mut self) {
         let out = if self.body.is_some() { &mut self.later } else { &mut self.staged };
         while self.responder.has_answers()
@@ -269,8 +269,8 @@ impl Link {
         {}
     }
 
-    /// Copies what is being sent straight from a region (only from `region`, if one is named), so that
-    /// it may change or end.
+    /// Copies the rest of an answer that is being sent directly from a region (only from `region`, if
+    /// one is named), so that the region may change or end.
     pub(crate) fn copy_shown(&mut self, region: Option<RegionId>) {
         let Some(BodyLeft { of: BodyOf::Answer(of), skip, left }) = self.body else {
             return;
@@ -288,8 +288,8 @@ impl Link {
         self.later.gone(self.later.len());
     }
 
-    /// Stages answers and requests, as many as go at once. With `defer`, nobody is told that requests
-    /// were carried out, unless something else is said anyway.
+    /// Stages answers and requests, as many as are sent at once. With `defer`, acknowledgements are
+    /// staged only together with something else.
     fn stage(&mut self, defer: bool) -> Result<(), Failure> {
         while self.body.is_none() && self.staged.len() < STAGE_BYTES {
             if self.responder.has_answers() {
@@ -328,12 +328,12 @@ impl Link {
         Ok(())
     }
 
-    /// Whether an acknowledgement is due that nothing carries.
+    /// Returns whether an acknowledgement is due that no other frame carries.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
         self.is_up() && self.confirmed && self.responder.owes_acknowledgement()
     }
 
-    /// Whether there is nothing to send but an acknowledgement that can be put off.
+    /// Returns whether there is nothing to send but an acknowledgement that can be delayed.
     pub(crate) fn only_acknowledges(&self) -> bool {
         self.owes_acknowledgement()
             && !self.responder.owes_many()
@@ -342,7 +342,7 @@ impl Link {
             && !self.wants_write()
     }
 
-    /// Sends all that may go, as far as the socket has room.
+    /// Sends staged bytes and payloads as far as the socket has room.
     pub(crate) fn flush(&mut self, defer: bool, desk: &mut Desk) -> Result<(), Failure> {
         loop {
             let goes = self.confirmed && self.is_up();
@@ -380,14 +380,14 @@ impl Link {
                 self.gone(sent);
             }
             if !room {
-                // What is protected waits in its stream, which asks for room itself.
+                // Protected bytes are buffered in the TLS stream, which requests writability itself.
                 self.full = connection_is_plain(&self.connection);
                 return Ok(());
             }
         }
     }
 
-    /// So many bytes have gone.
+    /// Accounts for sent bytes.
     fn gone(&mut self, sent: usize) {
         let of_staged = sent.min(self.staged.len());
         self.staged.gone(of_staged);
@@ -406,8 +406,8 @@ impl Link {
         }
     }
 
-    /// Whoever connected, once its last protected frame has gone: plain text follows, as of now when it
-    /// is true.
+    /// Switches a dialled link to plain text once its last protected frame was sent. Returns whether it
+    /// is plain as of now.
     fn confirm(&mut self) -> Result<bool, Failure> {
         let due = self.is_up() && !self.confirmed && self.host.is_none();
         let Some(connection) = self.connection.as_mut().filter(|_| due) else {
@@ -423,7 +423,7 @@ impl Link {
         Ok(true)
     }
 
-    /// How data goes on this link.
+    /// Returns how data on this link is protected.
     fn protect(&self) -> Protect {
         match &self.connection {
             Some(Connection::Stream(stream)) => stream.protect(),
@@ -431,14 +431,14 @@ impl Link {
         }
     }
 
-    /// This program accepts: the peer is told, and the link is up.
+    /// Accepts the peer: replies, and the link is up.
     pub(crate) fn accept(&mut self, reply: &[u8]) {
         self.say(Kind::Accepted, 0, reply);
         self.phase = Phase::Up;
         self.confirmed = self.protect() != Protect::Handshake;
     }
 
-    /// Turns marks into times, and judges them.
+    /// Turns the flags into times, and checks them.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -460,7 +460,7 @@ impl Link {
         let impatient = silent >= options.lease / 5;
         if impatient || clock.impatient {
             clock.impatient = impatient;
-            // Silence may be a tick longer than it seems here.
+            // The measured silence may be a tick too short.
             let ahead = options.tick() + (options.lease / 2).min(STEP_MAX);
             let most = if impatient { silent + ahead } else { options.lease * 2 };
             if let Some(connection) = &self.connection {
@@ -479,23 +479,24 @@ impl Link {
             return Err(Failure::NoProgress);
         }
         let quiet = now.saturating_duration_since(clock.spoken_at);
-        // However little a peer bears, it is not spoken to without end.
+        // A lower limit of the peer's lease bounds the rate of keepalives.
         let peer = Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN);
         Ok(if quiet >= options.lease.min(peer) / 6 { Verdict::Speak } else { Verdict::Fine })
     }
 
-    /// How often it needs a tick: often enough for a peer that bears less silence than this side does.
+    /// Returns the interval of ticks that the link needs: short enough for a peer with a shorter lease
+    /// than this side's.
     pub(crate) fn tick_every(&self, options: &TcpOptions) -> Duration {
         match self.phase {
-            // The lease of the peer comes with its greeting.
+            // The peer's lease is not known before its greeting.
             Phase::Calling(_) | Phase::Asked(_) => options.tick().min(LEASE_MIN),
-            // The kernel's patience with a silent peer is moved ahead in small steps.
+            // TCP_USER_TIMEOUT is moved ahead in small steps.
             _ if self.clock.impatient => options.tick() / 4,
             _ => tick_of(Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN)),
         }
     }
 
-    /// A frame that is about the link.
+    /// Handles a control frame.
     pub(crate) fn control(
         &mut self,
         short: Short,

@@ -1,4 +1,4 @@
-//! What a TCP fabric can be told, and what it can do.
+//! Options and capabilities of a TCP fabric.
 
 use crate::wire::{OUTSTANDING_MAX, SEND_MAX, TRANSFER_MAX};
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
@@ -6,24 +6,26 @@ use farside_bootstrap::{Endpoint, Protect, Security};
 use farside_fabric::{Arena, PendingLimits};
 use std::time::Duration;
 
-/// How a TCP fabric shall be. All hosts of a cluster need the same `security`.
+/// Options of a [`TcpFabric`](crate::TcpFabric). All hosts of a cluster need the same `security`.
 #[derive(Clone, Debug)]
 pub struct TcpOptions {
-    /// Where it listens; port 0 lets the system choose. `None` for a fabric that only connects.
+    /// The endpoint at which it listens; port 0 lets the system choose. `None` for a fabric that only
+    /// connects.
     pub listen: Option<Endpoint>,
-    /// What peers call, where that is not where it listens: behind a translation of addresses, or when
-    /// it listens at all addresses of a host.
+    /// The endpoint that peers dial, if it differs from `listen`: behind address translation, or if the
+    /// fabric listens at all addresses of a host.
     pub advertise: Option<Endpoint>,
-    /// Where other fabrics listen: searched, in this order, for a name without a host.
+    /// Endpoints of other fabrics: searched, in this order, for a name without a host.
     pub hosts: Vec<Endpoint>,
-    /// Who is trusted and what is protected.
+    /// Which peers are trusted and what is encrypted.
     pub security: Security,
-    /// After hearing nothing of a peer for so long its links are lost (`Unreachable`). Each side sends a
-    /// keepalive after a sixth of the shorter lease of both without traffic, looking every twelfth. An
-    /// outage of up to a third of a lease is survived; the nearer one comes to a whole, the less.
+    /// How long a peer may be silent before its links are lost (`Unreachable`). Each side sends a
+    /// keepalive after a sixth of the shorter lease of both without traffic, with timers checked every
+    /// twelfth. An outage of up to a third of a lease is survived; the closer it comes to a whole
+    /// lease, the less likely.
     pub lease: Duration,
-    /// How long the engine looks for more before it sleeps. On cores of its own some tens of
-    /// microseconds save wake-ups; on shared ones they are taken from others.
+    /// How long the engine polls for more before it sleeps. On dedicated cores some tens of
+    /// microseconds save wake-ups; on shared cores they take time from other threads.
     pub spin: Duration,
     /// How long a connection attempt may take at each host, all handshakes included.
     pub connect_timeout: Duration,
@@ -31,24 +33,25 @@ pub struct TcpOptions {
     pub request_timeout: Duration,
     /// Which of the kernel's congestion controls its connections use.
     pub congestion: Congestion,
-    /// What peers may take of this host.
+    /// Limits on what peers may use of this host.
     pub limits: TcpLimits,
 }
 
-/// Which of the kernel's congestion controls a connection uses. `Port::path` says what became of it.
+/// Which of the kernel's congestion controls a connection uses. `Port::path` reports the one in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Congestion {
     /// The system's, unless that paces by timers (BBR) and another one is permitted: then `cubic`, or
-    /// else `reno`. A timer for every segment may cost more than all else does between hosts that are
-    /// near each other, above all in virtual machines.
+    /// else `reno`. A timer for every segment may cost more than everything else between hosts near
+    /// each other, above all in virtual machines.
     #[default]
     Unpaced,
-    /// The system's: for long ways that lose packets, for which BBR was made.
+    /// The system's: for long paths that lose packets, for which BBR was made.
     System,
 }
 
 impl Congestion {
-    /// Whether a connection keeps the system's control of this name, as far as another is permitted.
+    /// Returns whether a connection keeps the system's congestion control of this name, if another is
+    /// permitted.
     ///
     /// ```
     /// use farside_fabric_tcp::Congestion;
@@ -61,12 +64,12 @@ impl Congestion {
     }
 }
 
-/// What peers may take of a host.
+/// Limits on what peers may use of a host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpLimits {
     /// Connections that have not yet named a port.
     pub handshakes_max: usize,
-    /// Of those, from one address.
+    /// The same from one address.
     pub handshakes_per_host_max: usize,
     /// Links that one address may have to one port: requests and accepted ones together.
     pub links_per_host_max: usize,
@@ -75,7 +78,7 @@ pub struct TcpLimits {
 }
 
 impl TcpLimits {
-    /// What is used unless told otherwise.
+    /// The defaults.
     pub const DEFAULT: Self = Self {
         handshakes_max: PendingLimits::DEFAULT.pending_max,
         handshakes_per_host_max: PendingLimits::DEFAULT.per_peer_max,
@@ -85,7 +88,7 @@ impl TcpLimits {
 }
 
 impl TcpLimits {
-    /// Of connections that have not yet named a port.
+    /// Returns the limits of connections that have not named a port yet.
     pub(crate) const fn pending(&self) -> PendingLimits {
         let (pending_max, per_peer_max) = (self.handshakes_max, self.handshakes_per_host_max);
         PendingLimits { pending_max, per_peer_max }
@@ -116,17 +119,17 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// How often the engine looks at the time of all links.
+    /// Returns the interval of the engine's timers.
     pub(crate) fn tick(&self) -> Duration {
         tick_of(self.lease)
     }
 
-    /// The lease as peers are told.
+    /// Returns the lease as sent to peers.
     pub(crate) fn lease_ms(&self) -> u32 {
         u32::try_from(self.lease.as_millis()).unwrap_or(u32::MAX)
     }
 
-    /// The name of the first option that is out of its range.
+    /// Returns the name of the first option that is out of its range.
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         let minute = Duration::from_secs(60);
         let table = [
@@ -142,7 +145,7 @@ impl TcpOptions {
     }
 }
 
-/// How often links of such a lease are looked at.
+/// Returns the interval of timers for links with this lease.
 pub(crate) fn tick_of(lease: Duration) -> Duration {
     (lease / 12).min(Duration::from_millis(100))
 }
@@ -156,9 +159,9 @@ pub(crate) const LINKS_MAX: u32 = 4096;
 /// Most slices of a list.
 pub(crate) const SLICES_MAX: u32 = 16;
 
-/// What every TCP fabric can do. Bytes of a WRITE are put down by the target's engine, in whole words
-/// and rising order where the processor shows stores in theirs. Memory at an adapter is modelled as a
-/// kind of region with a budget of its own.
+/// Returns the capabilities of every TCP fabric. Bytes of a WRITE are stored by the target's engine, in
+/// whole words, and in rising order if the processor shows stores in order. Device memory is modelled
+/// as a kind of region with a budget of its own.
 pub(crate) fn capabilities(security: &Security) -> Capabilities {
     Capabilities {
         write: true,

@@ -1,4 +1,4 @@
-//! A port: what its program calls. The core behind its lock is shared with the engine.
+//! A port: the interface of its program. The core behind its lock is shared with the engine.
 
 use crate::call::Call;
 use crate::connection::Connection;
@@ -20,35 +20,35 @@ use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-/// Polls in vain, in a row, after which a thread takes the port over from the engine.
+/// Empty polls in a row after which a polling thread claims the port from the engine.
 const CLAIM_AFTER_VAIN: u32 = 8;
-/// The same for polls of any kind since the thread slept: one that always finds something, because the
-/// engine has brought it, fights with the engine for the lock and, on few cores, for a processor.
+/// The same for polls of any kind since the thread slept: a thread whose polls always find what the
+/// engine received contends with the engine for the lock and, on few cores, for a processor.
 const CLAIM_AFTER: u32 = 32;
-/// So many bytes take about as long as a call without any, and count as one.
+/// Bytes that take about as long as a call without any, and count as one.
 const BYTES_OF_A_CALL: u64 = 16 << 10;
 
-/// How many calls bytes that were moved count as.
+/// Returns how many calls this many bytes count as.
 fn calls_of(bytes_moved: u64) -> u32 {
     u32::try_from(bytes_moved / BYTES_OF_A_CALL).unwrap_or(u32::MAX)
 }
 
-/// Counts calls of the program. The engine, which sets such a counter back, may be overlooked for once:
-/// then it believes the thread that calls for a while longer.
+/// Counts calls of the program. A concurrent reset by the engine may be overwritten once: then the
+/// engine treats the thread as active for a while longer.
 fn count(counter: &AtomicU32, calls: u32) {
     counter.store(counter.load(Ordering::Relaxed).saturating_add(calls), Ordering::Relaxed);
 }
 
-/// What a port and the engine share.
+/// The state that a port and the engine share.
 pub(crate) struct PortShared {
     core: Mutex<Core>,
     /// All sockets of the port.
     pub(crate) epoll: Arc<OwnedFd>,
     waiter: Arc<ThreadWaiter>,
     pub(crate) number: u64,
-    /// A thread polls so often that the engine need not look. Changes under the core's lock.
+    /// A thread polls so often that the engine does not serve the port. Changes under the core's lock.
     pub(crate) claimed: AtomicBool,
-    /// Polls since the engine looked last, and lists that were posted.
+    /// Polls since the engine's last check, and posted lists.
     pub(crate) polls: AtomicU32,
     pub(crate) posts: AtomicU32,
     /// Threads that wait for the lock.
@@ -98,15 +98,15 @@ impl PortShared {
         })
     }
 
-    /// Looks so many times at the link that alone has brought anything for a while, until something
-    /// has come or anybody wants the port: one call of the kernel fewer than asking first. Then
-    /// whether another look must follow; `None` when nothing has come.
+    /// Polls the warm link up to `looks` times, until something arrives or another thread wants the
+    /// port: one system call fewer than asking the epoll first. Returns whether another poll must
+    /// follow; `None` if nothing arrived.
     pub(crate) fn look(&self, looks: u32) -> Option<bool> {
         let wanted = || self.wanted.load(Ordering::Relaxed) > 0;
         let mut core = if wanted() { None } else { self.try_lock() }?;
         let mut came = None;
         for _ in 0..looks {
-            // Under the lock nobody takes the port over.
+            // Claims change only under the lock.
             let free = !self.claimed.load(Ordering::Relaxed);
             came = if free { core.look_at_warm() } else { None };
             if came != Some(false) || wanted() {
@@ -118,9 +118,8 @@ impl PortShared {
         more
     }
 
-    /// Serves what sockets of the port have, if there is something, which is asked without the lock:
-    /// whoever looks again and again with it in hand keeps the program out. True when another look must
-    /// follow.
+    /// Serves ready sockets of the port. Readiness is checked without the lock, since a thread that
+    /// checks repeatedly under it would keep the program out. Returns whether another poll must follow.
     pub(crate) fn serve_found(&self) -> Option<bool> {
         let mut events = Found::new();
         let found = events.look(&self.epoll);
@@ -132,12 +131,12 @@ impl PortShared {
         })
     }
 
-    /// Whether somebody is at it just now.
+    /// Returns whether another thread holds the lock.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
     }
 
-    /// Does something with the core; whoever sleeps is woken after the lock is free again.
+    /// Calls `act` on the core; a sleeping thread is woken after the lock is released.
     pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
         let mut core = self.lock();
         let value = act(&mut core);
@@ -160,7 +159,7 @@ pub(crate) struct TcpPort {
     /// Keeps the engine alive.
     fabric: Arc<Handle>,
     name: Option<String>,
-    /// Polls in vain, in a row.
+    /// Empty polls in a row.
     vain: u32,
     /// Polls since the thread slept or took the port over.
     polls: u32,
@@ -173,7 +172,7 @@ impl TcpPort {
         Ok(Self { shared, fabric, name, vain: 0, polls: 0 })
     }
 
-    /// Takes the port over from the engine: every further wake-up of it would be in vain.
+    /// Claims the port from the engine, whose further wake-ups would find nothing to do.
     fn claim(&mut self) {
         (self.vain, self.polls) = (0, 0);
         let inner = &self.fabric.inner;
@@ -193,7 +192,7 @@ impl Drop for TcpPort {
 }
 
 impl Core {
-    /// Takes one request.
+    /// Accepts one request.
     fn take(&mut self, work: &Work<'_>, inner: &Inner) -> Result<(), Stop> {
         let parts = Parts::of(&work.operation);
         let slot = self.slots.get_mut(work.link.0 as usize).ok_or(Stop::Invalid("link"))?;
@@ -236,7 +235,7 @@ impl Core {
         let mut accepted = 0;
         let mut last = None;
         for work in list {
-            // A list mostly has one link; another one's requests go out when the list turns to it.
+            // Most lists are for one link; requests of another are flushed when the list changes to it.
             if let Some(before) = last.replace(work.link)
                 && before != work.link
             {
@@ -244,7 +243,7 @@ impl Core {
             }
             let mut taken = self.take(work, inner);
             if taken == Err(Stop::QueueFull) {
-                // What has come in the meantime may have made room.
+                // Answers received meanwhile may make room.
                 self.serve(work.link, false);
                 taken = self.take(work, inner);
             }
@@ -266,7 +265,7 @@ impl Core {
         if bytes.len() > HELLO_BYTES_MAX { Err(FabricError::Limit("hello")) } else { Ok(()) }
     }
 
-    /// Whether the program may answer a peer's request for this link.
+    /// Returns the link if the program may answer the peer's request for it.
     fn requested(&mut self, id: LinkId) -> Result<&mut Link, FabricError> {
         let unknown = FabricError::Unknown("link");
         let slot = self.slots.get_mut(id.0 as usize).ok_or(FabricError::Unknown("link"))?;
@@ -491,7 +490,7 @@ impl Port for TcpPort {
                     };
                     let by = open.connection.as_ref().and_then(Connection::congestion);
                     format!(
-                        "tcp ({}) {here} -> {there}, {}, one-sided by engine thread or whoever polls",
+                        "tcp ({}) {here} -> {there}, {}, one-sided by engine thread or polling thread",
                         by.as_deref().unwrap_or("unknown congestion control"),
                         security.describe()
                     )

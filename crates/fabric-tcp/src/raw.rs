@@ -1,15 +1,15 @@
-//! Sockets straight to and from memory that peers may change.
+//! Sends from and receives into memory that peers may change, without a copy in between.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the kernel, for [`send`] | read the places of the pieces | during the call |
-//! | the kernel, for [`receive`] | write the places | during the call |
-//! | everybody else with the arena | read and write the same bytes | always |
+//! | the kernel, for [`send`] | read the bytes of the pieces | during the call |
+//! | the kernel, for [`receive`] | write the bytes of the pieces | during the call |
+//! | every other holder of the arena | read and write the same bytes | always |
 //!
-//! No slice is made of arena memory: its address goes from the arena to the kernel, whose copy is no
-//! access of this program. Bytes may be torn as by any race; only what may be torn goes this way: bytes
-//! that their owner keeps unchanged, and bytes whose order nothing is said of, such as those of regions
-//! with `Access::RELAXED_ORDERING`.
+//! No slice is made of arena memory: its address is passed from the arena to the kernel, whose copy is
+//! no access of this program. Bytes may be torn as by any race. Only bytes that may be torn are passed:
+//! those that their owner keeps unchanged, and those whose order is not promised, such as those of
+//! regions with `Access::RELAXED_ORDERING`.
 
 use farside_fabric::{Arena, OutOfBounds};
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -19,7 +19,7 @@ use std::marker::PhantomData;
 /// Most pieces of one call.
 pub(crate) const PIECES_MAX: usize = 64;
 
-/// A place that bytes are sent from.
+/// Memory that bytes are sent from.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a>(libc::iovec, PhantomData<&'a [u8]>);
@@ -35,7 +35,7 @@ impl<'a> Piece<'a> {
         Self(libc::iovec { iov_base, iov_len: bytes.len() }, PhantomData)
     }
 
-    /// Bytes of an arena.
+    /// Returns the bytes of an arena.
     pub(crate) fn arena(arena: &'a Arena, offset: u64, bytes: usize) -> Result<Self, OutOfBounds> {
         let iov_base = arena.at(offset, bytes)?.cast();
         Ok(Self(libc::iovec { iov_base, iov_len: bytes }, PhantomData))
@@ -46,8 +46,8 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// Sends as much of the pieces, one after the other, as the socket takes. With `more`, which follows at
-/// once, the end of them may wait for it, so that no segment goes half empty.
+/// Sends as much of the pieces, in order, as the socket takes. With `more`, which follows at once,
+/// their end may wait for it, so that no segment is sent half empty.
 pub(crate) fn send(socket: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> io::Result<usize> {
     // SAFETY: a message header of zeros is valid: no name, no pieces, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -62,8 +62,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> 
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives into `bytes` at `offset` of an arena, and what is there beyond into `rest`; how many in
-/// all, zero at the end of the stream.
+/// Receives into `bytes` at `offset` of an arena, and what follows into `rest`. Returns how many in
+/// all; zero at the end of the stream.
 pub(crate) fn receive(
     socket: BorrowedFd<'_>,
     (arena, offset, bytes): (&Arena, u64, usize),
@@ -78,8 +78,8 @@ pub(crate) fn receive(
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = places.as_mut_ptr();
     message.msg_iovlen = places.len() as _;
-    // SAFETY: the header points at two places: arena memory within its bounds, which the borrow keeps
-    // mapped and everybody accesses as racy memory, and an exclusive slice.
+    // SAFETY: the header points at two buffers: arena memory within its bounds, which the borrow keeps
+    // mapped and which is accessed as racy memory everywhere, and an exclusive slice.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }

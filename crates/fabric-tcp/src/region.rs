@@ -1,15 +1,15 @@
-//! Regions: one registry for the fabric, and a table for each port, so that no request locks what
-//! other ports use.
+//! Regions: one registry for the fabric, and a table for each port, so that no request takes a lock
+//! that other ports use.
 
 use farside_base::{Access, Capabilities, RegionId, RegionKind, RegionToken, RemoteKey};
 use farside_fabric::{Arena, FabricError, Region, RegionSpec};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Bits of a number that say which place of the table; the rest tells its tenants apart.
+/// Bits of a region's number that are its table index; the rest counts the uses of that entry.
 const PLACE_BITS: u32 = 20;
 const PLACES_MAX: usize = 1 << PLACE_BITS;
 
-/// A region as its owner knows it: what a request is judged by.
+/// A region as its owner recorded it, against which each request is checked.
 #[derive(Clone)]
 pub(crate) struct Registered {
     pub(crate) id: RegionId,
@@ -22,7 +22,7 @@ fn place(id: RegionId) -> usize {
     id.0 as usize % PLACES_MAX
 }
 
-/// What a port looks regions up in.
+/// A port's table of regions.
 #[derive(Clone, Default)]
 pub(crate) struct Regions(Vec<Option<Registered>>);
 
@@ -50,15 +50,15 @@ impl Regions {
 /// All regions of a fabric.
 #[derive(Default)]
 pub(crate) struct RegionRegistry {
-    /// What ports start from.
+    /// The table that new ports copy.
     pub(crate) regions: Regions,
-    /// The tenants of each place so far, and the kind of the present one.
+    /// The uses of each entry so far, and the kind of its current region.
     places: Vec<(u32, Option<(RegionKind, u64)>)>,
     free: Vec<usize>,
 }
 
 impl RegionRegistry {
-    /// Memory for such a region, with a number and a key.
+    /// Allocates memory for a region, with a number and a key.
     pub(crate) fn register(
         &mut self,
         has: &Capabilities,
@@ -70,7 +70,7 @@ impl RegionRegistry {
         self.add(spec.memory()?, spec.access, spec.kind)
     }
 
-    /// A number and a key for memory that is there.
+    /// Assigns a number and a key to existing memory.
     pub(crate) fn add(
         &mut self,
         arena: Arena,

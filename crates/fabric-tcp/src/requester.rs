@@ -1,5 +1,5 @@
-//! What this side asks of the peer on one link: posted, sent, answered, in this order. A request is
-//! kept until it is answered, so that it can be said again to a receiver that was not ready.
+//! The requester of one link: requests are posted, sent and answered in order. A request is kept until
+//! it is answered, so that it can be repeated after receiver-not-ready.
 
 use crate::desk::Desk;
 use crate::options::INLINE_MAX;
@@ -12,7 +12,7 @@ use farside_base::{
 use farside_fabric::{Arena, Parts, Stop};
 use std::collections::{VecDeque, vec_deque};
 
-/// Requests under way from which on further ones may wait for company.
+/// Requests in flight from which on further ones may be held back to be sent together.
 const CROWD: usize = 16;
 
 /// Local bytes of a request.
@@ -28,7 +28,7 @@ struct Pending {
     kind: CompletionKind,
     signalled: bool,
     fence: bool,
-    /// But for its sequence and what is acknowledged.
+    /// Without its sequence and acknowledgement.
     header: Request,
     /// Its first segment, counted over the life of the link, and how many it has.
     segments: (u64, u32),
@@ -52,9 +52,9 @@ pub(crate) struct Requester {
     segments_before: u64,
     inline: Staged,
     inline_before: u64,
-    /// Bytes of the first request's answer that have come.
+    /// Received bytes of the first request's answer.
     landed: u64,
-    /// The receiver is not ready: nothing is sent until it says so.
+    /// The receiver is not ready: nothing is sent until `Ready` arrives.
     pub(crate) waits: bool,
     /// Set by every answer; for the deadline.
     pub(crate) progress: bool,
@@ -69,22 +69,22 @@ pub(crate) struct Outgoing {
     inline: (u64, u32),
 }
 
-/// Where bytes of an answer go.
+/// The destination of an answer's bytes.
 pub(crate) type Landing<'a> = (&'a Arena, u64, usize);
 
 impl Requester {
-    /// Whether many requests are under way, and few wait to be sent.
+    /// Returns whether many requests are in flight and few wait to be sent.
     pub(crate) fn is_crowded(&self) -> bool {
         let waiting = self.requests.len() - self.staged;
         self.staged >= CROWD && waiting < 2 * CROWD && !self.waits
     }
 
-    /// Whether the peer has something to answer.
+    /// Returns whether the peer has something to answer.
     pub(crate) fn awaits_answer(&self) -> bool {
         self.staged > 0 && !self.waits
     }
 
-    /// Takes a request whose `parts` were checked against the capabilities.
+    /// Queues a request whose `parts` were checked against the capabilities.
     pub(crate) fn post(
         &mut self,
         work: &Work<'_>,
@@ -124,18 +124,18 @@ impl Requester {
         Ok(())
     }
 
-    /// The request that goes next, if it may go now.
+    /// Returns the next request to send, if it may be sent now.
     fn waiting(&self) -> Option<&Pending> {
         let next = self.requests.get(self.staged).filter(|_| !self.waits)?;
         (!next.fence || self.reads_staged == 0).then_some(next)
     }
 
-    /// Whether a request may go now.
+    /// Returns whether a request may be sent now.
     pub(crate) fn has_next(&self) -> bool {
         self.waiting().is_some()
     }
 
-    /// The next request, if it may go now.
+    /// Takes the next request to send, if it may be sent now.
     pub(crate) fn next(&mut self) -> Option<Outgoing> {
         let next = self.waiting()?;
         let sequence = self.first.wrapping_add(self.staged as u32);
@@ -177,14 +177,14 @@ impl Requester {
         self.segments.range(from..)
     }
 
-    /// Whether `sequence` is one of a staged request whose body, of which `unsent` says whether it is
-    /// the last one's, has gone.
+    /// Returns whether `sequence` is that of a staged request whose body was sent; `unsent` says that
+    /// the last one's was not.
     fn is_staged(&self, sequence: u32, unsent: bool) -> bool {
         let index = sequence.wrapping_sub(self.first) as usize;
         index < self.staged - usize::from(unsent && self.staged > 0)
     }
 
-    /// Everything up to `sequence` was carried out. False when that cannot be.
+    /// Completes everything up to `sequence`. Returns false if that is impossible.
     pub(crate) fn acknowledged(
         &mut self,
         link: LinkId,
@@ -194,7 +194,7 @@ impl Requester {
     ) -> bool {
         let count = sequence.wrapping_sub(self.first).wrapping_add(1);
         if count == 0 || count > OUTSTANDING_MAX {
-            // An acknowledgement of what was acknowledged before says nothing new.
+            // A repeated acknowledgement has no effect.
             return count == 0 || self.first.wrapping_sub(sequence) <= OUTSTANDING_MAX;
         }
         if !self.is_staged(sequence, unsent) {
@@ -209,7 +209,7 @@ impl Requester {
         true
     }
 
-    /// Ends the oldest request, as a success unless told otherwise.
+    /// Completes the oldest request, with success unless `status` is given.
     fn finish_first(&mut self, link: LinkId, status: Option<CompletionStatus>, desk: &mut Desk) {
         let Some(first) = self.requests.pop_front() else {
             return;
@@ -236,7 +236,8 @@ impl Requester {
         }
     }
 
-    /// Whether `bytes` more may come in answer to the READ `sequence`, the last of them with `last`.
+    /// Returns whether `bytes` more are a valid answer to the READ `sequence`, the last of them with
+    /// `last`.
     pub(crate) fn expects_bytes(&self, sequence: u32, bytes: u32, last: bool) -> bool {
         let Some(first) = self.requests.front() else {
             return false;
@@ -251,7 +252,7 @@ impl Requester {
         staged && first.header.kind == Kind::Read && fits
     }
 
-    /// Where the next bytes of the answer to the first READ go, at most `bytes`.
+    /// Returns the destination of the next bytes of the first READ's answer, at most `bytes`.
     pub(crate) fn landing(&self, bytes: usize) -> Option<Landing<'_>> {
         let first = self.requests.front()?;
         let mut skip = self.landed;
@@ -267,18 +268,18 @@ impl Requester {
         None
     }
 
-    /// So many bytes of the answer have landed.
+    /// Accounts for stored bytes of the answer.
     pub(crate) fn land(&mut self, bytes: usize) {
         self.landed += bytes as u64;
         self.progress = true;
     }
 
-    /// The first READ is answered.
+    /// Completes the first READ.
     pub(crate) fn read_done(&mut self, link: LinkId, desk: &mut Desk) {
         self.finish_first(link, None, desk);
     }
 
-    /// The answer to an atomic. False when nobody asked.
+    /// Takes the answer to an atomic. Returns false if none was requested.
     pub(crate) fn word(
         &mut self,
         link: LinkId,
@@ -299,8 +300,8 @@ impl Requester {
         true
     }
 
-    /// The receiver is not ready for `sequence`: that one and all behind it are to be said again. False
-    /// when that cannot be.
+    /// Handles `NotReady`: request `sequence` and all after it are repeated. Returns false if that is
+    /// impossible.
     pub(crate) fn not_ready(&mut self, sequence: u32, unsent: bool) -> bool {
         if sequence != self.first || (self.staged == 0 && !unsent) {
             return false;
@@ -312,7 +313,7 @@ impl Requester {
         true
     }
 
-    /// Everything ends: the first request with `status`, all behind it flushed.
+    /// Fails all requests: the first with `status`, the others flushed.
     pub(crate) fn fail(
         &mut self,
         link: LinkId,
@@ -326,7 +327,7 @@ impl Requester {
         status
     }
 
-    /// Whether request `sequence` is the one that can be refused now.
+    /// Returns whether request `sequence` is the one that can be refused now.
     pub(crate) fn is_first(&self, sequence: u32) -> bool {
         sequence == self.first && self.staged > 0
     }
@@ -341,7 +342,7 @@ fn segment(slice: &LocalSlice, desk: &Desk) -> Result<Segment, Stop> {
     Ok(Segment { arena, offset: slice.offset, bytes: slice.bytes })
 }
 
-/// The header of a request, but for what changes with each time that it is said.
+/// Returns the header of a request, without the fields that change with each repetition.
 fn header(work: &Work<'_>, parts: &Parts<'_>, token: Option<RegionToken>) -> Request {
     let (region, key) = token.map_or((0, 0), |token| (token.region.0, token.key.0));
     let kind = match parts.kind {

@@ -1,9 +1,9 @@
-//! What the peer asks of this side on one link: carried out in the order of its sequence, by whoever
-//! holds the port's lock; the program takes no part.
+//! The responder of one link: executes the peer's requests in the order of their sequence numbers, in
+//! the thread that holds the port's lock. The target's program takes no part.
 //!
-//! A request that meets no receive is not carried out: the peer is told so, and everything that it
-//! says afterwards is dropped until it says that request again. The same holds while answers to READs
-//! wait for room and a later request would change what they have to show.
+//! A request that finds no receive is not executed: it is answered `NotReady`, and everything after it
+//! is dropped until the peer repeats it. The same holds while READ answers wait for room and a later
+//! request would change the memory that they read.
 
 use crate::desk::{Desk, Posted};
 use crate::region::Registered;
@@ -15,27 +15,27 @@ use farside_fabric::Arena;
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
-/// Unacknowledged requests that nobody waits for, until they are acknowledged all the same.
+/// Unacknowledged requests without a waiting thread after which an acknowledgement is sent anyway.
 const QUIET_MAX: u32 = 64;
-/// Requests of which the peer is told at once, even if the program is about to answer: whoever sends so
-/// many in a row waits for room rather than for an answer.
+/// Requests that are acknowledged at once, even if the program is about to answer: a peer that sends
+/// this many in a row waits for room rather than for an answer.
 const MANY: u32 = 4;
-/// Bytes of answers to READs that are copied at once so that a later request need not wait.
+/// Bytes of READ answers that are copied at once so that a later request need not wait.
 const SNAPSHOT_MAX: u64 = 1 << 20;
 
 /// Bytes of an answer that are copied, and sent, at once: few enough for a cache.
 const CHUNK_BYTES: u32 = 64 << 10;
 const _: () = assert!(CHUNK_BYTES <= wire::CHUNK_MAX);
-/// Fewer bytes than that are copied, so that many answers go by one call.
+/// Fewer bytes than this are copied, so that one call sends many answers.
 const STRAIGHT_MIN: u32 = 16 << 10;
 
-/// Something to be said, in this order.
+/// An answer to be sent, in this order.
 enum Answer {
     Bytes {
         sequence: u32,
         region: RegionId,
         arena: Arena,
-        /// The region gives up order and whole words.
+        /// The region has relaxed ordering: neither order nor whole words are promised.
         relaxed: bool,
         offset: u64,
         left: u32,
@@ -57,7 +57,7 @@ enum Answer {
 }
 
 impl Answer {
-    /// The request that it answers, where requests before it can be acknowledged but not itself.
+    /// Returns the request that it answers, if only requests before that can be acknowledged.
     fn holds(&self) -> Option<u32> {
         match self {
             Self::Bytes { sequence, .. } | Self::Word { sequence, .. } => Some(*sequence),
@@ -70,32 +70,32 @@ impl Answer {
 pub(crate) struct Responder {
     /// The sequence of the next request.
     expected: u32,
-    /// What the peer was last told to be carried out.
+    /// The last request that was acknowledged to the peer.
     told: u32,
-    /// Somebody waits for an acknowledgement.
+    /// The peer waits for an acknowledgement.
     pub(crate) urgent: bool,
-    /// Everything is dropped until `expected` is said again.
+    /// Everything is dropped until `expected` is repeated.
     drops: bool,
     /// A request was refused: everything is dropped for good.
     refused: bool,
-    /// `Ready` is owed once answers have gone.
+    /// `Ready` is due once answers were sent.
     busy: bool,
     answers: VecDeque<Answer>,
 }
 
-/// What became of the next answer.
+/// The result of staging the next answer.
 pub(crate) enum Staging {
     /// There is none.
     Nothing,
     /// It is staged, or a part of it.
     Copied,
-    /// Its header is staged, and these bytes follow from where they are.
+    /// Its header is staged, and these bytes follow directly from memory.
     Shown(RegionId, Segment),
 }
 
-/// What becomes of the bytes behind a request's header.
+/// The treatment of the bytes after a request's header.
 pub(crate) enum Course {
-    /// It is carried out, and had none.
+    /// There were none, and the request is executed.
     Done,
     /// They are dropped.
     Drop,
@@ -103,20 +103,20 @@ pub(crate) enum Course {
     Write { region: RegionId, arena: Arena, relaxed: bool, receive: Option<Posted> },
     /// They are a message's.
     Message { posted: Posted },
-    /// The message has a receive, which is too short or lost its memory.
+    /// The message has a receive that is too short, or whose memory was deregistered.
     Unfit { posted: Posted, status: CompletionStatus },
-    /// The peer must not say this.
+    /// The request violates the protocol.
     Violation(&'static str),
 }
 
 impl Responder {
-    /// A link begins at sequence 0, so nothing was carried out.
+    /// A link begins at sequence 0, so nothing was executed.
     pub(crate) fn new() -> Self {
         Self { told: u32::MAX, ..Self::default() }
     }
 
-    /// Carries out a WRITE all bytes of which are here, unless anything is in its way or it is to be
-    /// refused, which is left to `begin`. Most short ones go this way.
+    /// Executes a WRITE whose bytes were all received. Leaves it to `begin` if it must wait or be
+    /// refused. Most short WRITEs are executed here.
     pub(crate) fn write_whole(&mut self, request: &Request, bytes: &[u8], desk: &Desk) -> bool {
         let next = request.kind == Kind::Write && request.sequence == self.expected;
         if !next || request.takes_receive() || self.refused || !self.answers.is_empty() {
@@ -126,7 +126,7 @@ impl Responder {
             return false;
         };
         self.drops = false;
-        // Whoever sees what follows also sees what came before on this link.
+        // A thread that sees what follows also sees what came before on this link.
         fence(Ordering::AcqRel);
         let written = region.arena.write(request.offset, bytes);
         debug_assert!(written.is_ok(), "bounds were checked");
@@ -134,7 +134,7 @@ impl Responder {
         true
     }
 
-    /// Judges a request, and carries it out where it has no bytes behind it.
+    /// Checks a request, and executes it if no bytes follow.
     pub(crate) fn begin(
         &mut self,
         request: &Request,
@@ -165,7 +165,7 @@ impl Responder {
             Ok(region) => region.clone(),
             Err(status) => return self.refuse(status),
         };
-        // Whoever sees what follows also sees what came before on this link.
+        // A thread that sees what follows also sees what came before on this link.
         fence(Ordering::AcqRel);
         self.one_sided(request, region, (link, queue), desk)
     }
@@ -241,7 +241,7 @@ impl Responder {
         let status = if request.bytes > posted.receive.into.bytes {
             CompletionStatus::LengthExceeded
         } else if desk.regions.find(posted.receive.into.region).is_none() {
-            // The receiver took its own memory away from under a posted receive.
+            // The receiver's program deregistered the memory of a posted receive.
             CompletionStatus::RemoteAccess
         } else {
             return Course::Message { posted };
@@ -250,7 +250,7 @@ impl Responder {
         Course::Unfit { posted, status }
     }
 
-    /// The region, if its owner's own record allows this request.
+    /// Returns the region, if its owner's record allows this request.
     fn allowed<'d>(
         &self,
         request: &Request,
@@ -280,13 +280,13 @@ impl Responder {
         Ok(region)
     }
 
-    /// A request that changes memory here, or needs no answer, is carried out.
+    /// Records an executed request that changes local memory or needs no answer.
     pub(crate) fn done(&mut self, request: &Request) {
         self.expected = self.expected.wrapping_add(1);
         self.urgent |= request.flags & wire::SIGNALLED != 0;
     }
 
-    /// A request fails; the link carries out nothing more.
+    /// Fails a request; no later request of the link is executed.
     pub(crate) fn refuse(&mut self, status: CompletionStatus) -> Course {
         self.refused = true;
         self.answers.push_back(Answer::Refused { sequence: self.expected, status });
@@ -300,14 +300,14 @@ impl Responder {
         Course::Drop
     }
 
-    /// There is a receive: the peer may go on.
+    /// Notifies the peer that a receive was posted.
     pub(crate) fn receive_came(&mut self) {
         if self.drops && !self.busy && !self.refused {
             self.answers.push_back(Answer::Ready { sequence: self.expected });
         }
     }
 
-    /// Bytes that READs before the present request have still to show.
+    /// Returns the bytes that earlier READs have still to read.
     fn unread_bytes(&self) -> u64 {
         self.answers.iter().fold(0, |sum, answer| match answer {
             Answer::Bytes { left, .. } => sum + u64::from((*left).max(1)),
@@ -315,43 +315,43 @@ impl Responder {
         })
     }
 
-    /// Whether answers are few enough to be copied at once.
+    /// Returns whether answers are short enough to be copied at once.
     pub(crate) fn snapshot(&self) -> bool {
         (1..=SNAPSHOT_MAX).contains(&self.unread_bytes())
     }
 
-    /// Requests that nobody waits for, and yet many.
+    /// Returns whether many unsignaled requests are unacknowledged.
     fn owes_much(&self) -> bool {
         self.covered().wrapping_sub(self.told) >= QUIET_MAX
     }
 
-    /// Whether something is to be said now.
+    /// Returns whether an answer is to be sent now.
     pub(crate) fn has_answers(&self) -> bool {
         !self.answers.is_empty() || (self.busy && !self.refused)
     }
 
-    /// Whether an acknowledgement must not be put off any more.
+    /// Returns whether an acknowledgement must not be delayed further.
     pub(crate) fn owes_many(&self) -> bool {
         self.covered().wrapping_sub(self.told) >= MANY
     }
 
-    /// Whether an acknowledgement is due for itself.
+    /// Returns whether an acknowledgement is due as a frame of its own.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
         self.owes_much() || (self.urgent && self.has_untold())
     }
 
-    /// Whether something was carried out that the peer was not told of.
+    /// Returns whether an executed request was not acknowledged yet.
     pub(crate) fn has_untold(&self) -> bool {
         self.covered() != self.told
     }
 
-    /// The last request that can be told to be carried out, before the answers that wait.
+    /// Returns the last request that can be acknowledged, before the pending answers.
     fn covered(&self) -> u32 {
         let holding = self.answers.iter().find_map(Answer::holds);
         holding.unwrap_or(self.expected).wrapping_sub(1)
     }
 
-    /// What to write into the next header.
+    /// Returns the acknowledgement for the next header.
     pub(crate) fn acknowledge(&mut self) -> u32 {
         self.told = self.covered();
         if self.told == self.expected.wrapping_sub(1) {
@@ -360,7 +360,7 @@ impl Responder {
         self.told
     }
 
-    /// A region has ended: READs that are not answered yet show nothing more of it.
+    /// Removes a deregistered region: pending READs return no more of it.
     pub(crate) fn end_region(&mut self, region: RegionId) {
         let at = self
             .answers
@@ -375,12 +375,12 @@ impl Responder {
         self.answers.push_back(Answer::Refused { sequence, status });
         self.refused = true;
         self.busy = false;
-        // Nothing from this request on is acknowledged, whatever was carried out.
+        // Nothing from this request on is acknowledged, whatever was executed.
         self.expected = sequence;
     }
 
-    /// Appends the next answer, or a part of it. With `straight`, long bytes of regions that give up
-    /// order are not copied.
+    /// Appends the next answer, or a part of it. With `straight`, long bytes of relaxed-ordering
+    /// regions are not copied.
     pub(crate) fn stage(&mut self, out: &mut Staged, straight: bool) -> Staging {
         let short = |kind, code, bytes, sequence, value| Short {
             kind,

@@ -1,6 +1,6 @@
-//! Bytes that wait to be sent.
+//! A buffer of bytes to be sent.
 
-/// A queue of bytes that keeps its room, so that nothing is allocated or cleared after warm-up.
+/// A queue of bytes that keeps its memory, so that nothing is allocated or cleared after warm-up.
 #[derive(Default)]
 pub(crate) struct Staged {
     bytes: Vec<u8>,
@@ -8,11 +8,11 @@ pub(crate) struct Staged {
     end: usize,
 }
 
-/// Room that is kept while nothing waits.
+/// Capacity that is kept while the queue is empty.
 const KEPT_MAX: usize = 256 << 10;
 
 impl Staged {
-    /// What waits, oldest first.
+    /// Returns the queued bytes, oldest first.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -25,7 +25,7 @@ impl Staged {
         self.len() == 0
     }
 
-    /// Room for `count` further bytes, all of which the caller fills.
+    /// Returns room for `count` further bytes, all of which the caller fills.
     #[inline]
     pub(crate) fn room(&mut self, count: usize) -> &mut [u8] {
         if self.bytes.len() - self.end < count {
@@ -53,7 +53,7 @@ impl Staged {
         self.room(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// So many bytes have gone.
+    /// Removes sent bytes.
     pub(crate) fn gone(&mut self, count: usize) {
         self.start += count;
         if self.start == self.end {

@@ -1,6 +1,11 @@
-//! What travels: frames with fixed little-endian headers, and bytes behind them.
+//! The frame format: fixed little-endian headers, followed by payload.
 //!
 //! ```text
+//! opening (16 B) | TLS 1.3 handshake, if protected |
+//!     <- Greeting(challenge, incarnation)   Hello(challenge, name, hello) ->
+//!     <- Accepted | Declined | Nobody       Confirm ->   (handshake alone: plain text from here on)
+//! then, in both directions at once, frames:
+//!
 //! requests (48 bytes)                       answers and control (24 bytes)
 //!  0  kind        1  flags                   0  kind        1  code
 //!  2  zero                                   2  zero
@@ -11,10 +16,10 @@
 //! 32  offset
 //! 40  value
 //! ```
-//! Greetings and hellos say in place of the sequence how many milliseconds of silence their sender
-//! bears. An atomic has four operands of 8 bytes behind its header. `acknowledged` in every frame is the last
-//! request of the other direction that was carried out, so that most acknowledgements cost nothing.
-//! Sequences are of 32 bits: at most [`OUTSTANDING_MAX`] are under way, so they are never ambiguous.
+//! The header of an atomic is followed by four operands of 8 bytes. `acknowledged` is the last executed
+//! request of the other direction, in every frame, so that most acknowledgements cost nothing. Sequence
+//! numbers have 32 bits; at most [`OUTSTANDING_MAX`] requests are outstanding, so they are never
+//! ambiguous. In greetings and hellos the sequence is the sender's lease in milliseconds.
 
 use crate::staged::Staged;
 use farside_base::{CompletionStatus, FlushScope, Operation};
@@ -28,18 +33,18 @@ pub(crate) const ATOMIC: usize = REQUEST + 32;
 pub(crate) const SHORT: usize = 24;
 /// The longest header.
 pub(crate) const HEADER_MAX: usize = ATOMIC;
-/// Most bytes behind a control frame: a hello with the name that it is for.
+/// Most bytes after a control header: a hello with the name of its port.
 pub(crate) const CONTROL_MAX: u32 = 20 << 10;
 const _: () = assert!(HELLO_BYTES_MAX + 4096 <= 20 << 10, "a hello fits, with its name");
 /// Most bytes of an answer to a READ in one frame; longer ones take several.
 pub(crate) const CHUNK_MAX: u32 = 256 << 10;
-/// Most requests of a direction that are under way.
+/// Most outstanding requests of a direction.
 pub(crate) const OUTSTANDING_MAX: u32 = 1024;
 /// Most bytes of a WRITE or READ.
 pub(crate) const TRANSFER_MAX: u32 = 1 << 30;
 /// Most bytes of a SEND.
 pub(crate) const SEND_MAX: u32 = 1 << 20;
-/// Of what is here; greetings carry it.
+/// The protocol version, carried by greetings.
 pub(crate) const VERSION: u8 = 1;
 
 /// Which frame.
@@ -51,39 +56,39 @@ pub(crate) enum Kind {
     AtomicWrite,
     Flush,
     Send,
-    /// Everything up to `acknowledged` was carried out.
+    /// Everything up to `acknowledged` was executed.
     Acknowledge,
-    /// A part of the bytes that READ `sequence` asked for.
+    /// A part of the bytes that READ `sequence` requested.
     Bytes,
-    /// The value before, for atomic `sequence`.
+    /// The previous value, for atomic `sequence`.
     Word,
-    /// Request `sequence` failed, and nothing behind it is carried out; the code says why.
+    /// Request `sequence` failed, and nothing after it is executed; the code says why.
     Refused,
-    /// Request `sequence` and all behind it wait: say them again once `Ready` has come.
+    /// Receiver-not-ready: request `sequence` and all after it must be repeated once `Ready` arrives.
     NotReady,
-    /// Request `sequence` may be said again.
+    /// Request `sequence` may be repeated.
     Ready,
-    /// Whoever accepts: its incarnation, and a challenge.
+    /// From the accepting side: its incarnation, and a challenge.
     Greeting,
-    /// Whoever connects: the answer to the challenge, which port, and what the program says.
+    /// From the dialling side: the response to the challenge, the port's name, and the program's bytes.
     Hello,
-    /// Nobody listens at that name.
+    /// No port listens at that name.
     Nobody,
     /// The program accepted; its reply.
     Accepted,
     /// The program refused; its reason.
     Declined,
-    /// The last protected frame of whoever connects: plain text follows.
+    /// The last protected frame of the dialling side: plain text follows.
     Confirm,
-    /// Still here.
+    /// Keepalive.
     Alive,
 }
 
 /// The request comes with an immediate.
 pub(crate) const IMMEDIATE: u8 = 1;
-/// Somebody waits for the acknowledgement.
+/// The requester waits for the acknowledgement.
 pub(crate) const SIGNALLED: u8 = 2;
-/// The last part of what a READ asked for (code of `Bytes`).
+/// The last part of a READ's answer (code of `Bytes`).
 pub(crate) const LAST: u8 = 1;
 
 impl Kind {
@@ -143,7 +148,7 @@ impl Kind {
         )
     }
 
-    /// Bytes of its header.
+    /// Returns the bytes of its header.
     pub(crate) const fn header(self) -> usize {
         match self {
             Self::Atomic => ATOMIC,
@@ -162,11 +167,11 @@ pub(crate) struct Request {
     pub(crate) sequence: u32,
     pub(crate) acknowledged: u32,
     pub(crate) region: u32,
-    /// The immediate; of an atomic, which; of a FLUSH, how far.
+    /// The immediate; of an atomic, the operation; of a FLUSH, its scope.
     pub(crate) immediate: u32,
     pub(crate) key: u64,
     pub(crate) offset: u64,
-    /// What an ATOMIC WRITE stores; how many bytes a FLUSH is about.
+    /// The value that an ATOMIC WRITE stores; the length of a FLUSH.
     pub(crate) value: u64,
     pub(crate) operands: [u64; 4],
 }
@@ -201,12 +206,12 @@ fn half(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Header {
-    /// Bytes of the header that begins so; `Err` when nothing begins so.
+    /// Returns the length of the header with this first byte; `Err` for an unknown kind.
     pub(crate) fn size(first: u8) -> Result<usize, ()> {
         Kind::from_bits(first).map(Kind::header).ok_or(())
     }
 
-    /// Reads a whole header; `None` when it is none.
+    /// Decodes a whole header; `None` if it is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let kind = Kind::from_bits(*bytes.first()?)?;
         if bytes.len() != kind.header() || bytes[2..4] != [0, 0] {
@@ -264,22 +269,22 @@ impl Request {
         }
     }
 
-    /// Whether it may change memory that an earlier READ has still to show.
+    /// Returns whether it may change memory that an earlier READ has still to read.
     pub(crate) const fn changes(&self) -> bool {
         !matches!(self.kind, Kind::Read | Kind::Flush)
     }
 
-    /// Whether it takes a receive.
+    /// Returns whether it takes a receive.
     pub(crate) const fn takes_receive(&self) -> bool {
         matches!(self.kind, Kind::Send) || self.flags & IMMEDIATE != 0
     }
 
-    /// The immediate, if it came with one.
+    /// Returns the immediate, if it has one.
     pub(crate) fn immediate(&self) -> Option<u32> {
         (self.flags & IMMEDIATE != 0).then_some(self.immediate)
     }
 
-    /// Bytes that follow on the stream.
+    /// Returns the bytes that follow the header.
     pub(crate) const fn body(&self) -> u32 {
         match self.kind {
             Kind::Write | Kind::Send => self.bytes,
@@ -289,7 +294,7 @@ impl Request {
 }
 
 impl Short {
-    /// The header.
+    /// Encodes the header.
     pub(crate) fn encode(&self) -> [u8; SHORT] {
         let mut header = [0; SHORT];
         header[0] = self.kind.to_bits();
@@ -302,7 +307,7 @@ impl Short {
     }
 }
 
-/// Why a request is refused, as a code.
+/// Encodes why a request is refused.
 pub(crate) fn refusal_to_bits(status: CompletionStatus) -> u8 {
     match status {
         CompletionStatus::RemoteAlignment => 2,
@@ -311,7 +316,7 @@ pub(crate) fn refusal_to_bits(status: CompletionStatus) -> u8 {
     }
 }
 
-/// And back.
+/// Decodes a refusal's code.
 pub(crate) fn refusal_from_bits(bits: u8) -> Option<CompletionStatus> {
     match bits {
         1 => Some(CompletionStatus::RemoteAccess),
@@ -321,12 +326,12 @@ pub(crate) fn refusal_from_bits(bits: u8) -> Option<CompletionStatus> {
     }
 }
 
-/// How far a FLUSH reaches, as a number; only what can be asked for.
+/// Decodes the scope of a FLUSH; `None` for those that cannot be requested.
 pub(crate) fn scope_from_bits(bits: u32) -> Option<FlushScope> {
     (bits == 1).then_some(FlushScope::Visible)
 }
 
-/// Which atomic, and its operands.
+/// Encodes an atomic: its number and operands.
 pub(crate) fn atomic(operation: &Operation<'_>) -> Option<(u32, [u64; 4])> {
     Some(match *operation {
         Operation::FetchAdd { add, .. } => (1, [add, 0, 0, 0]),
@@ -340,13 +345,13 @@ pub(crate) fn atomic(operation: &Operation<'_>) -> Option<(u32, [u64; 4])> {
     })
 }
 
-/// A hello's bytes: the length of the name, the name, what the program says.
+/// Encodes a hello: the length of the port's name, the name, the program's bytes.
 pub(crate) fn encode_hello(name: &str, hello: &[u8]) -> Vec<u8> {
     let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
     [&length.to_le_bytes()[..], name.as_bytes(), hello].concat()
 }
 
-/// And back; `None` when it is none.
+/// Decodes a hello; `None` if it is invalid.
 pub(crate) fn decode_hello(bytes: &[u8]) -> Option<(&str, &[u8])> {
     let (length, rest) = bytes.split_first_chunk()?;
     let (name, hello) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;

@@ -1,5 +1,5 @@
-//! The hot path allocates nothing after warm-up. A file of its own, since it counts what belongs to
-//! the whole process.
+//! The hot path allocates nothing after warm-up. In a file of its own, since allocations are counted
+//! for the whole process.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::alloc::System;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// Polls until so many have completed.
+/// Polls until `count` requests have completed.
 fn drain(node: &mut Node, mut count: usize) {
     let mut out = [Completion::BLANK; 16];
     while count > 0 {
@@ -63,8 +63,8 @@ fn nothing_is_allocated_after_warm_up() {
     let event = near.event();
     assert!(matches!(event, farside_fabric::LinkEvent::Connected { .. }), "{event:?}");
     let region = near.port.import(here, &far.region.token).expect("a region");
-    // Buffers grow with the largest burst, which depends on who runs when; some rounds without any
-    // growth show that it ends.
+    // Buffers grow with the largest burst, which depends on scheduling; several rounds without growth
+    // show that it ends.
     let (mut quiet, mut rounds) = (0, 0);
     while quiet < 200 {
         let before = Region::new(ALLOCATOR);

@@ -1,4 +1,4 @@
-//! The TCP fabric under the conformance suite, in all three ways to protect it. Each fabric has a
+//! The TCP fabric under the conformance suite, with each of the three protections. Each fabric has a
 //! listener, memory and an engine of its own, as if it were another host.
 
 mod common;

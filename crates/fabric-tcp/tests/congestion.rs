@@ -1,11 +1,11 @@
-//! Which congestion control connections have: what `Port::path` says is what the options ask for.
+//! The congestion control of connections: `Port::path` reports the one that the options request.
 
 mod common;
 
 use common::{Node, free_endpoint};
 use farside_fabric_tcp::{Congestion, TcpOptions};
 
-/// What both ends of a link say of their path.
+/// Returns the paths that both ends of a link report.
 fn paths(congestion: Congestion) -> [String; 2] {
     let options = || TcpOptions { congestion, ..TcpOptions::default() };
     let listen = free_endpoint().to_string();
@@ -32,7 +32,7 @@ fn the_systems_is_used_where_it_is_asked_for() {
     }
 }
 
-/// Everybody may use `reno`, unless it was forbidden.
+/// Every user may select `reno`, unless it was forbidden.
 #[test]
 fn one_that_arms_no_timers_is_used_otherwise() {
     let system = of_the_kernel("tcp_congestion_control");

@@ -1,5 +1,5 @@
-//! Peers that mean harm: they lose their own links, hold little for short, and nobody else notices.
-//! Their frames are put together by hand here, by the diagram in the crate's documentation.
+//! Malicious peers lose their own links, hold few resources for a short time, and disturb no other
+//! link. Their frames are built by hand here, by the diagrams in `src/wire.rs`.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn short(kind: u8, code: u8, bytes: u32, sequence: u32, value: u64) -> Vec<u8> {
     out
 }
 
-/// A request whose every field can be wrong.
+/// A request in which any field can be wrong.
 #[derive(Clone, Copy)]
 struct Ask {
     kind: u8,
@@ -74,11 +74,11 @@ impl Ask {
     }
 }
 
-/// A peer of which nothing is what it should be.
+/// A peer that sends arbitrary bytes.
 struct Fake(TcpStream);
 
 impl Fake {
-    /// A connection from an address of its own.
+    /// Returns a connection from an address of its own.
     fn new(to: &str, number: u8) -> Self {
         let to: SocketAddr = to.parse().expect("an address");
         let family = rustix::net::AddressFamily::INET;
@@ -93,7 +93,7 @@ impl Fake {
     }
 
     fn say(&mut self, bytes: &[u8]) {
-        // The victim may have hung up already, which is what it should do.
+        // The victim may have closed the connection already, as expected.
         let _ = self.0.write_all(bytes);
     }
 
@@ -102,7 +102,7 @@ impl Fake {
         self.0.read_exact(&mut out).ok().map(|()| out)
     }
 
-    /// So many bytes of what is not only a sign of life.
+    /// Receives this many bytes, skipping keepalives.
     fn hear_more_than_life(&mut self, count: usize) -> Option<Vec<u8>> {
         loop {
             let mut heard = self.hear(24)?;
@@ -113,7 +113,7 @@ impl Fake {
         }
     }
 
-    /// Up to the greeting; its challenge.
+    /// Runs the protocol up to the greeting. Returns its challenge.
     fn open(&mut self) -> u64 {
         self.say(OPENING);
         let heard = self.hear(16 + 24 + 8).expect("an opening and a greeting");
@@ -128,7 +128,7 @@ impl Fake {
         self.say(&payload);
     }
 
-    /// Waits until the victim has hung up; what it said until then.
+    /// Waits until the victim has closed the connection. Returns what it sent until then.
     fn hung_up(&mut self) -> Vec<u8> {
         let mut heard = Vec::new();
         let mut out = [0; 4096];
@@ -175,7 +175,7 @@ impl Victim {
         assert_eq!(self.good.events, []);
     }
 
-    /// A hostile peer with a link of its own.
+    /// Returns a hostile peer with a link of its own.
     fn linked(&mut self, number: u8) -> (Fake, LinkId) {
         let mut fake = Fake::new(&self.listen, number);
         let challenge = fake.open();
@@ -187,7 +187,7 @@ impl Victim {
         (fake, link)
     }
 
-    /// The one link that ends is the fake's.
+    /// Asserts that only the fake's link ends.
     fn only_loses(&mut self, link: LinkId, what: &str) {
         let event = self.node.event();
         assert!(matches!(event, LinkEvent::Lost { link: lost, .. } if lost == link), "{what}");
@@ -211,7 +211,7 @@ impl Victim {
 }
 
 #[test]
-fn what_nobody_may_say_costs_the_link_that_said_it() {
+fn protocol_violation_ends_its_own_link() {
     let mut victim = Victim::new(options());
     let write = victim.ask(WRITE);
     let longer = |kind, bytes| Ask { bytes, ..victim.ask(kind) }.encode();
@@ -234,11 +234,11 @@ fn what_nobody_may_say_costs_the_link_that_said_it() {
         ("a refusal of nothing", short(REFUSED, 1, 0, 0, 0)),
         ("a refusal without reason", short(REFUSED, 77, 0, 0, 0)),
         ("not ready for nothing", short(NOT_READY, 0, 0, 5, 0)),
-        ("bytes behind an acknowledgement", short(ACKNOWLEDGE, 0, 9, 0, 0)),
+        ("bytes after an acknowledgement", short(ACKNOWLEDGE, 0, 9, 0, 0)),
         ("a second greeting", [short(GREETING, 1, 8, 0, 0), vec![0; 8]].concat()),
         ("a second hello", short(HELLO, 0, 0, 0, 0)),
         ("a control frame of 4 GiB", short(CONFIRM, 0, u32::MAX, 0, 0)),
-        ("a confirmation that nobody awaits", short(CONFIRM, 0, 0, 0, 0)),
+        ("an unexpected confirmation", short(CONFIRM, 0, 0, 0, 0)),
         ("an answer to no call", short(ACCEPTED, 0, 0, 0, 0)),
     ];
     for (what, bytes) in cases {
@@ -267,7 +267,7 @@ fn what_is_not_permitted_is_refused() {
         let before = victim.node.word(4096);
         fake.say(&ask.encode());
         fake.say(&[0xff; 8]);
-        // And more behind it, none of which is carried out.
+        // And more requests after it, none of which is executed.
         fake.say(&Ask { sequence: 1, ..write }.encode());
         fake.say(&[0xff; 8]);
         assert_eq!(fake.hear_more_than_life(24).expect("an answer")[0], REFUSED);
@@ -336,7 +336,7 @@ fn random_bytes_at_every_stage_are_survived() {
     victim.good_works();
 }
 
-/// Waits until a fake's link is lost, whatever it managed to say before.
+/// Waits until a fake's link is lost, whatever it managed to send before.
 fn lost(victim: &mut Victim, link: LinkId) {
     loop {
         for done in std::mem::take(&mut victim.node.completions) {
@@ -363,12 +363,12 @@ fn a_replayed_hello_opens_nothing() {
     second.hello(challenge);
     second.hung_up();
     victim.node.poll();
-    assert_eq!(victim.node.events, [], "nobody was asked for");
+    assert_eq!(victim.node.events, [], "no request was reported");
     victim.good_works();
 }
 
-/// Connections that say nothing, or a byte now and then, are gone after the time for handshakes, and
-/// lock nobody out meanwhile.
+/// Connections that send nothing, or a byte now and then, are dropped after the handshake timeout and
+/// lock no other peer out meanwhile.
 #[test]
 fn half_open_handshakes_hold_nothing_for_long() {
     let limits = TcpLimits { handshakes_max: 16, handshakes_per_host_max: 8, ..TcpLimits::DEFAULT };
@@ -394,7 +394,7 @@ fn half_open_handshakes_hold_nothing_for_long() {
     victim.good_works();
 }
 
-/// Connections that say nothing take no room from a peer that has begun its handshake and is slow.
+/// Silent connections take no entry from a peer that has begun its handshake and is slow.
 #[test]
 fn silent_connections_displace_no_slow_handshake() {
     let limits = TcpLimits { handshakes_max: 16, handshakes_per_host_max: 8, ..TcpLimits::DEFAULT };
@@ -416,11 +416,11 @@ fn silent_connections_displace_no_slow_handshake() {
     victim.good_works();
 }
 
-/// One host takes as many links as it may, and others still get theirs.
+/// One host takes its limit of links, and others still get theirs.
 #[test]
 fn links_of_one_host_are_bounded() {
     let limits = TcpLimits { links_per_host_max: 8, ..TcpLimits::DEFAULT };
-    // They say nothing, so the lease must outlast the test.
+    // They send nothing, so the lease must outlast the test.
     let (lease, request_timeout) = (WATCHDOG, WATCHDOG);
     let mut victim = Victim::new(TcpOptions { limits, lease, request_timeout, ..options() });
     let mut fakes = Vec::new();
@@ -439,7 +439,7 @@ fn links_of_one_host_are_bounded() {
     victim.good_works();
 }
 
-/// A peer that is there but never answers does not hold a request for ever.
+/// A live peer that never answers does not hold a request forever.
 #[test]
 fn a_peer_that_never_answers_is_given_up() {
     let mut victim = Victim::new(options());
@@ -465,7 +465,7 @@ fn a_peer_that_never_answers_is_given_up() {
     victim.good_works();
 }
 
-/// Without the key nobody gets as far as naming a port.
+/// A peer without the key cannot name a port.
 #[test]
 fn strangers_are_kept_out_by_the_key() {
     let keyed = |key: &ClusterKey| {

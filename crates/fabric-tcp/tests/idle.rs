@@ -6,7 +6,7 @@ use common::{Node, free_endpoint};
 use farside_fabric_tcp::TcpOptions;
 use std::time::{Duration, Instant};
 
-/// What was carried out, and nobody waits for, does not look as if the peer never answered.
+/// Executed requests whose acknowledgement no thread waits for do not count as unanswered.
 #[test]
 fn requests_without_a_signal_do_not_break_an_idle_link() {
     let lease = Duration::from_millis(250);

@@ -1,5 +1,5 @@
 //! Two hosts, as network namespaces with a cable between, which is pulled and put back. Needs root;
-//! without, the test says so and passes.
+//! without it the test reports so and passes.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn options() -> TcpOptions {
     TcpOptions { lease, connect_timeout, ..TcpOptions::default() }
 }
 
-/// What a child does; does nothing in an ordinary run.
+/// The role of a child process; does nothing in an ordinary run.
 #[test]
 fn child() {
     let Some(role) = role() else { return };
@@ -43,14 +43,14 @@ fn child() {
     }
 }
 
-/// Runs `ip` with these words; false when it fails.
+/// Runs `ip` with these arguments. Returns false if it fails.
 fn ip(words: &str) -> bool {
     let words = words.split(' ').filter(|word| !word.is_empty());
     let run = Command::new("ip").args(words).stderr(Stdio::null()).status();
     run.is_ok_and(|status| status.success())
 }
 
-/// A namespace for the other host and one for a router on the way there. Gone when dropped.
+/// A namespace for the other host and one for a router between. Removed when dropped.
 struct Cable {
     space: String,
     router: String,
@@ -59,17 +59,17 @@ struct Cable {
     address: String,
 }
 
-/// How a way is interrupted.
+/// How the path is interrupted.
 #[derive(Clone, Copy, Debug)]
 enum Outage {
     /// The link of the far host is down, and its neighbour sees it.
     LinkDown,
-    /// A router on the way drops everything, and nobody sees it.
+    /// A router drops everything, and neither end notices.
     Vanish,
 }
 
 impl Cable {
-    /// `None` where this user may not have one.
+    /// Returns `None` if this user may not create one.
     fn new(number: u32) -> Option<Self> {
         let unique = std::process::id() % 10_000 * 4 + number;
         let net = format!("10.{}.{}", 100 + unique / 250 % 100, unique % 250);
@@ -132,7 +132,7 @@ impl Drop for Cable {
     }
 }
 
-/// A cable, a child behind it, and a link to that.
+/// Sets up a cable, a child at its other end, and a link to it.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn linked(number: u32) -> Option<(Cable, Helper, Node, LinkId, RemoteRegionId)> {
     let Some(cable) = Cable::new(number) else {
@@ -164,7 +164,7 @@ fn echo(node: &mut Node, link: LinkId, word: u64) {
     assert_eq!(node.message(), word + 1);
 }
 
-/// Little is under way: the link outlives an outage shorter than a third of its lease, and goes on
+/// With little in flight, the link survives an outage shorter than a third of its lease and resumes
 /// soon.
 #[test]
 #[allow(clippy::print_stdout, reason = "a figure for people")]
@@ -174,7 +174,7 @@ fn a_short_outage_is_survived() {
     let outages = outages.flat_map(|ms| [(Outage::LinkDown, ms), (Outage::Vanish, ms)]);
     for (round, (how, outage_ms)) in outages.enumerate() {
         cable.pull(how);
-        // Something is under way when the cable is pulled, and more is said while it is.
+        // Requests are in flight when the cable is pulled, and more are posted while it is.
         assert!(node.try_send(link, 100));
         pass(&mut node, Duration::from_millis(outage_ms));
         assert_eq!(node.events, [], "lost within the lease");
@@ -187,7 +187,7 @@ fn a_short_outage_is_survived() {
     }
 }
 
-/// Much is under way: the same.
+/// The same with much in flight.
 #[test]
 #[allow(clippy::print_stdout, reason = "a figure for people")]
 fn a_short_outage_under_load_is_survived() {

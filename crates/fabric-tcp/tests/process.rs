@@ -8,7 +8,7 @@ use farside_fabric::{Fabric, FabricError, LinkEvent, Loss};
 use farside_fabric_tcp::TcpOptions;
 use std::time::{Duration, Instant};
 
-/// What a child does; does nothing in an ordinary run.
+/// The role of a child process; does nothing in an ordinary run.
 #[test]
 fn child() {
     let Some(role) = role() else { return };
@@ -26,7 +26,7 @@ fn options() -> TcpOptions {
     TcpOptions { lease: Duration::from_millis(500), ..TcpOptions::default() }
 }
 
-/// Accepts everybody and answers every message with the word after it, until it is killed.
+/// Accepts every peer and answers every message with the word after it, until it is killed.
 fn echo(listen: &str) {
     let mut node = Node::at(listen, options());
     loop {
@@ -68,7 +68,7 @@ fn stream(to: &str) {
     }
 }
 
-/// Where `hammer` writes, how much at a time, and from where.
+/// The target offset of `hammer`, its bytes per WRITE, and its source offset.
 const HAMMERED: u64 = 512 << 10;
 const BLOW: u32 = 256 << 10;
 const HAMMERS: [u64; 2] = [0, 256 << 10];
@@ -94,7 +94,7 @@ fn hammer(to: &str) {
     }
 }
 
-/// A child in this role, and a link to it.
+/// Returns a child in this role, and a link to it.
 fn linked(node: &mut Node, role: &str) -> (Helper, LinkId, RemoteRegionId, String) {
     let listen = free_endpoint().to_string();
     let helper = Helper::start("child", &format!("{role} {listen}"));
@@ -118,7 +118,7 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
     dying.kill();
     assert_eq!(node.event(), LinkEvent::Lost { link: lost, loss: Loss::Ended });
     let trouble = node.port.trouble(lost).expect("words");
-    assert!(trouble.contains("connect anew"), "{trouble}");
+    assert!(trouble.contains("reconnect"), "{trouble}");
     let slices = [node.slice(0, 8)];
     let source = Source::Gather(&slices);
     let to = RemoteSlice { region: gone, offset: 0 };
@@ -144,8 +144,7 @@ fn a_program_that_does_nothing_serves_its_memory() {
     node.works(link, region);
 }
 
-/// Neither side is heard while a process is stopped: the link ends on both, within the lease, and a new
-/// one works.
+/// A stopped process is silent: the link ends on both sides within the lease, and a new one works.
 #[test]
 fn a_stopped_process_is_unreachable_and_comes_back() {
     let mut node = Node::new(options());
@@ -160,7 +159,7 @@ fn a_stopped_process_is_unreachable_and_comes_back() {
     assert_eq!(node.completion().status, CompletionStatus::Unreachable);
     assert_eq!(node.completion().status, CompletionStatus::Flushed);
     let trouble = node.port.trouble(link).expect("words");
-    assert!(trouble.contains("was not heard for a lease"), "{trouble}");
+    assert!(trouble.contains("was silent for a lease"), "{trouble}");
     node.works(other, there);
     helper.resume();
     let (again, region) = node.connect(&address);
@@ -169,7 +168,7 @@ fn a_stopped_process_is_unreachable_and_comes_back() {
     node.works(other, there);
 }
 
-/// Nobody says anything for some leases, and every link lives.
+/// Silence of the programs for several leases ends no link.
 #[test]
 fn quiet_links_stay() {
     let mut node = Node::new(options());
@@ -187,7 +186,7 @@ fn quiet_links_stay() {
     node.works(link, region);
 }
 
-/// What a sender has sent before it is killed arrives, in order, and then the loss.
+/// Messages sent before the sender is killed arrive, in order, and then the loss.
 #[test]
 fn messages_of_a_killed_sender_arrive_before_its_loss() {
     let listen = free_endpoint().to_string();
@@ -248,7 +247,7 @@ fn nothing_reaches_a_deregistered_region() {
     }
 }
 
-/// A link that never rests does not keep the others of its port waiting.
+/// A link under constant load does not starve the others of its port.
 #[test]
 fn a_busy_link_starves_no_other() {
     let listen = free_endpoint().to_string();

@@ -1,6 +1,6 @@
-//! Memory that gives up order (`Access::RELAXED_ORDERING`): READs of it are answered without a copy,
-//! and yet show nothing of what changes behind them. Their peer is put together by hand, for it must
-//! be slow to take what it asked for.
+//! Memory with relaxed ordering (`Access::RELAXED_ORDERING`): READs of it are answered without a copy,
+//! and yet show nothing of later changes. The peer is built by hand, since it must read its answer
+//! slowly.
 
 mod common;
 
@@ -43,7 +43,7 @@ impl Slow {
         hello.extend(&heard[32..40]);
         hello.extend(name);
         slow.0.write_all(&hello).expect("room");
-        // Ends of links from before come between.
+        // Losses of earlier links may be reported in between.
         loop {
             match node.event() {
                 LinkEvent::Requested { link, .. } => {
@@ -64,7 +64,7 @@ impl Slow {
         out
     }
 
-    /// A header of an answer, and what is behind it.
+    /// Receives a header of an answer, and the bytes after it.
     fn frame(&mut self) -> (Vec<u8>, Vec<u8>) {
         let header = self.hear(24);
         let bytes = u32::from_le_bytes(header[4..8].try_into().expect("four bytes"));
@@ -84,7 +84,7 @@ impl Slow {
     }
 }
 
-/// A node that sleeps, and memory of it.
+/// Returns a node that sleeps, and memory of it.
 fn target() -> (Node, String, Region) {
     let listen = free_endpoint().to_string();
     let lease = Duration::from_secs(20);
@@ -109,18 +109,18 @@ fn fill(region: &Region, byte: u8) {
     }
 }
 
-/// Lets the target send as much as the sockets between hold, which nothing here can be told of.
-#[allow(clippy::disallowed_methods, reason = "the target's engine tells nobody what it has sent")]
+/// Lets the target send as much as the sockets between hold, for which there is no event.
+#[allow(clippy::disallowed_methods, reason = "the target's engine does not report what it sent")]
 fn settle(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// However much of the answer has gone when a WRITE comes behind a READ, the READ shows nothing of it.
+/// A READ shows nothing of a WRITE posted after it, however much of its answer was sent.
 #[test]
-fn a_later_write_does_not_show_in_a_read_under_way() {
+fn read_in_flight_shows_nothing_of_a_later_write() {
     let (mut node, listen, _) = target();
     for kib in [16, 200, 700, 1500, 2500, 3500, 4500, 5500, 6500, 8000, 12_000, 20_000] {
-        // Not the one from before, which the end of a WRITE may still be on its way to.
+        // A new region, since the end of a WRITE to the previous one may still be in flight.
         let (region, bytes) = (memory(&node), (kib << 10) + 5);
         let mut slow = Slow::link(&mut node, &listen);
         slow.ask(READ, 0, &region, (3, bytes));

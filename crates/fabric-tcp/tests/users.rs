@@ -1,5 +1,5 @@
-//! Without a key an address of the loopback is for one user: others can neither connect nor pretend to
-//! be the listener. Needs root, to start processes of another user; without, the tests say so and pass.
+//! Without a key a loopback address is for one user: others can neither connect nor pretend to be the
+//! listener. Needs root, to start processes of another user; without it, the tests report so and pass.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::net::{TcpListener, TcpStream};
 const OTHER: u32 = 65_534;
 const OPENING: &[u8; 16] = b"farside\n\x01\0\0\0\0\0\0\0";
 
-/// What a child does; does nothing in an ordinary run.
+/// The role of a child process; does nothing in an ordinary run.
 #[test]
 fn child() {
     let Some(role) = role() else { return };
@@ -36,7 +36,7 @@ fn keyed(key: &str) -> Security {
     Security::new(identity, Protect::Everything).expect("what goes together")
 }
 
-/// A connection comes to nothing, in words that say why.
+/// Asserts that a dial fails, with a text that says why.
 fn refused(to: &str, why: &str) {
     let mut node = Node::new(TcpOptions::default());
     let link = node.port.connect(&format!("{to}/p"), b"", node.queue).expect("an address");
@@ -46,7 +46,7 @@ fn refused(to: &str, why: &str) {
     assert!(trouble.contains(why) && trouble.contains("farside key new"), "{trouble}");
 }
 
-/// Connections that are held open take no place: each is told so, and closed.
+/// Connections that are held open take no entry: each is rejected with a reason and closed.
 fn flood(to: &str) {
     let connect = |_| TcpStream::connect(to).expect("a listener");
     for mut stream in (0..400).map(connect).collect::<Vec<_>>() {
@@ -56,7 +56,7 @@ fn flood(to: &str) {
     }
 }
 
-/// Speaks as a fabric that judges nobody.
+/// Pretends to be a fabric that admits every user.
 fn pretend(at: &str) {
     let listener = TcpListener::bind(at).expect("a free address");
     let (mut stream, _) = listener.accept().expect("a connection");
@@ -81,7 +81,8 @@ fn serve(at: &str) {
     }
 }
 
-/// A process whose user has no number in its user namespace: others may have the same number.
+/// Runs as a process whose user is not mapped in its user namespace: other users may have the same
+/// number.
 fn unmapped(to: &str) {
     let listen = Some(free_endpoint());
     let started = TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).map(drop);
@@ -90,7 +91,7 @@ fn unmapped(to: &str) {
     refused(to, "user namespace");
 }
 
-/// A child of another user.
+/// Returns a child of another user.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn other(role: &str) -> Option<Helper> {
     let root = rustix::process::geteuid().is_root();
@@ -154,8 +155,8 @@ fn with_a_key_other_users_are_let_in() {
     assert!(joiner.succeeds());
 }
 
-/// A node that cannot ask who connects, for want of a descriptor, neither lets anybody in nor refuses its
-/// own user.
+/// A node that has no descriptor left to query the owner of a connection neither admits others nor
+/// refuses its own user.
 #[test]
 fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
     let listen = free_endpoint().to_string();
@@ -163,7 +164,7 @@ fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
     let server = Helper::start("child", &format!("serve {listen}"));
     let mut own = Node::new(TcpOptions::default());
     own.connect(&to);
-    // One more is accepted, and nothing is left to ask whose it is.
+    // One more is accepted, and no descriptor is left to query its owner.
     server.limit_descriptors(1);
     let mut second = Node::new(TcpOptions::default());
     let link = second.port.connect(&to, b"", second.queue).expect("an address");

@@ -2,19 +2,20 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the fake adapter | copy between places that its tables of regions have checked | under the world's lock |
+//! | the fake adapter | copy between addresses that its tables of regions have checked | under the world's lock |
 //! | the program's threads | load and store the same bytes by atomics | always |
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Copies in rising order, whole aligned words of the target at once; words of the source too where
-/// both sides are aligned alike.
+/// Copies in rising order, whole aligned words of the target at once; words of the source too if both
+/// sides are aligned alike.
 ///
 /// # Safety
-/// Both places are readable and writable for that many bytes, and others touch them by atomics only.
+/// Both ranges are readable and writable for that many bytes, and other threads access them by atomics
+/// only.
 pub(crate) unsafe fn copy(mut to: *mut u8, mut from: *const u8, mut bytes: usize) {
     while bytes > 0 {
-        // SAFETY: within both places; words are used only where the target is aligned.
+        // SAFETY: within both ranges; words are used only if the target is aligned.
         unsafe {
             let step = if to.addr().is_multiple_of(8) && bytes >= 8 {
                 (*to.cast::<AtomicU64>()).store(word(from), Ordering::Release);
@@ -32,7 +33,7 @@ pub(crate) unsafe fn copy(mut to: *mut u8, mut from: *const u8, mut bytes: usize
 }
 
 /// # Safety
-/// Eight bytes are readable there, and others touch them by atomics only.
+/// Eight bytes are readable there, and other threads access them by atomics only.
 unsafe fn word(from: *const u8) -> u64 {
     if from.addr().is_multiple_of(8) {
         // SAFETY: aligned, and as promised.

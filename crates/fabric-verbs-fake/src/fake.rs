@@ -1,5 +1,5 @@
-//! What a test tells the fake library. The library is opened a second time by its path, so that it is
-//! the very one that the fabric uses.
+//! The test's control of the fake library. The library is opened a second time by its path, so that it
+//! is the one that the fabric uses.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
@@ -10,7 +10,7 @@ use crate::world::{Refusal, Region, Script, world};
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
-/// What the device can be told to say of itself.
+/// An attribute that the device can be told to report.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Odd {
@@ -26,13 +26,13 @@ pub enum Odd {
     Transport = 5,
     /// Most inline bytes that a queue pair is made with.
     InlineBytes = 6,
-    /// Whether bytes are said to land in rising order.
+    /// Whether bytes are reported to be placed in rising order.
     InOrder = 7,
-    /// `rc_odp_caps`; with none of them on-demand paging is not there at all.
+    /// `rc_odp_caps`; with none of them on-demand paging is not supported at all.
     OnDemand = 8,
     /// `max_mw`; with none there are no memory windows of type 2B.
     Windows = 9,
-    /// Whether binds behind requests that are repeated are repeated too, which is an error.
+    /// Whether binds after repeated requests are repeated too, which is an error.
     RepeatsBinds = 10,
     /// `max_dm_size`; with none the device has no memory of its own.
     DeviceBytes = 11,
@@ -50,7 +50,7 @@ unsafe impl Send for Fake {}
 unsafe impl Sync for Fake {}
 
 impl Fake {
-    /// Where this build's library is: beside the test program that runs, or above it.
+    /// Returns the path of this build's library: next to the running test program, or above it.
     pub fn path() -> Option<PathBuf> {
         let program = std::env::current_exe().ok()?;
         let name = "libfarside_fabric_verbs_fake.so";
@@ -80,78 +80,78 @@ impl Fake {
         }
     }
 
-    /// Forgets all it was told.
+    /// Resets the script.
     pub fn reset(&self) {
         self.call("farside_fake_reset", 0, 0);
     }
 
-    /// The next request that runs fails with this `ibv_wc_status`.
+    /// Fails the next request that runs with this `ibv_wc_status`.
     pub fn fail_next(&self, status: u32) {
         self.call("farside_fake_fail", u64::from(status), 0);
     }
 
-    /// The next request that runs never ends.
+    /// Lets the next request that runs hang.
     pub fn hang_next(&self) {
         self.call("farside_fake_hang", 0, 0);
     }
 
-    /// From now on nobody is told that a request was refused, but for the side that refused it.
+    /// Reports refused requests only to the side that refused them from now on.
     pub fn lose_refusals(&self) {
         self.call("farside_fake_refusals", 1, 0);
     }
 
-    /// From now on requesters are told that a request was refused by `answer`, unless the queue pair
-    /// that refused it is in its error state then.
+    /// From now on requesters learn of a refused request by `answer`, unless the refusing queue pair is
+    /// in the error state then.
     pub fn hold_refusals(&self) {
         self.call("farside_fake_refusals", 2, 0);
     }
 
-    /// Tells what was held back.
+    /// Delivers the delayed refusals.
     pub fn answer(&self) {
         self.call("farside_fake_answer", 0, 0);
     }
 
-    /// Requests that hang fail, since no answer came.
+    /// Fails the requests that hang, as unanswered.
     pub fn give_up(&self) {
         self.call("farside_fake_give_up", 0, 0);
     }
 
-    /// The port's address changes, and contexts are told.
+    /// Changes the port's address, and notifies contexts.
     pub fn move_gid(&self) {
         self.call("farside_fake_move", 0, 0);
     }
 
-    /// The device goes, and contexts are told.
+    /// Removes the device, and notifies contexts.
     pub fn remove_device(&self) {
         self.call("farside_fake_remove", 0, 0);
     }
 
-    /// The port goes down or comes up, and contexts are told. Requests wait meanwhile.
+    /// Takes the port down or up, and notifies contexts. Requests wait while it is down.
     pub fn set_port(&self, up: bool) {
         self.call("farside_fake_port", u64::from(up), 0);
     }
 
-    /// Memory windows are not bound from now on; those that are asked for wait.
+    /// Delays binds of memory windows from now on.
     pub fn hold_binds(&self) {
         self.call("farside_fake_binds", 1, 0);
     }
 
-    /// Those that wait are bound, and those to come.
+    /// Executes the delayed binds and further ones.
     pub fn let_binds(&self) {
         self.call("farside_fake_binds", 0, 0);
     }
 
-    /// The next memory window cannot be bound, which breaks the queue pair.
+    /// Fails the next bind of a memory window, which moves the queue pair to the error state.
     pub fn fail_bind(&self) {
         self.call("farside_fake_binds", 0, 1);
     }
 
-    /// The next request that runs goes by the key that the last one had that succeeded, to its place.
+    /// Lets the next request use the rkey and address of the last successful one.
     pub fn borrow_key(&self) {
         self.call("farside_fake_borrow", 0, 0);
     }
 
-    /// Memory windows that there are.
+    /// Returns the number of memory windows.
     pub fn windows(&self) -> u64 {
         self.count(0)
     }
@@ -161,7 +161,7 @@ impl Fake {
         (self.count(1), self.count(2))
     }
 
-    /// Allocations of memory at the adapter that there are.
+    /// Returns the number of allocations of device memory.
     pub fn allocations(&self) -> u64 {
         self.count(4)
     }
@@ -178,7 +178,7 @@ impl Fake {
         count
     }
 
-    /// How many regions are registered now with all of these `ibv_access_flags`.
+    /// Returns how many regions are registered now with all of these `ibv_access_flags`.
     pub fn registered(&self, flags: u32) -> u64 {
         let mut count = 0u64;
         let place = (&raw mut count).expose_provenance() as u64;
@@ -186,7 +186,7 @@ impl Fake {
         count
     }
 
-    /// The device says something odd of itself from now on.
+    /// Sets an attribute that the device reports from now on.
     pub fn say(&self, what: Odd, number: u64) {
         self.call("farside_fake_say", what as u64, number);
     }

@@ -1,12 +1,12 @@
-//! The functions of libibverbs that the fabric looks for.
+//! The functions of libibverbs that the fabric loads.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the fabric | call these, with objects that these have made | until it destroys them |
-//! | these | read and fill what they are given | during the call |
+//! | the fabric | call these, with objects created by them | until it destroys them |
+//! | these | read and fill their arguments | during the call |
 //!
-//! C objects are boxes that are leaked when made and taken back when destroyed; what the adapter knows
-//! of them is in the world, by their addresses.
+//! C objects are boxes that are leaked when created and freed when destroyed; the adapter's state of
+//! them is in the world, by their addresses.
 
 use crate::copy::copy;
 use crate::fake::Odd;
@@ -21,7 +21,7 @@ use std::ptr::null_mut;
 const INLINE_BYTES: u64 = 256;
 const DEVICE_BYTES: u64 = 64 << 10;
 
-/// A C structure of zeroes, as an address that `free` takes back.
+/// Returns a C structure of zeroes, as an address that `free` takes back.
 fn make<T>() -> *mut T {
     // SAFETY: C structures, for which zeroes are a value.
     let object: T = unsafe { std::mem::zeroed() };
@@ -57,7 +57,7 @@ fn counter() -> c_int {
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE) }
 }
 
-/// Whether the counter had something; takes it.
+/// Returns whether the counter had something; takes it.
 fn take(counter: c_int) -> bool {
     let mut one = [0u8; 8];
     // SAFETY: reads at most eight bytes.
@@ -117,7 +117,7 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     world().contexts.remove(&context.addr());
-    // SAFETY: the context's own counter; it was made with what is around it.
+    // SAFETY: the context's own counter; it was created with the structure around it.
     unsafe {
         libc::close((*context).async_fd);
         let back = std::mem::offset_of!(verbs_context_wide, tail)
@@ -192,7 +192,7 @@ unsafe extern "C" fn ibv_query_gid(
     if index != 0 {
         return -1;
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer.
     unsafe { (*out).0 = gid() };
     0
 }
@@ -241,7 +241,7 @@ unsafe extern "C" fn ibv_reg_mr(
         return fail(libc::EINVAL);
     }
     let mut world = world();
-    // Far apart, so that a guess beside a key is none.
+    // Far apart, so that no key is next to another.
     let key = world.number().wrapping_mul(0x9e37_79b1);
     let place = start.expose_provenance() as u64;
     world.regions.insert(key, Region { base: 0, start: place, bytes: bytes as u64, access });
@@ -323,7 +323,8 @@ unsafe extern "C" fn free_dm(memory: *mut ibv_dm) -> c_int {
     unsafe { free(memory) }
 }
 
-/// Where a copy goes, as mlx5's provider has it: words of four bytes, within the memory.
+/// Returns the target of a copy, with the restrictions of mlx5's provider: words of four bytes, within
+/// the memory.
 fn copied(memory: *mut ibv_dm, offset: u64, bytes: usize) -> Option<*mut u8> {
     let DeviceMemory { start, bytes: all, .. } = *world().device.get(&memory.addr())?;
     let whole = offset.is_multiple_of(4) && bytes.is_multiple_of(4);
@@ -488,7 +489,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     let Some(event) = events.and_then(|(_, events)| events.pop_front()) else {
         return -1;
     };
-    // SAFETY: the caller's place.
+    // SAFETY: the caller's pointer.
     unsafe { *queue = std::ptr::with_exposed_provenance_mut(event) };
     0
 }

@@ -1,12 +1,12 @@
-//! What the fake adapter knows: regions, queue pairs, queues, and what a test has told it to do.
+//! The state of the fake adapter: regions, queue pairs, queues, and the test's script.
 //!
-//! Everything is done by the thread that posts, under one lock: a request runs when it is posted, or
-//! when what it waits for (a receive, the peer's queue pair) comes.
+//! Everything is executed by the thread that posts, under one lock: a request runs when it is posted,
+//! or when what it waits for (a receive, the peer's queue pair) is there.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
 //! | the functions of `verbs` | all of this | under the lock of [`world`] |
-//! | the memory of regions | is read and written | while the region is registered, within its bounds |
+//! | the memory of regions | is accessed | while the region is registered, within its bounds |
 
 use crate::copy::copy;
 use crate::types::*;
@@ -27,7 +27,7 @@ const EVENT_QP_ACCESS_ERR: u32 = 3;
 const REPEATS_BINDS: u32 = 10;
 
 pub(crate) struct Region {
-    /// Where its memory is, less `start`.
+    /// The address of its memory, less `start`.
     pub(crate) base: u64,
     /// Its first address, for requests.
     pub(crate) start: u64,
@@ -35,7 +35,7 @@ pub(crate) struct Region {
     pub(crate) access: i32,
 }
 
-/// Some memory at the adapter. Each context has as much of it as the device says.
+/// An allocation of device memory. Each context has as much of it as the device reports.
 #[derive(Clone, Copy)]
 pub(crate) struct DeviceMemory {
     pub(crate) context: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Window {
     pub(crate) place: Region,
 }
 
-/// What a posted request binds, and by which key.
+/// The region and rkey of a bind request.
 #[derive(Clone, Copy)]
 pub(crate) struct Bind {
     /// The C object.
@@ -109,10 +109,10 @@ pub(crate) struct Pair {
     pub(crate) answer: Option<u32>,
 }
 
-/// What becomes of an answer that a request is refused.
+/// When a refusal is delivered to the requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Refusal {
-    /// It is there at once.
+    /// At once.
     #[default]
     Told,
     /// It is lost. The queue pair that has refused answers no more.
@@ -135,16 +135,16 @@ pub(crate) struct Receives {
     pub(crate) most: usize,
 }
 
-/// What a test has told the adapter to do.
+/// The test's script.
 #[derive(Default)]
 pub(crate) struct Script {
     /// The next request fails with this `ibv_wc_status`.
     pub(crate) fail: Option<u32>,
     /// The next request never ends.
     pub(crate) hang: bool,
-    /// What becomes of refusals.
+    /// The delivery of refusals.
     pub(crate) refusal: Refusal,
-    /// The device is gone.
+    /// The device was removed.
     pub(crate) removed: bool,
     /// How often the port's address has moved.
     pub(crate) moves: u8,
@@ -154,9 +154,9 @@ pub(crate) struct Script {
     pub(crate) hold_binds: bool,
     /// The next one cannot be bound.
     pub(crate) fail_bind: bool,
-    /// The next request goes to where the last one went that succeeded, by the same key.
+    /// The next request uses the address and rkey of the last successful one.
     pub(crate) borrow: bool,
-    /// What the device says of itself, where that is not the usual.
+    /// The device's attributes, if not the defaults.
     pub(crate) odd: BTreeMap<u32, u64>,
 }
 
@@ -168,7 +168,7 @@ pub(crate) struct World {
     pub(crate) device: BTreeMap<usize, DeviceMemory>,
     /// By the addresses of their C objects.
     pub(crate) windows: BTreeMap<usize, Window>,
-    /// Where the last request went that succeeded, and its key.
+    /// The address and rkey of the last successful request.
     pub(crate) last: (u64, u32),
     /// Calls of `ibv_post_send`, and the requests in their lists.
     pub(crate) posted: [u64; 2],
@@ -201,7 +201,7 @@ impl World {
         self.numbers
     }
 
-    /// A region by its key, if that much of it is there for that.
+    /// Returns the memory of a region by its rkey, if the range and access are allowed.
     fn place(&self, key: u32, at: u64, bytes: u64, access: i32) -> Option<*mut u8> {
         let region = self.regions.get(&key)?;
         let offset = at.checked_sub(region.start)?;
@@ -211,13 +211,14 @@ impl World {
         (fits && may).then(|| std::ptr::with_exposed_provenance_mut(place as usize))
     }
 
-    /// A slice of the program's, which has been looked up.
+    /// Returns the memory of a checked local slice.
     fn local(&self, slice: &ibv_sge) -> *mut u8 {
         let base = self.regions.get(&slice.lkey).map_or(0, |region| region.base);
         std::ptr::with_exposed_provenance_mut(base.wrapping_add(slice.addr) as usize)
     }
 
-    /// The same for a peer's request to a queue pair: by a window of that one, or the region's own key.
+    /// Returns the memory of a peer's request to a queue pair: by a window of that queue pair, or by
+    /// the region's own rkey.
     fn reach(&self, pair: u32, key: u32, at: u64, bytes: u64, access: i32) -> Option<*mut u8> {
         let Some(window) = self.windows.values().find(|window| window.key == key) else {
             return self.place(key, at, bytes, access);
@@ -261,7 +262,7 @@ impl World {
         }
     }
 
-    /// Tells a context of an asynchronous event.
+    /// Queues an asynchronous event for a context.
     pub(crate) fn tell(&mut self, context: usize, element: usize, number: u32) {
         if let Some((descriptor, events)) = self.contexts.get_mut(&context) {
             events.push_back((element, number));
@@ -269,7 +270,7 @@ impl World {
         }
     }
 
-    /// Takes a queue pair to its error state; what is outstanding is flushed.
+    /// Moves a queue pair to the error state; outstanding requests are flushed.
     pub(crate) fn fail(&mut self, pair: u32) {
         let Some(found) = self.pairs.get_mut(&pair) else {
             return;
@@ -283,7 +284,7 @@ impl World {
         }
     }
 
-    /// Runs what can run on every queue pair.
+    /// Runs the requests that can run on every queue pair.
     pub(crate) fn go_on(&mut self) {
         let pairs: Vec<u32> = self.pairs.keys().copied().collect();
         for pair in pairs {
@@ -338,8 +339,9 @@ impl World {
         }
     }
 
-    /// Where the adapter repeats binds: while packets are lost it does those that nothing keeps back, and
-    /// when it repeats the requests before them it does them again, as soft-RoCE does.
+    /// Executes binds early, if the adapter repeats binds: while packets are lost it executes those
+    /// that nothing delays, and when it repeats the requests before them it executes them again, like
+    /// soft-RoCE.
     fn bind_early(&mut self, pair: u32) {
         let repeats = self.script.odd.get(&REPEATS_BINDS).is_some_and(|repeats| *repeats != 0);
         let Some(found) = self.pairs.get(&pair).filter(|_| repeats) else {
@@ -405,7 +407,7 @@ impl World {
             return Some(SUCCESS);
         }
         if !sent {
-            // Of a message the receive that it met tells.
+            // For a message, the completion of its receive reports it.
             self.tell(context, object, EVENT_QP_ACCESS_ERR);
         }
         let refusal = self.script.refusal;
@@ -436,7 +438,7 @@ impl World {
         }
     }
 
-    /// Gives up every request that hangs.
+    /// Fails every request that hangs.
     pub(crate) fn give_up(&mut self) {
         let pairs: Vec<u32> = self.pairs.keys().copied().collect();
         for pair in pairs {
@@ -460,15 +462,15 @@ impl World {
         self.fail(pair);
     }
 
-    /// Puts the bytes of a job, one slice after the other, to a place.
+    /// Copies the bytes of a job, one slice after the other, to an address.
     fn put(&self, job: &Job, mut to: *mut u8) {
         if let Some(bytes) = &job.inline {
-            // SAFETY: the place was looked up for that many bytes.
+            // SAFETY: the range was checked for that many bytes.
             return unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
         }
         for slice in &job.slices {
             let from = self.local(slice);
-            // SAFETY: both places were looked up for that many bytes.
+            // SAFETY: both ranges were checked for that many bytes.
             unsafe {
                 copy(to, from, slice.length as usize);
                 to = to.add(slice.length as usize);
@@ -501,7 +503,7 @@ impl World {
         let mut from = from.cast_const();
         for slice in &job.slices {
             let to = self.local(slice);
-            // SAFETY: both places were looked up for that many bytes.
+            // SAFETY: both ranges were checked for that many bytes.
             unsafe {
                 copy(to, from, slice.length as usize);
                 from = from.add(slice.length as usize);
@@ -531,7 +533,7 @@ impl World {
             done.unwrap_or_else(|before| before)
         };
         let to = self.local(slice);
-        // SAFETY: the slice was looked up.
+        // SAFETY: the slice was checked.
         unsafe { copy(to, before.to_ne_bytes().as_ptr(), 8) };
         SUCCESS
     }

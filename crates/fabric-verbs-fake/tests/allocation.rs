@@ -1,10 +1,11 @@
-//! Posting and polling allocate nothing once warm. The fake library allocates by its own allocator,
-//! which is not counted here; the control thread's do count, so the port's thread alone is looked at.
+//! Posting and polling allocate nothing after warm-up. The fake library has its own allocator, which is
+//! not counted here; the control thread's allocations are counted, so only the port's thread is
+//! checked.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
 //! | the counting allocator | count, then pass on to the system's | on every allocation of this program |
-//! | the test | look at its own thread's count | between posts and polls |
+//! | the test | read its own thread's count | between posts and polls |
 
 use farside_base::{
     Access, Completion, CompletionStatus, LocalSlice, Operation, Receive, RegionKind, RemoteSlice,

@@ -77,7 +77,7 @@ fn sender(to: &VerbsFabric, name: &str, options: &Options) -> Sender {
 /// A message that its sender may not live to write.
 const LEFT: [u8; 8] = [0xff; 8];
 
-/// Sends numbers by turns and receives until so many have come of each sender.
+/// Sends numbers in rotation and receives until `each` have arrived from each sender.
 fn exchange(receiver: &mut Receiver, senders: &mut [Sender], each: u32) {
     let mut sent = vec![0_u32; senders.len()];
     let mut came = vec![0_u32; senders.len()];
@@ -116,7 +116,8 @@ fn shared_rings_run_with_any_of_their_words_at_the_adapter() {
             let mut senders: Vec<Sender> =
                 (0..2).map(|_| sender(&node, "ring", &shape(kind, device))).collect();
             exchange(&mut receiver, &mut senders, 200);
-            // One that has gone leaves what it had reserved: the head tells it, and the other answers.
+            // A closed sender leaves its reservation: the other one finds that by the head and
+            // continues.
             assert_ne!(senders[1].send(&LEFT).expect("a sender"), Sent::Full);
             drop(senders.pop());
             exchange(&mut receiver, &mut senders, 100);
@@ -135,7 +136,7 @@ fn bells_that_readers_must_see_whole_are_refused_by_name() {
         let error = listen(DeviceWords::Head).expect_err("a refusal");
         assert_eq!(error.code, ErrorCode::FabricLacks);
         assert!(error.detail.contains("`device_words`"), "{error}");
-        // Without bells at the adapter nothing is asked of words there.
+        // Without bells in device memory no word is needed there.
         listen(DeviceWords::Tail).expect("a sender");
     }
 }

@@ -1,6 +1,6 @@
-//! What the kernel's software devices cannot show: each completion status, odd capabilities, a request
-//! that never ends, a port that moves its address, a device that goes. Each must end as a typed error
-//! on the links concerned, and on no other.
+//! Faults that the kernel's software devices cannot show: each completion status, odd capabilities, a
+//! request that never completes, a port that changes its address, a device that is removed. Each must
+//! end as a typed error on the links concerned, and on no other.
 
 mod node;
 
@@ -20,7 +20,7 @@ fn each_status_ends_its_link_with_words_and_no_other() {
     let (_one, fake) = alone();
     let (mut near, mut far) = (Node::new("near"), Node::new("far"));
     let (other, _, other_region) = connect(&mut near, &mut far);
-    // Flushes are never a cause; those of success are none.
+    // Flushes are never a cause; successes are no failures.
     for row in status::COMPLETIONS.iter().filter(|row| ![0, 5].contains(&row.number)) {
         let (link, _, region) = connect(&mut near, &mut far);
         fake.fail_next(row.number);
@@ -118,7 +118,7 @@ fn a_message_without_a_receive_is_not_ready_after_the_patience() {
 }
 
 #[test]
-fn a_port_that_moves_loses_its_links_and_connects_anew_with_the_same_regions() {
+fn address_change_ends_links_and_keeps_regions() {
     let (_one, fake) = alone();
     let (mut near, mut far) = (Node::new("near"), Node::new("far"));
     let (link, there, _) = connect(&mut near, &mut far);
@@ -128,7 +128,7 @@ fn a_port_that_moves_loses_its_links_and_connects_anew_with_the_same_regions() {
         let lost = |node: &Node, link| node.events.iter().any(|event| event.link() == link);
         (lost(near, link) && lost(far, there)).then_some(())
     });
-    // Whoever is told second may hear it from the other first.
+    // The side that is notified second may learn it from the peer first.
     let troubles = [near.port.trouble(link), far.port.trouble(there)];
     assert!(troubles.iter().flatten().any(|words| words.contains("GID_CHANGE")), "{troubles:?}");
     near.port.close(link);
@@ -231,7 +231,7 @@ fn a_fabric_says_where_it_is_reached_and_how_long_silence_lasts() {
     let start = Instant::now();
     let mut events = Vec::new();
     while events.is_empty() {
-        assert!(start.elapsed() < WATCHDOG, "nobody called");
+        assert!(start.elapsed() < WATCHDOG, "no peer dialled");
         port.link_events(&mut events);
         std::thread::yield_now();
     }

@@ -1,4 +1,5 @@
-//! A device without FLUSH: what needs it is refused with words, and what does in its place is said.
+//! A device without FLUSH: requests that need it are refused with a text, and the replacement is
+//! reported.
 
 mod node;
 

@@ -1,5 +1,6 @@
-//! Strangers and liars on the control stream: whatever they say, the fabric answers or hangs up, lives,
-//! and its other links go on. By the fake library, so that it runs everywhere.
+//! Untrusted and malicious peers on the control stream: whatever they send, the fabric answers or
+//! closes the stream, survives, and its other links continue. With the fake library, so that it runs
+//! everywhere.
 
 use farside_base::{
     Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, ReceiveQueueId,
@@ -120,19 +121,21 @@ fn until_hung_up(mut socket: TcpStream) {
         match socket.read(&mut sink) {
             Ok(0) => return,
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => panic!("never hung up"),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                panic!("the connection was never closed")
+            }
             Err(_) => return,
         }
     }
 }
 
-/// A stream that has passed the handshake, for frames of a liar's own.
+/// Returns a stream that has passed the handshake, for hand-written frames.
 fn stream(victim: &Node, security: &Security) -> Stream<TcpStream> {
     let socket = TcpStream::connect(victim.place()).expect("a listener");
     stream_by(socket, victim, security)
 }
 
-/// The same from an address of the loop of its own, as if of another host.
+/// Returns the same from a loopback address of its own, as if of another host.
 fn stream_of_another_host(victim: &Node, security: &Security) -> Stream<TcpStream> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
@@ -172,7 +175,7 @@ fn say(stream: &mut Stream<TcpStream>, mut bytes: &[u8]) -> bool {
 fn hung_up(stream: &mut Stream<TcpStream>) {
     let (start, mut sink) = (Instant::now(), [0; 4096]);
     loop {
-        assert!(start.elapsed() < WATCHDOG, "never hung up");
+        assert!(start.elapsed() < WATCHDOG, "the connection was never closed");
         match stream.read(&mut sink) {
             Ok(Transfer::Ended) | Err(_) => return,
             Ok(Transfer::Blocked) => std::thread::yield_now(),
@@ -186,7 +189,7 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], &[kind], body].concat()
 }
 
-/// A `Connect` for the victim's port, with a queue pair that nobody has.
+/// Returns a `Connect` frame for the victim's port, with the number of a queue pair that does not exist.
 fn connect_frame(name: &str) -> Vec<u8> {
     let mut body = Vec::new();
     body.extend(2_u16.to_le_bytes());
@@ -213,7 +216,7 @@ fn strangers_are_hung_up_on_and_others_go_on() {
         let mut socket = TcpStream::connect(victim.place()).expect("a listener");
         let junk: Vec<u8> =
             (0..1 + round * 20).map(|_| random(&mut state).to_le_bytes()[0]).collect();
-        // It may have hung up before all is written.
+        // It may have closed the connection before all is written.
         let _ = socket.write_all(&junk);
         if junk.len() >= 16 {
             until_hung_up(socket);
@@ -244,7 +247,7 @@ fn frames_out_of_turn_and_impossible_ones_end_their_stream_alone() {
         hung_up(&mut liar);
         good.works();
     }
-    // Whoever was announced to the program before is lost again.
+    // Peers that were reported to the program before are lost again.
     victim.port.link_events(&mut victim.events);
     for event in std::mem::take(&mut victim.events) {
         let link = event.link();
@@ -287,7 +290,7 @@ fn half_handshakes_are_bounded_and_time_out() {
     let mut good = Good::new(&mut victim, Security::open());
     let silent: Vec<_> = (0..400).filter_map(|_| TcpStream::connect(victim.place()).ok()).collect();
     good.works();
-    // Those over the bound are dropped at once; the rest when their time is up.
+    // Those over the limit are dropped at once; the rest after their timeout.
     let mut dropped = 0;
     for socket in silent {
         until_hung_up(socket);
@@ -298,7 +301,7 @@ fn half_handshakes_are_bounded_and_time_out() {
     let _again = Good::new(&mut victim, Security::open());
 }
 
-/// One host takes as many links as it may and keeps them, and others still get theirs.
+/// One host takes its limit of links and keeps them, and others still get theirs.
 #[test]
 fn links_of_one_host_are_bounded() {
     let mut victim = Node::with(Options { links_per_host_max: 4, ..options(Security::open()) });
@@ -327,7 +330,7 @@ fn links_of_one_host_are_bounded() {
         matches!(victim.event(), LinkEvent::Requested { .. }),
         "another host has its own share"
     );
-    // What is given back may be had again.
+    // A closed link frees its share.
     let (here, there) = links[0];
     greedy.port.close(here);
     while !matches!(victim.event(), LinkEvent::Lost { link, .. } if link == there) {}

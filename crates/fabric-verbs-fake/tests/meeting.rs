@@ -1,5 +1,5 @@
-//! Peers that lie, or want otherwise, about how queue pairs are connected; and fabrics that are to use
-//! rdma_cm where it is not to be had.
+//! Peers with wrong or other settings of how queue pairs are connected, and fabrics that need rdma_cm
+//! without having it.
 
 mod node;
 
@@ -23,7 +23,7 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], &[kind], body].concat()
 }
 
-/// A queue pair that nobody has, connected in these ways.
+/// Returns the encoded end of a queue pair that does not exist, connected in these ways.
 fn end(ways: u8) -> Vec<u8> {
     let mut out = Vec::new();
     out.extend(0x00ab_cdef_u32.to_le_bytes());
@@ -98,11 +98,11 @@ impl Liar {
                 Err(_) => return,
             }
         }
-        // Fails when it was hung up on, of which the answer tells.
+        // Fails if the stream was closed, which the answer shows.
         let _ = self.0.flush();
     }
 
-    /// The next frame's kind and body; `None` when it was hung up on.
+    /// Returns the next frame's kind and body; `None` when the stream was closed.
     fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
         let (start, mut all, mut byte) = (Instant::now(), Vec::new(), [0]);
         loop {
@@ -166,13 +166,13 @@ fn impossible_ways_and_partings_out_of_turn_end_their_stream_alone() {
     }
 }
 
-/// A peer that answers with a meeting for rdma_cm, or an impossible one, though it was asked otherwise.
+/// A peer that answers with an rdma_cm address, or an impossible one, although it was asked otherwise.
 #[test]
 fn an_answer_that_was_not_asked_for_loses_the_link() {
     let (_one, _fake) = alone();
     let mut victim = Node::new("victim");
-    let nobody = [&[1][..], &[0; 16], &[0; 2], &[0; 32]].concat();
-    for meeting in [meeting(), nobody, vec![2]] {
+    let undialable = [&[1][..], &[0; 16], &[0; 2], &[0; 32]].concat();
+    for meeting in [meeting(), undialable, vec![2]] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let place = listener.local_addr().expect("an address");
         let link = victim.port.connect(&format!("{place}/liar"), b"", victim.queue);
@@ -190,7 +190,7 @@ fn an_answer_that_was_not_asked_for_loses_the_link() {
         let event = victim.events.remove(0);
         assert_eq!(event, LinkEvent::Lost { link, loss: Loss::Unreachable });
         let words = victim.port.trouble(link).expect("a reason");
-        assert!(words.contains("breaks the rules"), "{words}");
+        assert!(words.contains("violates the protocol"), "{words}");
         victim.port.close(link);
     }
 }
@@ -199,12 +199,12 @@ fn an_answer_that_was_not_asked_for_loses_the_link() {
 fn a_fabric_that_needs_rdma_cm_says_what_is_missing() {
     let (_one, _fake) = alone();
     let asked = Options { connection_manager: true, ..options() };
-    let library = "librdmacm-that-nobody-has.so.1".to_owned();
+    let library = "librdmacm-that-is-absent.so.1".to_owned();
     let without = Options { connection_manager_library: library, ..asked.clone() };
     let missing = VerbsFabric::open(without).expect_err("no library");
     let OpenError::NoManager { because, reason, .. } = &missing else { panic!("{missing}") };
     assert_eq!(*because, "as asked for");
-    assert!(reason.contains("librdmacm-that-nobody-has"), "{reason}");
+    assert!(reason.contains("librdmacm-that-is-absent"), "{reason}");
     // The device of this library is none of the kernel's, whatever rdma_cm this machine has.
     let missing = VerbsFabric::open(asked).expect_err("no such device");
     assert!(matches!(missing, OpenError::NoManager { .. }), "{missing}");

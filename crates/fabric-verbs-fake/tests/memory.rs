@@ -1,4 +1,5 @@
-//! How memory is registered: what peers may do, whether it is pinned, and what a device must have for it.
+//! Registration of memory: the access of peers, whether it is pinned, and what the device must support
+//! for it.
 
 mod node;
 
@@ -73,7 +74,7 @@ fn a_device_without_on_demand_paging_is_refused_by_name() {
     assert_eq!(refused(), "on-demand paging of atomics");
     fake.say(Odd::OnDemand, PAGED & !(1 << 5));
     assert_eq!(refused(), "on-demand paging of shared receive queues");
-    // Without atomics nobody needs them there.
+    // Without atomics their paging is not required.
     fake.say(Odd::AtomicCap, 0);
     fake.say(Odd::OnDemand, PAGED & !(1 << 4));
     let mut paged = options();

@@ -1,5 +1,5 @@
-//! Requests that the peer's adapter refuses, where the answer comes late or not at all: each must end
-//! as what it is, and not as a peer that is out of reach.
+//! Requests that the peer's adapter refuses while the answer is late or lost: each must complete with
+//! the refusal's status, and not as an unreachable peer.
 
 mod node;
 
@@ -12,7 +12,7 @@ use node::{LEASE, Node, alone, completion, connect, until, works};
 use std::time::Instant;
 
 impl Node {
-    /// Posts a WRITE that ends behind the region's end.
+    /// Posts a WRITE past the region's end.
     fn trespass(&mut self, id: u64, link: LinkId, region: RemoteRegionId) {
         let slices = [LocalSlice { region: self.region.id, offset: 0, bytes: 8 }];
         let to = RemoteSlice { region, offset: 4089 };
@@ -48,7 +48,7 @@ fn an_answer_is_not_cut_off_by_the_side_that_refused() {
     fake.hold_refusals();
     near.trespass(1, link, region);
     near.write(2, link, region);
-    // As on soft-RoCE, the side that refused hears of it first.
+    // As on soft-RoCE, the refusing side learns of it first.
     troubled([&mut far, &mut near], there);
     fake.answer();
     let done = completion([&mut near, &mut far]);
@@ -105,7 +105,7 @@ fn what_was_refused_follows_from_the_request() {
     let at = RemoteSlice { region, offset: 4 };
     let into = LocalSlice { region: near.region.id, offset: 0, bytes: 8 };
     near.post(1, link, Operation::FetchAdd { at, add: 1, into });
-    // The adapter here never gives up, so the lease ends it.
+    // This adapter never stops retrying, so the lease ends the request.
     let done = completion([&mut near, &mut far]);
     assert_eq!((done.id, done.status), (WorkId(1), CompletionStatus::RemoteAlignment));
     assert!(start.elapsed() >= LEASE, "not before the lease");

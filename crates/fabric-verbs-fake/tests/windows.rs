@@ -1,5 +1,5 @@
-//! Memory windows: a key serves on the link that it was given to, and on no other; who binds them, when
-//! they end, and what becomes of those that cannot be had.
+//! Memory windows: an rkey is valid on the link that it was granted to, and on no other; who binds
+//! them, when they are deallocated, and what happens if they are not available.
 
 mod node;
 
@@ -26,7 +26,7 @@ fn again(one: &mut Node, other: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
     connect(one, other)
 }
 
-/// The borrower writes by the key that the owner of one has just used; how that ends.
+/// Writes with the rkey that the owner of a link has just used. Returns how that completes.
 fn borrowed(fake: &Fake, thief: &mut Node, link: LinkId, far: &mut Node) -> CompletionStatus {
     let region = thief.port.import(link, &far.region.token).expect("a region");
     fake.borrow_key();
@@ -39,7 +39,7 @@ fn a_key_serves_on_the_link_that_it_was_given_to() {
     let (_one, fake) = alone();
     let (mut near, mut far, mut thief) = (Node::new("near"), Node::new("far"), Node::new("thief"));
     assert!(far.fabric.choice().keys.contains("one link"), "{}", far.fabric.describe());
-    // What is registered bears no rights.
+    // The registration itself grants no rights.
     assert_eq!(fake.registered(REMOTE), 0);
     let (link, _, region) = connect(&mut near, &mut far);
     let (stolen, _, _) = again(&mut thief, &mut far);
@@ -107,7 +107,7 @@ fn windows_end_with_their_regions_and_their_links() {
     let _ = region;
 }
 
-/// A link without an import.
+/// Returns a link without an import.
 fn link_up(near: &mut Node, far: &mut Node) -> (LinkId, LinkId) {
     near.events.clear();
     far.events.clear();
@@ -126,7 +126,7 @@ fn link_up(near: &mut Node, far: &mut Node) -> (LinkId, LinkId) {
 }
 
 #[test]
-fn a_link_that_comes_back_has_windows_of_its_own_and_nothing_is_registered_anew() {
+fn reconnected_link_gets_new_windows_and_no_new_registration() {
     let (_one, fake) = alone();
     let (mut near, mut far) = (Node::new("near"), Node::new("far"));
     let registered = fake.registered(0);
@@ -167,7 +167,7 @@ fn what_the_control_thread_finds_beside_a_bind_is_kept_for_the_port() {
     let (link, there) = link_up(&mut near, &mut far);
     let back = far.port.import(there, &near.region.token).expect("a region");
     for round in 0..20 {
-        // Done, and nobody polls.
+        // Completed, and not polled.
         for id in 0..4 {
             far.write(round * 10 + id, there, back);
         }
@@ -177,7 +177,7 @@ fn what_the_control_thread_finds_beside_a_bind_is_kept_for_the_port() {
             kind: farside_base::RegionKind::Memory,
         };
         let another = far.fabric.register(&spec).expect("a region");
-        // Needs a bind there, where the program sleeps.
+        // Needs a bind by the peer, whose program sleeps.
         near.port.import(link, &another.token).expect("a region");
         for id in 4..8 {
             far.write(round * 10 + id, there, back);
@@ -207,7 +207,7 @@ fn a_port_that_sleeps_is_woken_by_what_is_kept_for_it() {
             let imported = near.port.import(link, &token);
             (near, imported)
         });
-        // The bind is in the queue: what comes behind it waits too.
+        // The bind is in the queue: later requests wait too.
         until_posted(&fake, before);
         far.write(1, there, back);
         assert!(!far.port.arm());
@@ -232,7 +232,7 @@ fn until_posted(fake: &Fake, before: (u64, u64)) {
 }
 
 #[test]
-fn a_region_that_ends_while_a_window_is_bound_is_reached_by_nobody() {
+fn region_deregistered_while_a_window_is_bound_is_unreachable() {
     let (_one, fake) = alone();
     let violations = fake.violations();
     let (mut near, mut far, mut third) = (Node::new("near"), Node::new("far"), Node::new("third"));
@@ -257,7 +257,7 @@ fn a_region_that_ends_while_a_window_is_bound_is_reached_by_nobody() {
     fake.let_binds();
     assert_eq!((fake.windows(), fake.violations()), (0, violations));
     let mut near = near;
-    // That link is over here, and the other one is not.
+    // That link has failed, and the other one has not.
     let words = until("the link's end", [&mut far, &mut near], |far, _| far.port.trouble(there));
     assert!(words.contains("memory window"), "{words}");
     third.write(9, sound, region);
@@ -271,7 +271,7 @@ fn a_window_is_bound_once_though_requests_before_it_are_repeated() {
     let (mut near, mut far) = (Node::new("near"), Node::new("far"));
     let (link, there) = link_up(&mut near, &mut far);
     let back = far.port.import(there, &near.region.token).expect("a region");
-    // Packets get lost: what is posted now will be repeated.
+    // Packets are lost: what is posted now will be repeated.
     fake.set_port(false);
     far.write(1, there, back);
     let (_, posted) = fake.posted();

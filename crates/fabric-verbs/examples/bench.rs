@@ -1,8 +1,8 @@
 //! Latency and bandwidth of the verbs fabric between two processes of this machine, for comparing with
 //! perftest on the same device: `bench [ROUNDS]`. A second process, started by the first, serves.
 //!
-//! Latencies are from post to completion (`write`, `read`, `fetch_add`) or half of there and back
-//! (`write there and back` as ib_write_lat, `send there and back` as ib_send_lat), in microseconds.
+//! Latencies are from post to completion (`write`, `read`, `fetch_add`) or half of a round trip (`write
+//! there and back` as ib_write_lat, `send there and back` as ib_send_lat), in microseconds.
 
 #![allow(clippy::print_stdout, reason = "a program for people's terminals")]
 
@@ -23,9 +23,9 @@ use std::time::Instant;
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const BYTES: u64 = 1 << 22;
-/// Where each side writes the number of the round for the other to see.
+/// The offset at which each side writes the number of the round for the other.
 const HERE: u64 = 0;
-/// Bytes that are sent from here and received there.
+/// The offset of the bytes that are sent and received.
 const BULK: u64 = 1 << 20;
 
 struct End {
@@ -153,7 +153,7 @@ fn serve(rounds: u64) -> Outcome<()> {
         let source = Source::Gather(&slices);
         end.post(Operation::Send { source, immediate: None }, false);
     }
-    // Everything else is one-sided: this process sleeps until the other has gone.
+    // Everything else is one-sided: this process sleeps until the other has ended.
     let (waiter, mut events) = (end.port.waiter(), Vec::new());
     while events.is_empty() {
         if !end.port.arm() {

@@ -1,4 +1,4 @@
-//! What RDMA devices there are, what each says of itself, and which one a fabric would use and why.
+//! Prints the RDMA devices and their attributes, and which one a fabric would use and why.
 
 #![allow(clippy::print_stdout, reason = "an example's only output")]
 

@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 const LOW: u64 = if cfg!(target_endian = "little") { 0 } else { 4 };
 const HIGH: u64 = 4 - LOW;
 
-/// Tries to see a word whole: its high half changes once in 4 GiB of what it counts.
+/// Tries to load a word in one piece: its high half changes once in 4 GiB of what it counts.
 const TRIES: u32 = 64;
 
-/// The memory of a region at the adapter while the region is there; out of bounds after that.
+/// The device memory of a region while that is registered; out of bounds after that.
 pub(crate) struct Adapter(Weak<AdapterMemory>);
 
 impl Adapter {
@@ -25,7 +25,7 @@ impl Adapter {
     }
 }
 
-/// One half of a word.
+/// Returns one half of a word.
 fn half(memory: &AdapterMemory, at: u64) -> Result<u32, OutOfBounds> {
     let mut bytes = [0; 4];
     memory.copy_out(at, &mut bytes).map_err(|_| OutOfBounds)?;
@@ -79,7 +79,8 @@ impl Memory for Adapter {
         Err(OutOfBounds)
     }
 
-    /// The low half first: `Capabilities::device_words` is false, and says what peers may see.
+    /// Stores the low half first: `Capabilities::device_words` is false, and documents what peers may
+    /// see.
     fn store_word(&self, offset: u64, word: u64) -> Result<(), OutOfBounds> {
         aligned(offset)?;
         let memory = self.memory()?;

@@ -1,10 +1,11 @@
-//! The one thread of a fabric: connections, keep-alives, imports of peers, the device's events.
+//! The control thread of a fabric: connections, keepalives, imports of peers, asynchronous events of
+//! the device.
 //!
-//! It sleeps until a socket, the device or a port has something, or a tick has passed (an eighth of
-//! the lease, while there are links). It waits for nobody. What it learns goes to ports' inboxes.
+//! It sleeps until a socket, the device or a port has something, or a tick has passed (an eighth of the
+//! lease, while there are links). It never blocks on a peer. Results go to the inboxes of ports.
 //!
-//! What is absent: the data path. Ports post and poll by themselves; this thread only takes a queue
-//! pair to its error state, so that what is outstanding on a dead link ends.
+//! Not here: the data path. Ports post and poll by themselves; this thread only moves a queue pair to
+//! the error state, so that outstanding work requests of a dead link are flushed.
 
 mod import;
 mod meeting;
@@ -38,17 +39,17 @@ const DOORBELL: u64 = 0;
 const LISTENER: u64 = 1;
 const DEVICE: u64 = 2;
 const MANAGER: u64 = 3;
-/// How often peers are looked for when the port has come up, and after how long again: longer than any
-/// neighbour takes to answer.
+/// How often neighbour discovery is restarted when the port has come up, and the interval: longer than
+/// any neighbour takes to answer.
 const SEEKS: u32 = 8;
 const SEEK_AGAIN: Duration = Duration::from_millis(150);
-/// What a host is told that has as many links as one may have.
-const SHARE_IS_TAKEN: &[u8] = b"your host has as many links here as one may: links_per_host_max";
+/// The refusal of a host that has `links_per_host_max` links.
+const SHARE_IS_TAKEN: &[u8] = b"link limit per host reached: links_per_host_max";
 
 /// Owns the thread; dropped with the last port and the fabric.
 pub(crate) struct Control {
     pub(crate) core: Arc<Core>,
-    /// Who may call.
+    /// Which peers may dial.
     pub(crate) admission: Option<Admission>,
     thread: Option<JoinHandle<()>>,
 }
@@ -88,19 +89,19 @@ struct Thread {
     listener: Option<TcpListener>,
     admission: Option<Admission>,
     conversations: HashMap<u64, Conversation>,
-    /// How often peers' addresses are still to be looked for, since the port came up, and when next.
+    /// How often discovery is still to be restarted since the port came up, and when next.
     seeks: u32,
     seek_at: Instant,
-    /// Those whose call nobody has answered yet.
+    /// Conversations that dial and have no answer yet.
     calling: Vec<Token>,
-    /// Those for whose peers a window is being bound.
+    /// Conversations for whose peers a window is being bound.
     binding: Vec<Token>,
-    /// What rdma_cm is to bring, where it connects queue pairs.
+    /// The state of rdma_cm, if it connects queue pairs.
     expected: Option<Expected>,
     limits: HandshakeLimits,
     tick: Duration,
     next_tick: Instant,
-    /// How often peers and leases are looked at: a tick, or more often for a peer of a shorter lease.
+    /// The interval of checks of peers and leases: a tick, or less for a peer with a shorter lease.
     beat: Duration,
     next_beat: Instant,
     stopped: bool,
@@ -156,7 +157,7 @@ impl Thread {
         let mut events = Vec::with_capacity(64);
         while !self.stopped {
             let left = self.next_beat.saturating_duration_since(Instant::now());
-            // An idle fabric sleeps until somebody comes.
+            // An idle fabric sleeps until a peer dials.
             let idle = self.conversations.is_empty() && !self.paused && self.seeks == 0;
             let left = if self.binding.is_empty() { left } else { left.min(import::LOOK_AGAIN) };
             let left = if self.calling.is_empty() { left } else { left.min(CALL_AGAIN) };
@@ -164,7 +165,7 @@ impl Thread {
             let time = if idle { None } else { Timespec::try_from(left).ok() };
             events.clear();
             let buffer = rustix::buffer::spare_capacity(&mut events);
-            // Interrupted: there is nothing to be done, and the loop goes on.
+            // Interrupted: nothing to do, and the loop continues.
             let _ = epoll::wait(&self.epoll, buffer, time.as_ref());
             for event in &events {
                 match event.data.u64() {
@@ -231,7 +232,7 @@ impl Thread {
         }
     }
 
-    /// Looks a call's hosts up, by another thread where that may take long, and begins.
+    /// Resolves a dial's hosts, in another thread if that may take long, and starts it.
     fn call(&mut self, call: Box<Call>) {
         let (token, targets) = (call.token, call.targets.clone());
         self.conversations.insert(token.0, Conversation::calling(call, self.limits));
@@ -262,19 +263,19 @@ impl Thread {
         };
         let call = conversation.call.as_ref();
         if addresses.is_empty() && call.is_some_and(|call| !call.targets.is_empty()) {
-            conversation.unreachable = Some("the host's name cannot be looked up".to_owned());
+            conversation.unreachable = Some("the host's name cannot be resolved".to_owned());
         }
         conversation.targets = addresses.into();
         self.call_next(token);
     }
 
-    /// Calls the next address, or says that nobody was reached.
+    /// Dials the next address, or reports that no peer was reached.
     fn call_next(&mut self, token: Token) {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
         };
         if conversation.call_next(self.limits) {
-            // It may be there already, for the address before.
+            // It may be in the list already, for the previous address.
             if !self.calling.contains(&token) {
                 self.calling.push(token);
             }
@@ -285,11 +286,11 @@ impl Thread {
             false => NotReached::Nobody,
         };
         let words = conversation.unreachable.take();
-        let words = words.unwrap_or_else(|| "nobody listens at that name".to_owned());
+        let words = words.unwrap_or_else(|| "no port listens at that name".to_owned());
         self.not_reached(token, why, words);
     }
 
-    /// Calls those again that have not answered for a while.
+    /// Repeats dials that had no answer for a while.
     fn call_again(&mut self) {
         if self.calling.is_empty() {
             return;
@@ -325,14 +326,14 @@ impl Thread {
         let socket = match accepted {
             Ok((socket, _)) => socket,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
-            // Out of descriptors, say: whoever waits would keep this thread awake.
+            // Out of descriptors, for example: a pending connection would keep this thread awake.
             Err(_) => {
                 self.paused = epoll::delete(&self.epoll, listener).is_ok();
                 return;
             }
         };
         let host = socket.peer_addr().ok().map(|from| from.ip().to_canonical());
-        // Before it takes a place.
+        // Checked before it takes an entry.
         if self.admission.as_ref().is_some_and(|admission| admission.judge(&socket).is_err()) {
             return;
         }
@@ -387,7 +388,7 @@ impl Thread {
         }
     }
 
-    /// Asks the poller for writes as long as something waits to be written.
+    /// Requests writability from the epoll while output is pending.
     fn rewatch(&mut self, token: Token) {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
@@ -399,7 +400,7 @@ impl Thread {
         let output = if wants { epoll::EventFlags::OUT } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(token.0);
         if let Some(socket) = conversation.socket() {
-            // Fails for a socket that is not watched, which `watch` has told of.
+            // Fails for a socket that is not watched, which `watch` has reported.
             let _ = epoll::modify(&self.epoll, socket, data, epoll::EventFlags::IN | output);
         }
     }
@@ -435,7 +436,7 @@ impl Thread {
                 ask(&core, conversation)?;
             }
             conversation.flush()?;
-            // What was said before the end counts: frames first.
+            // Frames received before the end count: they are handled first.
             let (filled, calls) = (conversation.fill(), conversation.calls);
             let mut any = false;
             while let Some(conversation) = self.conversations.get_mut(&token.0)
@@ -451,7 +452,7 @@ impl Thread {
                 return Ok(());
             };
             if conversation.calls != calls {
-                // It goes on with somebody else; that the first one hung up is as it should be.
+                // The dial continues with another address; the failure of the first is expected.
                 return Ok(());
             }
             filled?;
@@ -462,7 +463,7 @@ impl Thread {
         }
     }
 
-    /// Takes what the peer said.
+    /// Handles a frame of the peer.
     fn hear(&mut self, token: Token, frame: &Frame<'_>) -> Result<(), Over> {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return Ok(());
@@ -485,10 +486,12 @@ impl Thread {
             (Stage::Confirming, Frame::Ready { incarnation, callers }) => {
                 let own = self.core.incarnation;
                 if (*incarnation, *callers) != (own, conversation.peer_incarnation) {
-                    return Err(Over::Violation("it means another life of this fabric".to_owned()));
+                    return Err(Over::Violation(
+                        "it names another incarnation of this fabric".to_owned(),
+                    ));
                 }
                 conversation.stage = Stage::Up;
-                // By rdma_cm this side's kernel has to say so too.
+                // With rdma_cm the local kernel has to report it too.
                 if (self.core.manager.is_none() || conversation.met.established)
                     && let Some(done) = conversation.done.take()
                 {
@@ -511,11 +514,11 @@ impl Thread {
             }
             (stage, Frame::Alive) if stage.keeps_alive() => Ok(()),
             (_, Frame::Close) => Err(Over::Ended),
-            (stage, _) => Err(Over::Violation(format!("a frame out of turn, while {stage:?}"))),
+            (stage, _) => Err(Over::Violation(format!("an unexpected frame in state {stage:?}"))),
         }
     }
 
-    /// Asks the program whether somebody may connect.
+    /// Asks the program whether a peer may connect.
     fn offer(&mut self, token: Token, connect: &Connect<'_>) -> Result<(), Over> {
         let found = lock(&self.core.names).get(connect.name).map(Arc::clone);
         let Some(inbox) = found else {
@@ -556,7 +559,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Whether the host that calls has as many links already as one may have.
+    /// Returns whether the dialling host has `links_per_host_max` links already.
     fn has_its_share(&self, token: Token) -> bool {
         let caller = self.conversations.get(&token.0).and_then(|found| found.caller);
         let links = self.conversations.values().filter(|found| {
@@ -565,14 +568,16 @@ impl Thread {
         links.count() >= self.core.options.links_per_host_max
     }
 
-    /// The program there has accepted.
+    /// Handles the acceptance of the peer's program.
     fn connected(&mut self, token: Token, accepted: &Accepted<'_>) -> Result<(), Over> {
         let core = Arc::clone(&self.core);
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return Ok(());
         };
         if accepted.callers != core.incarnation {
-            return Err(Over::Violation("it answers another life of this fabric".to_owned()));
+            return Err(Over::Violation(
+                "it answers another incarnation of this fabric".to_owned(),
+            ));
         }
         let (Some(own), Some(handle)) = (conversation.own, &conversation.handle) else {
             return Ok(());
@@ -587,7 +592,7 @@ impl Thread {
         if core.manager.is_some() || accepted.meeting.is_some() {
             return self.meet(token, accepted.meeting.as_ref());
         }
-        // By another thread: the kernel may take a second, and other links must be kept alive.
+        // In another thread: the kernel may take a second, and other links need keepalives.
         let thread = std::thread::Builder::new().name("farside-join".to_owned());
         let started = thread.spawn(move || {
             let joined = core.join(&handle, &own, &peer);
@@ -596,12 +601,12 @@ impl Thread {
         started.map(|_| ()).map_err(|error| Over::Unreachable(error.to_string()))
     }
 
-    /// This side's queue pair is connected: the link is up, and the peer is told.
+    /// This side's queue pair is connected: the link is up, and the peer is notified.
     fn joined(&mut self, token: Token, joined: std::io::Result<()>) {
         let own = self.core.incarnation;
         let joins = |found: &&mut Conversation| match found.stage {
             Stage::Joining => true,
-            // A called one's, by rdma_cm.
+            // The accepting side's, by rdma_cm.
             Stage::Confirming => joined.is_err(),
             _ => false,
         };
@@ -617,7 +622,7 @@ impl Thread {
         let (incarnation, callers) = (conversation.peer_incarnation, own);
         let (from, reply) = (conversation.from.clone(), std::mem::take(&mut conversation.reply));
         let inbox = conversation.inbox.clone();
-        // Before the peer may send, so that no message comes before its link.
+        // Before the peer may send, so that no message arrives before its link.
         if let Some(inbox) = inbox {
             inbox.push(Inbound::Connected { token, peer, from, reply });
         }
@@ -632,7 +637,7 @@ impl Thread {
         }
     }
 
-    /// Ends a link from this side; its port is not told.
+    /// Ends a link from this side, without an event to its port.
     fn close(&mut self, token: Token) {
         if let Some(mut conversation) = self.conversations.remove(&token.0) {
             if conversation.stage.keeps_alive() {
@@ -645,7 +650,7 @@ impl Thread {
         }
     }
 
-    /// Ends a conversation that came to its end by itself, and tells whom it concerns.
+    /// Ends a conversation that failed, and reports it to its port.
     fn over(&mut self, token: Token, over: Over) {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
@@ -663,11 +668,12 @@ impl Thread {
                 (Loss::Ended, CompletionStatus::PeerLost, words)
             }
             Over::Violation(words) => {
-                let words = format!("the peer breaks the rules of the control stream: {words}");
+                let words =
+                    format!("the peer violates the protocol of the control stream: {words}");
                 (Loss::Unreachable, CompletionStatus::PeerLost, words)
             }
             Over::NotTrusted(words) if conversation.stage == Stage::Asking => {
-                // The peer's judgement came behind the first thing that was said.
+                // The peer's verdict arrived after this side's first frame.
                 return self.not_reached(token, NotReached::NotPermitted, words);
             }
             Over::NotTrusted(words) => (Loss::Unreachable, CompletionStatus::PeerLost, words),
@@ -675,7 +681,7 @@ impl Thread {
         self.lose(token, loss, status, words);
     }
 
-    /// Nobody there, or not one that is trusted: the next one.
+    /// Handles a failed dial: an untrusted peer ends it, otherwise the next address is dialled.
     fn not_called(&mut self, token: Token, over: Over) {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
@@ -688,12 +694,14 @@ impl Thread {
             Over::Unreachable(words) | Over::Violation(words) => {
                 conversation.unreachable = Some(words);
             }
-            Over::Ended => conversation.unreachable = Some("the peer hung up".to_owned()),
+            Over::Ended => {
+                conversation.unreachable = Some("the peer closed the connection".to_owned())
+            }
         }
         self.call_next(token);
     }
 
-    /// Ends a link because of its peer or the way to it; its port is told.
+    /// Ends a link because of its peer or the network path, and reports it to the port.
     fn lose(&mut self, token: Token, loss: Loss, status: CompletionStatus, words: String) {
         let Some(mut conversation) = self.conversations.remove(&token.0) else {
             return;
@@ -712,7 +720,7 @@ impl Thread {
         }
     }
 
-    /// Takes what the device has to say of itself.
+    /// Takes the asynchronous events of the device.
     fn look_at_device(&mut self) {
         while let Some(event) = self.core.device.context.next_event() {
             self.take_event(event);
@@ -753,8 +761,8 @@ impl Thread {
         }
     }
 
-    /// The port is up again: the kernel shall look for the peers at once, and again if the network was not
-    /// ready yet. Who may not tell it so is no worse off than without.
+    /// Restarts neighbour discovery when the port is up again, and repeatedly in case the network was
+    /// not ready yet. Without `CAP_NET_ADMIN` discovery takes as long as before.
     fn find_peers(&mut self) {
         let now = Instant::now();
         if self.seeks == 0 || now < self.seek_at {
@@ -768,8 +776,8 @@ impl Thread {
         let _ = neighbour::forget_questions(&controls.chain(ends).collect());
     }
 
-    /// Looks what the port's address is now. Links by another address are lost, so that their users
-    /// connect anew; regions stay registered.
+    /// Queries the port's current address. Links by another address are lost, so that their programs
+    /// reconnect; regions stay registered.
     fn resolve_anew(&mut self, row: status::Row) {
         let core = Arc::clone(&self.core);
         let device = &core.device;
@@ -783,7 +791,7 @@ impl Thread {
                     *state = now;
                     !same
                 }
-                // No address at all: links live or not, as their packets come through.
+                // No address at all: links live or not, as their packets arrive.
                 Err(_) => false,
             }
         };
@@ -813,7 +821,7 @@ impl Thread {
     }
 }
 
-/// Says who this side is and whom it wants.
+/// Sends `Connect`: this side's identity and the requested port.
 fn ask(core: &Core, conversation: &mut Conversation) -> Result<(), Over> {
     let Some(call) = &conversation.call else {
         return Ok(());
@@ -825,7 +833,7 @@ fn ask(core: &Core, conversation: &mut Conversation) -> Result<(), Over> {
     conversation.say(&Frame::Connect(Connect { incarnation, end, name: &name, hello: &hello }))
 }
 
-/// Lets nobody wait for a conversation that is over.
+/// Fails the requests that wait for an ended conversation.
 fn forget(conversation: &Conversation) {
     if let Some(done) = &conversation.done {
         done.give(Err(FabricError::PeerLost));

@@ -13,41 +13,42 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most bytes that wait to be sent; a peer that asks for more without reading is cut off.
+/// Most bytes of pending output; a peer that requests more without reading is disconnected.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
 
-/// After so long without an answer an address is called again. The kernel repeats a call that got lost
-/// after a second, which is long for a way that was closed and is open again; no network that adapters
-/// are on takes as long as this.
+/// How long an address may be silent before it is dialled again. The kernel repeats a lost SYN after a
+/// second, which is long after a short outage of the path; round trips on networks of adapters are
+/// shorter.
 pub(crate) const CALL_AGAIN: Duration = Duration::from_millis(250);
-/// After so many of those each is left that much more time, for hosts that are slow after all.
+/// After this many repetitions the interval grows by its initial value, for hosts that are slow after
+/// all.
 const CALLS_AT_A_PACE: u32 = 8;
 
-/// How far a conversation has come.
+/// The state of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stage {
-    /// Names of hosts are being looked up.
+    /// Names of hosts are being resolved.
     Resolving,
     /// The socket connects.
     Calling,
-    /// Both prove who they are; this side called.
+    /// The handshake runs; this side dialled.
     Securing,
-    /// The caller has asked and waits for the program there.
+    /// `Connect` was sent: the peer's program decides.
     Asking,
-    /// The program there has accepted, and this side's queue pair is being connected.
+    /// The peer's program has accepted, and this side's queue pair is being connected.
     Joining,
-    /// Somebody has called and has not asked yet.
+    /// A peer has dialled and has not sent `Connect` yet.
     Called,
-    /// The program here has been asked.
+    /// The program has been asked.
     Offered,
-    /// The program here has accepted, and the caller's queue pair is not yet connected.
+    /// This program has accepted, and the caller's queue pair is not yet connected.
     Confirming,
     /// The link is up.
     Up,
 }
 
 impl Stage {
-    /// Whether both ends say that they live.
+    /// Returns whether both ends send keepalives.
     pub(crate) fn keeps_alive(self) -> bool {
         !matches!(self, Self::Resolving | Self::Calling | Self::Securing | Self::Called)
     }
@@ -58,11 +59,11 @@ impl Stage {
 pub(crate) enum Over {
     /// The peer or its process has ended.
     Ended,
-    /// The host is there and nobody listens.
+    /// The host refuses the connection: no process listens.
     Nobody,
-    /// Nothing was heard for too long, or the way broke; in words.
+    /// The peer was silent for too long, or the network path failed; in words.
     Unreachable(String),
-    /// The peer does not keep to the protocol; in words.
+    /// The peer violated the protocol; in words.
     Violation(String),
     /// One does not trust the other; in words.
     NotTrusted(String),
@@ -101,7 +102,7 @@ impl From<Malformed> for Over {
     }
 }
 
-/// What bytes go through.
+/// The byte stream of a conversation.
 enum Io {
     None,
     Connecting(TcpStream, Endpoint),
@@ -113,11 +114,11 @@ pub(crate) struct Conversation {
     io: Io,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Of `output`, what has been sent.
+    /// How much of `output` was sent.
     sent: usize,
-    /// The peer's address, for people.
+    /// The peer's address, for display.
     pub(crate) from: String,
-    /// The host of somebody who called.
+    /// The host of a peer that dialled this side.
     pub(crate) caller: Option<IpAddr>,
     /// The port it is for, once that is known.
     pub(crate) inbox: Option<Arc<Inbox>>,
@@ -125,32 +126,32 @@ pub(crate) struct Conversation {
     pub(crate) own: Option<End>,
     pub(crate) peer: Option<End>,
     pub(crate) peer_incarnation: u64,
-    /// What the program there has answered.
+    /// The reply of the peer's program.
     pub(crate) reply: Vec<u8>,
-    /// When the present stage must be over, for those that have an end.
+    /// When the present stage must be over, if it is limited.
     pub(crate) deadline: Instant,
     pub(crate) heard: Instant,
     pub(crate) said: Instant,
-    /// Who waits for a region.
+    /// Pending imports of this side.
     pub(crate) imports: HashMap<u32, Arc<ImportReply>>,
     pub(crate) imports_made: u32,
-    /// Regions that the peer has asked for.
+    /// Imports of the peer.
     pub(crate) asked: Asked,
-    /// Who waits for the caller to be ready.
+    /// The `accept` call that waits for the caller's `Ready`.
     pub(crate) done: Option<Arc<Reply<()>>>,
-    /// Whom to call, and who of them have not been called yet.
+    /// The dial, and its addresses that were not tried yet.
     pub(crate) call: Option<Box<Call>>,
     pub(crate) targets: VecDeque<(Endpoint, SocketAddr)>,
-    /// Of those called in vain: somebody could not be reached.
+    /// The text for a dialled address that could not be reached.
     pub(crate) unreachable: Option<String>,
-    /// How many of them have been called.
+    /// How many of them were dialled.
     pub(crate) calls: u32,
-    /// When the one that is being called is called again, and how often it was.
+    /// When the current address is dialled again, and how often it was.
     pub(crate) again_at: Instant,
     repeats: u32,
-    /// What the poller was last asked for.
+    /// Whether writability was last requested from the epoll.
     pub(crate) watches_writes: bool,
-    /// Its connection by rdma_cm, where there is one.
+    /// Its connection by rdma_cm, if there is one.
     pub(crate) met: Met,
 }
 
@@ -189,7 +190,7 @@ impl Conversation {
         }
     }
 
-    /// Of somebody who called.
+    /// Returns the conversation of a peer that dialled this side.
     pub(crate) fn called(
         socket: TcpStream,
         security: &Security,
@@ -203,7 +204,7 @@ impl Conversation {
         Ok(made)
     }
 
-    /// Of this side, who calls.
+    /// Returns the conversation of a dial of this side.
     pub(crate) fn calling(call: Box<Call>, limits: HandshakeLimits) -> Self {
         let mut made = Self::new(Stage::Resolving, Io::None, limits);
         made.inbox = Some(Arc::clone(&call.inbox));
@@ -213,7 +214,7 @@ impl Conversation {
         made
     }
 
-    /// Calls the next of those that were not called yet; false when there is none.
+    /// Dials the next address; false if there is none left.
     pub(crate) fn call_next(&mut self, limits: HandshakeLimits) -> bool {
         while let Some((endpoint, address)) = self.targets.pop_front() {
             (self.io, self.input, self.output, self.sent) = (Io::None, Vec::new(), Vec::new(), 0);
@@ -235,25 +236,25 @@ impl Conversation {
         false
     }
 
-    /// Calls the same address once more, by a socket that takes the place of the first; false when it
-    /// cannot.
+    /// Dials the same address again, with a new socket that replaces the first. Returns false if that
+    /// is impossible.
     pub(crate) fn call_again(&mut self, now: Instant) -> bool {
         self.repeats += 1;
         self.again_at = now + CALL_AGAIN * (1 + self.repeats / CALLS_AT_A_PACE);
         let Io::Connecting(socket, _) = &mut self.io else {
             return false;
         };
-        // Why there is none, the first socket tells.
+        // If it fails, the first socket reports why.
         let again = self.from.parse().ok().and_then(|address| start(address).ok());
         again.map(|again| *socket = again).is_some()
     }
 
-    /// Whether the peer has sent nothing yet.
+    /// Returns whether the peer has sent nothing yet.
     pub(crate) fn is_silent(&self) -> bool {
         matches!(&self.io, Io::Open(stream) if !stream.has_heard())
     }
 
-    /// What the poller watches.
+    /// Returns the socket that the epoll watches.
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         match &self.io {
             Io::None => None,
@@ -262,7 +263,7 @@ impl Conversation {
         }
     }
 
-    /// Goes on as far as the socket allows; true when frames can be read and sent.
+    /// Advances as far as the socket allows. Returns true when frames can be read and sent.
     pub(crate) fn advance(
         &mut self,
         security: &Security,
@@ -290,14 +291,14 @@ impl Conversation {
         }
     }
 
-    /// Reads what is there; the frames of it are taken by `frame`.
+    /// Reads what is available; `take_frame` returns the frames of it.
     pub(crate) fn fill(&mut self) -> Result<(), Over> {
         let Io::Open(stream) = &mut self.io else {
             return Ok(());
         };
         let mut chunk = [0; 4096];
         loop {
-            // One frame and what began behind it; more waits in the socket.
+            // One frame and the start of the next; the rest stays in the socket.
             if self.input.len() > wire::FRAME_BYTES_MAX + wire::LENGTH_BYTES {
                 return Ok(());
             }
@@ -309,12 +310,12 @@ impl Conversation {
         }
     }
 
-    /// Whether bytes of the peer are held that the socket does not announce again.
+    /// Returns whether bytes of the peer are held that the socket does not announce again.
     pub(crate) fn holds_bytes(&self) -> bool {
         matches!(&self.io, Io::Open(stream) if stream.holds_bytes())
     }
 
-    /// The next whole frame's bytes, out of what was read.
+    /// Takes the bytes of the next whole frame that was read.
     pub(crate) fn take_frame(&mut self) -> Result<Option<Vec<u8>>, Over> {
         let Some((_, taken)) = wire::decode(&self.input)? else {
             return Ok(None);
@@ -323,17 +324,19 @@ impl Conversation {
         Ok(Some(std::mem::replace(&mut self.input, rest)))
     }
 
-    /// Puts a frame behind those that wait to be sent.
+    /// Appends a frame to the output.
     pub(crate) fn say(&mut self, frame: &Frame<'_>) -> Result<(), Over> {
         if self.output.len() - self.sent > OUTPUT_BYTES_MAX {
-            return Err(Over::Violation("it asks and does not read the answers".to_owned()));
+            return Err(Over::Violation(
+                "it sends requests and does not read the answers".to_owned(),
+            ));
         }
         frame.encode(&mut self.output);
         self.said = Instant::now();
         Ok(())
     }
 
-    /// Sends what the socket takes.
+    /// Sends as much as the socket takes.
     pub(crate) fn flush(&mut self) -> Result<(), Over> {
         let Io::Open(stream) = &mut self.io else {
             return Ok(());
@@ -352,7 +355,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Whether something waits until the socket can be written.
+    /// Returns whether something waits until the socket can be written.
     pub(crate) fn wants_write(&self) -> bool {
         match &self.io {
             Io::None => false,
@@ -361,9 +364,9 @@ impl Conversation {
         }
     }
 
-    /// Says what is left, and that this is all.
+    /// Sends what is left, and ends the stream.
     pub(crate) fn hang_up(&mut self) {
-        // Who does not hear it sees the end of the socket.
+        // A peer that does not receive it sees the end of the socket.
         let _ = self.flush();
         if let Io::Open(stream) = &mut self.io {
             let _ = stream.close();
@@ -371,7 +374,7 @@ impl Conversation {
     }
 }
 
-/// A socket that connects.
+/// Returns a socket that connects.
 fn start(address: SocketAddr) -> io::Result<TcpStream> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -1,4 +1,4 @@
-//! What a fabric, its ports and its control thread share.
+//! The state that a fabric, its ports and its control thread share.
 
 use crate::device::{Device, PortState};
 use crate::ffi::{Handle, Route};
@@ -22,26 +22,26 @@ use std::time::Duration;
 
 /// Ticks of the control thread in a lease.
 pub(crate) const LEASE_TICKS: u64 = 8;
-/// How often an adapter asks again before it gives a peer up.
+/// Transport retries of an adapter (`retry_cnt`) before a peer counts as unreachable.
 pub(crate) const RETRIES: u8 = 6;
 /// The first token of a conversation; lower ones are the control thread's own.
 const TOKENS: u64 = 16;
 
-/// What the control thread is asked to do.
+/// A command to the control thread.
 pub(crate) enum Command {
-    /// Call whoever has a name at one of these places, in order.
+    /// Dial the endpoints in order until one has a port of this name.
     Connect(Box<Call>),
-    /// Names of hosts were looked up.
+    /// Names of hosts were resolved.
     Resolved { token: Token, addresses: Vec<(Endpoint, SocketAddr)> },
-    /// The queue pair of a link that was accepted there is connected, or cannot be.
+    /// The queue pair of a link that the peer accepted is connected, or cannot be.
     Joined { token: Token, joined: io::Result<()> },
     /// Accept a request; the queue pair is connected already.
     Accept { token: Token, handle: Handle, end: End, reply: Vec<u8>, done: Arc<Reply<()>> },
     /// Refuse a request.
     Refuse { token: Token, reason: Vec<u8> },
-    /// Tell the peer that the adapter here has refused a request of its.
+    /// Tell the peer that this adapter has refused one of its requests.
     Refused { token: Token },
-    /// Ask the peer for a region.
+    /// Import a region of the peer.
     Import { token: Token, region: RegionToken, answer: Arc<ImportReply> },
     /// A window was bound for the peer of a link, or was not: an `ibv_wc_status`.
     Bound { token: Token, status: u32 },
@@ -53,7 +53,7 @@ pub(crate) enum Command {
     Stop,
 }
 
-/// A call to somebody.
+/// A dial.
 pub(crate) struct Call {
     pub(crate) token: Token,
     pub(crate) inbox: Arc<Inbox>,
@@ -64,23 +64,24 @@ pub(crate) struct Call {
     pub(crate) hello: Vec<u8>,
 }
 
-/// Where a fabric is reached.
+/// The address of a listening fabric.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Listening {
-    /// By other hosts, as they are told.
+    /// As announced to other hosts.
     pub(crate) endpoint: Endpoint,
-    /// The same, looked up.
+    /// The same, resolved.
     pub(crate) host: SocketAddr,
     /// By this process.
     pub(crate) own: SocketAddr,
 }
 
 impl Listening {
-    /// Of a listener at `local` that was asked for as `asked`. One that listens everywhere is reached
-    /// at `port`, the address of the RDMA port, where that is one; else this host alone can reach it.
+    /// Returns the address of a listener at `local` that was requested as `asked`. One that listens at
+    /// all addresses is reached at `port`, the address of the RDMA port, if there is one; otherwise
+    /// only from this host.
     ///
     /// # Errors
-    /// When the advertised name cannot be looked up.
+    /// If the advertised name cannot be resolved.
     pub(crate) fn new(
         asked: &Endpoint,
         advertise: Option<&Endpoint>,
@@ -121,23 +122,23 @@ pub(crate) struct Core {
     pub(crate) incarnation: u64,
     /// Time, in parts of a lease. Written by the control thread.
     pub(crate) ticks: AtomicU64,
-    /// Who listens here, by name.
+    /// The listening ports, by name.
     pub(crate) names: Mutex<HashMap<String, Arc<Inbox>>>,
     /// Every port.
     pub(crate) ports: Mutex<Vec<Arc<Inbox>>>,
-    /// Where peers call.
+    /// The address at which peers dial.
     pub(crate) listening: Option<Listening>,
-    /// Connects queue pairs, where rdma_cm does that.
+    /// Connects queue pairs, if rdma_cm does that.
     pub(crate) manager: Option<Manager>,
     commands: Mutex<Vec<Command>>,
     pub(crate) doorbell: OwnedFd,
     numbers: AtomicU64,
 }
 
-/// A random number of 64 bits.
+/// Returns a random number of 64 bits.
 ///
 /// # Errors
-/// `System` when the kernel gives none.
+/// `System` if the kernel returns none.
 pub(crate) fn random() -> Result<u64, FabricError> {
     let mut bytes = [0; 8];
     let taken = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -178,12 +179,12 @@ impl Core {
         })
     }
 
-    /// A number that nothing else of this fabric has.
+    /// Returns a number that nothing else of this fabric has.
     pub(crate) fn number(&self) -> u64 {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Asks the control thread.
+    /// Sends a command to the control thread.
     pub(crate) fn command(&self, command: Command) {
         lock(&self.commands).push(command);
         // Fails only at its largest value, which wakes as well.
@@ -191,12 +192,12 @@ impl Core {
     }
 
     pub(crate) fn take_commands(&self) -> Vec<Command> {
-        // Fails when nobody has rung.
+        // Fails if the doorbell was not rung.
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         std::mem::take(&mut *lock(&self.commands))
     }
 
-    /// How memory is registered.
+    /// Returns how memory is registered.
     pub(crate) fn manner(&self) -> Manner {
         let trial = &self.device.facts.trial;
         Manner {
@@ -207,16 +208,14 @@ impl Core {
         }
     }
 
-    /// Where keys of memory serve and why, for people.
+    /// Returns on which links rkeys are valid and why, for display.
     pub(crate) fn keys(&self) -> &'static str {
         let facts = &self.device.facts;
         match (facts.trial.windows, facts.windows, self.options.memory_windows) {
-            (true, ..) => "keys of memory serve on one link each (memory windows)",
-            (_, 0, _) => "keys of memory serve on every link (the device has no memory windows)",
-            (_, _, false) => {
-                "keys of memory serve on every link (memory windows were not asked for)"
-            }
-            _ => "keys of memory serve on every link (memory windows did not work on trial)",
+            (true, ..) => "rkeys are valid on one link each (memory windows)",
+            (_, 0, _) => "rkeys are valid on every link (the device has no memory windows)",
+            (_, _, false) => "rkeys are valid on every link (memory windows were not requested)",
+            _ => "rkeys are valid on every link (memory windows did not work on trial)",
         }
     }
 
@@ -239,11 +238,11 @@ impl Core {
         })
     }
 
-    /// How a queue pair of this fabric reaches that of a peer.
+    /// Returns the route from a queue pair of this fabric to that of a peer.
     ///
-    /// Retries of the adapter fill the lease, so that a way that heals within it goes on by itself,
-    /// and no more: seven are without end on some adapters. A receiver that is not ready is asked
-    /// again without end by the adapter, every 0.64 ms, and by this fabric's patience with one.
+    /// Transport retries fill the lease, so that a path that recovers within it continues, and no more:
+    /// a count of seven is unlimited on some adapters. Receiver-not-ready is retried without limit by
+    /// the adapter, every 0.64 ms, and limited by this fabric's `patience`.
     pub(crate) fn route(&self, own: &End, peer: &End) -> Route {
         const AGAIN_WITHOUT_END: u8 = 7;
         const AFTER_640_US: u8 = 12;
@@ -270,8 +269,8 @@ impl Core {
         }
     }
 
-    /// Connects a queue pair. The kernel looks the peer's hardware address up meanwhile, which takes
-    /// up to a second where packets are lost, and fails then: it is asked a second time.
+    /// Connects a queue pair. The kernel resolves the peer's hardware address meanwhile, which takes up
+    /// to a second if packets are lost, and then fails: it is tried a second time.
     pub(crate) fn join(&self, handle: &Handle, own: &End, peer: &End) -> io::Result<()> {
         let route = self.route(own, peer);
         match handle.connect(&route) {
@@ -280,7 +279,7 @@ impl Core {
         }
     }
 
-    /// The path between two ends in words, with the reasons of what was chosen.
+    /// Describes the path between two ends, with the reasons of the choices.
     pub(crate) fn path(&self, own: &End, peer: &End, from: &str) -> String {
         let state = lock(&self.state);
         let (device, port) = (&self.device.context.listed.name, self.device.port);
@@ -325,7 +324,7 @@ mod tests {
         };
         let (rdma, here) = (Some([10, 77, 0, 1]), "127.0.0.1:7000");
         let expected = |endpoint: &str, host, own| (endpoint.to_owned(), at(host), at(own));
-        // As asked for, with the port that the system chose.
+        // As requested, with the port that the system chose.
         let one = "10.0.0.5:7000";
         assert_eq!(told("10.0.0.5:0", None, one, rdma), expected(one, one, one));
         assert_eq!(told("LocalHost:0", None, here, rdma), expected("localhost:7000", here, here));
@@ -335,7 +334,7 @@ mod tests {
         assert_eq!(told("0.0.0.0:0", None, all, None), expected(here, here, here));
         let six = "[::1]:7000";
         assert_eq!(told("[::]:0", None, "[::]:7000", None), expected(six, six, six));
-        // As it is said.
+        // As given.
         let said = "192.0.2.1:80";
         assert_eq!(told("0.0.0.0:0", Some(said), all, rdma), expected(said, said, here));
     }

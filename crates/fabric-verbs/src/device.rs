@@ -1,4 +1,4 @@
-//! Which device, port and address a fabric uses, and what they can do.
+//! The choice of device, port and address, and their capabilities.
 
 use crate::facts::{AtomicFact, DeviceFacts, OnDemand, Transport, Trial};
 use crate::ffi::types::{
@@ -24,11 +24,11 @@ use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most GID entries that are looked at.
+/// Most GID entries that are checked.
 const GIDS_MAX: usize = 1024;
 /// How long a WRITE on trial may take.
 const TRIAL_TIME: Duration = Duration::from_millis(500);
-/// To what a completion queue is made longer on trial.
+/// The length to which a completion queue is resized on trial.
 const COMPLETIONS_ON_TRIAL: u32 = 64;
 /// Most completions of a queue that cannot be made longer, and so has all its room at once.
 const COMPLETIONS_AT_ONCE: u32 = 1 << 16;
@@ -36,7 +36,8 @@ const COMPLETIONS_AT_ONCE: u32 = 1 << 16;
 const COPIED_BYTES_MAX: u32 = 64;
 /// Inline bytes that are tried, best first.
 const INLINE_TRIED: [u32; 6] = [512, 256, 128, 64, 32, 0];
-/// Memory that is not pinned, on trial: of its own, lest anything else is there where a device errs.
+/// Memory that is not pinned, on trial: separate, in case a faulty device overwrites what is next to
+/// it.
 const PAGED_BYTES: usize = 1 << 16;
 /// Bytes that are moved in it, from within one page into the next.
 const PAGED_TRIED: u32 = 5000;
@@ -51,17 +52,17 @@ pub(crate) struct Device {
     pub(crate) facts: DeviceFacts,
     /// How queue pairs are made.
     pub(crate) shape: Shape,
-    /// Where adapters do not tell of a request that the peer's has taken it.
+    /// Set if a completion does not prove that the peer's adapter has executed the request.
     pub(crate) confirmation: Option<Confirmation>,
 }
 
-/// What a READ reads and where it lands that tells that everything before it is done. Nobody looks at
-/// its bytes.
+/// The remote word of a confirming READ, whose completion proves that every earlier work request is
+/// done, and its local landing buffer. The bytes are not used.
 pub(crate) struct Confirmation {
     _memory: MemoryRegion,
     /// Read by peers.
     pub(crate) word: Word,
-    /// Where theirs lands here.
+    /// The local buffer of the READ.
     pub(crate) landing: Slice,
 }
 
@@ -78,7 +79,7 @@ impl Confirmation {
 }
 
 impl Device {
-    /// What kind of network its port is on.
+    /// Returns the kind of network of its port.
     pub(crate) fn network(&self, state: &PortState) -> &'static str {
         match (self.facts.transport, state.is_ethernet()) {
             (Transport::Iwarp, _) => "iWARP",
@@ -93,7 +94,7 @@ impl Device {
 pub(crate) struct PortState {
     pub(crate) up: bool,
     pub(crate) lid: u16,
-    /// `ibv_mtu`: the port's, or less where less is asked for.
+    /// `ibv_mtu`: the port's, or less if requested.
     pub(crate) mtu: u8,
     pub(crate) link_layer: u8,
     pub(crate) gid: [u8; 16],
@@ -136,7 +137,7 @@ pub struct Choice {
     pub connecting: String,
     /// Whether memory is registered without being pinned.
     pub on_demand_paging: bool,
-    /// Where keys of memory serve and why, in words.
+    /// On which links rkeys are valid and why, in words.
     pub keys: &'static str,
 }
 
@@ -157,12 +158,12 @@ impl fmt::Display for Choice {
     }
 }
 
-/// A GID as people write it: IPv4 where it is mapped.
+/// Formats a GID for display: as IPv4 if it is mapped.
 fn address(gid: Ipv6Addr) -> String {
     gid.to_ipv4_mapped().map_or_else(|| gid.to_string(), |four| four.to_string())
 }
 
-/// Limits of a device, as it says.
+/// The limits that a device reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Limits {
@@ -178,10 +179,10 @@ pub struct Limits {
     pub shared_receive_queues: u64,
 }
 
-/// Asks a device for its limits and makes nothing of it.
+/// Queries the limits of a device only.
 ///
 /// # Errors
-/// `NoLibrary`; `System` when there is no such device or it cannot be asked.
+/// `NoLibrary`; `System` if there is no such device or the query fails.
 pub(crate) fn limits(library_name: &str, device: &str) -> Result<Limits, OpenError> {
     let library = library(library_name)?;
     let asked = Context::open(&library, device).and_then(|context| context.query_device());
@@ -195,13 +196,13 @@ pub(crate) fn limits(library_name: &str, device: &str) -> Result<Limits, OpenErr
     })
 }
 
-/// A device that could be used, with what it says of itself, for people.
+/// A usable device with its attributes, for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct DeviceReport {
     /// Its name.
     pub name: String,
-    /// What it says, or why it could not be asked.
+    /// Its attributes, or why the query failed.
     pub facts: Result<DeviceFacts, String>,
     /// Each port: number, state, address and why, in words.
     pub ports: Vec<String>,
@@ -217,10 +218,10 @@ fn library(name: &str) -> Result<Arc<Library>, OpenError> {
     })
 }
 
-/// The devices of this machine and what each says of itself. Opens each for a moment.
+/// Returns the devices of this machine with their attributes. Opens each for a moment.
 ///
 /// # Errors
-/// `NoLibrary` where there is none; `System`.
+/// `NoLibrary` if there is none; `System`.
 pub(crate) fn devices(options: &Options) -> Result<Vec<DeviceReport>, OpenError> {
     let library = library(&options.library)?;
     let listed = list(&library).map_err(|error| OpenError::System("list of devices", error))?;
@@ -262,7 +263,7 @@ fn ports_of(context: &Context) -> u8 {
     context.query_device().map_or(1, |device| device.phys_port_cnt.max(1))
 }
 
-/// Opens what the options ask for, or the first device with a port that is up.
+/// Opens the requested device, or the first one with a port that is up.
 pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> {
     let library = library(&options.library)?;
     let system = |what| move |error: io::Error| OpenError::System(what, error);
@@ -314,7 +315,8 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
     Err(without_gid.unwrap_or(OpenError::NoPort { looked_at }))
 }
 
-/// Why a device and port were taken. `here` is whether their address is one of this network namespace.
+/// Returns why a device and port were chosen. `here` is whether their address is one of this network
+/// namespace.
 fn reason(only: bool, devices: usize, here: bool, options: &Options) -> String {
     match (&options.device, options.port) {
         (Some(_), Some(_)) => "as asked for".to_owned(),
@@ -328,8 +330,9 @@ fn reason(only: bool, devices: usize, here: bool, options: &Options) -> String {
     }
 }
 
-/// Whether a port's address is one of this network namespace. Where namespaces share devices, those of
-/// all others are listed too, and their packets would go where this process has no address.
+/// Returns whether a port's address is one of this network namespace. If namespaces share devices,
+/// those of all others are listed too, and their packets would be sent where this process has no
+/// address.
 fn is_here(context: &Context, port: u8, state: &PortState, options: &Options) -> bool {
     if context.listed.transport == IBV_TRANSPORT_IWARP {
         // Its GID is made of a hardware address.
@@ -372,7 +375,7 @@ fn ready(
     Ok(Device { context, domain, port, reason, facts, shape, confirmation })
 }
 
-/// What a port is like now.
+/// Returns the current state of a port.
 pub(crate) fn port_state(
     context: &Context,
     port: u8,
@@ -397,7 +400,7 @@ pub(crate) fn port_state(
     })
 }
 
-/// An entry of a port's GID table, with what is known of its network device.
+/// An entry of a port's GID table, with the known state of its network device.
 struct GidRow {
     index: u32,
     gid: [u8; 16],
@@ -454,7 +457,7 @@ fn read(path: &str) -> Option<String> {
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
 
-/// Whether a network device is up (`IFF_UP`), where the system tells.
+/// Returns whether a network device is up (`IFF_UP`), if the system reports it.
 fn is_up(netdev: &str) -> Option<bool> {
     let flags = read(&format!("/sys/class/net/{netdev}/flags"))?;
     let flags = u32::from_str_radix(flags.strip_prefix("0x")?, 16).ok()?;
@@ -469,7 +472,7 @@ fn byte(number: i32) -> u8 {
     u8::try_from(number.clamp(0, 255)).unwrap_or(0)
 }
 
-/// Asks a device, and makes a queue pair of the best shape that it has.
+/// Queries a device, and creates a queue pair of the best shape that it supports.
 fn facts(
     context: &Arc<Context>,
     domain: &Arc<ProtectionDomain>,
@@ -524,13 +527,13 @@ fn facts(
         facts.completions = facts.completions.min(COMPLETIONS_AT_ONCE);
     }
     try_out(domain, port, options, &mut facts, &mut shape);
-    // With windows there are more of this fabric's own.
+    // With windows there are more requests of this fabric's own.
     shape.requests = facts.queue_requests();
     Ok((facts, shape))
 }
 
-/// Tries what devices or their providers say of themselves and get wrong, between two queue pairs of the
-/// port.
+/// Tries operations that devices or their providers declare and get wrong, between two queue pairs of
+/// the port.
 fn try_out(
     domain: &Arc<ProtectionDomain>,
     port: u8,
@@ -538,7 +541,7 @@ fn try_out(
     facts: &mut DeviceFacts,
     shape: &mut Shape,
 ) {
-    // Where it cannot be tried (the port is down), nothing works.
+    // Without a trial (the port is down) none of them counts as working.
     let state = port_state(&domain.context, port, options).ok().filter(|state| state.up);
     let pairs = |shape: &Shape, access, arena: io::Result<Arena>| {
         let state = state.as_ref().ok_or(io::ErrorKind::NetworkDown)?;
@@ -566,7 +569,7 @@ fn try_out(
     }
 }
 
-/// Makes queue pairs of ever plainer shapes until the device agrees.
+/// Creates queue pairs of ever simpler shapes until the device accepts one.
 fn trial(
     domain: &Arc<ProtectionDomain>,
     facts: &mut DeviceFacts,
@@ -654,12 +657,12 @@ impl Pairs {
         Ok(Self { near, far, completions, memory, arena })
     }
 
-    /// Bytes of the memory.
+    /// Returns the bytes of the memory.
     fn slice(&self, at: u64, length: u32) -> Slice {
         Slice { addr: self.memory.address() + at, length, lkey: self.memory.local_key() }
     }
 
-    /// Whether a request of the near one to the second half of the memory succeeds.
+    /// Returns whether a request of the near one to the second half of the memory succeeds.
     fn does(&mut self, verb: Verb, key: u32, slices: &[Slice]) -> io::Result<bool> {
         self.near.push(&Request {
             id: 1,
@@ -692,7 +695,7 @@ fn flag(wanted: bool, flag: i32) -> i32 {
     if wanted { flag } else { 0 }
 }
 
-/// Whether a WRITE of two slices by the extended interface arrives as it should.
+/// Returns whether a WRITE of two slices by the extended interface arrives as it should.
 fn gather_on_trial(mut pairs: Pairs) -> io::Result<bool> {
     let data = *b"farside gathers";
     pairs.arena.write(0, &data).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -706,8 +709,8 @@ fn gather_on_trial(mut pairs: Pairs) -> io::Result<bool> {
     Ok(arrived == data)
 }
 
-/// Whether bytes of memory that is not pinned arrive where they belong, and all of them. Soft-RoCE (Linux
-/// 7.3) forgets where in its page each piece begins.
+/// Returns whether all bytes of memory that is not pinned arrive at their addresses. Soft-RoCE (Linux
+/// 7.3) loses the offset of each piece in its page.
 fn paging_on_trial(mut pairs: Pairs) -> io::Result<bool> {
     let wrong = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let data: Vec<u8> = (0..PAGED_TRIED).map(|at| (at % 251) as u8 + 1).collect();
@@ -723,7 +726,7 @@ fn paging_on_trial(mut pairs: Pairs) -> io::Result<bool> {
     Ok(arrived == data)
 }
 
-/// Whether a memory window can be bound, and what its peer may then do by its key.
+/// Returns whether a memory window can be bound, and what its peer may then do with its rkey.
 fn window_on_trial(
     domain: &Arc<ProtectionDomain>,
     mut pairs: Pairs,
@@ -734,7 +737,7 @@ fn window_on_trial(
         | IBV_ACCESS_REMOTE_WRITE
         | flag(atomics, IBV_ACCESS_REMOTE_ATOMIC)
         | flag(flush, IBV_ACCESS_FLUSH_GLOBAL);
-    // Behind the pairs, so that it ends before them.
+    // Declared after the pairs, so that it is dropped before them.
     let mut window = Window::new(domain)?;
     let key = window.bind(&pairs.far.handle(), &pairs.memory, access, 0x5a, 2)?;
     let data = *b"windowed";

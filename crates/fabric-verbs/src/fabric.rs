@@ -21,24 +21,24 @@ use std::sync::atomic::Ordering;
 
 /// The fabric of one RDMA port: InfiniBand, RoCE or iWARP, by libibverbs.
 ///
-/// Guarantees: see [`capabilities`](Fabric::capabilities), which come from what the device says. Keys of
-/// regions serve on every link of the fabric. Where that is asked for and the device has memory windows
-/// ([`Options::memory_windows`], [`Choice::keys`]), each link is given keys of its own for the regions
-/// that its peer imports, bound to its queue pair; regions of more than 2 GiB, and those with FLUSH where
-/// windows permit none, keep one key. Binding is a request of the region's
-/// owner on that link: an import waits behind what the owner has under way there. Data travels in plain
-/// text, whatever protects the control streams. A clone is the same fabric. Cost: one thread, which
-/// sleeps unless links come and go or are idle.
+/// Guarantees: see [`capabilities`](Fabric::capabilities), which are derived from the device's
+/// attributes. An rkey is valid on every link of the fabric. If memory windows are requested and the
+/// device has them ([`Options::memory_windows`], [`Choice::keys`]), each link has rkeys of its own for
+/// the regions that its peer imports, bound to its queue pair; regions of more than 2 GiB, and those
+/// with FLUSH where windows permit none, keep one rkey. A bind is a work request of the region's owner
+/// on that link: an import waits for what the owner has in flight there. Data packets are plain text,
+/// whatever protects the control streams. A clone is the same fabric. Cost: one thread, which sleeps
+/// unless links are opened, closed or idle.
 #[derive(Clone)]
 pub struct VerbsFabric {
     pub(crate) control: Arc<Control>,
 }
 
 impl VerbsFabric {
-    /// Opens the device that the options ask for, or the first with a port that is up.
+    /// Opens the requested device, or the first one with a port that is up.
     ///
     /// # Errors
-    /// [`OpenError`] says what is missing and what to do: no library, no device, no port, no address.
+    /// [`OpenError`] says what is missing and the remedy: no library, no device, no port, no address.
     pub fn open(options: Options) -> Result<Self, OpenError> {
         if let Some(name) = options.wrong() {
             return Err(OpenError::Option(name));
@@ -64,34 +64,35 @@ impl VerbsFabric {
         Ok(Self { control: Arc::new(control) })
     }
 
-    /// The devices of this machine and what each says of itself.
+    /// Returns the devices of this machine with their attributes.
     ///
     /// # Errors
-    /// `NoLibrary` where there is none; `System`.
+    /// `NoLibrary` if there is none; `System`.
     pub fn devices(options: &Options) -> Result<Vec<DeviceReport>, OpenError> {
         device::devices(options)
     }
 
-    /// What the device says of itself.
+    /// Returns the attributes of the device.
     pub fn facts(&self) -> &DeviceFacts {
         &self.control.core.device.facts
     }
 
-    /// Where peers call this fabric; `None` when it only connects.
+    /// Returns where peers dial this fabric; `None` if it only connects.
     pub fn listening(&self) -> Option<&Endpoint> {
         self.control.core.listening.as_ref().map(|listening| &listening.endpoint)
     }
 
-    /// Who may call this fabric: without an identity on the loopback its own user alone, or every user
-    /// of the machine where the kernel does not tell whose a connection is. `None` when it only connects.
+    /// Returns which peers may dial this fabric: without an identity on the loopback its own user
+    /// alone, or every user of the machine if the kernel does not report the owner of a connection.
+    /// `None` if it only connects.
     pub fn admission(&self) -> Option<&Admission> {
         self.control.admission.as_ref()
     }
 
-    /// The limits of a device, by its name.
+    /// Returns the limits of a device, by its name.
     ///
     /// # Errors
-    /// `NoLibrary` where there is none; `System` when it cannot be asked.
+    /// `NoLibrary` if there is none; `System` if the query fails.
     pub fn limits(library: &str, device: &str) -> Result<Limits, OpenError> {
         device::limits(library, device)
     }
@@ -117,14 +118,14 @@ impl VerbsFabric {
         }
     }
 
-    /// The choice and what is protected, for people.
+    /// Describes the choice and the protection, for display.
     pub fn describe(&self) -> String {
         let security = self.control.core.options.security.describe();
         format!("{}, control streams: {security}; data packets are plain text", self.choice())
     }
 }
 
-/// Listens where it is asked to, and tells where that is.
+/// Listens at the requested address, and returns the actual one.
 fn listen(
     options: &Options,
     state: &PortState,

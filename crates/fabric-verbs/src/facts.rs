@@ -1,15 +1,15 @@
-//! From what a device says of itself to what the fabric promises: plain numbers in, plain numbers
+//! Derives the fabric's capabilities from the attributes of a device: plain numbers in, plain numbers
 //! out. The name of its vendor is not among them.
 
 use farside_base::{AtomicScope, BackPressure, Capabilities, FlushScope, WordScope};
 use farside_fabric::Arena;
 use std::fmt;
 
-/// Most requests of a link that are posted and not completed, where the device has more.
+/// Most posted and uncompleted requests of a link, if the device has more.
 const OUTSTANDING_MAX: u32 = 256;
-/// Most links of a port, where the device has more.
+/// Most links of a port, if the device has more.
 const LINKS_MAX: u32 = 4096;
-/// Most slices of a list, where the device has more: a queue has room for that many in each entry.
+/// Most slices of a list, if the device has more: a queue has room for that many in each entry.
 const SLICES_MAX: u32 = 16;
 
 /// `IBV_DEVICE_FLUSH_GLOBAL`.
@@ -19,16 +19,16 @@ const CAP_FLUSH_PERSISTENT: u64 = 1 << 39;
 /// `IBV_DEVICE_ATOMIC_WRITE`.
 const CAP_ATOMIC_WRITE: u64 = 1 << 40;
 
-/// How a device speaks to others.
+/// The transport of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Transport {
     /// InfiniBand's packets, on InfiniBand or (RoCE) on Ethernet.
     InfiniBand,
-    /// RDMA over TCP (RFC 5040). Its queue pairs connect by rdma_cm alone. Two WRITEs may land in
+    /// RDMA over TCP (RFC 5040). Its queue pairs connect by rdma_cm only. Two WRITEs may be placed in
     /// either order, a message without a receive ends the connection, there are no immediates, and the
-    /// adapter completes a request when it is sent, whatever the target makes of it: a READ behind the
-    /// last one tells that all before it are done.
+    /// adapter completes a request when it is sent, whatever the target does with it: a READ after the
+    /// last one proves that all before it are done.
     Iwarp,
     /// Something without reliable connections.
     Other,
@@ -40,13 +40,13 @@ pub enum Transport {
 pub enum AtomicFact {
     /// `IBV_ATOMIC_NONE`.
     None,
-    /// `IBV_ATOMIC_HCA`: against others through this adapter.
+    /// `IBV_ATOMIC_HCA`: atomic with others through this adapter.
     Adapter,
     /// `IBV_ATOMIC_GLOB`: against processors too.
     Global,
 }
 
-/// What a device and one of its ports say, by queries and by making a queue pair on trial.
+/// The attributes of a device and one of its ports, by queries and by creating a queue pair on trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceFacts {
     /// `ibv_device::transport_type`.
@@ -59,7 +59,7 @@ pub struct DeviceFacts {
     pub requests: u32,
     /// `max_sge`.
     pub slices: u32,
-    /// `max_sge_rd`; zero where the device does not say.
+    /// `max_sge_rd`; zero if the device does not report it.
     pub read_slices: u32,
     /// `max_cqe`.
     pub completions: u32,
@@ -73,22 +73,22 @@ pub struct DeviceFacts {
     pub flags: u64,
     /// `max_qp_rd_atom`: READs and atomics of a peer that it takes at a time.
     pub reads_in: u8,
-    /// `max_qp_init_rd_atom`: READs and atomics that it has under way at a time.
+    /// `max_qp_init_rd_atom`: READs and atomics that it has outstanding at a time.
     pub reads_out: u8,
     /// `max_msg_sz` of the port.
     pub message_bytes: u32,
-    /// `max_dm_size`; zero where library or provider lack the calls.
+    /// `max_dm_size`; zero if library or provider lack the calls.
     pub device_memory_bytes: u64,
-    /// `max_mw`, where there are memory windows of type 2B (`IBV_DEVICE_MEM_WINDOW_TYPE_2B`).
+    /// `max_mw`, if there are memory windows of type 2B (`IBV_DEVICE_MEM_WINDOW_TYPE_2B`).
     pub windows: u32,
-    /// What it does in memory that is not pinned.
+    /// The operations that it supports in memory that is not pinned.
     pub on_demand: OnDemand,
-    /// What making queue pairs on trial has shown.
+    /// The results of creating queue pairs on trial.
     pub trial: Trial,
 }
 
-/// Requests of reliable connections that a device does in memory that is not pinned: `rc_odp_caps`,
-/// where `general_caps` says that it can at all.
+/// Operations of reliable connections that a device supports in memory that is not pinned:
+/// `rc_odp_caps`, if `general_caps` declares support at all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OnDemand(u32);
 
@@ -101,18 +101,19 @@ impl OnDemand {
     const FLUSH: u32 = 1 << 6;
     const ATOMIC_WRITE: u32 = 1 << 7;
 
-    /// From the two numbers of `ibv_odp_caps`.
+    /// Decodes the two numbers of `ibv_odp_caps`.
     pub(crate) fn of(general: u64, connections: u32) -> Self {
         const SUPPORT: u64 = 1;
         Self(if general & SUPPORT != 0 { connections } else { 0 })
     }
 
-    /// Whether the device has it for anything.
+    /// Returns whether the device has it for anything.
     pub const fn is_had(self) -> bool {
         self.0 != 0
     }
 
-    /// What it lacks of all that a fabric with these capabilities does in its regions.
+    /// Returns an operation of a fabric with these capabilities that it does not support in its
+    /// regions.
     pub(crate) fn lacks(self, has: &Capabilities) -> Option<&'static str> {
         let table = [
             (true, Self::SEND, "on-demand paging of sends"),
@@ -149,7 +150,7 @@ impl fmt::Display for OnDemand {
     }
 }
 
-/// What queue pairs of a device can be made with.
+/// What queue pairs of a device can be created with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Trial {
     /// With the extended interface of posting.
@@ -158,30 +159,30 @@ pub struct Trial {
     pub atomic_write: bool,
     /// With FLUSH.
     pub flush: bool,
-    /// With so many inline bytes.
+    /// With this many inline bytes.
     pub inline_bytes: u32,
-    /// `ibv_query_qp_data_in_order` says that a whole WRITE lands in the order of its bytes.
+    /// `ibv_query_qp_data_in_order` says that a whole WRITE is placed in the order of its bytes.
     pub in_order: bool,
-    /// A WRITE of several slices by the extended interface arrives as it should. Where it does not,
-    /// such requests go by lists, each with a doorbell of its own.
+    /// A WRITE of several slices by the extended interface arrives correctly. If not, such requests are
+    /// posted as lists, each with a doorbell of its own.
     pub gathers: bool,
     /// A completion queue can be made longer while it is used.
     pub resizes: bool,
-    /// A memory window of type 2 can be bound, and its key serves for what the device does.
+    /// A memory window of type 2 can be bound, and its rkey works for the operations of the device.
     pub windows: bool,
-    /// Its key serves for FLUSH too.
+    /// Its rkey works for FLUSH too.
     pub windows_flush: bool,
-    /// Bytes of memory that is not pinned arrive where they belong. Tried where that is asked for.
+    /// Bytes of memory that is not pinned arrive at their addresses. Tried if requested.
     pub on_demand: bool,
 }
 
 impl DeviceFacts {
-    /// Whether a request's own completion says nothing of its target, so that a READ behind it must.
+    /// Returns whether a request's completion says nothing of its target, so that a READ after it must.
     pub(crate) fn needs_confirmation(&self) -> bool {
         self.transport == Transport::Iwarp
     }
 
-    /// How far a FLUSH reaches.
+    /// Returns the scope of FLUSH.
     fn flush(&self) -> FlushScope {
         let has = |flag| self.trial.flush && self.flags & flag != 0;
         match (has(CAP_FLUSH_GLOBAL), has(CAP_FLUSH_PERSISTENT)) {
@@ -197,8 +198,8 @@ impl DeviceFacts {
         self.slices.min(reads).min(SLICES_MAX)
     }
 
-    /// Requests that a queue pair holds beside the program's: one asks whether those before it are
-    /// done; where memory windows are used, one binds a window, and one before it waits.
+    /// Returns the requests that a queue pair holds in addition to the program's: one checks whether
+    /// those before it are done; with memory windows, one binds a window, and one before it waits.
     fn own_requests(&self) -> u32 {
         if self.trial.windows { 3 } else { 1 }
     }
@@ -213,24 +214,24 @@ impl DeviceFacts {
         self.outstanding() + self.own_requests()
     }
 
-    /// What the fabric can do and promises on this device.
+    /// Returns the capabilities of the fabric on this device.
     ///
-    /// On InfiniBand and RoCE messages of one link arrive in order, as reliable connections have it; a
+    /// On InfiniBand and RoCE messages of one link arrive in order, as on any reliable connection; a
     /// completed WRITE has reached the peer's adapter, not yet its memory (IBTA 9.7.5.1.4, 10.7.3), so
-    /// that is not promised. On iWARP it is the other way round: nothing is promised of the order in
-    /// which WRITEs land (RFC 5040 5.5), and one completes when a READ of memory behind it has, which
-    /// the target answers after that. No query tells of words (`Capabilities::words`).
+    /// that is not promised. On iWARP the order in which WRITEs are placed is not promised (RFC 5040
+    /// 5.5), and a WRITE completes when a READ of memory after it has, which the target answers after
+    /// placing it. No query reports the atomicity of words (`Capabilities::words`).
     ///
-    /// Memory at the adapter (`ibv_alloc_dm`) can be regions, but on iWARP, whose small READs and WRITEs
-    /// are copied by the processor. **It has never run on an adapter**: no software device has such
-    /// memory, so that only the fake library has shown it. The owner has no address of it and copies
-    /// (`ibv_memcpy_to_dm`), of which nothing is promised but that they happen; mlx5's provider copies
-    /// words of four bytes (rdma-core 65), so that peers may see the halves of a word apart
-    /// (`Capabilities::device_words`), and mana's has not even the copies.
-    /// Masked atomics are no part of the library's interface.
+    /// Device memory (`ibv_alloc_dm`) can be regions, except on iWARP, whose short READs and WRITEs the
+    /// processor copies. **It has never run on an adapter**: no software device has such memory, so
+    /// only the fake library has exercised it. The owner has no address of it and copies
+    /// (`ibv_memcpy_to_dm`), of which nothing but the copy is promised; mlx5's provider copies words of
+    /// four bytes (rdma-core 65), so peers may see the halves of a word apart
+    /// (`Capabilities::device_words`), and mana's has no copies at all. Masked atomics are not part of
+    /// the library's interface.
     ///
     /// # Errors
-    /// What the device lacks that this fabric cannot do without; its name.
+    /// The name of what the device lacks and this fabric needs.
     pub fn capabilities(&self) -> Result<Capabilities, &'static str> {
         let iwarp = self.transport == Transport::Iwarp;
         let least = [
@@ -260,7 +261,7 @@ impl DeviceFacts {
             own_memory: true,
             protected: false,
             send: true,
-            // RFC 5040 has none, and what RFC 7306 adds no library speaks of.
+            // RFC 5040 has none, and no library supports those of RFC 7306.
             immediate: !iwarp,
             shared_receive_queue: true,
             message_order: !iwarp,
@@ -403,7 +404,7 @@ mod tests {
             assert_eq!(lacking.lacks(&has), Some(format!("on-demand paging of {name}")).as_deref());
             assert!(!lacking.to_string().contains(name) && all.to_string().contains(name));
         }
-        // Nobody needs what the device does not do at all.
+        // An operation that the device does not have need not be paged.
         let has = DeviceFacts { atomics: AtomicFact::None, ..RXE }.capabilities().unwrap();
         assert_eq!(OnDemand::of(1, 0xff & !OnDemand::ATOMIC).lacks(&has), None);
     }

@@ -1,4 +1,4 @@
-//! What the control thread has for a port, and how a port that sleeps is woken.
+//! Events from the control thread to a port, and how a sleeping port is woken.
 
 use crate::ffi::Channel;
 use crate::intake::Intake;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The value behind a lock, whatever became of a thread that held it.
+/// Locks, also after a thread panicked under the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -21,7 +21,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Token(pub(crate) u64);
 
-/// What happened, for a port.
+/// An event for a port.
 #[derive(Debug)]
 pub(crate) enum Inbound {
     /// A peer wants to connect.
@@ -30,29 +30,29 @@ pub(crate) enum Inbound {
     Connected { token: Token, peer: End, from: String, reply: Vec<u8> },
     /// The peer refused.
     Refused { token: Token, reason: Vec<u8> },
-    /// Nobody was reached; why, in words too.
+    /// No peer was reached; why, in words too.
     NotReached { token: Token, why: NotReached, words: String },
-    /// The link is over: what is known of the peer, how its first request ends, and why in words.
+    /// The link is lost: what is known of the peer, how its first request completes, and why in words.
     Lost { token: Token, loss: Loss, status: CompletionStatus, words: String },
-    /// The adapters' connection of a link has ended, and nobody closed it; what the peer knows.
+    /// The adapters' connection of a link has ended, though neither end closed it; what the peer knows.
     Parted { token: Token, why: Parting },
     /// The link's queue pair is broken, while nothing is known against the peer; `Flushed` when it has
     /// refused a request of the peer's.
     Fault { token: Token, status: CompletionStatus, words: String },
-    /// The device's port here is down.
+    /// The device's local port is down.
     PortDown,
     /// The completion queue or receive queue of this address, or the whole device, is broken.
     Broken { queue: Option<u64>, words: String },
 }
 
-/// A port's box of what happened.
+/// The event queue of a port.
 pub(crate) struct Inbox {
     /// Unlike any other's of this fabric.
     pub(crate) number: u64,
     items: Mutex<VecDeque<Inbound>>,
     filled: AtomicBool,
     pub(crate) bell: Arc<Bell>,
-    /// Woken by what happens too.
+    /// Woken by events too.
     other_waiter: Mutex<Option<Arc<dyn Waiter>>>,
     pub(crate) intake: Intake,
     /// Links and connection requests of the port, for its limit.
@@ -75,12 +75,12 @@ impl Inbox {
         }
     }
 
-    /// From now on `waiter` is woken too.
+    /// Wakes `waiter` too from now on.
     pub(crate) fn wake_also(&self, waiter: Arc<dyn Waiter>) {
         *lock(&self.other_waiter) = Some(waiter);
     }
 
-    /// Whether `take` would give something. One load.
+    /// Returns whether `take` would return something. One load.
     #[inline]
     pub(crate) fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire)
@@ -93,13 +93,13 @@ impl Inbox {
     }
 }
 
-/// Wakes a port's sleeper: an event counter beside the channel of its completion queue.
+/// Wakes a port's sleeping thread: an event counter next to the channel of its completion queue.
 pub(crate) struct Bell {
     counter: OwnedFd,
     channel: Arc<Channel>,
-    /// Set while the port is armed, so that nobody rings for those awake.
+    /// Set while the port is armed, so that an awake port is not rung.
     pub(crate) armed: AtomicBool,
-    /// When it was armed while requests were under way, in ticks; zero otherwise.
+    /// When it was armed with requests in flight, in ticks; zero otherwise.
     pub(crate) watched_since: AtomicU64,
 }
 
@@ -112,7 +112,7 @@ impl Bell {
 
     /// Wakes the port if it sleeps or is about to.
     pub(crate) fn ring(&self) {
-        // Behind what was stored for the port: either this load sees that it is armed, or its look
+        // After storing something for the port: either this load sees that it is armed, or its check
         // after arming sees what was stored.
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.armed.load(Ordering::Relaxed) {
@@ -125,7 +125,7 @@ impl Bell {
         let _ = rustix::io::write(&self.counter, &1u64.to_ne_bytes());
     }
 
-    /// Whether it was rung; takes it back.
+    /// Returns whether it was rung; takes it back.
     fn take(&self) -> bool {
         rustix::io::read(&self.counter, &mut [0; 8]).is_ok()
     }
@@ -167,7 +167,7 @@ impl Waiter for Bell {
     }
 }
 
-/// An answer that somebody waits for.
+/// A reply that a thread waits for.
 pub(crate) struct Reply<T> {
     answer: Mutex<Option<Result<T, FabricError>>>,
     given: Condvar,
@@ -178,7 +178,7 @@ impl<T> Reply<T> {
         Arc::new(Self { answer: Mutex::new(None), given: Condvar::new() })
     }
 
-    /// The first answer counts.
+    /// Stores the answer; only the first one counts.
     pub(crate) fn give(&self, answer: Result<T, FabricError>) {
         lock(&self.answer).get_or_insert(answer);
         self.given.notify_all();

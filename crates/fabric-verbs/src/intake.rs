@@ -1,9 +1,9 @@
-//! The completion queue of a port, as its thread and the control thread take from it.
+//! The completion queue of a port, from which its thread and the control thread take.
 //!
-//! A bind's completion comes to the queue pair's queue, which is the port's, and the port's program may
-//! sleep for as long as it likes. So while a bind is under way the control thread looks there too: it
-//! takes what there is, keeps what is the port's for the port, in the order in which it came, and goes
-//! on with the rest. Where no windows are used the queue is the port's alone, and nothing is claimed.
+//! The completion of a bind arrives in the queue pair's completion queue, which is the port's, and the
+//! port's program may sleep. So while a bind is in flight the control thread polls the queue too: it
+//! takes what there is, keeps the port's completions for the port in the order of arrival, and handles
+//! the rest. Without windows the queue is the port's alone, and nothing is claimed.
 
 use crate::ffi::{CompletionQueue, WorkCompletion};
 use crate::inbox::{Token, lock};
@@ -17,15 +17,15 @@ use std::sync::{Arc, Mutex};
 const BIND: u64 = 3 << 62;
 /// Completions that the control thread takes at a time.
 const BATCH: usize = 32;
-/// Looks at a claim before the processor is given away.
+/// Loads of a claim before the processor is yielded.
 const SPINS: u32 = 64;
 
-/// The `wr_id` of a bind for a link's peer. Of a link one is under way at a time.
+/// Returns the `wr_id` of a bind for a link's peer. A link has at most one bind in flight.
 pub(crate) fn bind_of(link: Token) -> u64 {
     BIND | link.0
 }
 
-/// The link of a bind, by `wr_id`; `None` of what is no bind.
+/// Returns the link of a bind, by `wr_id`; `None` for other requests.
 #[inline]
 pub(crate) fn binds(id: u64) -> Option<Token> {
     (id & BIND == BIND).then_some(Token(id & !BIND))
@@ -35,11 +35,11 @@ pub(crate) struct Intake {
     completions: Arc<CompletionQueue>,
     /// The control thread takes from it too.
     shared: bool,
-    /// Somebody takes from it now.
+    /// A thread takes from the queue now.
     claimed: AtomicBool,
     /// Taken for the port, oldest first; older than all that is in the queue.
     kept: Mutex<VecDeque<WorkCompletion>>,
-    /// There are some. Changes under the claim.
+    /// Whether there are any. Changes under the claim.
     keeps: AtomicBool,
 }
 
@@ -54,7 +54,7 @@ impl Intake {
         }
     }
 
-    /// As long as somebody takes a batch out, at most.
+    /// Claims the queue. Blocks at most while another thread takes a batch.
     #[inline]
     fn claim(&self) {
         let mut spins = 0;
@@ -72,8 +72,8 @@ impl Intake {
         self.claimed.store(false, Ordering::Release);
     }
 
-    /// Takes completions for the port; how many were written to the front of `out`. Binds are among
-    /// them.
+    /// Takes completions for the port. Returns how many were written to the front of `out`. Binds are
+    /// among them.
     ///
     /// # Errors
     /// When the queue is broken.
@@ -99,7 +99,7 @@ impl Intake {
             *place = done;
         }
         self.keeps.store(!kept.is_empty(), Ordering::Relaxed);
-        // A batch that is not full says that there is no more.
+        // A batch that is not full shows that there is no more.
         match self.completions.poll(&mut out[count..]) {
             Ok(more) => Ok(count + more),
             Err(error) if count == 0 => Err(error),
@@ -107,13 +107,13 @@ impl Intake {
         }
     }
 
-    /// Takes what there is for the control thread: ends of binds, each with its status. True when
-    /// something is kept for the port, which must be woken.
+    /// Takes what there is for the control thread: completions of binds, each with its status. Returns
+    /// true if something is kept for the port, which must be woken.
     pub(crate) fn take_binds(&self, ends: &mut Vec<(Token, u32)>) -> bool {
         let mut batch = [WorkCompletion::default(); BATCH];
         let mut keeps = false;
         self.claim();
-        // Of a queue that is broken its port will hear.
+        // The port learns of a broken queue by itself.
         while let Ok(count @ 1..) = self.completions.poll(&mut batch) {
             for done in &batch[..count] {
                 match binds(done.wr_id) {

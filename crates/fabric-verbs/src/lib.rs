@@ -1,20 +1,21 @@
 //! Farside's fabric over libibverbs: InfiniBand, RoCE, iWARP, and the kernel's software devices. The
-//! library is found at run time; a machine without it is told what to install.
+//! library is loaded at run time; if it is absent, the error says what to install.
 //!
-//! From the data path outwards: `port` (requests, completions, links), `intake` (its completions, of
-//! which some are the control thread's), `region`, `adapter` (memory there) and `window` (which peer reaches it); then `fabric`,
-//! `control` (the one thread) with its `conversation`s and what they say (`wire`); `device` chooses
-//! device, port and address, `facts` makes promises of what the device says; [`status`] has the words
-//! for what went wrong; `neighbour` shortens the kernel's search for peers; below all, `ffi` speaks C.
+//! From the data path outwards: `port` (requests, completions, links), `intake` (its completion queue,
+//! shared with the control thread), `region`, `adapter` (device memory) and `window` (rkeys by peer);
+//! then `fabric`, `control` (the thread) with its `conversation`s and their frames (`wire`); `device`
+//! chooses device, port and address, `facts` derives capabilities from the device's attributes;
+//! [`status`] has texts for errors; `neighbour` shortens the kernel's neighbour discovery; below all,
+//! `ffi` calls C.
 //!
-//! Queue pairs are connected by what two ends say over their control stream, or by rdma_cm (`manager`):
-//! always on iWARP, which knows nothing else, elsewhere where [`Options::connection_manager`] asks for
-//! it. On iWARP a READ behind the last request tells that all before it are done (`port::confirm`), and
-//! less is promised ([`DeviceFacts::capabilities`]).
+//! Queue pairs are connected by their control stream, or by rdma_cm (`manager`): always on iWARP, which
+//! has no other way, and elsewhere if [`Options::connection_manager`] asks for it. On iWARP a READ
+//! after the last request proves that all before it are done (`port::confirm`), and less is promised
+//! ([`DeviceFacts::capabilities`]).
 //!
-//! What is absent: vendors' names, and any capability that the device's own answers do not show;
-//! emulation; retries of requests that failed; protection of data packets, which adapters send in
-//! plain text. Remote keys travel over authenticated control streams alone.
+//! Not implemented: special cases for vendors, and any capability that the device's attributes do not
+//! show; emulation; retries of failed requests; protection of data packets, which adapters send in
+//! plain text. Remote keys are sent over authenticated control streams only.
 
 #![deny(unsafe_code)]
 

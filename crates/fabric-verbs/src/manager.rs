@@ -1,8 +1,9 @@
-//! rdma_cm, for devices that connect by it alone (iWARP) and for whoever asks for it: the address at
-//! which it reaches this fabric's device, and what each connection is to be like.
+//! rdma_cm, for devices that connect by it alone (iWARP) and on request: the address at which it
+//! reaches this fabric's device, and the terms of each connection.
 //!
-//! The address is found by trial: the first of this host's that rdma_cm leads to the device and port.
-//! What the two ends say to each other is `wire`'s, what the control thread does `control::meeting`'s.
+//! The address is found by trial: the first of this host's that rdma_cm resolves to the device and
+//! port. The exchange of the two ends is in `wire`, the steps of the control thread in
+//! `control::meeting`.
 
 use crate::core::{Core, RETRIES};
 use crate::device::{Device, PortState};
@@ -23,7 +24,7 @@ pub(crate) struct Manager {
     pub(crate) channel: Arc<EventChannel>,
     /// The device's.
     pub(crate) address: IpAddr,
-    /// Where peers connect, of a fabric that listens.
+    /// The address for rdma_cm's requests, of a fabric that listens.
     pub(crate) place: Option<SocketAddr>,
     /// Keeps the kernel listening.
     _listener: Option<Id>,
@@ -31,7 +32,7 @@ pub(crate) struct Manager {
     pub(crate) because: &'static str,
 }
 
-/// Why a device's queue pairs are connected by rdma_cm; `None` where they are not.
+/// Returns why a device's queue pairs are connected by rdma_cm; `None` if they are not.
 pub(crate) fn because(transport: Transport, options: &Options) -> Option<&'static str> {
     match (transport, options.connection_manager) {
         (Transport::Iwarp, _) => Some("iWARP connects by nothing else"),
@@ -40,8 +41,8 @@ pub(crate) fn because(transport: Transport, options: &Options) -> Option<&'stati
     }
 }
 
-/// The channel of rdma_cm, and the address by which it leads to a device's port; `first` is tried
-/// before all others.
+/// Returns the channel of rdma_cm, and the address that it resolves to a device's port; `first` is
+/// tried before all others.
 ///
 /// # Errors
 /// What is missing, in words.
@@ -58,7 +59,7 @@ pub(crate) fn find(
     let addresses = own_addresses().map_err(|error| format!("this host's addresses: {error}"))?;
     let wanted = Some((device.to_owned(), port));
     let leads = |address: &IpAddr| {
-        // Those that are of no RDMA device are refused here.
+        // Addresses of other devices are refused here.
         let id = Id::new(&channel, 0).and_then(|id| id.bind(*address).map(|()| id));
         id.is_ok_and(|id| id.device() == wanted)
     };
@@ -68,7 +69,7 @@ pub(crate) fn find(
 }
 
 impl Manager {
-    /// What a fabric of this device needs of rdma_cm; `None` where it needs nothing.
+    /// Returns the rdma_cm state of a fabric of this device; `None` if it needs none.
     ///
     /// # Errors
     /// `NoManager`.
@@ -92,7 +93,7 @@ impl Manager {
         Ok(Some(Self { channel, address, place, _listener: listener, because }))
     }
 
-    /// For people.
+    /// Describes it, for display.
     pub(crate) fn describe(&self) -> String {
         format!("queue pairs connected by rdma_cm at {} ({})", self.address, self.because)
     }
@@ -105,22 +106,22 @@ fn listen(channel: &Arc<EventChannel>, address: IpAddr) -> io::Result<(Id, Socke
     Ok((id, SocketAddr::new(address, port)))
 }
 
-/// What is said of a fabric without rdma_cm.
+/// The description of a fabric without rdma_cm.
 pub(crate) const WITHOUT: &str = "queue pairs connected over the control stream (the default)";
 
 impl Core {
-    /// How this side connects.
+    /// Returns how this side connects.
     pub(crate) fn ways(&self) -> Ways {
         let iwarp = self.device.facts.transport == Transport::Iwarp;
         Ways { manager: self.manager.is_some(), iwarp }
     }
 
-    /// How queue pairs are connected and why, for people.
+    /// Returns how queue pairs are connected and why, for display.
     pub(crate) fn connecting(&self) -> String {
         self.manager.as_ref().map_or_else(|| WITHOUT.to_owned(), Manager::describe)
     }
 
-    /// Why this side cannot connect with that one, in words.
+    /// Returns why this side cannot connect with that one, in words.
     pub(crate) fn differs(&self, peer: &End) -> Option<&'static str> {
         let (own, peer_ways) = (self.ways(), peer.ways);
         let own_layer = lock(&self.state).link_layer;
@@ -135,7 +136,7 @@ impl Core {
         }
     }
 
-    /// What rdma_cm is told of a connection, and what the queue pair is made to keep to.
+    /// Returns the parameters of a connection for rdma_cm, which its queue pair keeps too.
     pub(crate) fn terms(&self, queue_pair: u32, own: &End, peer: &End) -> Terms {
         let route = self.route(own, peer);
         Terms {

@@ -1,10 +1,10 @@
-//! Hardware addresses of peers that the kernel waits for in vain.
+//! Repeats the kernel's neighbour discovery at once after a link outage.
 //!
-//! While a network device has no carrier the kernel forgets where its neighbours are, and asks again for
-//! those to whom something is sent. Of these questions nothing is heard, and the next one comes only
-//! after a second, though the carrier be back meanwhile. So when a port is up again the kernel is told to
-//! forget such questions: the next packet then asks anew, at once. That is for whoever may configure the
-//! network (`CAP_NET_ADMIN`); others wait for the second.
+//! While a network device has no carrier, the kernel drops its neighbour entries and starts discovery
+//! (ARP, NDP) for peers to which something is sent. These requests are lost, and the next one follows
+//! only after a second, even if the carrier returns meanwhile. So when a port is up again, incomplete
+//! entries are deleted by netlink: the next packet then starts discovery at once. That needs
+//! `CAP_NET_ADMIN`; without it, discovery takes that second.
 
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::SocketAddrNetlink;
@@ -27,22 +27,22 @@ const HEADER_BYTES: usize = 16;
 const ENTRY_BYTES: usize = 12;
 const FAMILY_IPV4: u8 = 2;
 const FAMILY_IPV6: u8 = 10;
-/// More than the kernel puts into one answer.
+/// More than the kernel puts into one reply.
 const ANSWER_BYTES: usize = 64 << 10;
-/// Answers that are read at most, of a kernel that does not come to an end.
+/// Most replies that are read.
 const ANSWERS_MAX: usize = 1024;
 
-/// A neighbour that the kernel has asked for.
+/// An incomplete neighbour entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Unknown {
     device: [u8; 4],
     address: IpAddr,
 }
 
-/// Forgets questions for these addresses that nobody has answered; how many.
+/// Deletes the incomplete neighbour entries of these addresses. Returns how many.
 ///
 /// # Errors
-/// What the kernel says: above all that this process may not.
+/// Errors of the kernel: mostly that this process lacks the capability.
 pub(crate) fn forget_questions(peers: &BTreeSet<IpAddr>) -> io::Result<usize> {
     let socket = open()?;
     send(&socket, &message(GET, REQUEST | DUMP, &[0; ENTRY_BYTES]))?;
@@ -56,7 +56,7 @@ pub(crate) fn forget_questions(peers: &BTreeSet<IpAddr>) -> io::Result<usize> {
     }
     unknown.retain(|entry| peers.contains(&entry.address));
     for entry in &unknown {
-        // Without a question back: who may not is told in vain.
+        // No acknowledgement is requested: a process without the capability fails silently.
         send(&socket, &message(DELETE, REQUEST, &entry.body()))?;
     }
     Ok(unknown.len())
@@ -80,14 +80,14 @@ fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut bytes = length.to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());
     bytes.extend(flags.to_ne_bytes());
-    // Sequence number and sender, of which there is one.
+    // Sequence number and port id, which are not needed here.
     bytes.extend([0; 8]);
     bytes.extend(body);
     bytes
 }
 
 impl Unknown {
-    /// As a request names it.
+    /// Encodes it for a request.
     fn body(&self) -> Vec<u8> {
         let (family, address) = match self.address {
             IpAddr::V4(address) => (FAMILY_IPV4, address.octets().to_vec()),
@@ -102,7 +102,7 @@ impl Unknown {
         bytes
     }
 
-    /// An entry of the kernel's, if it is one that nobody has answered.
+    /// Returns an entry of the kernel's table if it is incomplete or failed.
     fn of(body: &[u8]) -> Option<Self> {
         let (entry, mut attributes) = body.split_at_checked(ENTRY_BYTES)?;
         let state = u16::from_ne_bytes([entry[8], entry[9]]);
@@ -127,7 +127,7 @@ impl Unknown {
     }
 }
 
-/// Takes the entries of one answer; false when it was the last.
+/// Takes the entries of one reply. Returns false if it was the last.
 fn take(mut answer: &[u8], unknown: &mut Vec<Unknown>) -> bool {
     while let Some((head, _)) = answer.split_first_chunk::<HEADER_BYTES>() {
         let length = u32::from_ne_bytes([head[0], head[1], head[2], head[3]]) as usize;
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_kernel_answers() {
-        // Nobody is asked for here: nothing is forgotten.
+        // Without addresses nothing is deleted.
         assert_eq!(forget_questions(&BTreeSet::new()).ok(), Some(0));
     }
 }

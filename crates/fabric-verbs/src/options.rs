@@ -1,67 +1,66 @@
-//! What a verbs fabric can be told, and why it may not be there.
+//! Options of a verbs fabric, and why it cannot be opened.
 
 use crate::wire::LEASE_MS;
 use farside_bootstrap::{Endpoint, Security};
 use std::fmt;
 use std::time::Duration;
 
-/// How a verbs fabric shall be.
+/// Options of a [`VerbsFabric`](crate::VerbsFabric).
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The device, `mlx5_0` say; `None` for the first that is there and has a port that is up.
+    /// The device, `mlx5_0` for example; `None` for the first one with a port that is up.
     pub device: Option<String>,
     /// The device's port, from 1; `None` for the first that is up.
     pub port: Option<u8>,
     /// The index of the port's GID; `None` for the best by the rule of `farside_base::choose_gid`.
     pub gid_index: Option<u32>,
-    /// Where peers call to connect; port 0 lets the system choose. `None` for a fabric that only
-    /// connects.
+    /// Where peers dial; port 0 lets the system choose. `None` for a fabric that only connects.
     pub listen: Option<Endpoint>,
-    /// What peers call, where that is not where it listens. Without it a fabric that listens at all
-    /// addresses of a host tells the IPv4 address of its RDMA port, where that has one.
+    /// The endpoint that peers dial, if it differs from `listen`. Without it a fabric that listens at
+    /// all addresses of a host announces the IPv4 address of its RDMA port, if that has one.
     pub advertise: Option<Endpoint>,
-    /// Where to look for names that are no full addresses, after this fabric's own ports.
+    /// Endpoints searched for names that are no full addresses, after this fabric's own ports.
     pub hosts: Vec<Endpoint>,
-    /// Who is trusted with remote keys. The adapter's packets are plaintext whatever this says.
+    /// Which peers are trusted with remote keys. The adapter's packets are plain text in any case.
     pub security: Security,
-    /// So long nothing is heard of a peer before its links are `Unreachable`; 50 ms to 10 minutes. The
-    /// peer may have another: each end says that it lives often enough for the shorter of both.
+    /// How long a peer may be silent before its links are `Unreachable`; 50 ms to 10 minutes. The
+    /// peer's may differ: each end sends keepalives often enough for the shorter of both.
     pub lease: Duration,
-    /// So long a SEND waits for a peer that lives and posts no receive; at least the lease.
+    /// How long a SEND waits for a live peer that posts no receive; at least the lease.
     pub patience: Duration,
-    /// Links that peers of one host may ask for, so that none takes the queue pairs of all others.
+    /// Most links that peers of one host may request, so that one host cannot take all queue pairs.
     pub links_per_host_max: usize,
-    /// Largest packet that is asked for, in bytes (256 to 4096); both ends use the smaller one.
+    /// Largest requested packet, in bytes (256 to 4096); both ends use the smaller one.
     pub packet_bytes_max: u32,
     /// The service level of packets (InfiniBand) or their priority (RoCE): 0 to 7.
     pub service_level: u8,
     /// The traffic class of packets that carry a GID: on RoCE v2 the bits of DSCP and ECN.
     pub traffic_class: u8,
-    /// Post by lists even where the extended interface is there. For comparison.
+    /// Post by `ibv_post_send` even if the extended interface is available. For comparison.
     pub plain_posting: bool,
-    /// Connect queue pairs by rdma_cm where it is not the only way, as for iWARP it is. Peers must be
-    /// told the same.
+    /// Connect queue pairs by rdma_cm on devices other than iWARP, which always need it. Peers need the
+    /// same setting.
     pub connection_manager: bool,
-    /// Register memory without pinning it (`IBV_ACCESS_ON_DEMAND`): the adapter asks the system for a
-    /// page when it meets one that is not there, which takes as long as it takes. Else, as by default,
-    /// memory is pinned. Refused where the device lacks it for something that the fabric does, or says that
-    /// it has it and loses bytes on trial (soft-RoCE).
+    /// Register memory without pinning it (`IBV_ACCESS_ON_DEMAND`): the adapter requests a page from
+    /// the system when it needs one that is not present, at the cost of that page fault. By default
+    /// memory is pinned. Refused if the device lacks it for an operation that the fabric uses, or
+    /// declares it and loses bytes on trial (soft-RoCE).
     pub on_demand_paging: bool,
-    /// Give each peer keys of memory that serve on its own link alone, by memory windows of type 2B,
-    /// where the device has them. Else, as by default, and where it has none, a key serves on every link
-    /// of this fabric, whoever got it. Not the default: a window is bound by a request behind those under
-    /// way, so where a SEND waits for a receive of the peer, whose program waits for its import meanwhile,
-    /// neither goes on before the import fails, after two leases. Channels whose notifications take
-    /// receives come to that now and then. Import before the peer may send.
+    /// Give each peer rkeys that are valid on its own link alone, by memory windows of type 2B, if the
+    /// device has them. Otherwise, and by default, an rkey is valid on every link of this fabric,
+    /// whichever peer received it. Not the default: a bind is a work request that waits for those in
+    /// flight. If a SEND waits for a receive of the peer, whose program waits for its import, neither
+    /// makes progress until the import fails after two leases; channels with notifications that take
+    /// receives may run into that. Import before the peer may send.
     pub memory_windows: bool,
     /// The library: a name that the loader finds, or a path.
     pub library: String,
-    /// The library of rdma_cm, which is opened where it is needed.
+    /// The library of rdma_cm, which is opened if it is needed.
     pub connection_manager_library: String,
 }
 
 impl Options {
-    /// What is used unless told otherwise: everything found out, nobody listening, and `security`.
+    /// Returns the defaults: everything discovered, no listener, and `security`.
     pub fn new(security: Security) -> Self {
         Self {
             device: None,
@@ -86,7 +85,7 @@ impl Options {
         }
     }
 
-    /// The name of the first option that is out of its range.
+    /// Returns the name of the first option that is out of its range.
     pub(crate) fn wrong(&self) -> Option<&'static str> {
         let [least, most] = [LEASE_MS.start(), LEASE_MS.end()];
         let time = |ms: &u32| Duration::from_millis(u64::from(*ms));
@@ -103,39 +102,39 @@ impl Options {
     }
 }
 
-/// The largest `ibv_mtu` of packets of at most so many bytes.
+/// Returns the largest `ibv_mtu` of at most this many bytes.
 pub(crate) fn mtu_of(bytes: u32) -> Option<u8> {
     (1..=5).rev().find(|mtu| mtu_bytes(*mtu) <= bytes)
 }
 
-/// Bytes of a packet, by `ibv_mtu`.
+/// Returns the bytes of a packet, by `ibv_mtu`.
 pub(crate) fn mtu_bytes(mtu: u8) -> u32 {
     128 << mtu
 }
 
-/// Why there is no fabric.
+/// Why a fabric cannot be opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// libibverbs is not there, or is none.
+    /// libibverbs is not installed, or not such a library.
     NoLibrary {
-        /// What was looked for.
+        /// The library that was requested.
         library: String,
         /// The loader's words.
         reason: String,
     },
     /// The machine has no RDMA device.
     NoDevices,
-    /// There is none of that name.
+    /// There is no device of that name.
     NoSuchDevice {
-        /// The name that was asked for.
+        /// The requested name.
         asked: String,
-        /// Those there are.
+        /// The existing devices.
         devices: Vec<String>,
     },
     /// No port is up.
     NoPort {
-        /// What was looked at, each with the state of its port.
+        /// The checked devices, each with the state of its port.
         looked_at: Vec<String>,
     },
     /// The port has no address that a connection could name.
@@ -145,27 +144,27 @@ pub enum OpenError {
         /// Why.
         reason: String,
     },
-    /// The device lacks what this fabric cannot do without.
+    /// The device lacks something that this fabric needs.
     Lacks {
         /// Its name.
         device: String,
-        /// What.
+        /// What it lacks.
         what: &'static str,
     },
     /// Queue pairs are to be connected by rdma_cm, which is not to be had.
     NoManager {
         /// The device.
         device: String,
-        /// Why rdma_cm: the device knows no other way, or it is asked for.
+        /// Why rdma_cm: the device requires it, or it was requested.
         because: &'static str,
         /// What is missing.
         reason: String,
     },
     /// An option is out of its range; its name.
     Option(&'static str),
-    /// `Protect::Everything` is asked for, and the adapter's packets cannot be protected.
+    /// `Protect::Everything` was requested, and the adapter's packets cannot be protected.
     CannotProtect,
-    /// The system refused: what was tried, and its reason.
+    /// The system refused: the operation, and its reason.
     System(&'static str, std::io::Error),
 }
 

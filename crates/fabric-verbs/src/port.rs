@@ -1,9 +1,9 @@
-//! A port: links, one completion queue, receive queues. Its thread posts and polls; what the control
-//! thread learns comes by the inbox.
+//! A port: links, one completion queue, receive queues. Its thread posts and polls; results of the
+//! control thread arrive in the inbox.
 //!
-//! Requests under way are noted in the order of posting, link by link, so one completion of the
-//! adapter ends all before it. After the first failure of a link the port flushes the rest itself: it
-//! does not depend on which of its flushes an adapter reports.
+//! Work requests in flight are recorded in the order of posting, link by link, so one completion of the
+//! adapter completes all before it. After the first failure of a link the port flushes the rest itself:
+//! it does not depend on which of its flushes an adapter reports.
 
 mod confirm;
 mod connect;
@@ -52,7 +52,7 @@ pub(crate) struct VerbsPort {
     core: Arc<Core>,
     inbox: Arc<Inbox>,
     bell: Arc<Bell>,
-    /// Where this port is reached, and its name there.
+    /// The address of this port, and its name there.
     name: Option<String>,
     links: Links,
     /// Which link a queue pair is of, by its number.
@@ -64,7 +64,7 @@ pub(crate) struct VerbsPort {
     /// How many regions had ended when the cache was last cleared.
     region_changes: u64,
     completions: Arc<CompletionQueue>,
-    /// What links and receive queues may put into it at most.
+    /// The most entries that links and receive queues may use of it.
     completions_used: u32,
     batch: [WorkCompletion; POLL_BATCH],
     /// For polling, oldest first.
@@ -72,21 +72,21 @@ pub(crate) struct VerbsPort {
     /// How many have been staged and polled since the beginning.
     staged_total: u64,
     polled_total: u64,
-    /// Flushed requests of links that are gone, staged and not polled.
+    /// Flushed requests of closed links, staged and not polled.
     orphans: u32,
-    /// What has happened to links, each with how many completions come before it.
+    /// Link events, each with the number of completions before it.
     events: VecDeque<(u64, LinkEvent)>,
     /// Links with a list that is begun.
     begun: Vec<LinkId>,
     /// Slices of one request.
     slices: Vec<Slice>,
-    /// When deadlines were last looked at, in ticks.
+    /// When deadlines were last checked, in ticks.
     looked: u64,
-    /// When the device's port was last heard to be down, in ticks.
+    /// When the device's port was last reported down, in ticks.
     port_down: Option<u64>,
-    /// Set once the completion queue or the device is broken; why.
+    /// Why the completion queue or the device is broken, if so.
     broken: Option<String>,
-    /// Why links never came about; the last ones.
+    /// Why dials failed; the last ones.
     in_vain: VecDeque<(LinkId, String)>,
     /// Keeps the control thread; dropped last.
     _control: Arc<Control>,
@@ -140,7 +140,7 @@ impl VerbsPort {
         })
     }
 
-    /// Makes room in the completion queue for what a link or receive queue may put there.
+    /// Resizes the completion queue for what a link or receive queue may add to it.
     fn reserve(&mut self, more: u32, limit: &'static str) -> Result<(), FabricError> {
         let wanted = self.completions_used.saturating_add(more);
         if wanted > self.core.device.facts.completions {
@@ -177,14 +177,14 @@ impl Drop for VerbsPort {
             lock(&self.core.names).remove(name);
         }
         lock(&self.core.ports).retain(|inbox| inbox.number != self.inbox.number);
-        // Queue pairs first, so that peers reach nothing any more when they hear of it.
+        // Queue pairs first, so that peers reach nothing any more when they learn of it.
         for id in self.links.ids() {
             if let Some(link) = self.links.remove(id) {
                 self.end_windows(&link);
             }
         }
         self.core.command(Command::ClosePort { number: self.inbox.number });
-        // Connections asked for meanwhile are for nobody, and their callers hear of it.
+        // Connections requested meanwhile have no port: the control thread ends them.
         self.inbox.take();
     }
 }
@@ -219,7 +219,7 @@ impl Port for VerbsPort {
 
     fn arm(&mut self) -> bool {
         self.bell.armed.store(true, Ordering::Relaxed);
-        // Before the look below, as in `Bell::ring`: one of both sees the other's store.
+        // Before the check below, as in `Bell::ring`: one of both sees the other's store.
         std::sync::atomic::fence(Ordering::SeqCst);
         self.completions.drain();
         if self.completions.arm().is_err() {
@@ -295,7 +295,7 @@ impl Port for VerbsPort {
         let (token_of_link, answer) = (found.token, Reply::new());
         let (region, copy) = (*token, Arc::clone(&answer));
         self.core.command(Command::Import { token: token_of_link, region, answer: copy });
-        // The control thread gives an answer within the lease, or loses the link.
+        // The control thread answers within the lease, or loses the link.
         let given = answer.wait(self.core.options.lease * 2);
         let imported = given.unwrap_or(Err(FabricError::PeerLost))?;
         let imported = imported.map_err(|why| match why {

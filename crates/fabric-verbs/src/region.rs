@@ -14,7 +14,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// A region's number is its place, and above that how often the place was used before.
+/// The low bits of a region's number are its table index; above them is how often the entry was used
+/// before.
 const PLACE_BITS: u32 = 20;
 const PLACES_MAX: usize = 1 << PLACE_BITS;
 
@@ -25,7 +26,7 @@ fn place_of(region: RegionId) -> usize {
 /// Longer regions are no windows: some adapters have room for 31 bits.
 const WINDOW_BYTES_MAX: u64 = 1 << 31;
 
-/// `ibv_access_flags` of what peers may do.
+/// Returns the `ibv_access_flags` of peers' access.
 pub(crate) fn rights(access: Access) -> i32 {
     let table = [
         (Access::WRITE, IBV_ACCESS_REMOTE_WRITE),
@@ -54,25 +55,25 @@ pub(crate) struct Manner {
     pub(crate) flush: FlushScope,
     /// Pages are not pinned.
     pub(crate) on_demand: bool,
-    /// Peers reach regions through windows, where these do.
+    /// Peers access regions through windows, if these permit.
     pub(crate) windows: bool,
     /// Windows permit FLUSH.
     pub(crate) windows_flush: bool,
 }
 
 impl Manner {
-    /// Whether peers reach such a region through windows. Else it has a key of its own.
+    /// Returns whether peers access such a region through windows. Otherwise it has an rkey of its own.
     pub(crate) fn windowed(&self, access: Access, bytes: u64) -> bool {
         let flushes = access.allows(Access::FLUSH) || access.allows(Access::FLUSH_PERSISTENT);
         let permits = self.windows_flush || !flushes;
         self.windows && permits && rights(access) != 0 && (1..=WINDOW_BYTES_MAX).contains(&bytes)
     }
 
-    /// `ibv_access_flags` of a region. Whoever owns memory may always change it.
+    /// Returns the `ibv_access_flags` of a region. Its owner may always change it.
     fn flags(&self, access: Access, bytes: u64) -> i32 {
         let persists = rights(access) & (IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT);
         let peers = match self.windowed(access, bytes) {
-            // The kernel looks here whether the memory is such as can be flushed.
+            // The kernel checks here whether the memory can be flushed.
             true => IBV_ACCESS_MW_BIND | persists,
             false => rights(access),
         };
@@ -83,7 +84,7 @@ impl Manner {
     }
 }
 
-/// Registers all of an arena, with no more rights than asked for.
+/// Registers all of an arena, with no more rights than requested.
 pub(crate) fn register(
     domain: &Arc<ProtectionDomain>,
     arena: &Arena,
@@ -109,7 +110,7 @@ pub(crate) fn register(
     })
 }
 
-/// Takes zeroed memory at the adapter and registers it. Peers reach it by a key of its own, not by
+/// Allocates zeroed device memory and registers it. Peers access it by an rkey of its own, not by
 /// windows.
 pub(crate) fn register_at_adapter(
     domain: &Arc<ProtectionDomain>,
@@ -128,11 +129,11 @@ const NOT_PERSISTENT: &str = "the adapter takes this memory for none that persis
                               device (`/dev/dax*` of an NVDIMM, by `map_device`), or ask for no \
                               `FLUSH_PERSISTENT`";
 
-/// All regions, by place.
+/// All regions, by table index.
 #[derive(Default)]
 pub(crate) struct RegionTable {
     places: Vec<Option<Registered>>,
-    /// Free places with the number of their next region, oldest first.
+    /// Free entries with the number of their next region, oldest first.
     free: VecDeque<RegionId>,
 }
 
@@ -175,7 +176,7 @@ impl RegionTable {
         self.places.get(place_of(id))?.as_ref().filter(|found| found.id == id)
     }
 
-    /// Takes a region out: its adapter reaches it no more once what this gives is dropped.
+    /// Removes a region: the adapter accesses it no more once the result is dropped.
     pub(crate) fn remove(&mut self, id: RegionId) -> Result<Registered, FabricError> {
         self.find(id).ok_or(FabricError::Unknown("region"))?;
         let removed = self.places[place_of(id)].take().ok_or(FabricError::Unknown("region"))?;
@@ -183,23 +184,23 @@ impl RegionTable {
         Ok(removed)
     }
 
-    /// Bytes of the regions at the adapter.
+    /// Returns the bytes of the regions at the adapter.
     pub(crate) fn adapter_bytes(&self) -> u64 {
         let all = self.places.iter().flatten();
         let there = all.filter(|one| matches!(one.memory.backing(), Backing::Adapter(_)));
         there.map(|one| one.token.bytes).sum()
     }
 
-    /// The memory of a region.
+    /// Returns the memory of a region.
     pub(crate) fn memory(&self, id: RegionId) -> Option<&MemoryRegion> {
         self.find(id).map(|found| &found.memory)
     }
 
-    /// What a peer that shows this token may use, with the region's own key, and whether it needs a
+    /// Returns the import of a peer with this token, with the region's own rkey, and whether it needs a
     /// window's instead.
     pub(crate) fn import(&self, token: &RegionToken) -> Option<(Imported, bool)> {
         let found = self.find(token.region)?;
-        // Keys are compared whole, so that how long it takes says nothing.
+        // Keys are compared whole, so that the time reveals nothing.
         let right = (found.token.key.0 ^ token.key.0) == 0;
         let imported = Imported {
             key: found.memory.remote_key(),
@@ -211,7 +212,7 @@ impl RegionTable {
     }
 }
 
-/// Where a region lies, for the adapter.
+/// The address and key of a region, for the adapter.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     id: RegionId,
@@ -220,7 +221,7 @@ pub(crate) struct Place {
     pub(crate) key: u32,
 }
 
-/// The regions that a port has used, by place.
+/// The regions that a port has used, by table index.
 #[derive(Default)]
 pub(crate) struct RegionCache {
     places: Vec<Option<Place>>,
@@ -286,7 +287,7 @@ mod tests {
         let bind = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND;
         assert_eq!(WINDOWS.flags(Access::ALL, 4096), bind);
         assert_eq!(WINDOWS.flags(Access::NONE, 4096), IBV_ACCESS_LOCAL_WRITE);
-        // What a window does not do.
+        // Access that a window cannot grant.
         for (access, bytes) in [
             (Access::ALL, WINDOW_BYTES_MAX + 1),
             (Access::ALL, 0),

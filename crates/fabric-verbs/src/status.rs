@@ -1,32 +1,31 @@
-//! What libibverbs' numbers mean: for each completion status, asynchronous event and connection event
-//! its cause, whose fault it is, and what to do.
+//! Texts for the numbers of libibverbs and librdmacm: for each completion status, asynchronous event
+//! and connection event its cause, which side is at fault, and the remedy.
 //!
-//! What is absent: words about `IBV_WC_WR_FLUSH_ERR` as a cause, since it never is one: the first bad
-//! completion of a link tells what happened.
+//! `IBV_WC_WR_FLUSH_ERR` is never a cause: the first failed completion of a link tells what happened.
 
 use farside_base::CompletionStatus;
 
-/// Whose fault something is.
+/// Which side is at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum Blame {
-    /// Nobody's: it says that something went well, or is a consequence.
+    /// No side: a success, or a consequence of another failure.
     Nobody,
     /// The program at this end, or Farside.
     Here,
     /// The program at the other end.
     Peer,
-    /// The way between the ends: cables, switches, configuration of networks.
+    /// The network between the ends: cables, switches, configuration.
     Network,
     /// The adapter, its firmware or driver.
     Adapter,
 }
 
 impl Blame {
-    /// In a word or two.
+    /// Returns it in a word or two.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Nobody => "nobody's fault",
+            Self::Nobody => "no fault",
             Self::Here => "fault of this side",
             Self::Peer => "fault of the peer",
             Self::Network => "fault of the network",
@@ -40,13 +39,13 @@ impl Blame {
 pub struct Row {
     /// Its number in the header.
     pub number: u32,
-    /// Its name there.
+    /// Its name in the header.
     pub name: &'static str,
-    /// What happened.
+    /// The cause.
     pub cause: &'static str,
-    /// Whose fault it is.
+    /// Which side is at fault.
     pub blame: Blame,
-    /// What to do.
+    /// The remedy.
     pub remedy: &'static str,
     /// How a request that it ends completes, or the first one of a link that it ends.
     pub status: CompletionStatus,
@@ -79,27 +78,27 @@ const REPORT: &str = "report it with the device's name and firmware";
 #[rustfmt::skip]
 pub const COMPLETIONS: &[Row] = &[
     row(0, "IBV_WC_SUCCESS", Nobody, Success, ["done", "nothing"]),
-    row(1, "IBV_WC_LOC_LEN_ERR", Peer, LengthExceeded, ["a message is longer than the receive that it met, or a request than the device's longest", "post longer receives, or send shorter messages"]),
+    row(1, "IBV_WC_LOC_LEN_ERR", Peer, LengthExceeded, ["a message is longer than its receive, or a request longer than the device's maximum", "post longer receives, or send shorter messages"]),
     row(2, "IBV_WC_LOC_QP_OP_ERR", Adapter, Broken, ["the adapter found the request or the queue pair inconsistent; a device without an operation that its driver declares says so too", REPORT]),
     row(3, "IBV_WC_LOC_EEC_OP_ERR", Adapter, Broken, ["the end-to-end context is inconsistent, which reliable connections do not have", REPORT]),
-    row(4, "IBV_WC_LOC_PROT_ERR", Here, Broken, ["a local slice is not, or no longer, registered for what the request does", "end a region only after the requests that use it"]),
-    row(5, "IBV_WC_WR_FLUSH_ERR", Nobody, Flushed, ["an earlier request of the link failed, or the link ended", "look at the first failure of the link"]),
+    row(4, "IBV_WC_LOC_PROT_ERR", Here, Broken, ["a local slice is not, or no longer, registered for the access of the request", "deregister a region only after the requests that use it"]),
+    row(5, "IBV_WC_WR_FLUSH_ERR", Nobody, Flushed, ["an earlier request of the link failed, or the link ended", "check the first failure of the link"]),
     row(6, "IBV_WC_MW_BIND_ERR", Here, Broken, ["a memory window could not be bound", REPORT]),
-    row(7, "IBV_WC_BAD_RESP_ERR", Network, Broken, ["the peer's adapter answered with something unexpected", "look at both adapters' firmware, and at whatever changes packets on the way"]),
-    row(8, "IBV_WC_LOC_ACCESS_ERR", Here, Broken, ["a WRITE with immediate met local memory that it may not change", REPORT]),
+    row(7, "IBV_WC_BAD_RESP_ERR", Network, Broken, ["the peer's adapter answered with something unexpected", "check both adapters' firmware, and devices on the path that change packets"]),
+    row(8, "IBV_WC_LOC_ACCESS_ERR", Here, Broken, ["a WRITE with immediate reached local memory that it may not change", REPORT]),
     row(9, "IBV_WC_REM_INV_REQ_ERR", Here, RemoteAccess, ["the peer's adapter found the request invalid: a message longer than its receive, a misaligned word, or an operation that it lacks", "compare the request with the peer's receives and capabilities"]),
-    row(10, "IBV_WC_REM_ACCESS_ERR", Here, RemoteAccess, ["the remote region, its bounds, its permission or its key did not allow the request", "look at what the region was registered for, and whether it was ended"]),
-    row(11, "IBV_WC_REM_OP_ERR", Peer, Broken, ["the peer's adapter could not carry the request out; of a message, some say so when it is longer than its receive", "compare messages with the peer's receives; look at the peer's kernel log; connect anew"]),
-    row(12, "IBV_WC_RETRY_EXC_ERR", Network, Unreachable, ["the peer's adapter did not answer, however often it was asked", "look whether the peer lives, at its port, at the GID and MTU that the path names, and at firewalls for UDP port 4791"]),
-    row(13, "IBV_WC_RNR_RETRY_EXC_ERR", Peer, ReceiverNotReady, ["the peer had posted no receive in time", "let the peer post more receives, or send less"]),
+    row(10, "IBV_WC_REM_ACCESS_ERR", Here, RemoteAccess, ["the remote region, its bounds, its permission or its key did not allow the request", "check the access that the region was registered with, and whether it was deregistered"]),
+    row(11, "IBV_WC_REM_OP_ERR", Peer, Broken, ["the peer's adapter could not execute the request; for a message, some adapters report this if it is longer than its receive", "compare messages with the peer's receives; check the peer's kernel log; reconnect"]),
+    row(12, "IBV_WC_RETRY_EXC_ERR", Network, Unreachable, ["the peer's adapter did not answer any retry", "check that the peer runs, its port, the GID and MTU of the path, and firewalls for UDP port 4791"]),
+    row(13, "IBV_WC_RNR_RETRY_EXC_ERR", Peer, ReceiverNotReady, ["the peer had posted no receive in time", "post more receives at the peer, or send less"]),
     row(14, "IBV_WC_LOC_RDD_VIOL_ERR", Adapter, Broken, ["a reliable datagram domain does not fit, which reliable connections do not have", REPORT]),
     row(15, "IBV_WC_REM_INV_RD_REQ_ERR", Adapter, Broken, ["the peer refused a reliable datagram, which reliable connections do not send", REPORT]),
-    row(16, "IBV_WC_REM_ABORT_ERR", Peer, PeerLost, ["the peer aborted the operation", "connect anew"]),
+    row(16, "IBV_WC_REM_ABORT_ERR", Peer, PeerLost, ["the peer aborted the operation", "reconnect"]),
     row(17, "IBV_WC_INV_EECN_ERR", Adapter, Broken, ["an end-to-end context has an impossible number, which reliable connections do not have", REPORT]),
     row(18, "IBV_WC_INV_EEC_STATE_ERR", Adapter, Broken, ["an end-to-end context is in the wrong state, which reliable connections do not have", REPORT]),
-    row(19, "IBV_WC_FATAL_ERR", Adapter, Broken, ["the adapter failed in itself", "look at the kernel log; reset the device"]),
+    row(19, "IBV_WC_FATAL_ERR", Adapter, Broken, ["the adapter had a fatal error", "check the kernel log; reset the device"]),
     row(20, "IBV_WC_RESP_TIMEOUT_ERR", Network, Unreachable, ["the peer did not answer in time", "as for retries that are used up"]),
-    row(21, "IBV_WC_GENERAL_ERR", Adapter, Broken, ["the transport failed for a reason of its own", "look at the vendor's error number and the kernel log"]),
+    row(21, "IBV_WC_GENERAL_ERR", Adapter, Broken, ["the transport failed for a reason of its own", "check the vendor error and the kernel log"]),
     row(22, "IBV_WC_TM_ERR", Adapter, Broken, ["matching of tags failed, which Farside does not use", REPORT]),
     row(23, "IBV_WC_TM_RNDV_INCOMPLETE", Adapter, Broken, ["a rendezvous of matched tags is incomplete, which Farside does not use", REPORT]),
 ];
@@ -108,54 +107,54 @@ pub const COMPLETIONS: &[Row] = &[
 #[rustfmt::skip]
 pub const EVENTS: &[Row] = &[
     row(0, "IBV_EVENT_CQ_ERR", Here, Broken, ["a completion queue has overrun", REPORT]),
-    row(1, "IBV_EVENT_QP_FATAL", Adapter, Broken, ["a queue pair failed in the adapter", "look at the kernel log; connect anew"]),
-    row(2, "IBV_EVENT_QP_REQ_ERR", Peer, Flushed, ["the peer sent a request that makes no sense on this connection", "look at the peer's first failure; connect anew"]),
-    row(3, "IBV_EVENT_QP_ACCESS_ERR", Peer, Flushed, ["the peer tried to reach memory that it may not", "look at the peer's first failure; connect anew"]),
-    row(4, "IBV_EVENT_COMM_EST", Nobody, Success, ["a first packet came before this side was told that the peer is ready", "nothing"]),
+    row(1, "IBV_EVENT_QP_FATAL", Adapter, Broken, ["a queue pair failed in the adapter", "check the kernel log; reconnect"]),
+    row(2, "IBV_EVENT_QP_REQ_ERR", Peer, Flushed, ["the peer sent a request that is invalid on this connection", "check the peer's first failure; reconnect"]),
+    row(3, "IBV_EVENT_QP_ACCESS_ERR", Peer, Flushed, ["the peer tried to access memory without permission", "check the peer's first failure; reconnect"]),
+    row(4, "IBV_EVENT_COMM_EST", Nobody, Success, ["a first packet arrived before this side learned that the peer is ready", "nothing"]),
     row(5, "IBV_EVENT_SQ_DRAINED", Nobody, Success, ["the send queue has run empty", "nothing"]),
-    row(6, "IBV_EVENT_PATH_MIG", Nobody, Success, ["the connection went over to its other path", "look at the first path"]),
-    row(7, "IBV_EVENT_PATH_MIG_ERR", Network, Unreachable, ["the connection could not go over to its other path", "look at both paths"]),
-    row(8, "IBV_EVENT_DEVICE_FATAL", Adapter, Broken, ["the device failed or was removed", "look at the kernel log; reset the device and open the fabric anew"]),
+    row(6, "IBV_EVENT_PATH_MIG", Nobody, Success, ["the connection migrated to its alternate path", "check the primary path"]),
+    row(7, "IBV_EVENT_PATH_MIG_ERR", Network, Unreachable, ["the connection could not migrate to its alternate path", "check both paths"]),
+    row(8, "IBV_EVENT_DEVICE_FATAL", Adapter, Broken, ["the device failed or was removed", "check the kernel log; reset the device and reopen the fabric"]),
     row(9, "IBV_EVENT_PORT_ACTIVE", Nobody, Success, ["the port is up", "nothing"]),
-    row(10, "IBV_EVENT_PORT_ERR", Network, Unreachable, ["the port is down", "look at the cable, the switch's port and the network device"]),
-    row(11, "IBV_EVENT_LID_CHANGE", Network, Unreachable, ["the subnet manager gave the port another number", "connect anew"]),
-    row(12, "IBV_EVENT_PKEY_CHANGE", Network, Unreachable, ["the subnet manager changed the port's partitions", "look whether the port is still in the peer's partition"]),
+    row(10, "IBV_EVENT_PORT_ERR", Network, Unreachable, ["the port is down", "check the cable, the switch's port and the network device"]),
+    row(11, "IBV_EVENT_LID_CHANGE", Network, Unreachable, ["the subnet manager changed the port's LID", "reconnect"]),
+    row(12, "IBV_EVENT_PKEY_CHANGE", Network, Unreachable, ["the subnet manager changed the port's partitions", "check that the port is still in the peer's partition"]),
     row(13, "IBV_EVENT_SM_CHANGE", Nobody, Success, ["another subnet manager has taken over", "nothing"]),
-    row(14, "IBV_EVENT_SRQ_ERR", Adapter, Broken, ["a shared receive queue failed in the adapter", "look at the kernel log; open the port anew"]),
+    row(14, "IBV_EVENT_SRQ_ERR", Adapter, Broken, ["a shared receive queue failed in the adapter", "check the kernel log; reopen the port"]),
     row(15, "IBV_EVENT_SRQ_LIMIT_REACHED", Nobody, Success, ["a shared receive queue runs low", "post more receives"]),
     row(16, "IBV_EVENT_QP_LAST_WQE_REACHED", Nobody, Success, ["a failed queue pair takes no more receives from its shared queue", "nothing"]),
-    row(17, "IBV_EVENT_CLIENT_REREGISTER", Nobody, Success, ["the subnet manager asks for registrations anew", "nothing"]),
-    row(18, "IBV_EVENT_GID_CHANGE", Network, Unreachable, ["the port's addresses changed", "connect anew, which resolves the address anew"]),
+    row(17, "IBV_EVENT_CLIENT_REREGISTER", Nobody, Success, ["the subnet manager asks for new registrations", "nothing"]),
+    row(18, "IBV_EVENT_GID_CHANGE", Network, Unreachable, ["the port's addresses changed", "reconnect, which resolves the address again"]),
     row(19, "IBV_EVENT_WQ_FATAL", Adapter, Broken, ["a work queue failed in the adapter, which Farside does not use", REPORT]),
-    row(20, "IBV_EVENT_DEVICE_SPEED_CHANGE", Nobody, Success, ["the port's speed changed", "look at the cable if it became slower"]),
+    row(20, "IBV_EVENT_DEVICE_SPEED_CHANGE", Nobody, Success, ["the port's speed changed", "check the cable if it became slower"]),
 ];
 
 /// `enum rdma_cm_event_type`, in its order.
 #[rustfmt::skip]
 pub const CONNECTIONS: &[Row] = &[
-    row(0, "RDMA_CM_EVENT_ADDR_RESOLVED", Nobody, Success, ["the address leads to a device", "nothing"]),
-    row(1, "RDMA_CM_EVENT_ADDR_ERROR", Network, Unreachable, ["the address leads to no RDMA device", "look at routes, and whether the address is on an RDMA port's network device"]),
-    row(2, "RDMA_CM_EVENT_ROUTE_RESOLVED", Nobody, Success, ["the way is known", "nothing"]),
-    row(3, "RDMA_CM_EVENT_ROUTE_ERROR", Network, Unreachable, ["there is no way to the address", "look at the subnet manager, or the routes"]),
+    row(0, "RDMA_CM_EVENT_ADDR_RESOLVED", Nobody, Success, ["the address resolves to a device", "nothing"]),
+    row(1, "RDMA_CM_EVENT_ADDR_ERROR", Network, Unreachable, ["the address resolves to no RDMA device", "check routes, and that the address is on an RDMA port's network device"]),
+    row(2, "RDMA_CM_EVENT_ROUTE_RESOLVED", Nobody, Success, ["the route is resolved", "nothing"]),
+    row(3, "RDMA_CM_EVENT_ROUTE_ERROR", Network, Unreachable, ["there is no route to the address", "check the subnet manager, or the routes"]),
     row(4, "RDMA_CM_EVENT_CONNECT_REQUEST", Nobody, Success, ["a peer wants to connect", "nothing"]),
     row(5, "RDMA_CM_EVENT_CONNECT_RESPONSE", Nobody, Success, ["the peer has answered", "nothing"]),
-    row(6, "RDMA_CM_EVENT_CONNECT_ERROR", Network, Unreachable, ["the connection could not be made", "try again; look at both sides' kernel logs"]),
-    row(7, "RDMA_CM_EVENT_UNREACHABLE", Network, Unreachable, ["the peer did not answer", "look whether the peer lives, and at firewalls"]),
-    row(8, "RDMA_CM_EVENT_REJECTED", Peer, PeerLost, ["the peer refused, or does not listen", "look at the peer"]),
+    row(6, "RDMA_CM_EVENT_CONNECT_ERROR", Network, Unreachable, ["the connection could not be made", "try again; check both sides' kernel logs"]),
+    row(7, "RDMA_CM_EVENT_UNREACHABLE", Network, Unreachable, ["the peer did not answer", "check that the peer runs, and firewalls"]),
+    row(8, "RDMA_CM_EVENT_REJECTED", Peer, PeerLost, ["the peer refused, or does not listen", "check the peer"]),
     row(9, "RDMA_CM_EVENT_ESTABLISHED", Nobody, Success, ["connected", "nothing"]),
-    row(10, "RDMA_CM_EVENT_DISCONNECTED", Peer, PeerLost, ["the peer has disconnected", "nothing, or connect anew"]),
-    row(11, "RDMA_CM_EVENT_DEVICE_REMOVAL", Adapter, Broken, ["the device was removed", "open the fabric anew when it is back"]),
+    row(10, "RDMA_CM_EVENT_DISCONNECTED", Peer, PeerLost, ["the peer has disconnected", "nothing, or reconnect"]),
+    row(11, "RDMA_CM_EVENT_DEVICE_REMOVAL", Adapter, Broken, ["the device was removed", "reopen the fabric when it is back"]),
     row(12, "RDMA_CM_EVENT_MULTICAST_JOIN", Nobody, Success, ["joined a group, which Farside does not", "nothing"]),
     row(13, "RDMA_CM_EVENT_MULTICAST_ERROR", Network, Unreachable, ["a group could not be joined, which Farside does not", REPORT]),
-    row(14, "RDMA_CM_EVENT_ADDR_CHANGE", Network, Unreachable, ["the network device below the connection has another hardware address", "connect anew"]),
+    row(14, "RDMA_CM_EVENT_ADDR_CHANGE", Network, Unreachable, ["the network device below the connection has another hardware address", "reconnect"]),
     row(15, "RDMA_CM_EVENT_TIMEWAIT_EXIT", Nobody, Success, ["the connection's numbers may be used again", "nothing"]),
     row(16, "RDMA_CM_EVENT_ADDRINFO_RESOLVED", Nobody, Success, ["the name was looked up", "nothing"]),
-    row(17, "RDMA_CM_EVENT_ADDRINFO_ERROR", Network, Unreachable, ["the name could not be looked up", "look at its spelling, and at the name service"]),
+    row(17, "RDMA_CM_EVENT_ADDRINFO_ERROR", Network, Unreachable, ["the name could not be looked up", "check its spelling, and the name service"]),
     row(18, "RDMA_CM_EVENT_USER", Nobody, Success, ["an event of the program's own, which Farside does not send", "nothing"]),
     row(19, "RDMA_CM_EVENT_INTERNAL", Nobody, Success, ["an event of the library's own", "nothing"]),
 ];
 
-/// What stands for a number that a newer library has.
+/// The row for numbers of a newer library.
 const UNKNOWN: Row = row(
     u32::MAX,
     "unknown",
@@ -168,17 +167,17 @@ fn find(table: &[Row], number: u32) -> Row {
     usize::try_from(number).ok().and_then(|at| table.get(at)).copied().unwrap_or(UNKNOWN)
 }
 
-/// The meaning of an `ibv_wc_status`.
+/// Returns the meaning of an `ibv_wc_status`.
 pub fn completion(number: u32) -> Row {
     find(COMPLETIONS, number)
 }
 
-/// The meaning of an `ibv_event_type`.
+/// Returns the meaning of an `ibv_event_type`.
 pub fn event(number: u32) -> Row {
     find(EVENTS, number)
 }
 
-/// The meaning of an `rdma_cm_event_type`.
+/// Returns the meaning of an `rdma_cm_event_type`.
 pub fn connection(number: u32) -> Row {
     find(CONNECTIONS, number)
 }

@@ -1,13 +1,13 @@
-//! The memory windows of a fabric: which peer may reach which region by which key.
+//! The memory windows of a fabric: which peer may access which region by which rkey.
 //!
-//! A region whose peers reach it through windows has no rights of its own. When the peer of a link
-//! imports it, a window is bound on that link's queue pair with the region's rights, and its key goes to
-//! that peer: on any other queue pair the adapter refuses it. Binding is a request on the queue pair,
-//! behind what is under way there; the control thread posts it, by the provider's own lock of the queue,
-//! and takes its completion where the port's thread does not (`intake`).
+//! A region whose peers access it through windows grants no remote rights itself. When the peer of a
+//! link imports it, a window with the region's rights is bound on that link's queue pair, and its rkey
+//! is sent to that peer: the adapter refuses it on any other queue pair. A bind is a work request on
+//! the queue pair and waits for those in flight there; the control thread posts it, under the
+//! provider's lock of the queue, and takes its completion if the port's thread does not (`intake`).
 //!
-//! A window ends before its queue pair and its region do. All is under one lock, which no hot path takes;
-//! inside it is that of the table of regions.
+//! A window is deallocated before its queue pair and its region. All is under one lock, which no hot
+//! path takes; the lock of the table of regions is taken inside it.
 
 use crate::core::random;
 use crate::ffi::{Handle, OwnEnd, ProtectionDomain, Window};
@@ -20,11 +20,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a peer that asks for a region is told.
+/// The answer to a peer that imports a region.
 pub(crate) enum Grant {
     /// This, at once.
     Now(Result<Imported, NotImported>),
-    /// What `Windows::bound` says, once the bind's completion is there.
+    /// Later: the result of `Windows::bound`, after the bind's completion.
     Later,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Lets the peer of a link use a region, through a window where that is the region's way.
+    /// Grants the peer of a link a region, through a window if the region requires it.
     pub(crate) fn grant(
         &self,
         domain: &Arc<ProtectionDomain>,
@@ -86,8 +86,8 @@ impl Windows {
         }
     }
 
-    /// A window of a link was bound, or was not: what the peer is told. Where it was not, the queue pair
-    /// is broken.
+    /// Completes the bind of a window and returns the answer for the peer. If the bind failed, the
+    /// queue pair is in the error state.
     pub(crate) fn bound(
         &self,
         regions: &Mutex<RegionTable>,
@@ -113,15 +113,15 @@ impl Windows {
         Ok(Imported { key: entry.key, ..imported })
     }
 
-    /// Ends the windows of a link, whose queue pair sends and takes nothing any more.
+    /// Deallocates the windows of a link whose queue pair sends and receives nothing any more.
     pub(crate) fn end_link(&self, link: Token) {
         let mut entries = lock(&self.entries);
         entries.retain(|(of, _), _| *of != link);
         self.changed.notify_all();
     }
 
-    /// Ends the windows of a region, which is out of the table. One that is being bound is waited for;
-    /// where that takes too long its link fails.
+    /// Deallocates the windows of a region that was removed from the table. Waits for one that is being
+    /// bound; if that takes too long, its link fails.
     pub(crate) fn end_region(&self, region: RegionId, most: Duration) {
         let until = Instant::now() + most;
         let mut entries = lock(&self.entries);

@@ -1,7 +1,7 @@
-//! What two fabrics say to each other over a link's control stream: frames of a length, a kind and
-//! fields in little-endian order. Lengths are checked before anything is kept.
+//! The control stream of a link: frames of a length, a kind and fields in little-endian order. Lengths
+//! are checked before anything is stored.
 //!
-//! | kind | from | says |
+//! | kind | from | content |
 //! | --- | --- | --- |
 //! | `Connect` | caller | version, incarnation, its queue pair, the name it wants, hello |
 //! | `Accepted` | called | the same of the called, both incarnations, reply |
@@ -9,14 +9,14 @@
 //! | `Nobody` | called | no port has that name |
 //! | `Full` | called | the port has no room for another link |
 //! | `Ready` | caller | its queue pair takes packets; both incarnations |
-//! | `Alive` | both | nothing else was said for a while |
+//! | `Alive` | both | keepalive |
 //! | `Import`, `Imported` | both | a region's token; its key and address, or why there is none |
 //! | `Close` | both | the link is over |
-//! | `Parted` | both | the adapters' connection has ended, though nobody closed it, and why |
+//! | `Parted` | both | the adapters' connection has ended, though neither end closed it, and why |
 //!
-//! Whatever else comes breaks the rules, and the stream is closed. Remote keys travel here alone, and
-//! so does the secret by which rdma_cm's request is known for the caller's (`Meeting`): once, and for
-//! as long as the conversation lasts.
+//! Any other frame violates the protocol, and the stream is closed. Remote keys are sent by these
+//! frames only, and so is the secret by which rdma_cm's request is matched with the caller's
+//! conversation (`Meeting`): once, and valid as long as the conversation.
 
 use farside_base::{Access, RegionToken};
 use farside_fabric::HELLO_BYTES_MAX;
@@ -24,15 +24,15 @@ use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
-/// The version of all this. Others are not understood.
+/// The version of the protocol. Others are refused.
 pub(crate) const VERSION: u16 = 2;
 /// Most bytes of a name.
 pub(crate) const NAME_BYTES_MAX: usize = 200;
-/// Most bytes of a frame behind its length.
+/// Most bytes of a frame after its length.
 pub(crate) const FRAME_BYTES_MAX: usize = HELLO_BYTES_MAX + 512;
 /// Bytes of a frame's length.
 pub(crate) const LENGTH_BYTES: usize = 4;
-/// What a lease can be.
+/// The range of leases.
 pub(crate) const LEASE_MS: RangeInclusive<u32> = 50..=600_000;
 /// Bytes that are read of a `Word`. Not fewer: an answer of less than soft-iWARP's header has room for
 /// may be copied by a thread of the kernel that has no memory of the program's (Linux 7.3).
@@ -54,20 +54,20 @@ pub(crate) struct End {
     pub(crate) link_layer: u8,
     pub(crate) reads_in: u8,
     pub(crate) reads_out: u8,
-    /// So long it hears nothing before it takes its peer for lost.
+    /// How long it hears nothing before it treats its peer as lost.
     pub(crate) lease_ms: u32,
     pub(crate) ways: Ways,
-    /// Bytes that the peer may read, to learn that what it posted before is done; zeroes where
-    /// adapters tell that themselves.
+    /// A word that the peer may READ to prove that its earlier requests are done; zeroes if completions
+    /// prove that.
     pub(crate) word: Word,
 }
 
 /// How an end connects its queue pair. Both ends of a link do it alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ways {
-    /// By rdma_cm, at the place of a `Meeting`; else by what an `End` says.
+    /// Connected by rdma_cm, at the address of a `Meeting`; else by the numbers of an `End`.
     pub(crate) manager: bool,
-    /// RDMA over TCP, which others do not understand.
+    /// RDMA over TCP, which is incompatible with other transports.
     pub(crate) iwarp: bool,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Word {
     pub(crate) key: u32,
 }
 
-/// Where and how rdma_cm's request of a caller is expected.
+/// The address and secret for rdma_cm's request of a caller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meeting {
     pub(crate) place: SocketAddr,
@@ -92,18 +92,18 @@ impl fmt::Debug for Meeting {
     }
 }
 
-/// Why a connection parted, as far as the side that says so knows.
+/// Why a connection ended, as far as the reporting side knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Parting {
-    /// Its adapter does not tell.
+    /// Its adapter does not report why.
     Unknown,
-    /// A request of the other side reached for what it may not.
+    /// A request of the other side was refused.
     Refused,
-    /// A request of its own failed.
+    /// One of its own requests failed.
     Own,
 }
 
-/// What is asked at the start.
+/// The first frame of the dialling side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Connect<'a> {
     pub(crate) incarnation: u64,
@@ -136,7 +136,7 @@ pub(crate) struct Imported {
 /// Why a region cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NotImported {
-    /// There is none such.
+    /// There is no such region.
     Unknown,
     /// Its owner has no memory window left for this link.
     NoWindow,
@@ -158,7 +158,7 @@ pub(crate) enum Frame<'a> {
     Parted(Parting),
 }
 
-/// What came is no frame of this protocol; why.
+/// Why received bytes are not a frame of this protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed(pub(crate) &'static str);
 
@@ -294,20 +294,20 @@ impl Meeting {
         let port = u16::from_le_bytes(from.array()?);
         let secret = from.array()?;
         if port == 0 || number.is_unspecified() || number.is_multicast() {
-            return Err(Malformed("a place where nobody can be met"));
+            return Err(Malformed("an address that cannot be dialled"));
         }
         Ok(Self { place: SocketAddr::new(number, port), secret })
     }
 }
 
-/// Bytes with their number before them.
+/// Appends bytes with their number before them.
 fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     let count = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
     out.extend(count.to_le_bytes());
     out.extend(&bytes[..usize::from(count)]);
 }
 
-/// What of a frame has not been read.
+/// The rest of a frame that is being read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -365,7 +365,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malform
     let mut from = Reader(body);
     let frame = decode_body(&mut from)?;
     if !from.0.is_empty() {
-        return Err(Malformed("bytes behind the end of a frame"));
+        return Err(Malformed("bytes after the end of a frame"));
     }
     Ok(Some((frame, LENGTH_BYTES + length)))
 }
@@ -569,16 +569,16 @@ mod tests {
         for place in ["10.77.0.1:0", "0.0.0.0:9", "[::]:9", "224.0.0.1:9", "[ff02::1]:9"] {
             assert!(decode(&accepted(meeting(place))).is_err(), "{place}");
         }
-        // Neither there nor absent: the byte before the place.
+        // Neither present nor absent: the byte before the address.
         let at = good.len() - 2 - SECRET_BYTES - 2 - 16 - 1;
         assert_eq!(good[at], 1);
         let mut lie = good.clone();
         lie[at] = 2;
         assert!(decode(&lie).is_err());
-        // Cut short: what follows is read as something else, and never past the end.
+        // Cut short: the rest is read as something else, and never past the end.
         lie[at] = 0;
         assert!(decode(&lie).is_err());
-        // Ways lie before the word, which lies before the meeting.
+        // The ways are before the word, which is before the meeting.
         let mut lie = good;
         lie[at - 13] = 4;
         assert_eq!(decode(&lie), Err(Malformed("an unknown way to connect")));

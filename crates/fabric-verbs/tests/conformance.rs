@@ -1,16 +1,15 @@
 //! The conformance suite on this machine's RDMA device: in a guest with soft-RoCE or soft-iWARP, or on
 //! real hardware. Each fabric has a context, a protection domain, a listening socket and a control
-//! thread of its own, as if it were another process. Without a device the test says so and passes.
+//! thread of its own, as if it were another process. Without a device the test reports so and passes.
 //!
-//! `FARSIDE_VERBS_CASE` picks cases by a part of their names, and `FARSIDE_VERBS_EXCEPT` leaves out
-//! those that have one of its words, separated by commas, for what a device does wrong (soft-iWARP
+//! `FARSIDE_VERBS_CASE` selects cases by a part of their names, and `FARSIDE_VERBS_EXCEPT` excludes
+//! those that contain one of its words, separated by commas, for faults of the device (soft-iWARP
 //! answers READs of memory that allows none); `FARSIDE_VERBS_PLAIN=1` posts by lists;
-//! `FARSIDE_VERBS_MANAGER=1` connects by rdma_cm where that is a choice;
-//! `FARSIDE_VERBS_WINDOWS=1` gives out keys of memory windows;
-//! `FARSIDE_VERBS_ON_DEMAND=1` does not pin memory;
+//! `FARSIDE_VERBS_MANAGER=1` connects by rdma_cm if there is a choice; `FARSIDE_VERBS_WINDOWS=1` grants
+//! rkeys of memory windows; `FARSIDE_VERBS_ON_DEMAND=1` does not pin memory;
 //! `FARSIDE_VERBS_SECURITY=key` protects the control streams by a cluster key;
-//! `FARSIDE_VERBS_DEVICES=rxe1,rxe2` gives fabrics these devices in turn, so that packets cross the
-//! network between them (and what it does to them).
+//! `FARSIDE_VERBS_DEVICES=rxe1,rxe2` assigns these devices to fabrics in rotation, so that packets
+//! cross the network between them.
 
 mod common;
 
@@ -47,7 +46,7 @@ fn security() -> Security {
 }
 
 impl Verbs {
-    /// Places for all fabrics, which know each other's.
+    /// Returns endpoints for all fabrics, each of which knows the others'.
     fn new() -> Self {
         let listeners: Vec<_> = (0..FABRICS_MAX)
             .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port"))
@@ -93,7 +92,7 @@ impl Subject for Verbs {
     }
 }
 
-/// What the device lacks of all that a fabric can have.
+/// Returns the optional capabilities that the device lacks.
 fn lacks(fabric: &VerbsFabric) -> Vec<&'static str> {
     use farside_base::{AtomicScope, BackPressure, FlushScope, WordScope};
     let has = fabric.capabilities();

@@ -1,6 +1,6 @@
-//! Two devices of a guest with nodes, in one process, and the way between them closed: for less than
-//! the lease, and for longer. Wants a guest with `--nodes 2`; without one it says so and passes. The
-//! control streams go over loopback, so that it is the adapters alone that learn of the loss.
+//! Two devices of a guest with nodes, in one process, and an outage of the path between them: shorter
+//! than the lease, and longer. Needs a guest with `--nodes 2`; without one it reports so and passes.
+//! The control streams use loopback, so that only the adapters notice the loss.
 
 mod common;
 
@@ -69,7 +69,7 @@ impl Node {
         out[0]
     }
 
-    /// How many WRITEs are done, one after the other, in that time.
+    /// Returns how many WRITEs complete, one after the other, in that time.
     fn rate(&mut self, link: LinkId, region: RemoteRegionId, time: Duration) -> u64 {
         let (start, mut count) = (Instant::now(), 0);
         while start.elapsed() < time {
@@ -91,11 +91,11 @@ fn connect(near: &mut Node, far: &mut Node) -> (LinkId, LinkId, RemoteRegionId) 
     (here, there, region)
 }
 
-/// Lets packets of the first node through or loses them all. Not by taking its link down: the kernel
-/// takes up to a second to use a link again that has come up, which is no fabric's doing.
+/// Passes or drops all packets of the first node. Not by taking its link down: the kernel takes up to a
+/// second to use a link again, which is not the fabric's delay.
 fn set_way(open: bool) -> bool {
     let loss = if open { "0%" } else { "100%" };
-    // The names of the guests that there are.
+    // The names of the existing guests.
     let run = |(namespace, device): (&str, &str)| {
         let words = ["-n", namespace, "qdisc", "replace", "dev", device];
         let all = words.into_iter().chain(["root", "netem", "loss", loss]);
@@ -121,7 +121,7 @@ fn a_way_that_breaks_ends_links_after_the_lease_and_not_before() {
         skipped("`tc` fails");
         return;
     }
-    // A third of the lease: the request under way is done a little after the way is back.
+    // A third of the lease: the request in flight completes soon after the path is back.
     near.write(2, link, region);
     let start = Instant::now();
     while start.elapsed() < LEASE / 3 {

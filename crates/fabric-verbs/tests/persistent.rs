@@ -1,8 +1,9 @@
 //! FLUSH to persistent memory: on ordinary memory such a region is refused; on a guest's emulated
-//! NVDIMM (`RDMA_PMEM`, say `/dev/dax0.0`) a WRITE, a persistent FLUSH and an ATOMIC WRITE go with one
-//! doorbell, and the next guest on the same NVDIMM finds the bytes (`FARSIDE_NVDIMM_ROUND` says how many
-//! have written there before). Where FLUSH is absent (`plain_posting` has none) a READ behind the WRITE
-//! does for what it can. Without a device, or one that has FLUSH, the tests say so and pass.
+//! NVDIMM (`RDMA_PMEM`, for example `/dev/dax0.0`) a WRITE, a persistent FLUSH and an ATOMIC WRITE are
+//! posted with one doorbell, and the next guest on the same NVDIMM finds the bytes
+//! (`FARSIDE_NVDIMM_ROUND` is the number of guests that have written there before). Without FLUSH
+//! (`plain_posting` has none) a READ after the WRITE replaces it as far as possible. Without a device,
+//! or without FLUSH, the tests report so and pass.
 
 mod common;
 
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Longer than everything that is waited for, on however slow a machine.
 const WATCHDOG: Duration = Duration::from_secs(60);
 const NVDIMM_BYTES: usize = 2 << 20;
-/// Where the word lies that says which round is whole.
+/// The offset of the word with the number of the last complete round.
 const MARK: u64 = 8192;
 /// A mark's upper half.
 const MAGIC: u64 = 0xfa51_de00;
@@ -38,7 +39,7 @@ fn options() -> Options {
     options
 }
 
-/// Two ports of a fabric with a link between them: the caller's, its link, and the other port.
+/// Returns two ports of a fabric with a link between them: the caller's, its link, and the other port.
 fn pair(fabric: &VerbsFabric) -> (Box<dyn Port>, LinkId, Box<dyn Port>) {
     let mut far = fabric.open(&PortSpec { listen: Some("far".to_owned()) }).expect("a port");
     let mut near = fabric.open(&PortSpec::default()).expect("a port");
@@ -150,7 +151,7 @@ fn signalled(link: LinkId, operation: Operation<'_>) -> Work<'_> {
     Work { id: WorkId(1), link, flags, operation }
 }
 
-/// What a fabric without FLUSH says and does, on whatever device.
+/// The texts and behaviour of a fabric without FLUSH, on any device.
 #[test]
 fn without_flush_a_read_behind_a_write_makes_it_visible_and_nothing_makes_it_persistent() {
     let plain = Options { plain_posting: true, ..options() };

@@ -1,6 +1,6 @@
-//! Two processes on this machine's RDMA device, of which one is killed: the other learns of it, its
-//! requests end, and it goes on with a third. In a guest with three nodes, one process in each. Without a
-//! device the tests say so and pass.
+//! Two processes on this machine's RDMA device, of which one is killed: the other notices, its requests
+//! end, and it continues with a third. In a guest with three nodes, one process in each. Without a
+//! device the tests report so and pass.
 
 mod common;
 
@@ -16,11 +16,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The variable that makes this program serve.
+/// The environment variable that makes this program serve.
 const SERVES: &str = "FARSIDE_VERBS_SERVES";
 /// The one that makes it call servers, at addresses with commas between.
 const CALLS: &str = "FARSIDE_VERBS_CALLS";
-/// Where it listens, unless on loopback.
+/// The address at which it listens, unless on loopback.
 const LISTENS: &str = "FARSIDE_VERBS_LISTENS";
 /// Longer than everything that is waited for, on however slow a machine.
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -75,7 +75,7 @@ impl Node {
         assert_eq!(posted.accepted, 1, "{posted:?}");
     }
 
-    /// A link to a server, and its region.
+    /// Returns a link to a server, and its region.
     fn connect(&mut self, address: &str) -> (LinkId, RemoteRegionId) {
         let link = self.port.connect(address, b"", self.queue).expect("a call");
         let LinkEvent::Connected { reply, .. } = self.event() else { panic!("not connected") };
@@ -85,7 +85,7 @@ impl Node {
     }
 }
 
-/// A server: accepts whoever comes, until it is killed.
+/// A server: accepts every peer until it is killed.
 #[test]
 #[allow(clippy::print_stdout, reason = "tells its parent where it is")]
 fn serves() {
@@ -121,7 +121,7 @@ fn server_by(mut program: Command) -> (Child, String) {
     (child, address.expect("the server to listen"))
 }
 
-/// A caller: writes to each of its servers by turns, while it is linked to all.
+/// A client: writes to its servers in rotation, while it is linked to all.
 #[test]
 #[allow(clippy::print_stdout, reason = "says how it went")]
 fn calls() {
@@ -152,7 +152,7 @@ fn in_node(number: u8) -> Command {
 fn three_nodes_write_to_each_other() {
     let nodes = std::env::var("RDMA_NODES").ok().and_then(|nodes| nodes.parse().ok());
     if nodes.unwrap_or(0) < 3 {
-        // Not in the words of what a guest lacks that should have it: guests with one device run this file.
+        // Not the text of a guest that lacks what it should have: guests with one device run this file.
         let _ = writeln!(std::io::stdout(), "left out: no guest with three nodes");
         return;
     }
@@ -232,7 +232,7 @@ fn a_peer_that_is_stopped_is_unreachable_after_the_lease() {
     };
     signal("-STOP", &stopped);
     let start = Instant::now();
-    // Its adapter may still serve, but its fabric is silent.
+    // Its adapter may still answer, but its fabric is silent.
     let event = node.event();
     assert_eq!(event, LinkEvent::Lost { link, loss: Loss::Unreachable });
     println!("after {:?}: {:?}", start.elapsed(), node.port.trouble(link));
@@ -244,7 +244,7 @@ fn a_peer_that_is_stopped_is_unreachable_after_the_lease() {
     node.write(4, other, other_region);
     assert_eq!(node.completion().status, CompletionStatus::Success, "the other link");
     node.port.close(link);
-    // It goes on, and can be connected to anew.
+    // It continues, and peers can reconnect to it.
     signal("-CONT", &stopped);
     let (link, region) = node.connect(&here);
     node.write(5, link, region);

@@ -1,28 +1,27 @@
-//! One suite for all fabrics. A backend gives a [`Subject`], and
-//! [`conformance_suite!`](crate::conformance_suite) makes one test of each case:
+//! The conformance suite of all fabrics. A backend implements [`Subject`], and
+//! [`conformance_suite!`](crate::conformance_suite) makes a test of each case:
 //!
 //! ```ignore
 //! farside_fabric::conformance_suite!(MySubject::new());
 //! ```
 //!
 //! The cases know the traits and [`Capabilities`](farside_base::Capabilities) only. What a fabric
-//! declares must work, what it does not declare must be refused by name. No case assumes that
-//! anything happens at once: all of them poll, a bounded number of times, with [`Subject::settle`]
-//! between.
+//! declares must work, what it does not declare must be refused by name. No case assumes that anything
+//! happens at once: all poll, a bounded number of times, with [`Subject::settle`] between.
 //!
-//! What the suite fixes beyond the words of the traits:
+//! What the suite specifies beyond the text of the traits:
 //! * A message longer than its receive takes that receive, which completes `LengthExceeded`, and
-//!   nothing past the receive is touched. So does the SEND, unless it completed before it met the
-//!   receive; then a later request of its link completes `PeerLost`.
+//!   nothing past the receive is touched. The SEND completes alike, unless it completed before it
+//!   reached the receive; then a later request of its link completes `PeerLost`.
 //! * A forged or stale token is refused by `import` (`Unknown`) or by each request (`RemoteAccess`).
-//! * A request on a link that is not yet usable is `Invalid("link")`; on one that was closed here it
+//! * A request on a link that is not yet usable is `Invalid("link")`; on one that was closed locally it
 //!   is taken and completes `Flushed`.
 //! * Receives belong to their queue, not to links: they survive the loss of a link.
 //! * `Lost` is reported after the messages that arrived before it have been polled. A link that was
-//!   closed here has no more events.
-//! * A lost link keeps its place among `links_max` until it is closed here too.
+//!   closed locally has no more events.
+//! * A lost link counts towards `links_max` until it is closed locally too.
 //!
-//! A failure names the case; randomized ones print the seed, to be given back by `FARSIDE_SEED`.
+//! A failure names the case; randomized cases print the seed, which `FARSIDE_SEED` sets.
 
 mod atomic;
 mod connection;
@@ -43,37 +42,37 @@ use crate::Fabric;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the suite needs of a backend.
+/// The interface of a backend to the suite.
 pub trait Subject: Sync {
-    /// `count` fabrics that reach one another, as if each were a process of its own. All calls on
-    /// one subject give fabrics of one scope of listen names.
+    /// Returns `count` fabrics that reach one another, as if each were a process of its own. All calls
+    /// on one subject return fabrics with one scope of listen names.
     fn fabrics(&self, count: usize) -> Vec<Arc<dyn Fabric>>;
 
-    /// A listen name that nobody uses.
+    /// Returns a listen name that no port uses.
     fn address(&self) -> String {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         format!("conformance-{}-{number}", std::process::id())
     }
 
-    /// Whether a name that one fabric listens at is taken for all of them, as on one machine; false
-    /// where each host has names of its own.
+    /// Returns whether a listen name of one fabric is taken for all of them, as on one machine; false
+    /// if each host has names of its own.
     fn names_are_shared(&self) -> bool {
         true
     }
 
-    /// Lets the world move between two polls; a simulated one advances its clock here. May be
-    /// called from several threads at once.
+    /// Advances the environment between two polls; a simulated one advances its clock here. May be
+    /// called by several threads at once.
     fn settle(&self) {
         std::thread::yield_now();
     }
 
-    /// After how many polls in vain a case gives up. Generous, since machines stall.
+    /// Empty polls after which a case fails. Generous, since machines stall.
     fn polls_max(&self) -> u64 {
         30_000_000
     }
 
-    /// What the randomized cases start from.
+    /// Returns the seed of the randomized cases.
     fn seed(&self) -> u64 {
         match std::env::var("FARSIDE_SEED").map(|text| text.parse()) {
             Ok(Ok(seed)) => seed,
@@ -82,7 +81,7 @@ pub trait Subject: Sync {
     }
 }
 
-/// One property and the test of it; panics where the subject fails.
+/// The test of one property; panics if the subject fails.
 pub type Case = fn(&dyn Subject);
 
 /// Calls `$then! { $($arguments)* [module { case case }] ... }` with every case: the only list.
@@ -174,7 +173,7 @@ macro_rules! for_each_conformance_case {
                 refusal_brings_its_reason
                 link_is_unusable_until_accepted
                 unknown_links_and_queues_are_refused
-                nobody_there_is_said
+                connect_without_listener_is_not_reached
                 a_port_tells_where_it_is_reached
                 receive_queues_end_and_come_again
                 address_in_use_is_said_and_is_free_after_its_port
@@ -188,7 +187,7 @@ macro_rules! for_each_conformance_case {
                 crossing_connections_make_two_links
                 many_links_of_one_port_work
                 links_max_is_a_limit
-                peer_that_dies_amid_messages_is_told
+                sender_learns_of_peer_death_amid_messages
             }
             sleep {
                 arm_tells_of_what_is_here_already
@@ -243,11 +242,11 @@ macro_rules! case_table {
 
 for_each_conformance_case!([case_table]);
 
-/// Runs every case in turn on one subject; for a backend that cannot use
+/// Runs every case, one after the other, on one subject; for a backend that cannot use
 /// [`conformance_suite!`](crate::conformance_suite).
 ///
 /// # Panics
-/// Where the subject fails.
+/// If the subject fails.
 pub fn run(subject: &dyn Subject) {
     for (_, case) in CASES {
         case(subject);
@@ -257,7 +256,7 @@ pub fn run(subject: &dyn Subject) {
 /// Runs one case by its name in [`CASES`].
 ///
 /// # Panics
-/// Where the subject fails, and when there is no such case.
+/// If the subject fails, and if there is no such case.
 pub fn run_case(name: &str, subject: &dyn Subject) {
     let found = CASES.iter().find(|(known, _)| *known == name);
     let (_, case) = found.expect("a name of `CASES`");
@@ -265,7 +264,7 @@ pub fn run_case(name: &str, subject: &dyn Subject) {
 }
 
 /// Makes one `#[test]` of each conformance case, in a module `conformance`. The expression is
-/// evaluated anew for each and gives a [`Subject`](crate::conformance::Subject).
+/// evaluated for each and gives a [`Subject`](crate::conformance::Subject).
 #[macro_export]
 macro_rules! conformance_suite {
     ($subject:expr) => {

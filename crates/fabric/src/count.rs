@@ -1,4 +1,5 @@
-//! Counts what crosses a fabric: [`CountFabric`] around any other, [`Counts`] out of it.
+//! Counts requests, completions and bytes of a fabric: [`CountFabric`] wraps any other, [`Counts`] is
+//! its result.
 
 use crate::{Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Waiter};
 use farside_base::{Completion, CompletionKind, CompletionStatus, Receive, Work};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident $label:literal;)*) => {
-        /// A snapshot of a [`CountFabric`]. The difference of two is what happened between.
+        /// A snapshot of a [`CountFabric`]. The difference of two counts what happened between.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
@@ -36,14 +37,14 @@ macro_rules! counts {
         impl Sub for Counts {
             type Output = Self;
 
-            /// What was counted since `earlier`; never below zero.
+            /// Returns the counts since `earlier`; never below zero.
             fn sub(self, earlier: Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(earlier.$name),)* }
             }
         }
 
         impl fmt::Display for Counts {
-            /// One line a count, zeroes left out.
+            /// Prints one line a count, without zeroes.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 $(if self.$name > 0 {
                     writeln!(f, "{:<18}{:>16}", $label, self.$name)?;
@@ -115,19 +116,20 @@ impl Counts {
     }
 }
 
-/// Counts what crosses another fabric and changes nothing. Costs some relaxed additions a call.
+/// Wraps a fabric and counts its requests, completions and bytes. Costs some relaxed additions a call.
 pub struct CountFabric {
     inner: Arc<dyn Fabric>,
     counters: Arc<Counters>,
 }
 
 impl CountFabric {
-    /// Counts what crosses `inner` through this fabric's ports, all of them together.
+    /// Counts the requests and completions of `inner` through this fabric's ports, all of them
+    /// together.
     pub fn new(inner: Arc<dyn Fabric>) -> Self {
         Self { inner, counters: Arc::default() }
     }
 
-    /// What has crossed until now. Counts of calls that run meanwhile may be in part.
+    /// Returns the counts so far. Concurrent calls may be counted in part.
     pub fn counts(&self) -> Counts {
         self.counters.counts()
     }

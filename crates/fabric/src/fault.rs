@@ -1,4 +1,4 @@
-//! Injects faults into any fabric, by a seeded plan: [`FaultFabric`] around another.
+//! Injects faults into any fabric, by a seeded plan: [`FaultFabric`] wraps another.
 //!
 //! Time is counted in calls of `poll` and `link_events` of one port, so a plan and a sequence of
 //! calls always give the same faults. Every fault is one that the traits permit: refused posts,
@@ -12,13 +12,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Which faults. The default is none.
+/// The fault plan. The default has no faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
-    /// What the draws start from; each port of the fabric has its own sequence.
+    /// The seed of the draws; each port of the fabric has its own sequence.
     pub seed: u64,
-    /// How many requests of a hundred `post` refuses with `QueueFull`; at most 99 count, so that
-    /// whoever tries again gets through.
+    /// Percentage of requests that `post` refuses with `QueueFull`; at most 99 count, so that a caller
+    /// that retries succeeds.
     pub queue_full_percent: u32,
     /// Completions are held back for up to this many polls.
     pub completion_delay_polls_max: u32,
@@ -28,7 +28,7 @@ pub struct FaultPlan {
     pub lose_link_at: Option<u64>,
 }
 
-/// Another fabric, with faults.
+/// Wraps a fabric and injects faults.
 pub struct FaultFabric {
     inner: Arc<dyn Fabric>,
     plan: FaultPlan,
@@ -36,7 +36,7 @@ pub struct FaultFabric {
 }
 
 impl FaultFabric {
-    /// Injects the faults of `plan` into everything that crosses `inner` through this fabric.
+    /// Injects the faults of `plan` into all calls of `inner` through this fabric.
     pub fn new(inner: Arc<dyn Fabric>, plan: FaultPlan) -> Self {
         Self { inner, plan, ports: AtomicU64::new(0) }
     }
@@ -75,13 +75,13 @@ struct FaultPort {
     inner: Box<dyn Port>,
     plan: FaultPlan,
     random: Random,
-    /// The time.
+    /// The current time, in calls.
     polls: u64,
     /// Requests taken.
     requests: u64,
     /// The link that the plan lost, until its first request has completed.
     lost: Option<LinkId>,
-    /// What is held back, and until when.
+    /// Delayed completions, and when each is due.
     completions: VecDeque<(u64, Completion)>,
     /// When the latest completion of each link is due, so that none overtakes it.
     last_due: HashMap<LinkId, u64>,
@@ -90,14 +90,14 @@ struct FaultPort {
     other_waiter: Option<Arc<dyn Waiter>>,
 }
 
-/// What happens before a request.
+/// A fault before a request.
 enum Fault {
     Refuse,
     Lose(LinkId),
 }
 
 impl FaultPort {
-    /// How many requests from the front go through untouched, and what happens then.
+    /// Returns how many leading requests are passed on untouched, and the fault after them.
     fn clean_run(&mut self, work: &[Work<'_>]) -> (usize, Option<Fault>) {
         for (at, request) in work.iter().enumerate() {
             if self.plan.lose_link_at == Some(self.requests + at as u64 + 1) {
@@ -111,7 +111,7 @@ impl FaultPort {
         (work.len(), None)
     }
 
-    /// The link below is closed, so the peer sees the loss; here it looks like one, too.
+    /// Closes the link of the inner fabric, so that the peer sees a loss, and reports a loss locally.
     fn lose(&mut self, link: LinkId) {
         self.plan.lose_link_at = None;
         self.inner.close(link);
@@ -124,7 +124,7 @@ impl FaultPort {
         }
     }
 
-    /// Takes what is below, and draws when it is due.
+    /// Takes completions of the inner fabric, and draws when each is due.
     fn hold_completions(&mut self) {
         let mut out = [Completion::BLANK; 32];
         while self.completions.len() + out.len() <= HELD_MAX {
@@ -143,7 +143,7 @@ impl FaultPort {
         }
     }
 
-    /// The first request on a link that the plan lost learns of the loss itself.
+    /// Completes the first request on a link that the plan lost with the loss.
     fn tell_loss(&mut self, done: &mut Completion) {
         let request = !is_receive(done.kind);
         if self.lost == Some(done.link) && request && done.status == CompletionStatus::Flushed {
@@ -162,7 +162,7 @@ impl FaultPort {
         }
     }
 
-    /// Whether a loss has to wait for messages that came before it.
+    /// Returns whether a loss has to wait for messages that arrived before it.
     fn has_message_of(&self, link: LinkId) -> bool {
         let mut held = self.completions.iter();
         held.any(|(_, done)| done.link == link && is_receive(done.kind))
@@ -230,7 +230,7 @@ impl Port for FaultPort {
         while let Some((due, event)) = self.events.front() {
             let loss = matches!(event, LinkEvent::Lost { .. });
             if *due > self.polls || (loss && self.has_message_of(event.link())) {
-                // Who sleeps on another port must look again.
+                // A thread that sleeps on another port must poll again.
                 if let Some(other) = &self.other_waiter {
                     other.wake();
                 }

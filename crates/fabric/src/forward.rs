@@ -1,7 +1,8 @@
-//! What a fabric around another passes on, said once.
+//! The macro by which a wrapping fabric forwards methods to the inner one.
 
-/// Within `impl Fabric` or `impl Port`: the methods named are those of the field `inner`. `control` are all
-/// methods of a `Fabric` but `open`, `common` are those of a `Port` that are seldom changed.
+/// Forwards the named methods to the field `inner`, within `impl Fabric` or `impl Port`. `control`
+/// stands for all methods of a `Fabric` except `open`, `common` for those of a `Port` that are seldom
+/// changed.
 ///
 /// ```ignore
 /// impl Port for Watched {

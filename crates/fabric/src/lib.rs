@@ -1,9 +1,9 @@
-//! The transport seam of Farside. A [`Fabric`] registers memory and opens [`Port`]s; a port connects,
-//! posts work requests and polls completions. Everything that can differ between shared memory,
+//! The transport interface of Farside. A [`Fabric`] registers memory and opens [`Port`]s; a port
+//! connects, posts work requests and polls completions. Everything that differs between shared memory,
 //! InfiniBand, sockets and simulation is below these two traits, and [`conformance`] holds every
 //! backend to the same behaviour.
 //!
-//! What is absent: no threads, protocols, retries or policies. A fabric moves bytes as told.
+//! Not here: threads, protocols, retries, policies. A fabric only moves bytes.
 
 #![deny(unsafe_code)]
 
@@ -49,24 +49,24 @@ pub use waiter::ThreadWaiter;
 /// side's memory.
 pub const HELLO_BYTES_MAX: usize = 16 << 10;
 
-/// What a region shall be.
+/// The specification of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegionSpec {
-    /// Bytes, of a mirrored region those of one turn; rounded up to what the fabric registers (the
-    /// region's arena tells).
+    /// Bytes; of a mirrored region, those of one mapping. Rounded up to what the fabric registers (the
+    /// region's arena has the actual length).
     pub bytes: u64,
-    /// What peers may do.
+    /// The access of peers.
     pub access: Access,
-    /// What it is made of.
+    /// The kind of memory.
     pub kind: RegionKind,
 }
 
 impl RegionSpec {
-    /// What every fabric refuses alike, where `device_bytes` are those of the device regions that it
-    /// has already. For those who write fabrics.
+    /// Checks what every fabric refuses alike; `device_bytes` are those of its existing device regions.
+    /// For implementations of fabrics.
     ///
     /// # Errors
-    /// `Lacks` for a kind that is not had, `Limit` for too many bytes.
+    /// `Lacks` for a kind that is not supported, `Limit` for too many bytes.
     pub fn check(&self, has: &Capabilities, device_bytes: u64) -> Result<(), FabricError> {
         match self.kind {
             RegionKind::Memory => {}
@@ -85,7 +85,7 @@ impl RegionSpec {
         if self.access.allows(Access::FLUSH) && has.flush == FlushScope::None {
             return Err(FabricError::Lacks("flush"));
         }
-        // What a fabric makes of itself is gone with the power.
+        // Memory that a fabric allocates does not survive a power failure.
         if self.access.allows(Access::FLUSH_PERSISTENT) {
             return Err(FabricError::Lacks("persistent memory"));
         }
@@ -95,11 +95,11 @@ impl RegionSpec {
         Ok(())
     }
 
-    /// Zeroed memory of this process alone for such a region. Memory at an adapter is ordinary memory
-    /// too, for there is no adapter. For those who write fabrics.
+    /// Allocates zeroed memory of this process for such a region. Device memory is ordinary memory too,
+    /// for there is no adapter. For implementations of fabrics.
     ///
     /// # Errors
-    /// `System` when it cannot be had.
+    /// `System` if there is no memory.
     pub fn memory(&self) -> Result<Arena, FabricError> {
         let bytes =
             usize::try_from(self.bytes).map_err(|_| FabricError::Limit("region_bytes_max"))?;
@@ -111,11 +111,11 @@ impl RegionSpec {
     }
 }
 
-/// Memory at an adapter that the processor cannot address: its owner reaches it by calls that copy.
+/// Device memory that the processor cannot address: its owner reaches it by calls that copy.
 ///
-/// *Order.* Words as [`Memory`] has it, where [`Capabilities::device_words`] is true; otherwise a store
-/// may be seen as its new low half with the old high half first. A load gives the word as it was at one
-/// moment. Copies are of whole aligned words of four bytes.
+/// *Order.* Words as [`Memory`] specifies, if [`Capabilities::device_words`] is true; otherwise a store
+/// may be seen as its new low half with the old high half first. A load returns the word as it was at
+/// one moment. Copies are of whole aligned words of four bytes.
 pub trait DeviceMemory: Memory + fmt::Debug + Send + Sync {}
 
 impl<M: Memory + fmt::Debug + Send + Sync> DeviceMemory for M {}
@@ -125,7 +125,7 @@ impl<M: Memory + fmt::Debug + Send + Sync> DeviceMemory for M {}
 pub struct Region {
     /// Its number, for work requests of this process.
     pub id: RegionId,
-    /// The memory; without bytes where `device` has them.
+    /// The memory; empty if `device` has the bytes.
     pub arena: Arena,
     /// What a peer needs to import it.
     pub token: RegionToken,
@@ -134,7 +134,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// The memory, whatever it is made of.
+    /// Returns the memory, of either kind.
     #[inline]
     pub fn memory(&self) -> &dyn Memory {
         match &self.device {
@@ -148,13 +148,13 @@ impl Region {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// The fabric lacks what was asked; the name of the capability.
+    /// The fabric lacks what was requested; the name of the capability.
     Lacks(&'static str),
-    /// A number or token names nothing here, or nothing any more.
+    /// A number or token is unknown or stale.
     Unknown(&'static str),
     /// The address is in use.
     AddressInUse(String),
-    /// Nobody listens at the address.
+    /// No port listens at the address.
     NobodyThere(String),
     /// The peer belongs to another user.
     NotPermitted(String),
@@ -162,15 +162,15 @@ pub enum FabricError {
     PeerLost,
     /// A limit of [`Capabilities`] was passed; its name.
     Limit(&'static str),
-    /// The operating system refused: what was tried, and its reason.
+    /// The operating system refused: the operation, and its reason.
     System(&'static str, std::io::Error),
 }
 
-/// What to do about a capability that is lacking, where that is not plain.
+/// Returns the remedy for a missing capability, if it is not obvious.
 fn remedy(name: &str) -> &'static str {
     match name {
         "flush" | "persistent flush" => {
-            ": see `Capabilities::flush_way` for what does in its place on this fabric"
+            ": see `Capabilities::flush_way` for its replacement on this fabric"
         }
         "persistent memory" => {
             ": what it makes itself is gone with the power; map a DAX device or file and bring that to \
@@ -180,8 +180,8 @@ fn remedy(name: &str) -> &'static str {
     }
 }
 
-/// The limit that an error of the system means, of this process or the machine, with its value and what to do;
-/// empty where it means none. `what` was asked for.
+/// Returns the limit that an error of the system means, of this process or the machine, with its value
+/// and the remedy; empty if it means none. `what` was requested.
 #[cfg(target_os = "linux")]
 pub fn limit_reached(what: &str, reason: &std::io::Error) -> String {
     use rustix::io::Errno;
@@ -213,7 +213,7 @@ impl fmt::Display for FabricError {
             Self::Lacks(name) => write!(f, "the fabric lacks `{name}`{}", remedy(name)),
             Self::Unknown(what) => write!(f, "unknown {what}"),
             Self::AddressInUse(address) => write!(f, "address {address} is in use"),
-            Self::NobodyThere(address) => write!(f, "nobody listens at {address}"),
+            Self::NobodyThere(address) => write!(f, "no port listens at {address}"),
             Self::NotPermitted(who) => write!(f, "not permitted: {who}"),
             Self::PeerLost => write!(f, "the peer is gone"),
             Self::Limit(name) => write!(f, "over the fabric's limit `{name}`"),
@@ -233,7 +233,7 @@ impl std::error::Error for FabricError {
     }
 }
 
-/// How a port shall be.
+/// The specification of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSpec {
     /// Name to listen at, unique within the fabric's scope; `None` for a port that only connects.
@@ -243,46 +243,47 @@ pub struct PortSpec {
     pub listen: Option<String>,
 }
 
-/// The control side of a transport: what happens rarely and may block for a system call.
+/// The control path of a transport: rare operations, which may block for a system call.
 pub trait Fabric: Send + Sync {
     /// `shm`, `mem`, `sim`, ...
     fn name(&self) -> &'static str;
 
-    /// What it can do and promises. Fixed for the life of the fabric.
+    /// Returns what it supports and guarantees. Fixed for the life of the fabric.
     fn capabilities(&self) -> Capabilities;
 
-    /// Where other hosts reach the ports of this fabric that listen: `connect` of `HOST:PORT/NAME`
-    /// goes there. `None` where all that can be reached share one scope of names, and of fabrics that
-    /// only connect.
+    /// Returns the address at which other hosts reach the listening ports of this fabric, for `connect`
+    /// of `HOST:PORT/NAME`. `None` if all reachable ports share one scope of names, and for fabrics
+    /// that only connect.
     fn host(&self) -> Option<SocketAddr> {
         None
     }
 
-    /// The longest that the silence of a peer goes unnoticed: its links are lost after it, as
-    /// [`Loss::Unreachable`]. Zero where a peer that lives is always reached.
+    /// Returns how long a peer may be silent before its links are lost as [`Loss::Unreachable`]. Zero
+    /// if a live peer is always reached.
     fn lease_ns(&self) -> u64 {
         0
     }
 
-    /// The time by which programs over this fabric measure waits, from a start of its own; rises only.
+    /// Returns the time by which programs over this fabric measure waits, from a start of its own; rises only.
     fn time_ns(&self) -> u64 {
         static START: OnceLock<Instant> = OnceLock::new();
         u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Makes a region of zeroed memory with a fresh random key.
+    /// Registers a region of zeroed memory with a fresh random key.
     ///
     /// # Errors
-    /// `Limit` (`region_bytes_max`, `device_bytes_max`), `Lacks` for a kind that is not had
-    /// (`mirrored_regions`, `device_memory`) or for access that it cannot give (`flush`,
-    /// `persistent memory`), `System` when memory cannot be had.
+    /// `Limit` (`region_bytes_max`, `device_bytes_max`), `Lacks` for a kind that is not supported
+    /// (`mirrored_regions`, `device_memory`) or for access that it cannot grant (`flush`, `persistent
+    /// memory`), `System` if there is no memory.
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError>;
 
-    /// Registers memory that the caller brings and keeps mapped (a file of persistent memory, say).
-    /// Peers reach it until the region ends; the memory stays while its arena does.
+    /// Registers memory that the caller provides and keeps mapped (a file of persistent memory, for
+    /// example). Peers reach it until the region is deregistered; the memory stays mapped while its
+    /// arena lives.
     ///
     /// # Errors
-    /// `Lacks("own_memory")`, `Limit`, `System` when the adapter refuses this kind of memory or such
+    /// `Lacks("own_memory")`, `Limit`, `System` if the adapter refuses this kind of memory or such
     /// access to it.
     fn register_memory(&self, memory: Arena, access: Access) -> Result<Region, FabricError>;
 
@@ -295,11 +296,11 @@ pub trait Fabric: Send + Sync {
     /// Opens a port. Regions of this fabric can be used by all its ports.
     ///
     /// # Errors
-    /// `AddressInUse` when somebody listens at that name already; `System`.
+    /// `AddressInUse` when another port listens at that name already; `System`.
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError>;
 }
 
-/// How many requests `post` took, and why it stopped where it did not take all.
+/// The result of `post`: how many requests it took, and why it stopped if it did not take all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub struct Posted {
@@ -318,13 +319,13 @@ pub enum Stop {
     QueueFull,
     /// The peer has posted no receive (`BackPressure::AtPost`): post it again later.
     ReceiverNotReady,
-    /// The request cannot be right at this fabric; says what: `link`, `local region`,
-    /// `local bounds`, `remote region`, `too many slices`, `inline too long`, `send too long`,
-    /// `transfer too long`, `atomic slice`, `receive queue`, `lacks <capability>`.
+    /// The request is invalid at this fabric; the reason: `link`, `local region`, `local bounds`,
+    /// `remote region`, `too many slices`, `inline too long`, `send too long`, `transfer too long`,
+    /// `atomic slice`, `receive queue`, `lacks <capability>`.
     Invalid(&'static str),
 }
 
-/// What happens to links, outside the data path.
+/// An event of a link, outside the data path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum LinkEvent {
@@ -332,14 +333,14 @@ pub enum LinkEvent {
     Requested {
         /// The new link, not yet usable.
         link: LinkId,
-        /// What the peer said.
+        /// The peer's hello.
         hello: Vec<u8>,
     },
     /// The peer accepted; the link is usable.
     Connected {
         /// The link of `connect`.
         link: LinkId,
-        /// What the peer answered.
+        /// The peer's reply.
         reply: Vec<u8>,
     },
     /// The peer refused; the link is gone.
@@ -349,17 +350,17 @@ pub enum LinkEvent {
         /// Why.
         reason: Vec<u8>,
     },
-    /// `connect` came to nothing: nobody listens at the address, or it cannot be reached. The link is
-    /// gone. Fabrics that know at once say so by `connect` itself.
+    /// `connect` failed: no port listens at the address, or it cannot be reached. The link is gone.
+    /// Fabrics that know at once return an error from `connect` instead.
     NotReached {
         /// The link of `connect`.
         link: LinkId,
         /// Why.
         why: NotReached,
     },
-    /// The peer's process or port is gone, or closed the link. Work on it completes as `PeerLost`,
-    /// then `Flushed`. Messages that arrived before are delivered before this event. The link keeps
-    /// its place among `links_max` until it is closed here too.
+    /// The peer's process or port is gone, or closed the link. Work on it completes as `PeerLost`, then
+    /// `Flushed`. Messages that arrived before are delivered before this event. The link counts towards
+    /// `links_max` until it is closed locally too.
     Lost {
         /// The link.
         link: LinkId,
@@ -375,22 +376,22 @@ pub enum PeerProcess {
     Elsewhere,
     /// It is on this machine, in another namespace of processes.
     Hidden,
-    /// It has this number here.
+    /// It has this process number in this namespace.
     Number(u32),
 }
 
-/// Why nobody was reached.
+/// Why `connect` reached no port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[non_exhaustive]
 pub enum NotReached {
-    /// The host is there, but nobody listens at that name.
+    /// The host is there, but no port listens at that name.
     Nobody,
-    /// Whoever is there does not trust this process, or the other way round.
+    /// The peer does not trust this process, or this process does not trust the peer.
     NotPermitted,
-    /// The connection was made and closed before an answer: the peer has ended, or its listener was full and this
-    /// connection gave way to another. A later attempt may succeed.
+    /// The connection was made and closed before an answer: the peer has ended, or its listener was
+    /// full and dropped this connection for another. A later attempt may succeed.
     HungUp,
-    /// No answer in time, or no way there.
+    /// No answer in time, or no route to the host.
     Unreachable,
 }
 
@@ -400,13 +401,13 @@ pub enum NotReached {
 pub enum Loss {
     /// Its process or port has ended, or it closed the link.
     Ended,
-    /// Nothing was heard of it for too long, or the way to it broke: it may live on and believe that
+    /// It was silent for too long, or the network path failed: the peer may live on and believe that
     /// this side is gone.
     Unreachable,
 }
 
 impl LinkEvent {
-    /// The link it is about.
+    /// Returns the link of the event.
     pub const fn link(&self) -> LinkId {
         match self {
             Self::Requested { link, .. }
@@ -420,8 +421,8 @@ impl LinkEvent {
 
 /// Wakes and puts to sleep, without holding the port.
 pub trait Waiter: Send + Sync {
-    /// Sleeps until something arrives since the port was armed, `wake` is called or the time is up;
-    /// true unless the time was up. May return early.
+    /// Sleeps until something arrives after the port was armed, `wake` is called or the timeout
+    /// expires. Returns false only on timeout. May return early.
     fn wait(&self, timeout: Option<Duration>) -> bool;
 
     /// Wakes the sleeper, or lets the next `wait` return at once.
@@ -430,52 +431,52 @@ pub trait Waiter: Send + Sync {
 
 /// One queue pair set: links, one completion queue, receive queues. Used by one thread at a time.
 pub trait Port: Send {
-    /// Posts requests in order, with one doorbell. Requests on one link take effect in order where
-    /// `Capabilities::message_order` says so. A request to a lost link is taken and completes with
-    /// an error. Never blocks, never allocates; calls the kernel where the fabric has no other way (a
-    /// socket to send through, a peer that sleeps).
+    /// Posts requests in order, with one doorbell. Requests on one link take effect in order if
+    /// `Capabilities::message_order` says so. A request to a lost link is taken and completes with an
+    /// error. Never blocks, never allocates; calls the kernel only if the fabric has no other way (to
+    /// send through a socket, to wake a peer).
     fn post(&mut self, work: &[Work<'_>]) -> Posted;
 
     /// Adds receives to their queues. Never blocks.
     fn post_receives(&mut self, receives: &[Receive]) -> Posted;
 
-    /// Takes completions, oldest first per link; how many were written to the front of `out`.
+    /// Takes completions, oldest first per link. Returns how many were written to the front of `out`.
     /// Never blocks; calls the kernel as [`post`](Self::post) does.
     fn poll(&mut self, out: &mut [Completion]) -> usize;
 
-    /// Takes what happened to links since the last call. Costs one load when nothing did.
+    /// Takes the link events since the last call. Costs one load if there are none.
     fn link_events(&mut self, out: &mut Vec<LinkEvent>);
 
-    /// Announces that the caller is about to sleep on the waiter: from now on whatever arrives wakes
-    /// it. True when something is here already, so the caller must poll instead of sleeping.
+    /// Announces that the caller is about to sleep on the waiter: from now on any arrival wakes it.
+    /// Returns true if something has already arrived, so the caller must poll instead of sleeping.
     fn arm(&mut self) -> bool;
 
     /// Takes the announcement back after sleeping.
     fn disarm(&mut self);
 
-    /// What to sleep on.
+    /// Returns the waiter to sleep on.
     fn waiter(&self) -> Arc<dyn Waiter>;
 
-    /// From now on every link event of this port wakes `waiter` too, armed or not; of several the last
-    /// counts, and completions wake none. For a thread that has several ports and sleeps on one of them.
-    /// Never blocks.
+    /// Wakes `waiter` too for every link event of this port from now on, armed or not; of several the
+    /// last counts, and completions wake none. For a thread that has several ports and sleeps on one of
+    /// them. Never blocks.
     fn wake_also(&mut self, waiter: Arc<dyn Waiter>);
 
-    /// What peers call to reach this port: the name that it listens at, with host and port where the
-    /// fabric has hosts. `None` for a port that only connects.
+    /// Returns the address by which peers reach this port: the name at which it listens, with host and
+    /// port if the fabric has hosts. `None` for a port that only connects.
     fn address(&self) -> Option<String>;
 
-    /// A new receive queue for at most `depth` receives; share it between links at will.
+    /// Creates a receive queue for at most `depth` receives, which links may share.
     ///
     /// # Errors
     /// `Limit`.
     fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError>;
 
-    /// Ends a receive queue that no link uses any more; receives that nobody has met are forgotten
-    /// without completions, and those met before may still be polled. Its number may serve again.
+    /// Destroys a receive queue that no link uses any more. Receives without a message are dropped
+    /// without completions; completed ones may still be polled. Its number may be reused.
     ///
     /// # Errors
-    /// `Unknown` when there is none, `Limit("receive queue in use")` while a link that is not over uses
+    /// `Unknown` if there is none, `Limit("receive queue in use")` while a link that is not closed uses
     /// it; nothing has happened then.
     fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError>;
 
@@ -483,7 +484,7 @@ pub trait Port: Send {
     /// waits for the network.
     ///
     /// # Errors
-    /// `NobodyThere` and `NotPermitted` where that is known at once, `Unknown` for what is no address,
+    /// `NobodyThere` and `NotPermitted` if that is known at once, `Unknown` for an invalid address,
     /// `Limit`, `System`.
     fn connect(
         &mut self,
@@ -495,7 +496,7 @@ pub trait Port: Send {
     /// Accepts a requested link; it is usable when this returns.
     ///
     /// # Errors
-    /// `Unknown` when there is no such request, `PeerLost` when the peer has gone meanwhile.
+    /// `Unknown` if there is no such request, `PeerLost` if the peer has gone meanwhile.
     fn accept(
         &mut self,
         link: LinkId,
@@ -516,8 +517,8 @@ pub trait Port: Send {
     /// `Unknown` when the token is not valid (any more), `PeerLost`.
     fn import(&mut self, link: LinkId, token: &RegionToken) -> Result<RemoteRegionId, FabricError>;
 
-    /// As [`import`](Self::import), without waiting for the peer: `None` while its answer is awaited. Ask
-    /// again then, with the same arguments; the answer wakes who sleeps on the port.
+    /// As [`import`](Self::import), without waiting for the peer: `None` while its answer is pending.
+    /// Call it again then, with the same arguments; the answer wakes a thread that sleeps on the port.
     ///
     /// # Errors
     /// As `import`; `System` when the peer has not answered in time.
@@ -529,47 +530,48 @@ pub trait Port: Send {
         self.import(link, token).map(Some)
     }
 
-    /// An imported region itself, where this processor reaches it by loads: for looking at what lies
-    /// there without a request or a copy. `None` where it must be READ, of regions that may not be
-    /// READ, and of links that are not up. See [`Reached`] for what it shows when.
+    /// Returns an imported region itself, if this processor reaches it by loads: for reading its bytes
+    /// without a request or a copy. `None` if it must be READ, for regions without READ access, and for
+    /// links that are not up. See [`Reached`] for the visibility of stores.
     fn reach(&self, link: LinkId, region: RemoteRegionId) -> Option<Reached>;
 
-    /// One aligned word of an imported region, where this processor reaches it by loads and stores. `None`
-    /// where [`reach`](Self::reach) says so, of regions that may not be READ and WRITTEN, and of a word
-    /// that passes the end.
+    /// Returns one aligned word of an imported region, if this processor reaches it by loads and
+    /// stores. `None` where [`reach`](Self::reach) returns it, for regions without READ and WRITE
+    /// access, and for a word that passes the end.
     ///
-    /// *Guarantees*: stays readable and writable after the link has closed or was lost, and after the
-    /// region has ended, so that it can tell its owner something when nothing else can. A store is seen by
-    /// the owner's processor as that of another thread of the owner's would be.
+    /// *Guarantees*: stays readable and writable after the link was closed or lost, and after the
+    /// region was deregistered, so that it can notify its owner when nothing else can. A store is seen
+    /// by the owner's processor like that of another thread of the owner.
     fn reach_word(&self, link: LinkId, region: RemoteRegionId, offset: u64) -> Option<SharedWord>;
 
-    /// Closes a link; the peer sees `Lost`, and here no event about it follows. What the peer knows to be
-    /// done is done. Never waits for the peer. Idempotent.
+    /// Closes a link; the peer sees `Lost`, and no local event about it follows. Requests that the peer
+    /// knows to be complete are complete. Never waits for the peer. Idempotent.
     ///
-    /// *Guarantees*: no request of the peer that begins after this reaches memory here. When
-    /// [`may_land`](Self::may_land) says no, none that began before does either: what the peer was to write
-    /// can serve for something else from then on.
+    /// *Guarantees*: no request of the peer that begins after this reaches memory here. Once
+    /// [`may_land`](Self::may_land) returns false, none that began before does either: memory that the
+    /// peer could write may be reused from then on.
     fn close(&mut self, link: LinkId);
 
-    /// Whether a request that the peer began before this end closed the link may still reach memory here.
-    /// Only where the processor of the peer itself copies into memory here: its thread may be stopped within
-    /// a copy, and continue at any time. Until this says no, keep what the peer could write out of
-    /// other use. Once it has said no of a closed link it does not change. False of a link that is not closed.
+    /// Returns whether a request that the peer began before this end closed the link may still reach
+    /// memory here. True only if the peer's processor itself copies into this memory: its thread may be
+    /// stopped within a copy, and continue at any time. Until this returns false, do not reuse memory
+    /// that the peer could write. Once false for a closed link it does not change. False for a link
+    /// that is not closed.
     ///
-    /// *Cost*: after a close without such a request, a look at a table; else up to one system call.
+    /// *Cost*: after a close without such a request, a table lookup; else up to one system call.
     fn may_land(&mut self, _link: LinkId) -> bool {
         false
     }
 
-    /// The process at the other end of a link.
+    /// Returns the process at the other end of a link.
     fn peer_process(&self, _link: LinkId) -> PeerProcess {
         PeerProcess::Elsewhere
     }
 
-    /// Which path a link uses and why, for people.
+    /// Returns which path a link uses and why, for display.
     fn path(&self, link: LinkId) -> String;
 
-    /// What broke a link: cause, whose fault, and what to do, in words, for people. `None` for a link
-    /// that nothing is wrong with, and where no more is known than its completions say.
+    /// Returns why a link failed: cause, fault and remedy, for display. `None` for a link without a
+    /// failure, and if no more is known than its completions say.
     fn trouble(&self, link: LinkId) -> Option<String>;
 }

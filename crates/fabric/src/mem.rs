@@ -1,14 +1,15 @@
 //! A fabric within one process: the readable reference of [`Fabric`] and [`Port`].
 //!
-//! Everything lives in one [`State`] under one lock: regions, ports, links, receive queues. A
-//! request is executed completely inside `post`, by the caller's thread, so it never waits in a
-//! queue and its completion is there when `post` returns. Clarity goes before speed; other
-//! fabrics are compared with this one.
+//! Everything is in one [`State`] under one lock: regions, ports, links, receive queues. A request is
+//! executed completely inside `post`, by the caller's thread, so it is never queued and its completion
+//! is available when `post` returns. Clarity comes first, then speed; other fabrics are compared with
+//! this one.
 //!
 //! Bounded: completions of requests by `outstanding_max` a port, completions of receives by the
 //! depths of its receive queues, links and link events by `links_max`.
 //!
-//! What is absent: any request that is under way. Nothing here has to be cancelled.
+//! Not modelled: requests in flight. Each is complete when `post` returns, so nothing has to be
+//! cancelled.
 
 mod execute;
 mod state;
@@ -25,8 +26,8 @@ use state::{PortNumber, ProcessNumber, State};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the in-process fabric can do: everything, though `byte_order` and mirrored regions only where
-/// its arenas can. Memory at an adapter is modelled as a kind of region with a budget of its own.
+/// The capabilities of the in-process fabric: everything, with `byte_order` and mirrored regions only
+/// if its arenas have them. Device memory is modelled as a kind of region with a budget of its own.
 const CAPABILITIES: Capabilities = Capabilities {
     write: true,
     read: true,
@@ -85,13 +86,13 @@ pub struct MemFabric {
 }
 
 impl MemFabric {
-    /// A fabric on a network of its own.
+    /// Returns a fabric on a network of its own.
     pub fn new() -> Self {
         Self::with_capabilities(CAPABILITIES)
     }
 
-    /// A fabric that declares and grants only `capabilities`; what this fabric lacks anyway stays
-    /// lacking, and sizes are cut to its own. To test what others do without.
+    /// Returns a fabric that declares and grants only `capabilities`; what this fabric lacks stays
+    /// missing, and sizes are cut to its own. For tests of restricted fabrics.
     pub fn with_capabilities(capabilities: Capabilities) -> Self {
         let network =
             Arc::new(Network { capabilities: within_own(capabilities), state: Mutex::default() });
@@ -99,7 +100,7 @@ impl MemFabric {
         Self { network, process }
     }
 
-    /// A further fabric on the same network, with regions of its own: another process, as it were.
+    /// Returns a further fabric on the same network, with regions of its own: another process, as it were.
     pub fn another(&self) -> Self {
         Self { network: Arc::clone(&self.network), process: self.network.lock().new_process() }
     }
@@ -117,7 +118,7 @@ impl fmt::Debug for MemFabric {
     }
 }
 
-/// The lesser of what is wanted and what there is.
+/// Returns the lesser of the requested and the available capabilities.
 fn within_own(wanted: Capabilities) -> Capabilities {
     let own = CAPABILITIES;
     Capabilities {

@@ -1,17 +1,17 @@
-//! Memory that peers may change at any time. It is never lent as `&[u8]`: this file copies in and
-//! out, and does atomics, and nothing else in Farside touches such bytes.
+//! Memory that peers may change at any time. It is never borrowed as `&[u8]`: this file copies in and
+//! out, and does atomics, and no other code in Farside touches such bytes.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
 //! | any thread that holds an [`Arena`] | read, write, atomics within its bounds | always |
 //! | peers, through their fabric | the same, as their access allows | until deregistration |
-//! | whoever made the mapping | unmap | when the last `Arena` is dropped (`keep_alive`) |
+//! | the owner of the mapping | unmap | when the last `Arena` is dropped (`keep_alive`) |
 //!
-//! Races between these are expected. Every access to such memory below is an atomic of at most 8
-//! bytes or an assembly block, which the language treats as unordered atomic accesses, so a race
-//! gives torn bytes and never undefined behaviour. Protocols above detect tearing by versions. The
-//! other side of a copy is a slice that its caller borrowed, which nobody else touches meanwhile.
-//! No access touches a byte outside the bytes that were asked for.
+//! Races between these are expected. Every access to such memory below is an atomic of at most 8 bytes
+//! or an assembly block, which the language treats as unordered atomic accesses, so a race gives torn
+//! bytes and never undefined behaviour. Protocols above detect tearing by versions. The other side of a
+//! copy is a slice that its caller borrowed, so no other thread accesses it meanwhile. No access
+//! touches a byte outside the bytes that were asked for.
 
 mod copy;
 mod mirror;
@@ -39,7 +39,7 @@ unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
-/// Heap memory behind an arena without a fabric.
+/// The heap memory of an arena without a fabric.
 struct Heap(NonNull<u8>, std::alloc::Layout);
 
 // SAFETY: owns plain memory, freed once in `drop`.
@@ -66,10 +66,10 @@ impl Arena {
         }
     }
 
-    /// Zeroed memory of this process alone, unless there is none.
+    /// Allocates zeroed memory of this process alone.
     ///
     /// # Errors
-    /// `OutOfMemory`: ask for less, or free something.
+    /// `OutOfMemory`: request less, or free memory.
     pub fn try_heap(bytes: usize) -> std::io::Result<Self> {
         let none = std::io::ErrorKind::OutOfMemory;
         let layout = std::alloc::Layout::from_size_align(bytes.max(64), 4096).map_err(|_| none)?;
@@ -79,18 +79,19 @@ impl Arena {
         Ok(Self { base, bytes, keep_alive: Arc::new(Heap(base, layout)) })
     }
 
-    /// Whether bytes that are copied in land in rising address order: on x86-64, where the processor
-    /// shows stores in their order.
+    /// Whether copied bytes are stored in rising address order: on x86-64, where the processor shows
+    /// stores in their order.
     pub const RISING: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 
-    /// Whether [`mirrored`](Self::mirrored) is there on this platform.
+    /// Whether [`mirrored`](Self::mirrored) is supported on this platform.
     pub const MIRRORS: bool = cfg!(all(target_os = "linux", not(miri)));
 
-    /// Zeroed memory of this process alone whose end joins its beginning: `bytes`, rounded up to
-    /// whole pages, are one turn; the arena covers two, of which the second is the first again.
+    /// Allocates zeroed memory of this process alone that is mapped twice in a row: `bytes`, rounded up
+    /// to whole pages, are one mapping; the arena covers both, of which the second shows the same bytes
+    /// as the first.
     ///
     /// # Errors
-    /// `Unsupported` but on Linux; `OutOfMemory` and what else the system says when it has none.
+    /// `Unsupported` except on Linux; `OutOfMemory` and other errors of the system if it has none.
     pub fn mirrored(bytes: usize) -> std::io::Result<Self> {
         let mirror = Mirror::new(bytes)?;
         let (base, bytes) = mirror.place();
@@ -98,7 +99,7 @@ impl Arena {
         Ok(Self { base, bytes, keep_alive: Arc::new(mirror) })
     }
 
-    /// Wraps memory that somebody else mapped.
+    /// Wraps memory that was mapped elsewhere.
     ///
     /// # Safety
     /// `base` is 64-byte aligned and readable and writable for `bytes` until `keep_alive` is
@@ -112,18 +113,18 @@ impl Arena {
         Self { base, bytes, keep_alive }
     }
 
-    /// Bytes of it.
+    /// Returns the bytes of it.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// The part of `bytes` from `offset` on, as an arena of its own.
+    /// Returns the part of `bytes` from `offset` on, as an arena of its own.
     ///
     /// # Errors
     /// When it passes the end or `offset` is not a multiple of 64.
@@ -135,7 +136,7 @@ impl Arena {
         Ok(Self { base, bytes, keep_alive: Arc::clone(&self.keep_alive) })
     }
 
-    /// The address of `bytes` bytes at `offset`, for a fabric that hands it to a device or to
+    /// Returns the address of `bytes` bytes at `offset`, for a fabric that passes it to a device or to
     /// [`copy_from`](Self::copy_from). Not for reading or writing in any other way.
     ///
     /// # Errors
@@ -150,7 +151,7 @@ impl Arena {
         Ok(unsafe { self.base.as_ptr().add(offset as usize) })
     }
 
-    /// An aligned 64-bit word, where one look at its place serves for several accesses.
+    /// Returns an aligned 64-bit word, so that one bounds check covers several accesses.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -179,8 +180,8 @@ impl Arena {
     }
 
     /// Copies bytes in. Each aligned word of 8 bytes changes at once, and with [`RISING`](Self::RISING)
-    /// the bytes land in rising address order: who sees one of them (by an acquire load) sees by
-    /// later loads all before it.
+    /// the bytes are stored in rising address order: a thread that sees one of them (by an acquire
+    /// load) sees by later loads all before it.
     ///
     /// # Errors
     /// When they pass the end; nothing is copied then.
@@ -192,9 +193,9 @@ impl Arena {
         Ok(())
     }
 
-    /// Copies `bytes` from another arena (or another, not overlapping, part of this one); they land as
-    /// in [`write`](Self::write). Where both places are aligned alike, each aligned word of 8 bytes is
-    /// fetched at once too.
+    /// Copies `bytes` from another arena (or another, not overlapping, part of this one); they are
+    /// stored as in [`write`](Self::write). If source and target are aligned alike, each aligned word
+    /// of 8 bytes is loaded at once too.
     ///
     /// # Errors
     /// When they pass the end of either; nothing is copied then.
@@ -214,8 +215,8 @@ impl Arena {
         Ok(())
     }
 
-    /// Hints that this thread will soon write these bytes, so that their cache lines come now. No
-    /// more than a hint: bytes past the end are ignored.
+    /// Hints that this thread will soon write these bytes, so that their cache lines are fetched now.
+    /// Only a hint: bytes past the end are ignored.
     #[inline]
     pub fn expect_write(&self, offset: u64, bytes: usize) {
         self.each_line(offset, bytes, copy::expect_write);
@@ -273,7 +274,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Adds to an aligned word, wrapping; the value before.
+    /// Adds to an aligned word, wrapping. Returns the previous value.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -282,7 +283,7 @@ impl Arena {
         Ok(self.word(offset)?.fetch_add(add, Ordering::AcqRel))
     }
 
-    /// Replaces an aligned word; the value before.
+    /// Replaces an aligned word. Returns the previous value.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -291,7 +292,7 @@ impl Arena {
         Ok(self.word(offset)?.swap(new, Ordering::AcqRel))
     }
 
-    /// Replaces an aligned word if it has the expected value; the value before either way.
+    /// Replaces an aligned word if it has the expected value. Returns the previous value either way.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -303,8 +304,8 @@ impl Arena {
         })
     }
 
-    /// Adds to the fields of an aligned word; the value before. A set bit of `boundaries` is the top
-    /// bit of a field, and no carry leaves it.
+    /// Adds to the fields of an aligned word. Returns the previous value. A set bit of `boundaries` is
+    /// the top bit of a field, and no carry leaves it.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -321,8 +322,8 @@ impl Arena {
         })
     }
 
-    /// Replaces the bits under `swap_mask` if those under `compare_mask` are as expected; the value
-    /// before either way.
+    /// Replaces the bits under `swap_mask` if those under `compare_mask` are as expected. Returns the
+    /// previous value either way.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -344,7 +345,8 @@ impl Arena {
         })
     }
 
-    /// Changes an aligned word by a function, again until nobody interfered; the value before.
+    /// Changes an aligned word by a function, repeated until no other thread interfered. Returns the
+    /// previous value.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -366,8 +368,8 @@ impl Arena {
     }
 }
 
-/// One aligned word of 64 bits of an [`Arena`] whose place was checked once, for paths where that counts.
-/// Cloning shares it; the memory stays mapped while a clone lives.
+/// One aligned 64-bit word of an [`Arena`] whose bounds were checked once, for hot paths. A clone
+/// shares it; the memory stays mapped while a clone lives.
 #[derive(Clone)]
 pub struct SharedWord {
     word: NonNull<AtomicU64>,
@@ -380,7 +382,7 @@ unsafe impl Send for SharedWord {}
 unsafe impl Sync for SharedWord {}
 
 impl SharedWord {
-    /// The word at `offset`.
+    /// Returns the word at `offset`.
     ///
     /// # Errors
     /// When it passes the end or is misaligned.
@@ -492,7 +494,7 @@ mod tests {
         }
     }
 
-    /// All lengths that take another way, and their neighbours.
+    /// Returns all lengths that take another code path, and their neighbours.
     fn lengths() -> impl Iterator<Item = usize> {
         (0..300).chain([383, 384, 385, 511, 512, 513, 1000, 4095, 4096])
     }
@@ -517,14 +519,14 @@ mod tests {
         }
     }
 
-    /// Two pages between two that nobody may touch: an access beyond either end ends the process.
+    /// Returns two pages between two inaccessible ones: an access beyond either end ends the process.
     #[cfg(target_os = "linux")]
     fn fenced() -> Arena {
         use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
         const PAGE: usize = 4096;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping of four pages, never unmapped; the outer two become untouchable
-        // before anybody knows of them.
+        // SAFETY: a fresh mapping of four pages, never unmapped; the outer two become inaccessible
+        // before other code knows of them.
         unsafe {
             let none = std::ptr::null_mut();
             let all = mmap_anonymous(none, 4 * PAGE, access, MapFlags::PRIVATE).unwrap();
@@ -572,8 +574,8 @@ mod tests {
         });
     }
 
-    /// One thread writes over the same place again and again, and another looks at its words from
-    /// the last to the first: the earlier word must be as new as the later one.
+    /// One thread overwrites the same bytes again and again, and another reads their words from the
+    /// last to the first: the earlier word must be as new as the later one.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[test]
     fn bytes_land_in_rising_order_and_whole_words() {

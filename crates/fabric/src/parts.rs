@@ -1,5 +1,5 @@
-//! What a request touches, kind by kind, and the checks that need no table: one place, so that all
-//! fabrics refuse the same things by the same names.
+//! What a request accesses, by kind, and the checks that need no table, shared so that all fabrics
+//! refuse the same requests with the same names.
 
 use crate::Stop;
 use farside_base::{
@@ -10,25 +10,25 @@ use farside_base::{
 /// An [`Operation`] taken apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
-    /// Whole-word name of the operation, for people.
+    /// The whole-word name of the operation, for display.
     pub name: &'static str,
-    /// What its completion will say.
+    /// The kind of its completion.
     pub kind: CompletionKind,
     /// Local slices it reads (WRITE, SEND) or fills (READ, atomics).
     pub local: &'a [LocalSlice],
     /// Bytes that travel in the request itself.
     pub inline: Option<&'a [u8]>,
-    /// The place at the peer; a SEND has none.
+    /// The remote slice; a SEND has none.
     pub remote: Option<RemoteSlice>,
-    /// What it needs to be allowed there.
+    /// The access that it needs at the peer.
     pub access: Access,
     /// Immediate data, which takes a receive at the peer.
     pub immediate: Option<u32>,
     /// SWAP or a masked form.
     pub extended: bool,
-    /// Bytes at the peer that it is about, where its local side does not say.
+    /// The remote bytes, if its local side does not give them.
     pub remote_bytes: u64,
-    /// How far a FLUSH shall reach; `None` of everything else.
+    /// The scope of a FLUSH; `None` for everything else.
     pub flush: FlushScope,
 }
 
@@ -133,28 +133,29 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// Bytes the request moves.
+    /// Returns the bytes that the request moves.
     pub fn bytes(&self) -> u64 {
         let gathered: u64 = self.local.iter().map(|slice| u64::from(slice.bytes)).sum();
         gathered + self.inline.map_or(0, |bytes| bytes.len() as u64)
     }
 
-    /// Bytes at the peer that it touches.
+    /// Returns the bytes at the peer that it touches.
     pub fn reach(&self) -> u64 {
         self.remote_bytes.max(self.bytes())
     }
 
-    /// Whether it is about one aligned word at the peer.
+    /// Returns whether it is about one aligned word at the peer.
     pub fn is_word(&self) -> bool {
         matches!(self.kind, CompletionKind::Atomic | CompletionKind::AtomicWrite)
     }
 
-    /// Whether it takes a receive at the peer.
+    /// Returns whether it takes a receive at the peer.
     pub fn takes_receive(&self) -> bool {
         self.kind == CompletionKind::Send || self.immediate.is_some()
     }
 
-    /// Refuses what a fabric with these capabilities cannot do, whatever its tables say.
+    /// Refuses requests that a fabric with these capabilities does not support, whatever its tables
+    /// say.
     ///
     /// # Errors
     /// `Stop::Invalid` with the names listed there.

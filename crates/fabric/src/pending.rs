@@ -1,12 +1,12 @@
-//! Connections that have not said yet what they want: how many of them a listener keeps, and which one
-//! gives way to a new one.
+//! The limit of connections that have not been identified yet: how many of them a listener keeps, and
+//! which one is dropped for a new one.
 //!
-//! Every listener uses the same rule (ports of fabrics, agents), so that a peer which opens connections
-//! and says nothing costs its own share alone. The rule is pure: a listener keeps its own list.
+//! Every listener uses the same rule (ports of fabrics, agents), so that a peer that opens connections
+//! and sends nothing uses only its own share. The rule is pure: a listener keeps its own list.
 
 use std::collections::BTreeMap;
 
-/// Most connections of a listener that have not said yet what they want.
+/// Limits of a listener's unidentified connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PendingLimits {
     /// Of all peers together.
@@ -15,10 +15,10 @@ pub struct PendingLimits {
     pub per_peer_max: usize,
 }
 
-/// A connection that has not said yet what it wants.
+/// A connection that has not been identified yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pending<P, T> {
-    /// Whose it is.
+    /// The peer.
     pub peer: P,
     /// Whether it has sent nothing at all.
     pub silent: bool,
@@ -27,14 +27,15 @@ pub struct Pending<P, T> {
 }
 
 impl PendingLimits {
-    /// What listeners use unless told otherwise.
+    /// The defaults of listeners.
     pub const DEFAULT: Self = Self { pending_max: 256, per_peer_max: 64 };
 
-    /// The connection that is closed in favor of a new one of `peer`; `None` where there is room.
+    /// Returns the connection that is closed in favor of a new one of `peer`; `None` if there is room.
     ///
-    /// A peer with its whole share loses one of its own. Without room for any, a peer with most
-    /// connections loses one. The oldest that has sent nothing goes first, then the oldest, so that
-    /// idle connections displace none that is only slow. *Cost*: looks at all pending connections.
+    /// A peer with its whole share loses one of its own. If there is no room at all, a peer with the
+    /// most connections loses one. The oldest that has sent nothing is dropped first, then the oldest,
+    /// so that idle connections displace none that is only slow. *Cost*: checks all pending
+    /// connections.
     pub fn gives_way<P: Copy + Ord, T: Copy + Ord>(
         &self,
         pending: impl Iterator<Item = Pending<P, T>> + Clone,
@@ -65,7 +66,7 @@ mod tests {
 
     const LIMITS: PendingLimits = PendingLimits { pending_max: 6, per_peer_max: 4 };
 
-    /// Connections by peer and whether they are silent, oldest first; the one that gives way.
+    /// Connections by peer and whether they are silent, oldest first. Returns the one that is dropped.
     fn gives_way(pending: &[(char, bool)], peer: char) -> Option<usize> {
         let pending = pending.iter().enumerate();
         let pending =

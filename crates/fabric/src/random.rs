@@ -13,7 +13,7 @@ impl Random {
         random
     }
 
-    /// The upper halves of two words, which are the better ones.
+    /// Returns the upper halves of two words, which are the better ones.
     pub(crate) fn word(&mut self) -> u64 {
         let mut half = || {
             self.0 ^= self.0 >> 12;
@@ -24,7 +24,7 @@ impl Random {
         half() << 32 | half()
     }
 
-    /// A number below `end`, or 0 where there is none.
+    /// Returns a number below `end`, or 0 if there is none.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.word() % end.max(1)
     }

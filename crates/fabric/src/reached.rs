@@ -4,28 +4,27 @@ use crate::{Arena, OutOfBounds};
 use farside_base::Memory;
 use std::fmt;
 
-/// An imported region where it is, to be looked at and never changed.
+/// An imported region in place, to be read and never changed.
 ///
 /// *Visibility*: loads show what the owner and its peers have stored there, in the order of copies out
-/// of an [`Arena`]; whatever tells that something lies there (a completion, a word) is to be seen
-/// first. *Trust*: the owner may change it at any time, so what was checked must be copied before it is
-/// used. It stays valid memory after the link has closed or the region was ended, with whatever the
-/// owner puts there then.
+/// of an [`Arena`]; load the notification (a completion, a word) first. *Trust*: the owner may change
+/// it at any time, so copy what is checked before using it. It stays valid memory after the link was
+/// closed or the region was deregistered, with whatever the owner stores there then.
 #[derive(Clone)]
 pub struct Reached(Arena);
 
 impl Reached {
-    /// Of memory that this process has mapped, maybe for reading only.
+    /// Wraps memory that this process has mapped, maybe for reading only.
     pub const fn new(arena: Arena) -> Self {
         Self(arena)
     }
 
-    /// Bytes of it.
+    /// Returns the bytes of it.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has none.
+    /// Returns whether it has none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

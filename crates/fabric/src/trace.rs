@@ -1,4 +1,4 @@
-//! Records what crosses a fabric, the last events of a bounded ring, one line each.
+//! Records the calls and completions of a fabric: the last events of a bounded ring, one line each.
 //!
 //! ```text
 //!       13 p2   post  send                                 l0     w4                     7 s-i#
@@ -6,7 +6,7 @@
 //!       19 p1   done  receive             Success          l0     w4d                    7 ---#
 //! ```
 //! Columns: number, port, action, what, status, link, request (in hex), bytes, flags (`s`ignalled,
-//! `f`enced, `i`nline, `#` immediate). There is no time in it, so that equal runs give equal records.
+//! `f`enced, `i`nline, `#` immediate). Records have no time, so that equal runs give equal records.
 
 use crate::{
     Fabric, FabricError, LinkEvent, Loss, Parts, PeerProcess, Port, PortSpec, Posted, Region,
@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// One recorded event; prints as one line of fixed columns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceEvent {
-    /// Events of this recorder before it, those forgotten included.
+    /// Events of this recorder before it, dropped ones included.
     pub sequence: u64,
     /// The port, numbered from 1 in the order of opening; 0 for the fabric itself.
     pub port: u32,
-    /// What kind of event: `post`, `stop`, `recv`, `done`, `link`, `call`.
+    /// The kind of event: `post`, `stop`, `recv`, `done`, `link`, `call`.
     pub action: &'static str,
     /// The operation, event, call or reason.
     pub what: &'static str,
@@ -38,9 +38,9 @@ pub struct TraceEvent {
     pub link: Option<LinkId>,
     /// The request or receive, if it is about one.
     pub id: Option<WorkId>,
-    /// Bytes asked for or moved.
+    /// Bytes requested or moved.
     pub bytes: u64,
-    /// `s`, `f`, `i` and `#`, each in its place, or `-`.
+    /// `s`, `f`, `i` and `#`, each in its column, or `-`.
     pub flags: [char; 4],
 }
 
@@ -171,8 +171,8 @@ impl Recorder {
     }
 }
 
-/// Records what crosses another fabric and changes nothing. Locks a mutex a call and formats
-/// nothing until asked.
+/// Wraps a fabric and records its calls and completions. Locks a mutex a call and formats nothing until
+/// asked.
 pub struct TraceFabric {
     inner: Arc<dyn Fabric>,
     recorder: Arc<Recorder>,
@@ -187,13 +187,13 @@ impl TraceFabric {
         Self { inner, recorder: Arc::new(Recorder(Mutex::new(ring))), ports: AtomicU32::new(0) }
     }
 
-    /// What is recorded, oldest first.
+    /// Returns the recorded events, oldest first.
     pub fn events(&self) -> Vec<TraceEvent> {
         let ring = self.recorder.0.lock().unwrap_or_else(PoisonError::into_inner);
         ring.events.iter().copied().collect()
     }
 
-    /// Forgets what is recorded; numbers go on.
+    /// Drops the recorded events; numbers continue.
     pub fn clear(&self) {
         let mut ring = self.recorder.0.lock().unwrap_or_else(PoisonError::into_inner);
         ring.events.clear();

@@ -1,23 +1,24 @@
-//! The user of this process, and which numbers of users that the kernel names are that user.
+//! The user of this process, and which user numbers reported by the kernel are that user.
 //!
-//! In a user namespace the kernel names every user that is not mapped there by one number (`overflowuid`, usually
-//! 65534). That number is no identity: two processes that have it may belong to two users.
+//! In a user namespace the kernel reports every user that is not mapped there as one number
+//! (`overflowuid`, usually 65534). That number is no identity: two processes that have it may belong to
+//! two users.
 
 use std::io::{self, ErrorKind};
 use std::sync::OnceLock;
 
-/// The number where the kernel does not tell it.
+/// The default if the kernel does not report it.
 const OVERFLOW_UID: u32 = 65_534;
 /// Numbers that a user can have: all of 32 bits but the last, which means no user.
 const USERS: u64 = u32::MAX as u64;
 
-/// The number of this process's user. *Cost*: a system call.
+/// Returns the number of this process's user. *Cost*: a system call.
 pub fn own() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Whether the kernel names this process's user by the number of unmapped users, so that it
-/// cannot be told from others. *Cost*: reads two files of `/proc`, once for each process.
+/// Returns whether the kernel reports this process's user as the number of unmapped users, so that it
+/// is indistinguishable from others. *Cost*: reads two files of `/proc`, once for each process.
 ///
 /// # Errors
 /// There is no descriptor or memory to read that; it may succeed later.
@@ -35,7 +36,7 @@ pub fn is_unmapped() -> io::Result<bool> {
     Ok(unmapped == Some(own()))
 }
 
-/// `None` where there is no such file.
+/// Returns `None` if there is no such file.
 fn read(path: &str) -> io::Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -46,12 +47,12 @@ fn read(path: &str) -> io::Result<Option<String>> {
     }
 }
 
-/// Whether `user`, as the kernel names it here, is this process's user, as far as that is known.
+/// Returns whether `user`, as reported by the kernel, is this process's user, as far as that is known.
 pub fn is_own(user: u32) -> bool {
     user == own() && is_unmapped().is_ok_and(|unmapped| !unmapped)
 }
 
-/// Why a process is refused whose user is unmapped, with what to do.
+/// Returns why a process with an unmapped user is refused, with the remedy.
 pub fn why_unmapped() -> String {
     format!(
         "this process runs as user {}, the number of all users that its user namespace does not map: run it as a \
@@ -60,11 +61,12 @@ pub fn why_unmapped() -> String {
     )
 }
 
-/// The number of unmapped users; `None` where every user is mapped, and where the kernel has no user namespaces.
+/// Returns the number of unmapped users; `None` if every user is mapped, and if the kernel has no user
+/// namespaces.
 fn unmapped_number(overflow_uid: Option<&str>, uid_map: Option<&str>) -> Option<u32> {
     let number = overflow_uid.and_then(|text| text.trim().parse().ok());
     let Some(uid_map) = uid_map else {
-        // Without this file alone there are no user namespaces, without both nothing is known.
+        // If only this file is missing there are no user namespaces; if both are, nothing is known.
         return if number.is_some() { None } else { Some(OVERFLOW_UID) };
     };
     // Lines of the first number inside, the first outside, and how many; they never overlap.

@@ -4,8 +4,8 @@ use crate::Waiter;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A waiter for fabrics whose wakers are threads of this process: a permit to wake, as with
-/// `std::thread::park`, so that a `wake` before the `wait` is not lost. For those who write fabrics.
+/// A waiter for fabrics with wakers in this process: a permit, as with `std::thread::park`, so that a
+/// `wake` before the `wait` is not lost. For implementations of fabrics.
 #[derive(Default, Debug)]
 pub struct ThreadWaiter {
     permit: Mutex<bool>,

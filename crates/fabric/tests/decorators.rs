@@ -1,11 +1,11 @@
-//! The decorators under the conformance suite, each around the in-process fabric, and what they
-//! count, record and break.
+//! The decorators under the conformance suite, each around the in-process fabric, with their counts,
+//! records and faults.
 
 use farside_fabric::conformance::Subject;
 use farside_fabric::{CountFabric, Fabric, FaultFabric, FaultPlan, MemFabric, TraceFabric};
 use std::sync::Arc;
 
-/// Wraps each fabric that a case asks for.
+/// Wraps each fabric that a case opens.
 struct Wrapped(MemFabric, fn(Arc<dyn Fabric>) -> Arc<dyn Fabric>);
 
 impl Subject for Wrapped {

@@ -1,5 +1,5 @@
-//! What the decorators count, record and break, to the letter, on a short exchange over the
-//! in-process fabric.
+//! The exact counts, records and faults of the decorators, on a short exchange over the in-process
+//! fabric.
 
 use farside_base::{
     Access, Completion, CompletionStatus, LinkId, LocalSlice, Operation, Receive, ReceiveQueueId,
@@ -195,7 +195,7 @@ fn record_forgets_the_oldest() {
     assert_eq!(events[2].what, "receive");
 }
 
-/// How many posts a plan refuses, and after how many polls each completion comes.
+/// Returns which posts a plan refuses, and after how many polls each completion arrives.
 fn run_with(plan: FaultPlan) -> (Vec<bool>, Vec<usize>) {
     let fabric = FaultFabric::new(Arc::new(MemFabric::new()), plan);
     let mut pair = pair(&fabric);

@@ -1,5 +1,5 @@
-//! Allocating and freeing global memory: the calls of a session and the home's side of them, whose work on
-//! lines and bytes is done in [`slices`].
+//! Allocates and frees global memory: the calls of a session, and the home's side of them, which processes
+//! lines and bytes in [`slices`].
 
 mod slices;
 
@@ -15,16 +15,16 @@ use farside_protocol::wire::{BODY, Family, Violation};
 use slices::{Allocation, Jobs};
 use std::collections::BTreeMap;
 
-/// What waits for the answer to an allocation or a free.
+/// The recipient of the result of an allocation or a free.
 #[derive(Clone, Copy, Debug)]
 enum Requester {
     Operation(OperationId),
     Node(NodeId, Ticket),
-    /// A node that is dead: an allocation for it is freed again.
+    /// A dead node: its allocation is freed again.
     Dead,
 }
 
-/// A block that is to go back to the allocator.
+/// A freed block that is to return to the allocator.
 #[derive(Clone, Copy, Debug)]
 struct FreedBlock {
     offset: u64,
@@ -32,7 +32,7 @@ struct FreedBlock {
     line_size: LineSize,
 }
 
-/// A request for memory that waits until this node is ready.
+/// An allocation request that waits until this node is ready.
 #[derive(Debug)]
 struct EarlyRequest {
     from: NodeId,
@@ -48,14 +48,14 @@ pub(crate) struct Homes {
     pub(crate) placement: Placement,
     jobs: Jobs,
     asked: BTreeMap<Ticket, (OperationId, NodeId)>,
-    /// What was requested before this node was ready: not every member knows its memory before, and no address of
-    /// it may exist.
+    /// Requests that arrived before this node was ready. Not every member knows its memory before then, so
+    /// no address in it may exist.
     early: Vec<EarlyRequest>,
-    /// Blocks that are free, and that a removed node may still write: they go back to the allocator later.
+    /// Free blocks that a removed node may still write; they return to the allocator later.
     quarantine: Vec<FreedBlock>,
     next: u64,
-    /// High-water mark: bytes from the start of the memory up to the end of the last block ever reserved.
-    /// Memory after it is zero as the system gave it, and is never touched by an allocation.
+    /// High-water mark: bytes from the start of the memory to the end of the last block ever reserved.
+    /// Memory after it is zero, as the operating system provided it, and no allocation has touched it.
     used_to: u64,
 }
 
@@ -89,7 +89,7 @@ impl Homes {
         self.quarantine.iter().map(|block| block.lines * block.line_size.bytes() as u64).sum()
     }
 
-    /// Nothing is written into them any more.
+    /// Returns the blocks to the allocator: they can no longer be written.
     pub(crate) fn end_quarantine(&mut self) {
         for block in self.quarantine.drain(..) {
             let freed = self.allocator.free(block.offset, block.lines, block.line_size);
@@ -97,7 +97,7 @@ impl Homes {
         }
     }
 
-    /// Ends allocations and frees in progress without an answer: the node leaves.
+    /// Ends allocations and frees in progress without an answer, because the node leaves.
     pub(crate) fn stop(&mut self) {
         self.jobs.clear();
     }
@@ -109,7 +109,7 @@ impl Homes {
 }
 
 impl Engine {
-    /// Starts an operation that is not about a line's bytes.
+    /// Starts an operation that is not an access to a line.
     pub(crate) fn control(
         &mut self,
         operation: OperationId,
@@ -158,7 +158,7 @@ impl Engine {
         self.peers.push(to, message.class(), Family::Allocate, &message.encode());
     }
 
-    /// Reserves a block at this home and makes its lines ready, at once where that is little.
+    /// Reserves a block at this home and prepares its lines, at once if there are few.
     fn allocate_here(&mut self, bytes: u64, line_size: LineSize, requester: Requester) {
         let mut allocation = match self.reserve(bytes, line_size, requester) {
             Ok(allocation) => allocation,
@@ -244,8 +244,8 @@ impl Engine {
         }
     }
 
-    /// Tells others how much memory is free here: one node when it is new, all when it has changed
-    /// by a sixteenth (004 §2.1: statistics that are synchronised now and then).
+    /// Announces this node's free memory: to one node if that is new, to all when it has changed by a
+    /// sixteenth (004 §2.1: statistics synchronised from time to time).
     pub(crate) fn announce_free(&mut self, only: Option<NodeId>) {
         let free = self.homes.free_bytes();
         let told = self.homes.placement.note_own(free);
@@ -298,7 +298,7 @@ impl Engine {
         Ok(())
     }
 
-    /// This node is ready: tells its members how much memory is free, and allocates what they requested before.
+    /// Announces the free memory of this node, which is ready now, and performs the early requests.
     pub(crate) fn lend_memory(&mut self) {
         let peers: Vec<NodeId> = self.peers.iter().collect();
         peers.into_iter().for_each(|node| self.announce_free(Some(node)));
@@ -308,7 +308,7 @@ impl Engine {
         }
     }
 
-    /// Refuses an allocation that is not of the memory that its home lends, or not what was asked of it.
+    /// Refuses an address outside the memory that its home lends, or that does not match the request.
     fn check_allocated(
         &self,
         from: NodeId,
@@ -317,7 +317,7 @@ impl Engine {
     ) -> Result<(), Violation> {
         let asked = self.homes.asked.get(&ticket).filter(|(_, node)| *node == from);
         let Some((operation, _)) = asked else {
-            return Ok(()); // refused as an answer without a question
+            return Ok(()); // refused as an answer without a request
         };
         let (bytes, class) = match self.request(*operation) {
             Some((Kind::Allocate { bytes, class, .. }, _)) => (bytes, class),
@@ -334,7 +334,7 @@ impl Engine {
             return Err(Violation("allocation in memory that its home does not lend"));
         }
         if !is_whole || end.is_none_or(|end| end > room) {
-            return Err(Violation("allocation that is not what was asked for"));
+            return Err(Violation("allocation that does not match its request"));
         }
         Ok(())
     }
@@ -342,11 +342,11 @@ impl Engine {
     fn asked(&mut self, from: NodeId, ticket: Ticket) -> Result<OperationId, Violation> {
         match self.homes.asked.remove(&ticket) {
             Some((operation, node)) if node == from => Ok(operation),
-            _ => Err(Violation("answer to a question that was not asked")),
+            _ => Err(Violation("answer without a request")),
         }
     }
 
-    /// A node is dead: what was requested of it fails, and what it requested here ends without an answer.
+    /// Handles the death of a node: requests to it fail, and its requests here end without an answer.
     pub(crate) fn home_dead(&mut self, node: NodeId) {
         self.homes.placement.remove(node);
         self.homes.jobs.node_dead(node);
@@ -367,12 +367,12 @@ impl Engine {
 }
 
 impl Session {
-    /// Allocates zeroed memory, here if possible, in lines of the node's default size.
+    /// Allocates zeroed memory, at this node if possible, in lines of the node's default size.
     ///
     /// *Guarantees*: zeroed; shares no line with any other allocation. *Units*: bytes, rounded up to a
-    /// multiple of 8. *Blocks* for one round trip when it goes elsewhere. *Cost*: the home sets a tag for
-    /// each line and zeroes what was in use before; beyond 256 lines or 128 KiB it does so in slices, and
-    /// serves its peers and other sessions between them. *Source*: 004 §2.1 `Malloc`.
+    /// multiple of 8. *Blocks* for one round trip when another node allocates. *Cost*: the home sets a tag
+    /// for each line and zeroes previously used memory; beyond 256 lines or 128 KiB it does so in slices,
+    /// and serves its peers and other sessions between them. *Source*: 004 §2.1 `Malloc`.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `OutOfMemory`, `NodeClosed`.
@@ -398,7 +398,7 @@ impl Session {
         self.alloc_with(bytes, AllocationSpec { hint, line_size: None })
     }
 
-    /// As [`alloc`](Self::alloc), with a hint where, and a line size.
+    /// As [`alloc`](Self::alloc), with a placement hint and a line size.
     ///
     /// # Errors
     /// As `alloc_on`.
@@ -458,7 +458,7 @@ impl Session {
         let line_size = spec.line_size.unwrap_or(self.core.line_size);
         let class = line_size.class();
         let mut call = self.enter();
-        // Two tries: what is known of other nodes' memory may be out of date.
+        // Two attempts: the known free memory of other nodes may be out of date.
         let mut full = farside_base::NodeSet::EMPTY;
         loop {
             let node = call.choose_home(spec.hint, bytes, &full)?;
@@ -491,7 +491,7 @@ impl Session {
         full: &farside_base::NodeSet,
     ) -> Result<NodeId, Error> {
         let hint = match hint {
-            // Named nodes are asked themselves, whatever is known of their memory.
+            // Named nodes are asked directly, whatever is known of their memory.
             AllocationHint::Near(address) => {
                 let refusal = self.core.engine().refusal_at(address.line());
                 return refusal.map_or(Ok(address.home()), |code| Err(Error::at(code, address)));
@@ -503,8 +503,8 @@ impl Session {
         };
         let engine = self.core.engine();
         let chosen = engine.homes.placement.choose(hint, bytes, full);
-        // What is known of the others' memory is old, or not told yet: before this fails, each is
-        // asked itself.
+        // The known free memory of the others may be stale or missing: before this fails, each is asked
+        // directly.
         let unasked = || engine.peers.iter().find(|node| !full.contains(*node));
         match chosen {
             Err(ErrorCode::OutOfMemory) if hint != Hint::Local => {
@@ -516,10 +516,10 @@ impl Session {
 
     /// Frees an allocation.
     ///
-    /// *Guarantees*: when it returns, every cached copy is gone and every access fails with
-    /// `Unallocated`; the memory is used again only from then on. Earlier writes of this session are
-    /// waited for. *Blocks* for the recall of all copies. *Cost*: one round trip to the home, and one
-    /// from it to each holder of a line; the home goes by slices of 256 lines, as for `alloc`.
+    /// *Guarantees*: when it returns, every cached copy is invalidated and every access fails with
+    /// `Unallocated`; the memory is reused only after that. Waits for earlier writes of this session.
+    /// *Blocks* for the recall of all copies. *Cost*: one round trip to the home, and one from it to each
+    /// holder of a line; the home works in slices of 256 lines, as for `alloc`.
     ///
     /// # Errors
     /// `NotAnAllocation` for anything but a live address that `alloc` returned; `NodeLost`.

@@ -1,7 +1,7 @@
 //! Atomic operations of a session: on words, on a line, over several lines.
 //!
-//! They run at the node that holds the line, under the line's tag, so that adapter and processor
-//! atomics never mix. Each orders: earlier writes of the session are visible before it.
+//! They run at the node that holds the line, under the line's tag, so that adapter and processor atomics
+//! never mix. Each has the order of a fence: earlier writes of the session are visible before it.
 
 use crate::hit::{Claim, Lines, TagValue};
 use crate::memory::{Buffer, Piece, Session, What, pieces};
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::Instant;
 
-/// Bytes of an `atomic` call that fit the stack.
+/// Bytes of an `atomic` call that fit on the stack.
 const STACK: usize = 512;
 
 macro_rules! word_atomics {
@@ -55,14 +55,14 @@ macro_rules! word_atomics {
 
 impl Session {
     word_atomics! {
-        /// Adds to a word, wrapping, and tells the value before.
+        /// Adds to a word, wrapping, and returns the previous value.
         fn fetch_add, fetch_add_async(add) => Kind::FetchAdd(add), |word| word.wrapping_add(add);
 
-        /// Replaces a word if it is as expected, and tells the value before either way.
+        /// Replaces a word if it has the expected value, and returns the previous value in either case.
         fn compare_swap, compare_swap_async(expected, new) => Kind::CompareSwap(expected, new),
             |word| if word == expected { new } else { word };
 
-        /// Replaces a word and tells the value before.
+        /// Replaces a word and returns the previous value.
         fn swap, swap_async(new) => Kind::Swap(new), |_| new;
     }
 
@@ -73,9 +73,9 @@ impl Session {
 
     /// Runs `change` on bytes of one line as one atomic step, and returns what it returns.
     ///
-    /// *Guarantees*: nobody reads or writes the line between; orders like a [`fence`](Self::fence)
-    /// before it. Keep `change` short: others that want the line wait. A panic in it leaves the bytes
-    /// as they were. *Blocks* until this node owns the line. *Cost*: as
+    /// *Guarantees*: no other access to the line takes effect in between; orders like a
+    /// [`fence`](Self::fence) before it. Keep `change` short: other accesses to the line wait. A panic in
+    /// it leaves the bytes unchanged. *Blocks* until this node owns the line. *Cost*: as
     /// [`fetch_add`](Self::fetch_add), and two copies of the bytes. *Source*: 004 §4.1 `Atomic`.
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Session {
         self.blocking().run(self.atomic_async(address, bytes, change))
     }
 
-    /// The awaitable twin of [`atomic`](Self::atomic); `change` itself must not wait.
+    /// The awaitable twin of [`atomic`](Self::atomic); `change` itself must not block.
     ///
     /// # Errors
     /// As `atomic`.
@@ -134,11 +134,11 @@ impl Session {
         }
     }
 
-    /// Reads bytes of any number of lines as they were at one moment.
+    /// Reads bytes of any number of lines as one atomic snapshot.
     ///
     /// *Guarantees*: no write of another session, in whole or in part, comes between the lines.
-    /// *Blocks* like [`read`](Self::read). *Cost*: as `read` when the lines are here and still; else
-    /// the lines are held at this node one after the other while they are fetched.
+    /// *Blocks* like [`read`](Self::read). *Cost*: as `read` if the lines are cached and unchanged
+    /// meanwhile; otherwise the lines are pinned at this node one after the other while they are fetched.
     ///
     /// # Errors
     /// As `read`; `CacheFull` when the lines cannot all be cached at a time.
@@ -171,7 +171,7 @@ impl Session {
         loop {
             call.pin(Want::Read, &parts, &[]).await?;
             while !snapshot(&lines, &parts, out) {
-                // A writer of this node is in one of the lines, or the home of one has died.
+                // A writer of this node holds one of the lines, or the home of one has died.
                 for part in &parts {
                     let pinned = check_pinned(&lines, *part, Level::Shared);
                     pinned.map_err(|error| call.name_loss(error))?;
@@ -185,17 +185,17 @@ impl Session {
         }
     }
 
-    /// Writes bytes of any number of lines as one atomic step.
+    /// Writes bytes of any number of lines in one atomic step.
     ///
-    /// *Guarantees*: every [`read_atomic`](Self::read_atomic) sees all of it or nothing; a plain read
-    /// sees each line whole. Visible to all when it returns; earlier writes of the session are visible
-    /// before it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not
-    /// owned, one after the other in the order of addresses (which excludes deadlock).
+    /// *Guarantees*: every [`read_atomic`](Self::read_atomic) sees all of it or nothing; a plain read sees
+    /// each line whole. Visible to all when it returns; earlier writes of the session are visible before
+    /// it. *Blocks* until this node owns all the lines. *Cost*: one request per line that is not owned, one
+    /// after the other in address order (which excludes deadlock).
     ///
     /// # Errors
-    /// As [`write`](Self::write), all at once; nothing is written then. `LineLost` also where it covers a lost line and
-    /// others: lines are healed one at a time, by `write`, which a reader of all of them would see. `CacheFull` when
-    /// the lines cannot all be cached at a time.
+    /// As [`write`](Self::write), but reported by this call; nothing is written then. `LineLost` also if it
+    /// covers a lost line and others: `write` heals lines one at a time, which a reader of all of them
+    /// would see. `CacheFull` if the cache cannot hold all the lines at a time.
     pub fn write_atomic(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         self.blocking().run(self.write_atomic_async(address, bytes))
     }
@@ -217,7 +217,7 @@ impl Session {
         let healing = if parts.len() == 1 { bytes } else { &[] };
         loop {
             call.pin(Want::Write, &parts, healing).await?;
-            // In the order of addresses: two writers of this node cannot wait for each other.
+            // In address order: two writers of this node cannot wait for each other.
             let claims = parts
                 .iter()
                 .map(|part| claim_pinned(&lines, *part))
@@ -237,7 +237,7 @@ impl Session {
     }
 }
 
-/// The result of a change that is done, unless this node was removed meanwhile.
+/// The result of a change that took effect, unless this node was removed meanwhile.
 fn acknowledged<R>(lines: &Lines, address: GlobalAddress, result: R) -> Result<R, Error> {
     if lines.is_removed() { Err(Error::at(ErrorCode::NodeClosed, address)) } else { Ok(result) }
 }
@@ -280,7 +280,7 @@ fn claim_pinned(lines: &Lines, piece: Piece) -> Result<Claim<'_>, Error> {
     }
 }
 
-/// A pinned line stays at its level, unless its home dies.
+/// Checks that a pinned line still has its level; it loses that only if its home dies.
 fn check_pinned(lines: &Lines, piece: Piece, level: Level) -> Result<(), Error> {
     if lines.here(piece.address.line()).0.level >= level {
         Ok(())
@@ -289,7 +289,7 @@ fn check_pinned(lines: &Lines, piece: Piece, level: Level) -> Result<(), Error> 
     }
 }
 
-/// Copies all lines between two looks at all tags; false when one of them moved or is not here.
+/// Copies all lines between two checks of all tags; false if one of them changed or is not cached.
 fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
     let mut seen: Vec<TagValue> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -318,8 +318,8 @@ fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
 }
 
 impl Session {
-    /// Keeps all the lines at this node until the call ends, from a moment when what is cached counts. Lost lines
-    /// are filled with `healing`, which is empty or what will be written.
+    /// Pins all the lines at this node until the call ends, from a moment at which the cache is trusted.
+    /// Lost lines are filled with `healing`, which is empty or the bytes to be written.
     async fn pin(&mut self, want: Want, parts: &[Piece], healing: &[u8]) -> Result<(), Error> {
         self.check_room(parts)?;
         if parts.len() > 1 {
@@ -342,14 +342,14 @@ impl Session {
             if self.lines().is_trusted() {
                 return Ok(());
             }
-            // The next call waits until this node may trust its cache again, or is told that it is out.
+            // The next call waits until this node may trust its cache again, or learns that it was removed.
             self.unpin();
         }
     }
 
-    /// Takes the node's gate for atomics of several lines; false while another session has it.
+    /// Takes the node's gate for atomics of several lines; false while another session holds it.
     fn take_gate(&mut self) -> Result<bool, Error> {
-        // A call that pins once more has it already.
+        // A call that pins repeatedly may hold it already.
         if self.in_flight.gated || !self.core.gate.swap(true, Ordering::Acquire) {
             self.in_flight.gated = true;
             return Ok(true);
@@ -373,7 +373,8 @@ impl Session {
         });
     }
 
-    /// Whether the cache can hold all the lines at a time: one way of each set stays free for others.
+    /// Whether the cache can hold all the lines at a time, with one way of each set left free for other
+    /// operations.
     fn check_room(&self, parts: &[Piece]) -> Result<(), Error> {
         let lines = self.lines();
         let mut sets: Vec<_> = parts

@@ -1,4 +1,4 @@
-//! Joining, links and deaths: carries out what the membership machine wants.
+//! Joining, links and deaths: carries out the effects of the membership machine.
 
 use crate::engine::{Engine, FollowUp};
 use crate::hit::remove_member;
@@ -16,16 +16,16 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Marks requests that came in at the rendezvous name.
+/// Marks requests that arrived at the rendezvous name.
 pub(crate) const AT_RENDEZVOUS: u64 = 1 << 63;
 
-/// The name where a cluster takes new nodes in.
+/// The name at which a cluster admits new nodes.
 pub(crate) fn rendezvous_name(cluster: &str) -> String {
     format!("farside.{cluster}")
 }
 
-/// The name where a node takes links of other nodes. It says which bearer of the number is meant, by the view
-/// that admitted it, as far as names have room for that: a former one may listen still, stopped or cut off.
+/// The name at which a node accepts links of other nodes. As far as names have room, it includes the view
+/// that admitted the node: an earlier node of the same number may still listen, stopped or partitioned.
 /// `farside info` reads it.
 pub(crate) fn member_name(cluster: &str, node: NodeId, born: ViewNumber) -> String {
     let digit = |power| char::from_digit((born.0 / 36_u64.pow(power) % 36) as u32, 36);
@@ -33,7 +33,7 @@ pub(crate) fn member_name(cluster: &str, node: NodeId, born: ViewNumber) -> Stri
     format!("farside.{cluster}.{node}-{age}")
 }
 
-/// What to call for a link to a node.
+/// The address to dial for a link to a node.
 pub(crate) fn member_address(
     cluster: &str,
     (node, born): (NodeId, ViewNumber),
@@ -43,42 +43,41 @@ pub(crate) fn member_address(
     host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"))
 }
 
-/// A link on its way to a member.
+/// A link to a member that is being established.
 #[derive(Clone, Copy, Debug)]
 struct Connecting {
     node: NodeId,
     incarnation: Incarnation,
     /// The view that admitted it.
     born: ViewNumber,
-    /// Where it is reached, on fabrics between hosts.
+    /// Its address, on fabrics between hosts.
     host: Option<SocketAddr>,
     /// `None` while the member does not listen yet.
     link: Option<LinkId>,
-    /// Not to be tried again before.
+    /// The earliest time of the next attempt.
     next_ns: u64,
 }
 
-/// How long to wait before a member that does not listen yet is called again, where that costs a
-/// connection.
+/// The delay before a member that does not listen yet is dialled again, if that costs a connection.
 const CALL_AGAIN_NS: u64 = 5_000_000;
 
-/// Where in a member's fence region its word is.
+/// Offset of the fence word in a member's fence region.
 pub(crate) const FENCE_WORD: u64 = 0;
 /// Bytes of a fence region.
 pub(crate) const FENCE_BYTES: u64 = 4096;
 
-/// What joining and leaving needs beside the machine.
+/// The state for joining and leaving besides the membership machine.
 pub(crate) struct Boot {
     pub(crate) cluster: String,
     pub(crate) fabric: Arc<dyn Fabric>,
     connecting: Vec<Connecting>,
-    /// Members that are linked, and whose regions are asked for.
+    /// Linked members whose regions are being imported.
     pub(crate) incoming: Vec<Incoming>,
     /// A joiner's link to the rendezvous name, kept until it is linked to the coordinator.
     pub(crate) joining: Option<(Box<dyn Port>, LinkId, NodeId)>,
     /// The rendezvous name is to be bound as soon as it is free.
     wants_rendezvous: bool,
-    /// The effects of a membership step are being carried out; reports wait.
+    /// The effects of a membership step are being carried out; events are queued meanwhile.
     stepping: bool,
     reports: VecDeque<Event>,
     burials: Burials,
@@ -107,8 +106,8 @@ impl Boot {
 }
 
 impl Engine {
-    /// One step of the membership machine and all its effects, before any other step of it: what
-    /// effects report back waits in a queue.
+    /// Steps the membership machine and carries out all effects before its next step; events that effects
+    /// cause are queued.
     fn step_member(&mut self, event: Event) -> Result<(), Violation> {
         if self.boot.stepping {
             self.boot.reports.push_back(event);
@@ -129,12 +128,12 @@ impl Engine {
             }
         }
         self.boot.stepping = false;
-        // Before anybody hears of the step: this node may have been a quorum by itself, and be none now.
+        // Before any effect is visible: this node may have been a quorum by itself, and may be none now.
         self.fence();
         first
     }
 
-    /// A step of this node's own, which the machine cannot refuse.
+    /// Steps the machine with an event of this node, which it cannot refuse.
     pub(crate) fn member_own(&mut self, event: Event) {
         if let Err(violation) = self.step_member(event) {
             self.failure = Some(violation.0);
@@ -188,7 +187,7 @@ impl Engine {
                 self.boot.ready = true;
                 self.lend_memory();
                 if self.resumes() {
-                    // Whoever asks here is told where the coordinator is.
+                    // A joiner that asks here is redirected to the coordinator.
                     self.boot.wants_rendezvous = true;
                     self.bind_rendezvous();
                 }
@@ -235,14 +234,14 @@ impl Engine {
         }
     }
 
-    /// Tries once more to bind the rendezvous name, if this node should have it and has not.
+    /// Tries again to bind the rendezvous name, if this node should have it and has not.
     pub(crate) fn bind_rendezvous(&mut self) {
         if !self.boot.wants_rendezvous || self.peers.rendezvous.is_some() {
             return;
         }
         let listen = Some(rendezvous_name(&self.boot.cluster));
         let Ok(mut port) = self.boot.fabric.open(&PortSpec { listen }) else {
-            return; // taken: the next try may find it free
+            return; // taken: the next attempt may find it free
         };
         if let Ok(queue) = port.create_receive_queue(1) {
             port.wake_also(self.port.waiter());
@@ -250,13 +249,13 @@ impl Engine {
         }
     }
 
-    /// What is worth a look now and then only.
+    /// Does the checks that need only be done now and then.
     pub(crate) fn probe(&mut self) {
         self.bind_rendezvous();
         self.look_at_peers();
     }
 
-    /// Connects to members that did not listen yet.
+    /// Dials members that did not listen yet.
     pub(crate) fn retry_connections(&mut self) {
         for index in 0..self.boot.connecting.len() {
             let Some(Connecting { node, born, host, link: None, next_ns, .. }) =
@@ -296,7 +295,7 @@ impl Engine {
         });
     }
 
-    /// Gives up the link that this node has asked a member for.
+    /// Abandons this node's pending link to a member.
     fn stop_connecting(&mut self, node: NodeId) {
         let Self { boot, port, peers, .. } = self;
         for given_up in boot.connecting.extract_if(.., |connecting| connecting.node == node) {
@@ -330,20 +329,20 @@ impl Engine {
         self.advance_incoming();
     }
 
-    /// Whether a link is on its way to a member.
+    /// Whether this link to a member is being established.
     pub(crate) fn is_connecting(&self, link: LinkId) -> bool {
         self.boot.connecting.iter().any(|connecting| connecting.link == Some(link))
             || self.boot.incoming.iter().any(|incoming| incoming.is_of(link))
             || self.is_dialling(link)
     }
 
-    /// What happened on the port that links nodes.
+    /// Handles an event of the port that links nodes.
     pub(crate) fn link_event(&mut self, event: LinkEvent) {
         if let LinkEvent::Lost { link, .. }
         | LinkEvent::Refused { link, .. }
         | LinkEvent::NotReached { link, .. } = event
         {
-            // Its number may serve again.
+            // Its link number may be reused.
             self.peers.early.retain(|(early, _)| *early != link);
         }
         if self.dial_event(&event) {
@@ -367,7 +366,7 @@ impl Engine {
                 }
             }
             LinkEvent::NotReached { link, why: NotReached::Nobody } => {
-                // It does not listen yet: once more later.
+                // It does not listen yet: retry later.
                 let next_ns = self.boot.fabric.time_ns() + CALL_AGAIN_NS;
                 let connecting = &mut self.boot.connecting;
                 if let Some(entry) = connecting.iter_mut().find(|entry| entry.link == Some(link)) {
@@ -386,7 +385,7 @@ impl Engine {
                     self.port.close(link);
                     self.lost_on_the_way(connecting.node);
                 } else if !self.incoming_lost(link) {
-                    // A lost link keeps its place among those of the port until it is closed.
+                    // A lost link occupies an entry of the port until it is closed.
                     self.port.close(link);
                     let request = RequestId(u64::from(link.0));
                     if self.requests.remove(request) {
@@ -398,7 +397,7 @@ impl Engine {
         }
     }
 
-    /// Another node asks for a link.
+    /// Handles another node's request for a link.
     fn requested(&mut self, request: RequestId, hello: &[u8]) {
         match Hello::decode(hello) {
             Ok(Hello::Peer(peer)) => {
@@ -422,7 +421,7 @@ impl Engine {
     pub(crate) fn turn_away(&mut self, request: RequestId, refusal: Refusal) {
         let answer = refusal.encode();
         let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
-        // Whoever asked may be gone already; then nobody needs the answer.
+        // The requester may be gone already; then the answer is not needed.
         let _ = match self.peers.rendezvous.as_mut() {
             Some((port, _)) if request.0 & AT_RENDEZVOUS != 0 => port.refuse(link, &answer),
             _ => self.port.refuse(link, &answer),
@@ -431,7 +430,7 @@ impl Engine {
 
     fn connected(&mut self, link: LinkId, reply: &[u8]) {
         let Some(connecting) = self.take_connecting(link) else {
-            // The member is gone meanwhile.
+            // The member was removed meanwhile.
             self.peers.early.retain(|(early, _)| *early != link);
             return self.port.close(link);
         };
@@ -454,7 +453,7 @@ impl Engine {
         self.advance_incoming();
     }
 
-    /// Takes messages that came before their link was known to be up.
+    /// Processes messages that arrived before their link was known to be connected.
     pub(crate) fn early_messages(&mut self, node: NodeId, link: LinkId) {
         let early: Vec<_> = self.peers.early.extract_if(.., |(early, _)| *early == link).collect();
         for (_, bytes) in early {
@@ -462,7 +461,7 @@ impl Engine {
         }
     }
 
-    /// What happened at the rendezvous name.
+    /// Handles an event of the rendezvous port.
     pub(crate) fn rendezvous_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Requested { link, hello } => {
@@ -480,7 +479,7 @@ impl Engine {
                 }
             }
             LinkEvent::Lost { link, .. } => {
-                // A lost link keeps its place among those of the port until it is closed.
+                // A lost link occupies an entry of the port until it is closed.
                 self.close_rendezvous_link(link);
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
                 self.requests.remove(request);
@@ -496,7 +495,7 @@ impl Engine {
         }
     }
 
-    /// Where the coordinator is reached, if that is another host's node.
+    /// The address of the coordinator, if that is on another host.
     fn coordinator_elsewhere(&self) -> Option<SocketAddr> {
         let coordinator = self.membership.coordinator().filter(|first| *first != self.me())?;
         self.membership.listed(coordinator)?.host
@@ -504,7 +503,7 @@ impl Engine {
 
     fn send_elsewhere(&mut self, link: LinkId, host: SocketAddr) {
         if let Some((port, _)) = self.peers.rendezvous.as_mut() {
-            // Whoever asked may be gone already; then nobody needs the answer.
+            // The requester may be gone already; then the answer is not needed.
             let _ = port.refuse(link, &Elsewhere { host }.encode());
         }
     }
@@ -519,7 +518,7 @@ impl Engine {
         }
     }
 
-    /// Looks after a joiner's link to the rendezvous name.
+    /// Watches a joiner's link to the rendezvous name.
     pub(crate) fn watch_joining(&mut self) {
         let Some((port, _, coordinator)) = self.boot.joining.as_mut() else {
             return;
@@ -533,15 +532,16 @@ impl Engine {
         }
     }
 
-    /// A request failed, a peer broke the protocol, or this node has no room for it: it can use it no longer.
+    /// Drops a peer that this node can no longer use: a request failed, it broke the protocol, or there is
+    /// no room for it.
     pub(crate) fn drop_peer(&mut self, node: NodeId) {
         if self.peers.get(node).is_some() {
             self.member_own(Event::Dropped { node });
         }
     }
 
-    /// A peer broke the protocol. Nothing of it is heard any more; the coordinator says that it is
-    /// dead, to all alike, unless there is nobody to ask.
+    /// Accuses a peer that broke the protocol. Its messages are ignored; the coordinator declares it dead,
+    /// the same for all members. If no member can be asked, this node drops it.
     pub(crate) fn accuse_peer(&mut self, node: NodeId) {
         match self.membership.accusation(node) {
             Some((to, message)) => {
@@ -551,17 +551,19 @@ impl Engine {
         }
     }
 
-    /// A new node has a number, perhaps that of a former one of which nothing is left.
+    /// Handles the admission of a node, perhaps under the number of an earlier one of which no state is
+    /// left.
     fn node_admitted(&mut self, node: NodeId) {
         self.peers.admitted(node);
         self.step_own(coherence::Event::NodeAdmitted { node });
         self.locks_of_admitted(node);
     }
 
-    /// Reclaims everything of a dead node. It may be alive and stopped: its fence word comes first.
+    /// Reclaims all state of a dead node. The node may be alive and stopped, so its fence word is set
+    /// first.
     pub(crate) fn node_dead(&mut self, node: NodeId) {
         if self.lines.is_removed() {
-            // Its link may have ended because it removed this node, which judges no member any more.
+            // Its link may have ended because it removed this node, which decides about no member any more.
             return self.member_own(Event::Removed);
         }
         if !self.outlives(node) {
@@ -577,7 +579,7 @@ impl Engine {
         self.peers.remove(node, self.membership.has_left(node));
         self.placed_at_dead(node);
         self.quarantine(node, link);
-        // Perhaps it was the one that was to judge.
+        // It may have been the member that was to judge.
         let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));
         self.follow_ups.extend(accused.map(FollowUp::Accuse));
         self.step_own(coherence::Event::NodeDead { node });
@@ -589,7 +591,7 @@ impl Engine {
         }
     }
 
-    /// One step of the machine of burials and all its effects.
+    /// Steps the removal machine and carries out all effects.
     fn bury(&mut self, event: burial::Event) -> Result<(), Violation> {
         let mut effects = Vec::new(); // deaths are rare
         let step = self.boot.burials.step(event, &mut effects);

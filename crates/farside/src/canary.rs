@@ -1,6 +1,6 @@
-//! Seeded defects of the runtime, to test the tests. Only under `--cfg canary`.
+//! Planted defects of the runtime (mutants), to test the tests. Only under `--cfg canary`.
 
-/// A defect that the nodes of a thread can be given.
+/// A defect that can be planted in the nodes of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(
     not(canary),
@@ -11,18 +11,18 @@
     )
 )]
 pub enum Mutant {
-    /// V16: a fence, and so every lock and atomic, waits for nothing.
+    /// V16: a fence, and so every lock and atomic, does not wait.
     FenceReturnsAtOnce,
-    /// The memory of members that were removed settles at once, and what they have cached counts until
-    /// their own thread has noticed.
+    /// The memory of removed members is settled at once, and their caches are trusted until their own
+    /// thread has noticed.
     SettledAtOnce,
-    /// Bytes that were on their way when a link broke are not written again.
+    /// WRITEs that were in flight when a link broke are not repeated.
     NotPlacedAgain,
-    /// A call that is asked for again over another link runs again.
+    /// A call that is repeated over another link runs again.
     CallsRunAgain,
-    /// The reply to a call whose link broke is not repeated.
+    /// The reply to a call with a broken link is not repeated.
     RepliesForgotten,
-    /// The answer of a call goes before what it wrote to global memory is visible.
+    /// The answer of a call is sent before its writes to global memory are visible.
     AnswersBeforeWrites,
 }
 
@@ -31,13 +31,13 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a defect in whatever sessions do on this thread from now on.
+/// Plants a defect in everything that sessions do on this thread from now on.
 #[cfg(canary)]
 pub fn plant(mutant: Option<Mutant>) {
     PLANTED.set(mutant);
 }
 
-/// The defect of this thread, for one that works for it.
+/// The defect of this thread, to be planted in a thread that works for it.
 #[cfg(canary)]
 pub fn planted() -> Option<Mutant> {
     PLANTED.get()
@@ -49,7 +49,7 @@ pub(crate) fn is(mutant: Mutant) -> bool {
     PLANTED.get() == Some(mutant)
 }
 
-/// Nobody has a defect.
+/// No thread has a defect.
 #[cfg(not(canary))]
 #[inline(always)]
 pub(crate) const fn is(_: Mutant) -> bool {

@@ -1,9 +1,9 @@
-//! The clock by which hits find out whether this node's lease on its membership has ended.
+//! The clock by which hits check whether this node's membership lease has ended.
 //!
-//! It is read after the copy of every hit on fabrics between hosts, so it is the processor's counter where
-//! the kernel itself keeps time by it: then it runs at one rate on all processors and while they sleep. A
-//! restartable sequence (`rseq`) would be cheaper, and is not enough: the kernel ends one when it preempts
-//! the thread, and does not see that its whole virtual machine was stopped.
+//! On fabrics between hosts it is read after the copy of every hit, so it is the processor's counter if the
+//! kernel uses that as its clock source: then it has one rate on all processors, also while they sleep. A
+//! restartable sequence (`rseq`) would be cheaper but is insufficient: the kernel aborts one when it
+//! preempts the thread, but does not see that the whole virtual machine was paused.
 
 use crate::hit;
 use farside_fabric::Fabric;
@@ -11,12 +11,12 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Where the kernel says what it keeps time by.
+/// The kernel's file that names its clock source.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-/// How long the counter is compared with the system's clock, once in a process.
+/// How long the counter is compared with the system's clock, once per process.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
-/// A clock whose ticks only rise.
+/// A monotonic clock.
 #[derive(Clone)]
 pub(crate) enum Clock {
     /// The processor's counter, in ticks per 2^32 nanoseconds.
@@ -28,7 +28,7 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    /// The processor's counter, or the system's clock where that does not serve.
+    /// The processor's counter, or the system's clock if the counter is unsuitable.
     pub(crate) fn of_processor() -> Self {
         static RATE: OnceLock<Option<u64>> = OnceLock::new();
         match *RATE.get_or_init(counter_rate) {
@@ -66,7 +66,7 @@ impl Clock {
         }
     }
 
-    /// Which it is, for people.
+    /// The kind of clock, for people.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Counter(_) => "processor's counter",
@@ -82,7 +82,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Ticks of the processor's counter in 2^32 nanoseconds, where the kernel keeps time by it.
+/// Ticks of the processor's counter in 2^32 nanoseconds, if it is the kernel's clock source.
 fn counter_rate() -> Option<u64> {
     let source = std::fs::read_to_string(CLOCK_SOURCE).ok()?;
     if !hit::HAS_COUNTER || source.trim() != "tsc" {

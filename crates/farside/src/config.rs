@@ -1,4 +1,4 @@
-//! How a node is set up.
+//! The configuration of a node.
 
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
@@ -10,77 +10,80 @@ const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 /// Every line size has a share, [`LineSize::DEFAULT`] half of the cache.
 const DEFAULT_SHARES: [u8; LineSize::CLASSES] = [1, 1, 1, 8, 1, 1, 1, 1, 1, 1, 1];
 
-/// How a node of a cluster is set up. Start from [`Config::new`] and change fields.
+/// The configuration of a node. Start from [`Config::new`] and change fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Config {
     /// The cluster's name: 1 to 64 letters, digits, `-`, `_` or `.`.
     pub cluster: String,
-    /// Bytes of global memory that this node is home of; zero for a node that only uses others'. The node
-    /// is refused if the machine, its control groups or RLIMIT_AS leave less for it and the cache.
+    /// Bytes of global memory that this node is home of; zero for a node that only uses the memory of
+    /// others. The node is refused if the machine, its control groups or RLIMIT_AS leave less for it and
+    /// the cache.
     pub memory_bytes: u64,
-    /// Bytes of other nodes' lines that this node caches at most: at least 8 lines of `line_size` by its
+    /// Maximum bytes of other nodes' lines that this node caches: at least 8 lines of `line_size` by its
     /// share.
     pub cache_bytes: u64,
     /// Shares of the cache by line size class (64 B first); the default favours the default line. Each
     /// size that is given a share needs room for 8 lines; with the default, sizes without that room are
     /// left out.
     pub cache_shares: [u8; LineSize::CLASSES],
-    /// The line size of allocations that name none.
+    /// The line size of allocations without an explicit one.
     pub line_size: LineSize,
-    /// The cluster's bounds; equal on all nodes, but for `nodes_max`, which joiners learn from the cluster.
+    /// The cluster's limits; equal on all nodes, except for `nodes_max`, which joiners learn from the
+    /// cluster.
     pub limits: Limits,
     /// How long a waiting thread spins before it sleeps.
     pub spin_ns: u64,
-    /// Between hosts: for how long a lost link is dialled again before its member counts as out of reach.
-    /// Operations wait meanwhile, and go on when the link is back. The fabric notices a silent member first,
-    /// after a lease of its own (1 s by default). Both are the founder's; joiners learn them from the cluster
+    /// Between hosts: how long a lost link is redialled before its member counts as unreachable. Operations
+    /// wait meanwhile, and continue when the link is back. The fabric first detects a silent member, after
+    /// its own lease (1 s by default). The founder sets both; joiners learn them from the cluster
     /// ([`Node::lease`](crate::Node::lease)).
     ///
-    /// *Guarantees*: an outage shorter than both leases together removes no member. *Cost*: an operation on the
-    /// memory of a member that is silent for longer fails after the fabric's lease, this lease, a quarter of the
-    /// fabric's lease, one second in which hosts find each other's addresses once a cable is back (not on the
-    /// loopback), the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
-    /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 4.9
-    /// to 5.2 s after the loss. The end of a process is noticed
-    /// at once, where it has answered a question of this node within this lease (each asks four times in it).
+    /// *Guarantees*: an outage shorter than both leases together removes no member. *Cost*: if a member is
+    /// silent for longer, operations on its memory fail after the sum of the fabric's lease, this lease, a
+    /// quarter of the fabric's lease, one second in which hosts resolve each other's addresses once a cable
+    /// is back (not on the loopback), one more dial (half this lease and 0.15 s), the vote (some round
+    /// trips), and one and a quarter of the fabric's lease until the cache of the lost member is no longer
+    /// trusted. With the defaults that is 4.9 to 5.2 s after the loss. The end of a process is detected at
+    /// once if it has answered a membership query of this node within this lease (each node sends four in
+    /// it).
     ///
-    /// Where two members cannot reach each other and the coordinator reaches both, one of them is removed: the one with
-    /// more such links, else one without memory, else the one that joined last.
+    /// If two members cannot reach each other and the coordinator reaches both, one of them is removed: the
+    /// one with more such links, else one without memory, else the one that joined last.
     pub lease_ns: u64,
-    /// On one machine: whether this node removes members that are stopped for `lease_ns`: their process or a thread
-    /// of it is stopped by a signal or a debugger, or frozen. Otherwise operations wait until they continue: set it
-    /// to false on all nodes to debug one of them.
+    /// On one machine: whether this node removes members that are stopped for `lease_ns`: their process or
+    /// a thread of it is stopped by a signal or a debugger, or frozen. Otherwise operations wait until they
+    /// continue: set it to false on all nodes to debug one of them.
     ///
-    /// *Guarantees*: a member that was removed returns nothing old and acknowledges nothing when it continues.
-    /// A member whose threads run and get no processor is removed after eight such leases, and 8 s, at the
-    /// earliest; one in another namespace of processes after 2 s. Members that their callers drive
+    /// *Guarantees*: a removed member returns no stale data and acknowledges nothing when it continues. A
+    /// member whose runnable threads get no processor is removed after eight such leases, and 8 s, at the
+    /// earliest; one in another PID namespace after 2 s. Members that their callers drive
     /// ([`Joining`](crate::Joining)) are not removed for it.
     pub remove_stopped: bool,
-    /// How long a call of a session waits at most before it fails with `TimedOut`, unless the session
-    /// or the call says otherwise; `None` for no bound. See [`Session::set_timeout`](crate::Session::set_timeout).
+    /// The default timeout of a session's calls, after which they fail with `TimedOut`; `None` for no
+    /// bound. See [`Session::set_timeout`](crate::Session::set_timeout).
     pub timeout_ns: Option<u64>,
-    /// How long after its last write a line of another home is written back at most, where this node alone has it;
-    /// `None`: when another node wants it or its place in the cache is needed.
+    /// The maximum age of the last write to an owned line of another home before it is written back.
+    /// `None`: it is written back when another node wants it or its frame is needed.
     ///
-    /// *Guarantees*: what was fenced, or written under a lock that was released since, survives the death of this
-    /// node, if its line was last written longer ago than this. That takes longer by the time that the home takes to
-    /// answer (two messages each way); by half of this time and more while messages to the home wait for
-    /// credits or for a link; while an atomic of several lines holds the line; while more than 64 KiB wait
-    /// for it in one poll of the engine; and in a pause: if lines that were written back are written again so soon that
-    /// asking for them takes more than a quarter of the time, nothing is written back until that is over and for 4 to 32
-    /// times this time more. What is younger is lost with this node, and older bytes of the same line with it: others
-    /// get `LineLost` until all of the line is overwritten ([`Session::write`](crate::Session::write)) or the memory
-    /// is freed.
-    /// *Cost*: four messages and the line's bytes for each line that goes unwritten for half of this time, and one round
-    /// trip for its next write; nothing for hits, and for lines that are written more often a look of the engine
-    /// in each half. A node that owns no line is not woken for it.
+    /// *Guarantees*: data that was fenced, or written under a lock that was released since, survives the
+    /// death of this node, if its line was last written longer ago than this. The time extends by the
+    /// home's time to answer (two messages each way); by half of this time and more while messages to the
+    /// home wait for credits or for a link; while an atomic of several lines holds the line; while more
+    /// than 64 KiB wait for it in one poll of the engine; and in a pause: if lines that were written back
+    /// are written again so soon that requesting them takes more than a quarter of the time, write-back
+    /// pauses until that is over and for 4 to 32 times this time more. Younger data is lost with this node,
+    /// and older bytes of the same line with it: other nodes get `LineLost` until all of the line is
+    /// overwritten ([`Session::write`](crate::Session::write)) or the memory is freed.
+    /// *Cost*: four messages and the line's bytes for each line that goes unwritten for half of this time,
+    /// and one round trip for its next write; nothing for hits, and one check by the engine in each half
+    /// for lines that are written more often. A node that owns no line is not woken for it.
     pub write_back_ns: Option<u64>,
-    /// How long [`Node::leave`](crate::Node::leave) waits at most for the other nodes; `None`: twice as long as a
-    /// silent member takes to be removed, and at least 5 s.
+    /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
+    /// as long as the removal of a silent member takes, and at least 5 s.
     pub leave_timeout_ns: Option<u64>,
 }
 
-/// How long an owned line is not written back, unless said otherwise.
+/// The default of `write_back_ns`.
 const WRITE_BACK_NS: u64 = 1_000_000_000;
 
 impl Config {
@@ -102,8 +105,8 @@ impl Config {
         }
     }
 
-    /// Checks that this machine has the memory of nodes that are to start together on it: a node alone, at its start,
-    /// does not see what others will touch later. Reads files of the kernel.
+    /// Checks that this machine has the memory for nodes that start together on it: at its own start, a
+    /// node does not see what others will touch later. Reads files of the kernel.
     ///
     /// # Errors
     /// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
@@ -156,8 +159,7 @@ impl Config {
     }
 
     /// Checks that the cache has at least one set for lines that need one: of `line_size`, and of each size
-    /// that shares other than the default name. With the default shares a small cache has no lines of the
-    /// largest sizes.
+    /// with a non-default share. With the default shares a small cache has no lines of the largest sizes.
     fn check_cache(&self, size: LineSize) -> Result<(), Error> {
         let class = usize::from(size.class());
         let share = u64::from(self.cache_shares[class]);
@@ -186,28 +188,28 @@ impl Config {
     }
 }
 
-/// Where an allocation should live (004 §2.1).
+/// Where an allocation is placed (004 §2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum AllocationHint {
-    /// Here, unless memory is short here: then at the node with most free memory.
+    /// At this node, or if it is short of memory at the node with most free memory.
     #[default]
     Default,
-    /// Here or nowhere.
+    /// At this node only.
     Local,
     /// At the other node with most free memory.
     Remote,
     /// At the home of this address.
     Near(GlobalAddress),
-    /// At this node.
+    /// At the node with this number.
     On(NodeId),
 }
 
-/// How an allocation shall be.
+/// Options for an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AllocationSpec {
-    /// Where.
+    /// The placement.
     pub hint: AllocationHint,
-    /// In lines of which size; `None` for the node's default.
+    /// The line size; `None` for the node's default.
     pub line_size: Option<LineSize>,
 }

@@ -1,6 +1,6 @@
-//! Links that break while both ends live, on fabrics between hosts: carries out what the machine of
-//! contacts wants. Where all members share a machine there is none of this: there a link that breaks
-//! is a dead process.
+//! Reconnection of broken links between live nodes, on fabrics between hosts: carries out the effects of
+//! the contact machine. If all members share a machine, there is none of this: a broken link means a dead
+//! process.
 
 use crate::boot::{FENCE_BYTES, member_address};
 use crate::canary::{self, Mutant};
@@ -20,51 +20,51 @@ use farside_protocol::member::{
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Where in a fence region the words lie that members WRITE to ask, one for each.
+/// Offset of the query words in a fence region, one per member, which members WRITE as membership queries.
 const QUESTIONS: u64 = 64;
-/// Questions to members whose answers may still come; answers to earlier ones do not count.
+/// Rounds of queries whose answers may still arrive; answers to earlier ones are ignored.
 const ROUNDS: usize = 16;
-/// The longest wait for answers before members are asked again.
+/// The longest wait for answers before members are queried again.
 const ANSWER_MAX_NS: u64 = 100_000_000;
 
 const _: () = assert!(QUESTIONS + NodeSet::CAPACITY as u64 * 8 <= FENCE_BYTES);
 
-/// The links of this node to all others, and what is under way to mend them.
+/// The state of links between this node and all others, and their reconnection.
 pub(crate) struct Keeper {
     machine: Contacts,
-    /// The effects of a step are being carried out; what happens meanwhile waits.
+    /// The effects of a step are being carried out; events are queued meanwhile.
     stepping: bool,
     waiting: VecDeque<Event>,
-    /// Links that this node asks for.
+    /// Links that this node dials.
     dials: Vec<(NodeId, LinkId)>,
-    /// Requests to go on, and how many messages whoever asks has received.
+    /// Requests to resume, and how many messages the requester has received.
     asked: Vec<(RequestId, u64)>,
-    /// When the machine has to look at the time.
+    /// When the machine has to check the time.
     wakes_at_ns: u64,
-    /// Too few members are linked just now: nothing that is cached may be used, for the others may go
-    /// on without this node.
+    /// Too few members are linked: the cache may not be used, because the others may continue without this
+    /// node.
     fenced: bool,
-    /// Operations that wait until this node is a member for certain, or told that it is out.
+    /// Operations held back until this node is a member for certain, or learns that it was removed.
     held: VecDeque<OperationId>,
-    /// Until when it is one for certain, in ticks of the hit path's clock.
+    /// Until when this node is a member for certain, in ticks of the hit path's clock.
     standing: Standing,
     /// When the accusations of members are to be judged.
     judge_at_ns: u64,
     judge_ns: u64,
-    /// Before that time the members are not asked again.
+    /// The earliest time of the next query by a held operation.
     ask_again_ns: u64,
-    /// At that time they are asked though no operation waits for it, and so long after it again.
+    /// The time and the period of queries that no operation waits for.
     confirm_at_ns: u64,
     confirm_every_ns: u64,
-    /// The last rounds of questions, and when they were asked.
+    /// The last rounds of queries, and their times.
     rounds: VecDeque<(u32, u64)>,
     /// How long to wait for their answers.
     answer_ns: u64,
 }
 
 impl Keeper {
-    /// `silence_ns` is how long this node's own fabric does not notice that a peer is silent, which `leases` say of
-    /// the cluster's; `host` is where others reach this one.
+    /// `silence_ns` is the time after which this node's own fabric detects a silent peer; `leases` has the
+    /// cluster's. `host` is where others reach this node.
     pub(crate) fn new(
         me: NodeId,
         host: SocketAddr,
@@ -73,11 +73,11 @@ impl Keeper {
         clock: &Clock,
     ) -> Self {
         let resolve_ns = if host.ip().is_loopback() { 0 } else { RESOLVE_NS };
-        // Where its own fabric notices silence sooner, a lost link is dialled the longer.
+        // If its own fabric detects silence earlier, a lost link is redialled for longer.
         let sooner_ns = leases.fabric_ns.saturating_sub(silence_ns);
         let lease_ns = leases.member_ns.saturating_add(sooner_ns);
         let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);
-        // Of other members, which may notice silence later than this one does.
+        // This is of other members, which may detect silence later than this node.
         patience.confirmed_ns = leases.member_ns;
         if canary::is(Mutant::SettledAtOnce) {
             (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
@@ -125,20 +125,20 @@ impl Keeper {
 }
 
 impl Engine {
-    /// Whether links that break may come back.
+    /// Whether broken links may reconnect.
     #[inline]
     pub(crate) fn resumes(&self) -> bool {
         self.keeper.is_some()
     }
 
-    /// Whether this link is on its way to a member whose link broke.
+    /// Whether this link is being dialled to a member with a broken link.
     pub(crate) fn is_dialling(&self, link: LinkId) -> bool {
         self.keeper
             .as_ref()
             .is_some_and(|keeper| keeper.dials.iter().any(|(_, dial)| *dial == link))
     }
 
-    /// When this node has to look at the time.
+    /// The time until this node has to check the time.
     pub(crate) fn wakes_in_ns(&self) -> u64 {
         let contact_ns = self.keeper.as_ref().map_or(u64::MAX, |keeper| keeper.wakes_at_ns);
         let next_ns = contact_ns.min(self.write_backs.next_due_ns());
@@ -148,7 +148,7 @@ impl Engine {
         }
     }
 
-    /// Tells the machine the time when it wants to know.
+    /// Tells the machine the time when that is due.
     #[inline]
     pub(crate) fn tick(&mut self) {
         let Some(wakes_at_ns) = self.keeper.as_ref().map(|keeper| keeper.wakes_at_ns) else {
@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Members accuse each other: they are judged when all must have noticed the same outage.
+    /// Judges members that accuse each other once all must have noticed the same outage.
     pub(crate) fn judge_later(&mut self) {
         let now_ns = self.boot.fabric.time_ns();
         match self.keeper.as_mut() {
@@ -186,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// A member is linked for the first time.
+    /// Notes the first link to a member.
     pub(crate) fn contact_linked(&mut self, node: NodeId) {
         if let Some(keeper) = self.keeper.as_mut() {
             keeper.confirm_at_ns = 0;
@@ -194,12 +194,12 @@ impl Engine {
         self.contact(Event::Linked { node });
     }
 
-    /// A member is cut off, and may live.
+    /// Notes that a member is unreachable, and may be alive.
     pub(crate) fn contact_cut(&mut self, node: NodeId) {
         self.contact(Event::Cut { node });
     }
 
-    /// The link to a member, which was up, is lost.
+    /// Notes the loss of a connected member's link.
     pub(crate) fn link_lost(&mut self, node: NodeId, loss: Loss) {
         if !self.resumes() {
             return self.member_own(member::Event::LinkLost { node });
@@ -210,7 +210,7 @@ impl Engine {
         self.contact_broken(node);
     }
 
-    /// One step of the machine and all its effects, before any other step of it.
+    /// Steps the machine and carries out all effects before its next step.
     fn contact(&mut self, event: Event) {
         let Some(keeper) = self.keeper.as_mut() else {
             return;
@@ -237,7 +237,7 @@ impl Engine {
         self.fence();
     }
 
-    /// Looks whether enough members are linked for what is cached to count, and until when it does.
+    /// Checks whether enough members are linked for the cache to be trusted, and until when it is.
     pub(crate) fn fence(&mut self) {
         let drained = self.is_drained();
         let Some(keeper) = self.keeper.as_mut() else {
@@ -258,13 +258,13 @@ impl Engine {
         match () {
             () if fenced && changed => self.call_in_loans(),
             () if fenced => {}
-            // It may have become one by itself, without an answer of any member.
+            // It may have become a quorum by itself, without an answer of any member.
             () if self.lines.is_trusted() => self.start_held(),
             () => self.ask_standing(),
         }
     }
 
-    /// Takes the operations out that are held back.
+    /// Takes the operations that are held back.
     pub(crate) fn take_held(&mut self) -> VecDeque<OperationId> {
         self.keeper.as_mut().map(|keeper| std::mem::take(&mut keeper.held)).unwrap_or_default()
     }
@@ -275,7 +275,7 @@ impl Engine {
         }
     }
 
-    /// Holds an operation back while this node may not trust what it has; false when it may.
+    /// Holds an operation back while this node may not trust its cache; false if it may.
     #[inline]
     pub(crate) fn hold_operation(&mut self, operation: OperationId) -> bool {
         if self.lines.is_trusted() {
@@ -289,8 +289,8 @@ impl Engine {
         true
     }
 
-    /// Asks the members whether this node is one of them, if an operation waits for that or it is time to: by a WRITE
-    /// to the fence region of each, which only an open link completes.
+    /// Queries the members whether this node is one of them, if an operation waits for that or it is due.
+    /// The query is a WRITE to the fence region of each, which only an open link completes.
     fn ask_standing(&mut self) {
         let now_ns = self.boot.fabric.time_ns();
         let Some(keeper) = self.keeper.as_mut() else {
@@ -306,7 +306,7 @@ impl Engine {
             false => now_ns.saturating_add(keeper.confirm_every_ns),
         };
         keeper.set_wake();
-        // The time first, then the questions.
+        // The time is read before the queries are posted.
         let round = keeper.standing.ask(self.lines.clock().now());
         keeper.rounds.truncate(ROUNDS - 1);
         keeper.rounds.push_front((round, now_ns));
@@ -324,14 +324,14 @@ impl Engine {
                 flags: WorkFlags { signalled: true, ..WorkFlags::default() },
                 operation: Operation::Write { source, to, immediate: None },
             };
-            // One that is not taken now is asked again in the next round.
+            // A query that is not accepted now is repeated in the next round.
             let posted = self.port.post(&[work]);
             self.counters.doorbells += 1;
             self.counters.work_requests += posted.accepted as u64;
         }
     }
 
-    /// A member had the link open after it was asked.
+    /// Notes a member's answer: its link was open after the query.
     pub(crate) fn standing_answered(&mut self, id: u64) {
         let (node, round) = (NodeId(id as u16), (id >> 16) as u32);
         let Some(keeper) = self.keeper.as_mut() else {
@@ -347,13 +347,13 @@ impl Engine {
         }
     }
 
-    /// Operations that are held back.
+    /// The number of operations held back.
     pub(crate) fn held_count(&self) -> usize {
         self.keeper.as_ref().map_or(0, |keeper| keeper.held.len())
     }
 
-    /// A member is gone for good. One that was removed may live and not know it yet: what it has cached is
-    /// its own until it must have noticed, which the machine knows.
+    /// Handles the final removal of a member. It may be alive and not know it yet: its cached lines stay
+    /// its own until it must have noticed, a time that the machine knows.
     pub(crate) fn member_dead(&mut self, node: NodeId, death: Death) {
         if let Some(keeper) = self.keeper.as_mut() {
             keeper.standing.removed(node);
@@ -374,7 +374,7 @@ impl Engine {
     fn route_contact(&mut self, effect: Effect) {
         match effect {
             Effect::Close { node } => {
-                // What came before counts, and the peer will be told of it.
+                // Messages that arrived before count, and the peer will learn of their receipt.
                 self.land_all();
                 _ = self.unlink(node);
             }
@@ -397,7 +397,7 @@ impl Engine {
         }
     }
 
-    /// Closes the link to a member, if there is one, and hears nothing of it any more.
+    /// Closes the link to a member, if there is one; nothing from it is processed any more.
     pub(crate) fn unlink(&mut self, node: NodeId) -> Option<LinkId> {
         let link = self.peers.unlink(node)?;
         self.port.close(link);
@@ -427,21 +427,22 @@ impl Engine {
         }
     }
 
-    /// Nobody listens where a member was. If its link ended there too, it is dead for certain; else a
-    /// firewall may have said so, or another machine under its address.
+    /// Handles a dial to a member's address at which nothing listens. If its link ended there too, its
+    /// process has certainly ended; otherwise a firewall may have answered, or another machine under its
+    /// address.
     fn nobody_there(&mut self, node: NodeId) {
         let ended = self.peers.get(node).is_some_and(|peer| peer.ended);
         self.contact_failed(node, if ended { Failure::Nobody } else { Failure::NoAnswer });
     }
 
-    /// A member asks to go on over a new link.
+    /// Handles a member's request to resume over a new link.
     pub(crate) fn resume_asked(&mut self, request: RequestId, resume: &Resume) {
         let here = self.membership.incarnation();
         if resume.version != PROTOCOL_VERSION || resume.cluster != self.boot.cluster {
             return self.turn_resume_away(request, ErrorCode::ProtocolViolation);
         }
         if resume.to != here || self.closed_with.is_some() {
-            // Whom it means is no more.
+            // The incarnation that it names has ended.
             return self.turn_resume_away(request, ErrorCode::NodeLost);
         }
         let node = resume.node;
@@ -459,7 +460,7 @@ impl Engine {
         if let Some(keeper) = self.keeper.as_mut() {
             let _ = keeper.take_asked(request);
         }
-        // Whoever asked may be gone already; then nobody needs the answer.
+        // The requester may be gone already; then the answer is not needed.
         let _ = self.port.refuse(LinkId(request.0 as u32), &Refusal::new(code).encode());
     }
 
@@ -477,7 +478,7 @@ impl Engine {
         self.resume(node, link, received_there);
     }
 
-    /// Goes on over a new link.
+    /// Resumes over a new link.
     fn resume(&mut self, node: NodeId, link: LinkId, received_there: u64) {
         let Some(peer) = self.peers.get_mut(node) else {
             return self.port.close(link);
@@ -505,7 +506,7 @@ impl Engine {
         self.early_messages(node, link);
     }
 
-    /// What happened to a link that this node asks for; false when it is none of those.
+    /// Handles an event of a link that this node dials; false if it dials no such link.
     pub(crate) fn dial_event(&mut self, event: &LinkEvent) -> bool {
         let Some(node) = self.keeper.as_mut().and_then(|keeper| keeper.take_dial(event.link()))
         else {
@@ -544,7 +545,7 @@ impl Engine {
                 return self.contact_failed(node, Failure::NoAnswer);
             }
         };
-        // So that giving up finds it.
+        // Listed, so that abandoning the dial finds it.
         if let Some(keeper) = self.keeper.as_mut() {
             keeper.dials.push((node, link));
         }

@@ -1,5 +1,6 @@
-//! The engine of a node: its machines, its port and what they share. Whoever holds the engine's lock
-//! runs [`turn`](crate::turn); nothing here blocks.
+//! The progress engine of a node: its protocol machines, its port and the state that they share. The thread
+//! that holds the engine's lock runs [`turn`](crate::turn), one poll; nothing here blocks. Waiting threads
+//! poll it ([`wait`](crate::wait)).
 
 use crate::allocation::Homes;
 use crate::boot::Boot;
@@ -26,22 +27,22 @@ use farside_protocol::member::Membership;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Follow-ups of an effect, performed when the effects of the step are done.
+/// Work that effects of a step leave for after the step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FollowUp {
-    /// Bytes placed at a peer that is gone count as landed.
+    /// Bytes placed at a removed peer count as landed.
     Placed(LineAddress),
-    /// A pinned operation whose caller has lost interest.
+    /// Unpins the line of an operation that its caller has abandoned.
     Unpin(LineAddress),
-    /// Operations that wait for a frame may find one now.
+    /// Retries operations that wait for a frame.
     RetryFrames,
-    /// An operation that was held back can start.
+    /// Starts an operation that was held back.
     Start(OperationId),
     /// The link to a peer failed.
     Drop(NodeId),
     /// A peer broke the protocol.
     Accuse(NodeId),
-    /// Members accuse each other.
+    /// Judges members that accuse each other.
     Judge,
 }
 
@@ -49,11 +50,11 @@ pub(crate) enum FollowUp {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement {
     pub(crate) line: LineAddress,
-    /// From the cache region, or from the home region.
+    /// Whether the bytes come from the cache region rather than the home region.
     pub(crate) from_cache: bool,
     pub(crate) offset: u64,
     pub(crate) bytes: u32,
-    /// Into the peer's cache region, or its home region.
+    /// Whether they go to the peer's cache region rather than its home region.
     pub(crate) to_cache: bool,
     pub(crate) to_offset: u64,
 }
@@ -79,27 +80,27 @@ pub(crate) struct Counters {
     pub(crate) past_lock_hits: u64,
 }
 
-/// The regions of a node, which end with it: a fabric may outlive its nodes.
+/// The registered regions of a node. They end with it: a fabric may outlive its nodes.
 #[derive(Debug)]
 pub(crate) struct Regions {
     /// The memory this node is home of; peers write it under recalls.
     pub(crate) home: Arc<Registered>,
     /// Frames of cached lines; homes and owners write them under grants.
     pub(crate) cache: Arc<Registered>,
-    /// Receive buffers of messages; no peer reaches it.
+    /// Receive buffers of messages; not exported to peers.
     pub(crate) messages: Registered,
-    /// The fence word of this node: peers that remove it write it.
+    /// The fence word of this node, which peers that remove it write.
     pub(crate) fence: Arc<Registered>,
 }
 
-/// Everything of a node that is driven by `turn`.
+/// The state of a node that a poll drives.
 pub(crate) struct Engine {
     pub(crate) lines: Arc<Lines>,
-    /// Before the regions: it is dropped first.
+    /// Declared before the regions, so that it is dropped first.
     pub(crate) port: Box<dyn Port>,
     pub(crate) regions: Regions,
     pub(crate) peers: Peers,
-    /// Where polls put completions; `None` only while they are gone through.
+    /// The completion buffer of polls; `None` only while its completions are processed.
     pub(crate) completions: Option<Box<[Completion; BATCH]>>,
     pub(crate) coherence: Coherence,
     pub(crate) locks: Locks,
@@ -108,39 +109,39 @@ pub(crate) struct Engine {
     pub(crate) membership: Membership,
     pub(crate) homes: Homes,
     pub(crate) sessions: Vec<Option<Arc<SessionSlots>>>,
-    /// Places of closed sessions whose abandoned operations may not have ended yet.
+    /// Table entries of closed sessions with abandoned operations that may not have ended.
     pub(crate) closed_sessions: Vec<u32>,
     pub(crate) effects: Effects,
     /// Effects of the coherence machine carried out so far.
     pub(crate) routed: u64,
     pub(crate) lock_effects: lock::Effects,
-    /// The lock operation that is just being started, and how it ended if at once.
+    /// The lock operation that is being started, and its outcome if it ended at once.
     pub(crate) awaited_lock: Option<(OperationId, Option<Result<Grant, ErrorCode>>)>,
     pub(crate) follow_ups: VecDeque<FollowUp>,
-    /// Bytes of lines on their way to peers, each before the message that speaks of them.
+    /// WRITEs of lines to peers in progress, each posted before the message that announces it.
     pub(crate) placements: Underway<Placement>,
     /// Operations on lines whose set has no free frame at the moment.
     pub(crate) frameless: VecDeque<OperationId>,
     pub(crate) counters: Counters,
     pub(crate) limits: Limits,
-    /// Turns so far.
+    /// Polls so far.
     pub(crate) turns: u32,
-    /// The port is armed: some thread sleeps and peers will wake it.
+    /// The port is armed: a thread sleeps, and arrivals wake it.
     pub(crate) armed: bool,
-    /// Why this node stopped serving, if it did.
+    /// The reason why this node stopped serving, if it did.
     pub(crate) failure: Option<&'static str>,
-    /// This node has left, or was made to; what every operation says from now on.
+    /// The error of every operation after this node has left or was removed.
     pub(crate) closed_with: Option<ErrorCode>,
     pub(crate) boot: Boot,
     /// Owned lines that are to be written back.
     pub(crate) write_backs: WriteBacks,
-    /// This node is on its way out: it starts nothing new.
+    /// The leave in progress, during which no operation starts.
     pub(crate) leaving: Option<LeaveProgress>,
-    /// Mends broken links, on fabrics between hosts.
+    /// Reconnects broken links, on fabrics between hosts.
     pub(crate) keeper: Option<Keeper>,
     /// Watches for stopped members.
     pub(crate) lookout: Lookout,
-    /// Requests of other processes that have not come to a link.
+    /// Requests of other processes that have no link yet.
     pub(crate) requests: Requests,
 }
 
@@ -159,7 +160,7 @@ impl Engine {
         self.session_of(operation)?.slot(operation)
     }
 
-    /// What an operation is and what it is about, if its session still exists.
+    /// The kind and address of an operation, if its session still exists.
     pub(crate) fn request(&self, operation: OperationId) -> Option<(Kind, Option<GlobalAddress>)> {
         let request = self.slot(operation)?.request();
         Some((request.kind, request.address))
@@ -175,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// The machines know that a home is gone; only the membership knows whether it left or died.
+    /// Maps the loss of a home to `NodeLeft` if it left: only the membership knows whether it left or died.
     fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
         let left = || {
             let left = match self.request(operation)? {
@@ -205,8 +206,8 @@ impl Engine {
         }
     }
 
-    /// The result of a slot's operation is not wanted any more: undoes what it has got, or sees to it
-    /// that this is done when it has ended.
+    /// Abandons a slot's operation, whose result is no longer wanted: undoes what it has acquired, now or
+    /// when it ends.
     pub(crate) fn abandon(&mut self, slots: &SessionSlots, index: usize) {
         let slot = &slots.slots[index];
         slot.abandon();
@@ -243,28 +244,28 @@ impl Engine {
         }
     }
 
-    /// Puts an operation's bytes into a line that was lost, which nothing reads yet.
+    /// Copies an operation's bytes into a lost line, which no reader can access yet.
     pub(crate) fn fill(&mut self, operation: OperationId, line: LineAddress) {
         if let Some(slot) = self.slot(operation) {
             self.lines.fill(line, &slot.request().buffer);
         }
     }
 
-    /// Performs an operation whose line is there.
+    /// Performs an operation after its line has reached the required level.
     pub(crate) fn perform(&mut self, operation: OperationId, line: LineAddress) {
         let slots = self.session_of(operation).map(Arc::clone);
         let Some(slot) = slots.as_ref().and_then(|slots| slots.slot(operation)) else {
-            return; // a session keeps its place until all its operations have ended
+            return; // a session keeps its table entry until all its operations have ended
         };
         if !slot.is_pending() {
-            // It has failed, when this node was closed.
+            // It has failed, because this node was closed.
             if matches!(slot.request().kind, Kind::Pin(_)) {
                 self.follow_ups.push_back(FollowUp::Unpin(line));
             }
             return;
         }
         let Some((outcome, pinned)) = perform(&self.lines, slot, line) else {
-            // Held back, or refused, as one that starts now.
+            // It is held back or refused, like an operation that starts now.
             return self.follow_ups.push_back(FollowUp::Start(operation));
         };
         if pinned && (outcome.is_err() || slot.is_abandoned()) {
@@ -273,7 +274,7 @@ impl Engine {
         slot.finish(outcome);
     }
 
-    /// Frees the places of closed sessions none of whose operations is under way any more.
+    /// Frees the table entries of closed sessions without operations in flight.
     pub(crate) fn free_places(&mut self) {
         let sessions = &mut self.sessions;
         self.closed_sessions.retain(|index| {
@@ -288,7 +289,7 @@ impl Engine {
         });
     }
 
-    /// This node is no member any more: every operation fails, those that wait and those to come.
+    /// Closes this node, which is no member any more: all operations, pending and future, fail.
     pub(crate) fn close_with(&mut self, code: ErrorCode) {
         self.closed_with.get_or_insert(code);
         self.lines.trust_until(0);
@@ -325,7 +326,7 @@ impl Engine {
         self.lines.here(line).0
     }
 
-    /// One line on what this node is doing, for people.
+    /// Describes the state of this node in one line, for people.
     pub(crate) fn describe(&self) -> String {
         format!(
             "node {} peers {} broken {} fenced {} clock {} held {} frameless {} placements {} quarantined {} B of {} members leaving {:?} failure {:?} accused {:?}",
@@ -346,8 +347,8 @@ impl Engine {
     }
 }
 
-/// Performs a slot's request on a line whose level suffices; whether it was a pin. `None`, and nothing is
-/// done, when this node may not be a member any more.
+/// Performs a slot's request on a line at a sufficient level; returns the outcome and whether it was a pin.
+/// Does nothing and returns `None` if this node may not be a member any more.
 fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bool)> {
     let request = &mut *slot.request();
     let pinned = matches!(request.kind, Kind::Pin(_));

@@ -1,41 +1,41 @@
-//! What an operation fails with.
+//! The error of an operation.
 
 use farside_base::{Blame, ErrorCode, GlobalAddress, NodeId};
 use std::fmt;
 
-/// An error: a row of the table, and what it was about.
+/// An error: a row of the table, and its context.
 ///
-/// `Display` and `Debug` are for people: what happened, the address and detail if any, and what to do. `Debug`
-/// has the row's name before it, and is what `main` prints of an error that it returns.
+/// `Display` and `Debug` are for people: what happened, the address and detail if any, and what to do.
+/// `Debug` begins with the row's name, and is what `main` prints of an error that it returns.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
-    /// Which; [`ErrorCode::entry`] tells blame, retry, sentence and remedy.
+    /// The row; [`ErrorCode::entry`] has blame, retry, sentence and remedy.
     pub code: ErrorCode,
-    /// The address it was about, if any.
+    /// The address concerned, if any.
     pub address: Option<GlobalAddress>,
-    /// Of `TimedOut`: the node that the operation waited for, as far as this node knows.
+    /// For `TimedOut`: the node that the operation waited for, as far as this node knows.
     pub awaited: Option<NodeId>,
-    /// More, for people.
+    /// Details for people.
     pub detail: String,
 }
 
 impl Error {
-    /// An error about nothing in particular.
+    /// An error without context.
     pub fn new(code: ErrorCode) -> Self {
         Self { code, address: None, awaited: None, detail: String::new() }
     }
 
-    /// An error about an address.
+    /// An error at an address.
     pub fn at(code: ErrorCode, address: GlobalAddress) -> Self {
         Self { address: Some(address), ..Self::new(code) }
     }
 
-    /// An error with an explanation.
+    /// An error with details.
     pub fn with(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { detail: detail.into(), ..Self::new(code) }
     }
 
-    /// Whose fault it is.
+    /// The party to blame.
     pub fn blame(&self) -> Blame {
         self.code.entry().blame
     }

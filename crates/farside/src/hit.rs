@@ -1,31 +1,33 @@
-//! The hit path: tags, and copies under them, on the caller's thread. No machine, lock, system call
-//! or allocation; a local or cached access is one tag check and one copy.
+//! The hit path: tags, and copies under them, on the caller's thread. No machine, lock, system call or
+//! allocation; a local or cached access is one tag check and one copy.
 //!
 //! | what | who changes it | when |
 //! | --- | --- | --- |
-//! | a tag's busy bit | whoever wrote it from 0 to 1 | `claim` to `release`, for the length of one copy |
+//! | a tag's busy bit | the thread that set it | `claim` to `release`, for the length of one copy |
 //! | a tag's version | the same, and the engine with each change of level | at `release` and `set` |
 //! | a tag's level, class, extent | the engine alone | `set`, only while it holds the busy bit |
-//! | a line's bytes | the holder of the busy bit at `Dirty`; at `Invalid` peers by one-sided WRITE, and the engine where a line was lost | |
+//! | a line's bytes | the holder of the busy bit | at `Dirty` |
+//! | | peers by one-sided WRITE; the engine if a line was lost | at `Invalid` |
 //! | a key's line | the engine alone | only while the tag is `Invalid`; the version rises after it |
 //! | a key's age | any reader that hits | any time, by compare-and-swap |
-//! | a frame's grant | the engine alone | with the level; nobody else reads it |
-//! | until when anything hits | the engine alone | any time |
+//! | a frame's grant | the engine alone | with the level; only the engine reads it |
+//! | the time until which accesses hit | the engine alone | any time |
 //! | this node's fence word | any member that removes it | before it reclaims anything of this node |
 //!
-//! A reader looks at the tag, copies, and looks again: an unchanged, not busy tag means that no
-//! writer and no change of level came between (a sequence lock per line). A reader of the cache also
-//! looks at the key again after the first look at the tag, because the key may have changed before.
+//! A reader loads the tag, copies, and loads it again: an unchanged tag without the busy bit means that no
+//! writer and no change of level came in between (a sequence lock per line). A reader of the cache also
+//! loads the key after the first load of the tag, because the key may have changed before.
 //!
-//! **Removal.** A member that was removed must return nothing old, however long its threads were stopped.
-//! Each member that removes it first stores its fence word, and only then reclaims what it had cached. A
-//! read looks at the word after its copy. If it finds zero, no line was reclaimed before the copy, so the
-//! bytes were the latest at that moment. A change looks at it while it holds the busy bit, before it
-//! copies: it takes effect at that look, when this node was a member and owned the line. It looks once
-//! more after its copy, so that a change which found the word in between is not acknowledged either.
+//! **Removal.** A removed member must return no stale data, however long its threads were stopped. Each
+//! member that removes it stores its fence word first, and only then reclaims its cached lines. A read
+//! loads the word after its copy. If the word is zero, no line was reclaimed before the copy, so the bytes
+//! were the latest at that moment. A change loads the word while it holds the busy bit, before it copies:
+//! it takes effect at that load, when this node was a member and owned the line. It loads the word again
+//! after its copy, so that a change is not acknowledged either if the word was set in between.
 //!
-//! Between hosts no member can store it. There what is here counts until a time ([`Standing`]), which is
-//! compared with the clock at the same places: the others wait for longer before they reclaim anything.
+//! Between hosts no member can store the word. There the cache is trusted until a time ([`Standing`]),
+//! which is compared with the clock at the same points: other members wait longer than that before they
+//! reclaim anything.
 //!
 //! [`Standing`]: farside_protocol::member::Standing
 
@@ -55,10 +57,10 @@ const WORDS_SHIFT: u32 = 8;
 const WORDS_MASK: u64 = 0x3fff << WORDS_SHIFT;
 const VERSION: u64 = 1 << 22;
 
-/// Bytes are counted in words in a tag: allocations are rounded up to this.
+/// The unit of byte counts in a tag: allocations are rounded up to this.
 pub(crate) const WORD: u64 = 8;
 
-/// What a tag said at one moment.
+/// The value of a tag at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TagValue(u64);
 
@@ -69,7 +71,7 @@ impl TagValue {
         self.0 & BUSY != 0
     }
 
-    /// What this node may do with the line.
+    /// The access right of this node to the line.
     #[inline]
     pub(crate) fn level(self) -> Level {
         match (self.0 & LEVEL_MASK) >> LEVEL_SHIFT {
@@ -79,13 +81,13 @@ impl TagValue {
         }
     }
 
-    /// The line's allocation; `None` when it lies in none (or this is not known).
+    /// The line's allocation; `None` if it is in none (or this is unknown).
     pub(crate) fn extent(self) -> Option<Extent> {
         let words = (self.0 & WORDS_MASK) >> WORDS_SHIFT;
         (words != 0).then_some(Extent { first: self.0 & FIRST != 0, bytes: (words * WORD) as u32 })
     }
 
-    /// Changes with each write and each change of level; its low bits.
+    /// The low bits of a counter of writes and changes of level.
     pub(crate) fn version(self) -> u32 {
         (self.0 / VERSION) as u32
     }
@@ -95,8 +97,8 @@ impl TagValue {
         ((self.0 & CLASS_MASK) >> CLASS_SHIFT) as u8
     }
 
-    /// Whether `level` suffices for `bytes` at `offset` of the line, and nobody writes. An access
-    /// that `continues` from the line before must not run into the next allocation.
+    /// Whether `level` suffices for `bytes` at `offset` of the line, and no thread writes. An access that
+    /// `continues` from the previous line must not run into the next allocation.
     #[inline(always)]
     fn allows(self, level: u64, offset: usize, bytes: usize, continues: bool) -> bool {
         let end = (offset + bytes) as u64;
@@ -107,7 +109,7 @@ impl TagValue {
     }
 }
 
-/// The word where the coherence machine and the hit path meet.
+/// The word that the coherence machine and the hit path share.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Tag(AtomicU64);
@@ -118,20 +120,20 @@ impl Tag {
         Self(AtomicU64::new(0))
     }
 
-    /// First look of a reader.
+    /// The first load of a reader.
     #[inline(always)]
     pub(crate) fn observe(&self) -> TagValue {
         TagValue(self.0.load(Ordering::Acquire))
     }
 
-    /// Second look of a reader: true when nothing happened to the line since `seen`.
+    /// The second check of a reader: true if the line has not changed since `seen`.
     #[inline(always)]
     pub(crate) fn unchanged(&self, seen: TagValue) -> bool {
         fence(Ordering::Acquire);
         self.0.load(Ordering::Relaxed) == seen.0
     }
 
-    /// Takes the busy bit if the tag still says `seen`.
+    /// Takes the busy bit if the tag is still `seen`.
     #[inline(always)]
     pub(crate) fn claim(&self, seen: TagValue) -> bool {
         let claimed = self
@@ -143,13 +145,13 @@ impl Tag {
         claimed
     }
 
-    /// Gives the busy bit back after writing.
+    /// Clears the busy bit after writing.
     #[inline]
     pub(crate) fn release(&self, claimed: TagValue) {
         self.0.store(claimed.0.wrapping_add(VERSION), Ordering::Release);
     }
 
-    /// Takes the busy bit whatever the tag says; waits for a copy under way on another thread.
+    /// Takes the busy bit whatever the tag is; waits for a copy in progress on another thread.
     pub(crate) fn claim_any(&self) -> TagValue {
         let mut tries = 0_u32;
         loop {
@@ -162,7 +164,7 @@ impl Tag {
         }
     }
 
-    /// Sets level and, where given, class and extent. Engine only.
+    /// Sets the level and, if given, class and extent. Engine only.
     pub(crate) fn set(&self, level: Level, extent: Option<(LineSize, Option<Extent>)>) {
         let seen = self.claim_any();
         let mut bits = seen.0 & !LEVEL_MASK | (level as u64) << LEVEL_SHIFT;
@@ -179,14 +181,14 @@ impl Tag {
     }
 }
 
-/// Whether a member is not removed, as its fence word says. The caller has passed an acquire fence since
-/// its copy, so the load is not before the copy.
+/// Whether a member is not removed, according to its fence word. The caller has passed an acquire fence
+/// since its copy, so the load does not precede the copy.
 #[inline(always)]
 pub(crate) fn is_member(load: impl FnOnce(Ordering) -> u64) -> bool {
     load(Ordering::Relaxed) == 0
 }
 
-/// Removes a member: to be called before anything of it is reclaimed.
+/// Removes a member: call it before anything of the member is reclaimed.
 pub(crate) fn remove_member(store: impl FnOnce(u64, Ordering)) {
     store(1, Ordering::Release);
 }
@@ -210,7 +212,7 @@ pub(crate) fn pause(tries: u32) {
     }
 }
 
-/// Ways of a set: their keys fill one 64-byte line of the processor's cache.
+/// Ways of a set: their keys fill one 64-byte cache line of the processor.
 const WAYS: usize = 8;
 const AGE_MASK: u64 = 63;
 
@@ -223,7 +225,7 @@ struct KeySet([AtomicU64; WAYS]);
 #[derive(Debug)]
 struct TagSet([Tag; WAYS]);
 
-/// The grants of one set, 48 bits each; [`FAR`] in the high part: it has more and lies apart, whole.
+/// The grants of one set, 48 bits each; [`FAR`] in the high part: a longer grant is stored separately.
 #[derive(Debug)]
 struct GrantSet {
     low: [AtomicU32; WAYS],
@@ -236,14 +238,14 @@ const FAR: u64 = u16::MAX as u64;
 #[derive(Debug)]
 struct ClassCache {
     line: LineSize,
-    /// First byte of its frames within the cache region.
+    /// Offset of its frames in the cache region.
     base: u64,
     keys: Box<[KeySet]>,
     tags: Box<[TagSet]>,
     grants: Box<[GrantSet]>,
     /// Grants of more than 48 bits, by set and way.
     far_grants: Mutex<BTreeMap<(usize, usize), u64>>,
-    /// The current age; frames that were used since carry it.
+    /// The current age; frames used since it was set carry it.
     age: AtomicU64,
     evictions: AtomicU64,
 }
@@ -253,7 +255,7 @@ struct ClassCache {
 pub(crate) struct SetName(u8, u32);
 
 impl ClassCache {
-    /// `None` when this process has no memory for it.
+    /// `None` if this process has no memory for it.
     fn new(line: LineSize, base: u64, bytes: u64) -> Option<Self> {
         let sets = (bytes / set_bytes(line)) as usize;
         Some(Self {
@@ -268,7 +270,8 @@ impl ClassCache {
         })
     }
 
-    /// The set of a line, and the way where it is looked for first and put if that is free.
+    /// The set of a line, and the way at which the search for it starts and where it is put if that is
+    /// free.
     #[inline(always)]
     fn set_and_way(&self, line: LineAddress) -> (usize, usize) {
         let hash = (line.to_bits() >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -341,8 +344,8 @@ impl ClassCache {
     }
 }
 
-/// A slice whose elements are all zero bytes, of memory that is touched only when used; `None` when this
-/// process has no room for it.
+/// A slice with all elements zero, in memory that is touched only when used; `None` if this process has no
+/// room for it.
 #[cfg(not(any(loom, shuttle)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reasons below")]
 fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
@@ -359,13 +362,13 @@ fn zeroed<T: AllZero>(count: usize) -> Option<Box<[T]>> {
     Some(unsafe { Box::from_raw(slice.as_ptr()) })
 }
 
-/// Modelled atomics are no plain bytes; the models use tags alone.
+/// Modelled atomics are no plain bytes; the models use tags only.
 #[cfg(any(loom, shuttle))]
 fn zeroed<T: AllZero>(_count: usize) -> Option<Box<[T]>> {
     Some(Box::new([]))
 }
 
-/// Types of atomics only, for which all bytes zero is a value.
+/// Types made of atomics only, for which all bytes zero is a value.
 trait AllZero {}
 impl AllZero for KeySet {}
 impl AllZero for TagSet {}
@@ -373,17 +376,17 @@ impl AllZero for GrantSet {}
 impl AllZero for Tag {}
 
 const SEGMENT_LOG2: u32 = 20;
-/// The unit in which a home's memory serves one line size at a time.
+/// The unit of a home's memory that serves one line size at a time.
 pub(crate) const SEGMENT: u64 = 1 << SEGMENT_LOG2;
 
-/// No time is set to what is here.
+/// The value of `trusted_until` for no limit.
 pub(crate) const ALWAYS: u64 = u64::MAX;
 
 /// Whether this processor has a counter.
 pub(crate) const HAS_COUNTER: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 
 /// The processor's counter. It may be read some instructions early, by less than a microsecond: an
-/// interrupt repeats what was begun early.
+/// interrupt restarts speculated instructions.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
 #[inline(always)]
@@ -392,33 +395,33 @@ pub(crate) fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// None.
+/// There is none.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub(crate) fn counter() -> u64 {
     0
 }
 
-/// All lines of a node: the memory it is home of and the lines it caches.
+/// All lines of a node: its home memory and the lines that it caches.
 #[derive(Debug)]
 pub(crate) struct Lines {
     me: NodeId,
-    /// The memory that this node lends; an address of another generation of its number is no byte of it.
+    /// The memory that this node lends; an address of another generation of its number is not in it.
     memory: Option<MemoryId>,
-    /// Its bits, or those of no memory: one comparison tells own lines.
+    /// Its bits, or those of no memory: one comparison recognises own lines.
     memory_bits: u32,
     home: Arena,
     home_tags: Box<[Tag]>,
     cache: Arena,
     classes: Vec<ClassCache>,
-    /// What is here counts before that time of `clock`, for then this node is a member for certain. Zero:
-    /// nothing hits. [`ALWAYS`]: the clock is not asked.
+    /// The cache is trusted before that time of `clock`, for until then this node is a member for certain.
+    /// Zero: nothing hits. [`ALWAYS`]: the clock is not read.
     trusted_until: AtomicU64,
     clock: Clock,
-    /// Not zero: a member has removed this node. Peers write it.
+    /// Nonzero: a member has removed this node. Peers write it.
     fence_word: SharedWord,
 }
 
-/// Bytes of a set of lines of this size: what a cache of them has at least.
+/// Bytes of a set of lines of this size: the minimum for a cache of them.
 pub(crate) const fn set_bytes(size: LineSize) -> u64 {
     (size.bytes() * WAYS) as u64
 }
@@ -438,7 +441,7 @@ pub(crate) fn cache_split(
     split
 }
 
-/// A line that this node can reach: its tag and its bytes.
+/// A line that this node can access: its tag and its bytes.
 pub(crate) struct Spot<'a> {
     pub(crate) tag: &'a Tag,
     arena: &'a Arena,
@@ -448,7 +451,7 @@ pub(crate) struct Spot<'a> {
 }
 
 impl<'a> Spot<'a> {
-    /// Whether the spot is still this line's, asked after a look at the tag.
+    /// Whether the frame still belongs to this line, checked after the tag was loaded.
     #[inline(always)]
     fn still(&self, seen: TagValue) -> bool {
         match self.key {
@@ -466,18 +469,18 @@ impl<'a> Spot<'a> {
         }
     }
 
-    /// The line's allocation, as its tag says now; `None` when it lies in none.
+    /// The line's allocation according to its tag; `None` if it is in none.
     #[inline(always)]
     pub(crate) fn extent(&self) -> Option<Extent> {
         self.tag.observe().extent()
     }
 
-    /// The bytes' place for a fabric: offset in the region, and whether that is the cache.
+    /// The location for a fabric: offset in the region, and whether that is the cache.
     pub(crate) fn offset(&self) -> (u64, bool) {
         (self.start, self.key.is_some())
     }
 
-    /// One try to copy bytes out.
+    /// Tries once to copy bytes out.
     #[inline(always)]
     pub(crate) fn try_read(&self, offset: usize, out: &mut [u8], continues: bool) -> bool {
         let seen = self.tag.observe();
@@ -494,19 +497,19 @@ impl<'a> Spot<'a> {
         true
     }
 
-    /// First look of a read of several lines: what the tag said, if it allows.
+    /// The first load for a read of several lines: the tag, if it allows the read.
     pub(crate) fn look(&self, offset: usize, bytes: usize, continues: bool) -> Option<TagValue> {
         let seen = self.tag.observe();
         (seen.allows(1, offset, bytes, continues) && self.still(seen)).then_some(seen)
     }
 
-    /// Copies bytes out between the two looks of a read of several lines.
+    /// Copies bytes out between the two tag checks of a read of several lines.
     pub(crate) fn copy_out(&self, offset: usize, out: &mut [u8]) {
         let done = self.arena.read(self.start + offset as u64, out);
         debug_assert!(done.is_ok(), "the tag's extent lies within the line");
     }
 
-    /// One try to take the line's busy bit for a change of `bytes` at `offset`.
+    /// Tries once to take the line's busy bit for a change of `bytes` at `offset`.
     #[inline(always)]
     pub(crate) fn try_claim(
         &self,
@@ -520,7 +523,7 @@ impl<'a> Spot<'a> {
         }
         let claim = Claim { tag: self.tag, seen, arena: self.arena, start: self.start };
         if !self.still(seen) {
-            return None; // dropping the claim gives the bit back
+            return None; // dropping the claim clears the bit
         }
         self.touch();
         Some(claim)
@@ -548,7 +551,7 @@ impl Claim<'_> {
         debug_assert!(done.is_ok(), "the tag's extent lies within the line");
     }
 
-    /// Changes an aligned 64-bit word and tells the value before.
+    /// Changes an aligned 64-bit word and returns the previous value.
     #[inline]
     pub(crate) fn update(&self, offset: usize, change: impl FnOnce(u64) -> u64) -> u64 {
         let mut word = [0; 8];
@@ -567,8 +570,8 @@ impl Drop for Claim<'_> {
 }
 
 impl Lines {
-    /// Lines over the given regions, all unallocated and nothing cached; `None` when this process has no
-    /// memory for their tags.
+    /// Lines over the given regions, all unallocated and uncached; `None` if this process has no memory for
+    /// their tags.
     pub(crate) fn new(
         (me, memory): (NodeId, Option<MemoryId>),
         home: Arena,
@@ -609,7 +612,7 @@ impl Lines {
         self.memory
     }
 
-    /// Where a line is at this node: at home, or in a frame.
+    /// The location of a line at this node: in the home memory, or in a frame.
     #[inline(always)]
     fn spot_inline(&self, line: LineAddress) -> Option<Spot<'_>> {
         if line.memory().to_bits() == self.memory_bits {
@@ -637,8 +640,8 @@ impl Lines {
         })
     }
 
-    /// What is here counts before that time; zero lets nothing hit from now on. What hits at this very
-    /// moment counts as before.
+    /// Sets the time until which the cache is trusted; zero lets nothing hit from now on. A hit at this
+    /// very moment counts as before.
     pub(crate) fn trust_until(&self, until: u64) {
         self.trusted_until.store(until, Ordering::SeqCst);
     }
@@ -648,8 +651,8 @@ impl Lines {
         &self.clock
     }
 
-    /// Whether what this node has counts: it is a member for certain. To be asked after the copy of a
-    /// read, and with the claim of a change.
+    /// Whether this node may trust its cache, being a member for certain. Checked after the copy of a read,
+    /// and while a change holds the busy bit.
     #[inline(always)]
     pub(crate) fn is_trusted(&self) -> bool {
         let until = self.trusted_until.load(Ordering::Relaxed);
@@ -667,12 +670,12 @@ impl Lines {
         !is_member(|order| self.fence_word.load(order))
     }
 
-    /// As the hit path has it, for those in less of a hurry.
+    /// As `spot_inline`, for callers that are not on the hit path.
     pub(crate) fn spot(&self, line: LineAddress) -> Option<Spot<'_>> {
         self.spot_inline(line)
     }
 
-    /// Copies bytes of one line out if the tag allows. `address` to its end lie in one line.
+    /// Copies bytes of one line out if the tag allows. All bytes from `address` on are in one line.
     #[inline]
     pub(crate) fn read(&self, address: GlobalAddress, out: &mut [u8], continues: bool) -> bool {
         match self.spot_inline(address.line()) {
@@ -683,7 +686,7 @@ impl Lines {
         }
     }
 
-    /// Copies bytes of several lines out, each at one moment, if all tags allow; how many lines.
+    /// Copies bytes of several lines out, each atomically, if all tags allow; returns the number of lines.
     pub(crate) fn read_lines(&self, address: GlobalAddress, out: &mut [u8]) -> Option<u64> {
         let line_bytes = address.line_size().bytes();
         let (first, rest) = out.split_at_mut_checked(line_bytes - address.offset_in_line())?;
@@ -702,7 +705,7 @@ impl Lines {
         Some(lines)
     }
 
-    /// Takes the right to change bytes of one line if the tag allows.
+    /// Takes the busy bit for a change in one line if the tag allows.
     #[inline(always)]
     pub(crate) fn claim(
         &self,
@@ -713,7 +716,7 @@ impl Lines {
         self.claim_pinned(address, bytes, continues).filter(|_| self.is_trusted())
     }
 
-    /// As [`claim`](Self::claim), of a pinned line; the caller asks [`is_trusted`](Self::is_trusted).
+    /// As [`claim`](Self::claim), for a pinned line; the caller checks [`is_trusted`](Self::is_trusted).
     #[inline(always)]
     pub(crate) fn claim_pinned(
         &self,
@@ -736,7 +739,7 @@ impl Lines {
         }
     }
 
-    /// Changes an aligned word if the tag allows, and tells the value before.
+    /// Changes an aligned word if the tag allows, and returns the previous value.
     #[inline]
     pub(crate) fn update(
         &self,
@@ -749,7 +752,7 @@ impl Lines {
         (!self.is_removed()).then_some(before)
     }
 
-    /// What the machine wants to know of a line.
+    /// The state of a line that the machine needs.
     pub(crate) fn here(&self, line: LineAddress) -> (Held, Option<Extent>) {
         let Some(spot) = self.spot_inline(line) else {
             return (Held::default(), None);
@@ -766,7 +769,8 @@ impl Lines {
         (held, seen.extent())
     }
 
-    /// Puts bytes into a line, from its start, and zeros behind them. Engine only, while the tag is `Invalid`.
+    /// Copies bytes into a line, from its start, and fills the rest with zeros. Engine only, while the tag
+    /// is `Invalid`.
     pub(crate) fn fill(&self, line: LineAddress, bytes: &[u8]) {
         if let Some(spot) = self.spot(line) {
             let len = line.line_size().bytes();
@@ -790,7 +794,7 @@ impl Lines {
         spot.tag.set(held.level, extent);
     }
 
-    /// Makes an own line part of an allocation (or of none). Engine only.
+    /// Assigns an own line to an allocation (or to none). Engine only.
     pub(crate) fn set_own(&self, line: LineAddress, level: Level, extent: Option<Extent>) {
         if let Some(spot) = self.spot(line) {
             spot.tag.set(level, Some((line.line_size(), extent)));
@@ -802,20 +806,20 @@ impl Lines {
         &self.home
     }
 
-    /// The frame of a line that is cached or on its way.
+    /// The frame of a line that is cached or being fetched.
     pub(crate) fn frame(&self, line: LineAddress) -> Option<Frame> {
         let spot = self.spot_inline(line)?;
         spot.key.map(|_| Frame((spot.start >> LineSize::MIN.log2()) as u32))
     }
 
-    /// The frame of a line that is cached, and the version of its tag.
+    /// The frame of a cached line, and the version of its tag.
     pub(crate) fn frame_and_version(&self, line: LineAddress) -> Option<(Frame, u32)> {
         let spot = self.spot(line)?;
         let frame = Frame((spot.start >> LineSize::MIN.log2()) as u32);
         spot.key.map(|_| (frame, spot.tag.observe().version()))
     }
 
-    /// The line that is owned in a frame, if one is, and its tag.
+    /// The owned line in a frame, if any, and its tag.
     pub(crate) fn owned_in(&self, frame: Frame) -> Option<(LineAddress, TagValue)> {
         let offset = u64::from(frame.0) << LineSize::MIN.log2();
         let class =
@@ -848,8 +852,8 @@ impl Lines {
         }
     }
 
-    /// The lines that could make room for `line`: of its set and at rest or nearly so, the least
-    /// recently used first.
+    /// The eviction candidates for `line`: lines of its set with no or nearly no transition in progress,
+    /// least recently used first.
     pub(crate) fn victims(&self, line: LineAddress) -> impl Iterator<Item = LineAddress> + use<> {
         let class = &self.classes[usize::from(line.line_size().class())];
         let set = class.set_of(line);
@@ -863,7 +867,7 @@ impl Lines {
                 }
             }
         }
-        // The clock of ages ticks once per eighth of the cache evicted: enough to tell old from new.
+        // The age clock ticks once per eighth of the cache evicted: enough to tell old from new.
         let evictions = class.evictions.fetch_add(1, Ordering::Relaxed) + 1;
         if evictions.is_multiple_of(class.keys.len().max(1) as u64) {
             class.age.store((now + 1) & AGE_MASK, Ordering::Relaxed);
@@ -879,7 +883,7 @@ impl Lines {
         !self.classes[usize::from(size.class())].keys.is_empty()
     }
 
-    /// Every line at rest or on its way in the cache, for the rare sweeps.
+    /// Every line that is cached or being fetched, for rare sweeps.
     pub(crate) fn cached(&self) -> impl Iterator<Item = LineAddress> + '_ {
         self.classes
             .iter()
@@ -891,10 +895,10 @@ impl Lines {
             })
     }
 
-    /// How many lines of a set there is room for.
+    /// The number of lines that a set holds.
     pub(crate) const WAYS: usize = WAYS;
 
-    /// The set of a line, so that callers can count lines that share one.
+    /// The set of a line, so that callers can count lines in the same set.
     pub(crate) fn set_name(&self, line: LineAddress) -> SetName {
         let class = line.line_size().class();
         SetName(class, self.classes[usize::from(class)].set_of(line) as u32)

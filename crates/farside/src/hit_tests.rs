@@ -68,7 +68,7 @@ mod programs {
         let thread = thread::spawn(move || other.write(1));
         line.write(2);
         thread.join().unwrap();
-        let [a, b] = line.read().expect("nobody writes any more");
+        let [a, b] = line.read().expect("no thread writes any more");
         assert_eq!(a, b);
     }
 
@@ -87,7 +87,7 @@ mod programs {
             }),
         ];
         line.tag.set(Level::Invalid, None);
-        // What a peer does to the frame from now on, in pieces:
+        // The writes of a peer to the frame from now on, in pieces:
         for word in &line.words {
             word.store(9, Ordering::Relaxed);
         }
@@ -99,7 +99,7 @@ mod programs {
     }
 
     /// Another member removes this one, and then changes the line elsewhere: a thread that has seen the new
-    /// bytes there finds no old ones here.
+    /// bytes there reads no old ones at this node.
     pub(super) fn removed_member_that_learnt_the_new_value_reads_no_old_one() {
         let line = Line::new(Level::Shared);
         let fence_word = Arc::new(Word::new(0));
@@ -157,8 +157,8 @@ macro_rules! searched {
         #[cfg(loom)]
         mod loom_tests {
             $(#[test] fn $name() {
-                // Three preemptions show every bug of two or three threads this small; without a
-                // bound the largest program takes minutes.
+                // Three preemptions show every bug of two or three threads of this size; without a bound
+                // the largest program takes minutes.
                 let mut search = loom::model::Builder::new();
                 search.preemption_bound = Some(3);
                 search.check(super::programs::$name);

@@ -1,6 +1,6 @@
-//! Members that are being taken in: their links are up, and imports of their regions are pending. That may take as long
-//! as the other process is not scheduled, so the engine does not wait for it, and messages to the member are queued
-//! in its messenger.
+//! Members that are being linked: their links are connected, and imports of their regions are pending. The
+//! imports take as long as the other process is not scheduled, so the engine does not wait for them;
+//! messages to the member are queued in its messenger.
 
 use crate::boot::FENCE_WORD;
 use crate::engine::Engine;
@@ -17,9 +17,9 @@ pub(crate) struct Incoming {
     node: NodeId,
     link: LinkId,
     tokens: Tokens,
-    /// The regions that are there, in the order of [`Tokens`].
+    /// The regions imported so far, in the order of [`Tokens`].
     imported: Vec<RemoteRegionId>,
-    /// It was asked by this node, which waits to be linked to it.
+    /// This node dialled it, and waits to be linked to it.
     asked_here: bool,
 }
 
@@ -28,7 +28,7 @@ impl Incoming {
         self.link == link
     }
 
-    /// The link with its regions; `None` while some are awaited.
+    /// The link with its regions; `None` while some are pending.
     fn advance(&mut self, port: &mut dyn Port) -> Result<Option<Link>, FabricError> {
         let Tokens { home, cache, fence } = self.tokens;
         while let Some(token) = [home, cache, fence].get(self.imported.len()) {
@@ -45,7 +45,7 @@ impl Incoming {
 }
 
 impl Engine {
-    /// Takes a member in whose link is up; false when there is no room for its number.
+    /// Starts to link a member with a connected link; false if there is no room for its number.
     pub(crate) fn take_in(
         &mut self,
         (node, incarnation): (NodeId, Incarnation),
@@ -78,10 +78,10 @@ impl Engine {
         true
     }
 
-    /// Advances the imports of all members that are being taken in.
+    /// Advances the imports of all members that are being linked.
     pub(crate) fn advance_incoming(&mut self) {
         for _ in 0..self.boot.incoming.len() {
-            // One at a time: each may end others.
+            // One at a time: each step may end others.
             if self.boot.incoming.is_empty() {
                 return;
             }
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// All regions of a member are there.
+    /// Completes the link of a member whose regions are all imported.
     fn taken_in(&mut self, node: NodeId, link: Link, asked_here: bool) {
         let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
         let watched = Watched::new(&*self.port, link, self.lines.me(), asked_here);
@@ -117,14 +117,14 @@ impl Engine {
         }
     }
 
-    /// Its link has ended, or its regions cannot be had.
+    /// Handles the end of its link, or a failed import.
     fn not_taken_in(&mut self, incoming: Incoming) {
         let Incoming { node, asked_here, .. } = incoming;
         if asked_here || self.resumes() || self.peers.get(node).is_none() {
             self.close_incoming(&incoming);
         } else {
-            // Closed with its removal, which decides first which of the two outlives the other: a member whose process
-            // was stopped takes a closed link for the end of this node.
+            // Closed with its removal, which first decides which of the two survives: a member with a
+            // stopped process takes a closed link for the end of this node.
             self.boot.incoming.push(incoming);
         }
         match asked_here {
@@ -133,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// The link of a member that is being taken in has ended; false when it was none of those.
+    /// Handles the loss of a link of a member that is being linked; false if it was none of those.
     pub(crate) fn incoming_lost(&mut self, link: LinkId) -> bool {
         let place = self.boot.incoming.iter().position(|incoming| incoming.link == link);
         let Some(place) = place else {
@@ -144,7 +144,7 @@ impl Engine {
         true
     }
 
-    /// Ends the imports of members that are dead, or of all.
+    /// Ends the imports of dead members, or of all.
     pub(crate) fn end_incoming(&mut self, is_over: impl Fn(NodeId) -> bool) {
         let ended: Vec<Incoming> =
             self.boot.incoming.extract_if(.., |incoming| is_over(incoming.node)).collect();
@@ -153,8 +153,8 @@ impl Engine {
         }
     }
 
-    /// Closes the link. The member may be within a copy into memory here all the same: it may have imported this
-    /// node's regions, and an owner writes for a home.
+    /// Closes the link. The member may nevertheless be inside a copy into memory of this node: it may have
+    /// imported this node's regions, and an owner writes for a home.
     fn close_incoming(&mut self, incoming: &Incoming) {
         self.port.close(incoming.link);
         if let Some(peer) = self.peers.get_mut(incoming.node) {

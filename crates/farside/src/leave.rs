@@ -1,14 +1,14 @@
-//! Leaving a cluster: what this node holds of other homes is handed over before it goes.
+//! Leaving a cluster: a node hands over what it holds of other homes before it leaves.
 //!
-//! 1. **Drain.** New operations are refused with `NodeClosed`; those that have begun end, asynchronous
-//!    writes among them. Every cached line is given back to its home. Then nothing hits any more, and
-//!    sessions let their locks go.
-//! 2. **Flush.** Every message of step 1 has been posted. A queue that was seen empty once counts from
-//!    then on: this node sends nothing but answers of its own home afterwards, which go with it.
-//! 3. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed
-//!    everything before it, and sends `Left`.
+//! 1. **Drain.** New operations are refused with `NodeClosed`; those that have begun complete, asynchronous
+//!    writes among them. Every cached line is returned to its home. Then nothing hits any more, and
+//!    sessions release their locks.
+//! 2. **Flush.** Every message of step 1 has been posted. A queue that was once seen empty counts as
+//!    flushed: after that, this node sends only answers as a home, which end with it.
+//! 3. **Announce.** The membership machine sends `Leave`, waits until every linked member has processed all
+//!    earlier messages, and sends `Left`.
 //!
-//! The memory that this node is home of stays reachable until step 3 ends, and is gone then.
+//! The memory that this node is home of stays accessible until step 3 ends, and is gone then.
 
 use crate::engine::Engine;
 use crate::node::Shared;
@@ -20,54 +20,54 @@ use farside_protocol::member::{self, Leases};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A leave waits at least for so long for the other nodes.
+/// The minimum timeout of a leave.
 const LEAVE_LEAST_NS: u64 = 5_000_000_000;
-/// Lines that only operations keep here are given back all the same after this time. No operation that a thread
-/// drives holds lines for so long; one whose future was forgotten holds them until its session's next call.
+/// Lines that only operations hold are returned nevertheless after this time. No operation that a thread
+/// drives holds lines for so long; one with a forgotten future holds them until its session's next call.
 const PINS_GRACE_NS: u64 = 100_000_000;
 /// The time between two rounds of evictions while lines of the last round are still in transition.
 const EVICT_EVERY_NS: u64 = 1_000_000;
-/// What a dial and a vote take besides the leases, at most.
+/// The maximum time of a dial and a vote besides the leases.
 const DIAL_NS: u64 = 500_000_000;
 
-/// How long a silent member takes to be removed, which is what `Config::lease_ns` says.
+/// The time until a silent member is removed, as `Config::lease_ns` describes.
 pub(crate) fn removal_ns(leases: Leases) -> u64 {
     let noticed_ns = leases.fabric_ns.saturating_add(leases.member_ns.saturating_mul(3) / 2);
     let settled_ns = leases.fabric_ns.saturating_mul(3) / 2;
     noticed_ns.saturating_add(settled_ns).saturating_add(DIAL_NS)
 }
 
-/// How long a leave waits for the other nodes at most: twice as long as a silent member takes to be removed.
+/// The timeout of a leave: twice the time until a silent member is removed.
 pub(crate) fn leave_timeout(config: &Config, leases: Leases) -> Duration {
     let derived_ns = removal_ns(leases).saturating_mul(2).max(LEAVE_LEAST_NS);
     Duration::from_nanos(config.leave_timeout_ns.unwrap_or(derived_ns))
 }
 
-/// What went with a node that has left.
+/// What is gone with a node that has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Departure {
-    /// Bytes of allocations whose home the node was: they are gone for all nodes.
+    /// Bytes of allocations in the node's memory: they are gone for all nodes.
     pub memory_bytes: u64,
 }
 
 /// A leave in progress.
 #[derive(Debug, Default)]
 pub(crate) struct LeaveProgress {
-    /// Members to whom everything of this node's own has been posted.
+    /// Members to which all messages of this node's own operations have been posted.
     flushed: NodeSet,
-    /// When lines were last evicted.
+    /// The time of the last round of evictions.
     evicted_at_ns: Option<u64>,
-    /// When lines that operations keep here are given back all the same.
+    /// When lines that operations hold are returned nevertheless.
     pins_end_ns: Option<u64>,
-    /// Everything is handed over.
+    /// Everything was handed over.
     drained: bool,
-    /// The membership machine knows.
+    /// The membership machine knows of the leave.
     announced: bool,
 }
 
 impl Engine {
-    /// Starts the leave; [`turn`](Self::turn) continues it. Does nothing when it was started before.
+    /// Starts the leave; [`turn`](Self::turn) continues it. Does nothing if it was started before.
     pub(crate) fn begin_leave(&mut self) {
         if self.leaving.is_some() || self.closed_with.is_some() {
             return;
@@ -75,8 +75,8 @@ impl Engine {
         self.leaving = Some(LeaveProgress::default());
     }
 
-    /// Nothing hits any more, and no session holds or awaits a lock: in this order, for what a session does
-    /// under a lock ends before another has it.
+    /// Ends all hits, then releases all locks and lock requests of sessions: in this order, because a
+    /// session's accesses under a lock must end before another session has it.
     fn release_locks(&mut self) {
         self.lines.trust_until(0);
         self.call_in_loans();
@@ -84,8 +84,7 @@ impl Engine {
         for slots in sessions {
             self.close_locks(&slots);
         }
-        // Of operations only questions whether this node is a member are still held back: what they are about
-        // is handed over.
+        // Only membership queries are still held back: the data that they are about was handed over.
         for operation in self.take_held() {
             self.finish(operation, Ok(()));
         }
@@ -105,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Continues a leave as far as it can without waiting.
+    /// Continues a leave without waiting.
     pub(crate) fn step_leave(&mut self) {
         let Some(mut leave) = self.leaving.take() else {
             return;
@@ -123,10 +122,10 @@ impl Engine {
         }
     }
 
-    /// Whether no operation of this node is in flight and it holds no line of another home. Evicts what
-    /// can be evicted.
+    /// Whether no operation of this node is in flight and it holds no line of another home. Evicts what can
+    /// be evicted.
     fn drain(&mut self, leave: &mut LeaveProgress) -> bool {
-        // Waits for locks are cancelled later, when the lines are given back.
+        // Lock requests are cancelled later, after the lines were returned.
         let of_lines = |slot: &Slot| {
             slot.is_pending() && !matches!(slot.request().kind, Kind::Lock(_) | Kind::Confirm)
         };
@@ -152,7 +151,7 @@ impl Engine {
         held.is_empty() && !busy && !in_transition
     }
 
-    /// Whether everything that this node sent to linked members before it was drained is posted.
+    /// Whether all messages sent to linked members before this node was drained are posted.
     fn is_flushed(&self, leave: &mut LeaveProgress) -> bool {
         if !self.placements.is_idle() {
             return false;
@@ -166,15 +165,15 @@ impl Engine {
     }
 }
 
-/// A node on its way out of its cluster, driven by its caller: for simulation, and for programs with an
-/// event loop of their own. [`Node::leave`](crate::Node::leave) does the same and blocks.
+/// A leave in progress that its caller drives: for simulation, and for programs with their own event loop.
+/// [`Node::leave`](crate::Node::leave) does the same and blocks.
 #[derive(Debug)]
 pub struct Leaving {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Leaving {
-    /// Continues as far as possible without waiting; `None` while other nodes have to act first.
+    /// Continues the leave without waiting; `None` while other nodes have to act first.
     ///
     /// # Errors
     /// As [`Node::leave`](crate::Node::leave). The node has left then, too.

@@ -1,10 +1,10 @@
-//! The hit path of locks: a lock is one compare-and-swap on the caller's thread, and so is its unlock.
-//! No machine, mutex, system call or allocation.
+//! The hit path of locks: a lock is one compare-and-swap on the caller's thread, and so is its unlock. No
+//! machine, mutex, system call or allocation.
 //!
-//! The lock machine lends lines that nobody is at (`farside_protocol::lock`, "Loans"); the engine puts
-//! a loan into the cell of its line, sessions lock and unlock there, one at a time, and the engine
-//! takes the loan back before the machine hears of anything that names the line. A second reader, a
-//! conflict, an upgrade: whatever finds the lock held goes through the engine, and so ends the loan.
+//! The lock machine lends lines whose locks are unused (`farside_protocol::lock`, "Loans"). The engine puts
+//! a loan into the cell of its line; sessions lock and unlock there, one at a time. The engine takes the
+//! loan back before it passes the machine any event that names the line. A second reader, a conflict or an
+//! upgrade finds the lock held, goes through the engine, and so ends the loan.
 //!
 //! | what | who changes it | when |
 //! | --- | --- | --- |
@@ -16,30 +16,30 @@
 //! | a cell's line, token, end, bytes | the engine alone | `lend`, while nothing is lent |
 //! | a cell's first count, candidate | the engine alone, which alone reads them | any time |
 //!
-//! **No state comes twice.** Each grant and each loan raises the count, which has 62 bits: centuries of
-//! grants. So when a compare-and-swap of a state succeeds, nothing has happened to the cell since the
-//! state was loaded, and what was read of it in between belongs to this loan. (Who holds is kept beside
-//! the state, not in it, to leave the count these bits.)
+//! **No state repeats.** Each grant and each loan increments the count, which has 62 bits: centuries of
+//! grants. So when a compare-and-swap of a state succeeds, the cell has not changed since the state was
+//! loaded, and what was read of it in between belongs to this loan. (The holder is stored next to the
+//! state, not in it, to leave these bits to the count.)
 //!
-//! **No holder is lost.** The state is changed by read-modify-writes alone, so `take_back` sees whether
-//! the lock is held at that moment. Then the session that holds it has raised the count and is about to
-//! say who it is, or has: `take_back` waits for this one store, as others wait for a copy under a
-//! tag's busy bit. A holder that was told for an earlier grant of the loan has another stamp; those
-//! of earlier loans are cleared.
+//! **No holder is lost.** The state is changed by read-modify-writes only, so `take_back` sees whether the
+//! lock is held at that moment. The session that holds it has then incremented the count, and has stored
+//! its name or is about to: `take_back` waits for this one store, as other accesses wait for a copy under a
+//! tag's busy bit. A holder stored for an earlier grant of the loan has another stamp; those of earlier
+//! loans are cleared.
 //!
-//! **Nobody unlocks twice.** A session that finds itself as the holder of the state's count is the one
-//! that holds; only itself and the engine end that. When its compare-and-swap fails, the engine has
-//! taken the loan back, and the lock is in the machine.
+//! **No lock is unlocked twice.** A session that finds itself as the holder for the state's count holds the
+//! lock; only itself and the engine end that. If its compare-and-swap fails, the engine has taken the loan
+//! back, and the lock is in the machine.
 //!
-//! **Order.** Locking takes part in what the former holder released, also when that went through the
-//! engine: the state is lent by a release store, after the machine has seen the unlock.
+//! **Order.** Locking acquires what the previous holder released, also if that was done by the engine: the
+//! state is lent by a release store, after the machine has seen the unlock.
 
 use crate::hit::pause;
 use farside_base::LineAddress;
 use farside_protocol::lock::{Loan, Mode, Range};
 
 use std::sync::Arc;
-// Counters that order nothing: no part of what is searched.
+// Counters that order nothing: excluded from the model's search.
 use std::sync::atomic::AtomicU64 as Count;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -50,17 +50,17 @@ use shuttle::sync::atomic::{AtomicU64, Ordering};
 #[cfg(not(any(loom, shuttle)))]
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many lines of a node can be lent at a time; one per hash value.
+/// Maximum lines of a node that are lent at a time; one per hash value.
 pub(crate) const CELLS: usize = 4_096;
 
-/// How many times more a line must be unlocked before it is lent again, when somebody wanted what was
-/// held on its last loan.
+/// How many more unlocks a line needs before it is lent again, if another session requested its held lock
+/// during the last loan.
 const UNLOCKS_IN_DISPUTE: u64 = 7;
 const UNLOCKS_MASK: u64 = 63;
 
 const LENT: u64 = 1;
 const HELD: u64 = 2;
-/// One of the count.
+/// One increment of the count.
 const COUNT: u64 = 4;
 
 const STAMP_SHIFT: u32 = 54;
@@ -76,22 +76,22 @@ const _: () = assert!(farside_base::LineSize::MIN.bytes() as u64 == UNLOCKS_MASK
 const _: () = assert!(farside_base::LineSize::MAX.bytes() as u64 == OFFSET_MASK + 1);
 const _: () = assert!((farside_base::Limits::DEFAULT.sessions_max as u64) < SESSION_MASK);
 
-/// What a session's place in the engine's table is called here.
+/// A session's index in the engine's table.
 pub(crate) type Place = u32;
 
 /// A lock on loan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Held {
-    /// The session's place.
+    /// The session's index.
     pub(crate) place: Place,
-    /// Which bytes of the line.
+    /// The locked bytes of the line.
     pub(crate) range: Range,
-    /// What for.
+    /// The lock mode.
     pub(crate) mode: Mode,
 }
 
 impl Held {
-    /// In one word, stamped with the end of the grant's count.
+    /// Encodes it in one word, stamped with the low bits of the grant's count.
     #[inline(always)]
     fn word(self, state: u64) -> u64 {
         let Range { start, bytes } = self.range;
@@ -103,7 +103,7 @@ impl Held {
             | u64::from(bytes - 1)
     }
 
-    /// Who was told to hold in `state`, if it is that grant's.
+    /// The holder in `state`, if the word has the stamp of that grant.
     fn of_word(word: u64, state: u64) -> Option<Self> {
         if word & TOLD == 0 || word >> STAMP_SHIFT << STAMP_SHIFT != (state / COUNT) << STAMP_SHIFT
         {
@@ -120,24 +120,24 @@ impl Held {
     }
 }
 
-/// What is taken back of a loan.
+/// The result of taking a loan back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Returned {
-    /// How many tokens were used.
+    /// The number of tokens used.
     pub(crate) used: u32,
-    /// Who holds the lock, with the last of them.
+    /// The holder of the lock, with the last of them.
     pub(crate) held: Option<Held>,
 }
 
-/// One line of the processor's cache, for one line that is lent.
+/// One cache line of the processor, for one lent line.
 #[repr(align(64))]
 #[derive(Debug)]
 struct Cell {
     /// `LENT`, `HELD` and the count.
     state: AtomicU64,
-    /// Which line; zero before the first loan.
+    /// The line; zero before the first loan.
     line: AtomicU64,
-    /// What makes the token of a grant when its count is added, wrapping.
+    /// The token of a grant minus its count, wrapping.
     token: AtomicU64,
     /// The state's count after the last grant of the loan.
     end: AtomicU64,
@@ -146,8 +146,8 @@ struct Cell {
     holder: AtomicU64,
     /// The count when the loan began.
     first: AtomicU64,
-    /// The line that was unlocked last without being lent; in its low bits, how many times more it must
-    /// be before it is.
+    /// The line that was last unlocked without being lent; its low bits count the further unlocks it needs
+    /// before it is lent.
     candidate: AtomicU64,
 }
 
@@ -181,7 +181,7 @@ impl Cell {
         Some(Returned { used: used as u32, held })
     }
 
-    /// The holder of a state that was held, who may be about to say so.
+    /// The holder of a state that was held; it may still have to store its name.
     fn holder_of(&self, state: u64) -> Held {
         let mut tries = 0_u32;
         loop {
@@ -194,7 +194,7 @@ impl Cell {
     }
 }
 
-/// The lines of a node that are lent. Clones share them.
+/// The lent lines of a node. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct LockCells(Arc<[Cell]>);
 
@@ -210,10 +210,10 @@ impl LockCells {
         &self.0[hash as usize & (self.0.len() - 1)]
     }
 
-    /// Session: locks a range of a lent line that nobody holds; the token. The caller does not wait.
+    /// Session: locks a range of a lent, unheld line and returns the token. Does not wait.
     ///
-    /// `trusted` says whether this node is a member; it is asked after the look at the state. That has not
-    /// changed when the lock succeeds, so the lock was free, and taken, at that moment.
+    /// `trusted` says whether this node is a member; it is called after the load of the state. The state
+    /// has not changed when the lock succeeds, so the lock was free, and taken, at that moment.
     #[inline(always)]
     pub(crate) fn lock(
         &self,
@@ -239,7 +239,7 @@ impl LockCells {
         Some(token)
     }
 
-    /// Session: unlocks exactly what it holds on loan; false when it holds no such thing (any more).
+    /// Session: unlocks exactly what it holds on loan; false if it holds no such lock (any more).
     #[inline(always)]
     pub(crate) fn unlock(&self, line: LineAddress, held: Held) -> bool {
         let cell = self.cell(line);
@@ -253,9 +253,9 @@ impl LockCells {
                 .is_ok()
     }
 
-    /// Engine: whether a line that was just let go of should be lent: when it was also the last of its
-    /// cell to be let go of, so that lines used once cost no loans, and some times more where sessions
-    /// dispute it; and when nobody holds the lock of the line that has the cell now.
+    /// Engine: whether to lend a line that was just unlocked. It is lent if it was also the last line
+    /// unlocked in its cell, so that lines used once cost no loans (and after some more unlocks if sessions
+    /// dispute it), and if the lock of the line now in the cell is not held.
     pub(crate) fn wants(&self, line: LineAddress) -> bool {
         let cell = self.cell(line);
         let candidate = cell.candidate.load(Ordering::Relaxed);
@@ -268,14 +268,14 @@ impl LockCells {
         false
     }
 
-    /// Engine: ends the loan that has the cell of `line`, whatever line it is of.
+    /// Engine: ends the loan in the cell of `line`, whichever line it is of.
     pub(crate) fn make_room(&self, line: LineAddress) -> Option<(LineAddress, Returned)> {
         let cell = self.cell(line);
         let returned = cell.take_back()?;
         LineAddress::from_bits(cell.line.load(Ordering::Relaxed)).map(|line| (line, returned))
     }
 
-    /// Engine: lends a line, in a cell where nothing is lent.
+    /// Engine: lends a line, in an empty cell.
     pub(crate) fn lend(&self, line: LineAddress, loan: Loan) {
         let cell = self.cell(line);
         let count = cell.state.load(Ordering::Relaxed) / COUNT + 1;
@@ -299,15 +299,15 @@ impl LockCells {
         cell.take_back()
     }
 
-    /// Engine: the lines that are lent, in no particular order; for the rare sweeps.
+    /// Engine: the lent lines, in no particular order; for rare sweeps.
     pub(crate) fn lent(&self) -> impl Iterator<Item = LineAddress> + '_ {
         let lent = |cell: &&Cell| cell.state.load(Ordering::Relaxed) & LENT != 0;
         let line = |cell: &Cell| LineAddress::from_bits(cell.line.load(Ordering::Relaxed));
         self.0.iter().filter(lent).filter_map(line)
     }
 
-    /// Engine: whether a line is lent and its lock held, perhaps by this session. Certain for a session
-    /// that locks nothing meanwhile.
+    /// Engine: whether a line is lent and its lock held, perhaps by this session. Exact for a session that
+    /// locks nothing meanwhile.
     pub(crate) fn may_be_held_by(&self, line: LineAddress, place: Place) -> bool {
         let cell = self.cell(line);
         let state = cell.state.load(Ordering::Acquire);
@@ -316,33 +316,33 @@ impl LockCells {
     }
 }
 
-/// How many locks a session holds, counted by whoever knows.
+/// How many locks a session holds; each count has one writer.
 #[derive(Debug, Default)]
 pub(crate) struct LockCounts {
-    /// Session: locks it was granted on loan.
+    /// Session: locks granted on loan.
     pub(crate) hits: Count,
-    /// Session: locks it unlocked on loan.
+    /// Session: unlocks on loan.
     unlocks: Count,
-    /// Engine: its locks on loan that have become the machine's.
+    /// Engine: its locks on loan that have moved to the machine.
     taken: Count,
-    /// Engine: its locks and requests in the machine, less those taken; wrapping.
+    /// Engine: its locks and requests in the machine, less those moved; wrapping.
     others: Count,
 }
 
 impl LockCounts {
-    /// Session: one more lock on loan.
+    /// Session: counts a lock on loan.
     #[inline(always)]
     pub(crate) fn locked(&self) {
         add_one(&self.hits);
     }
 
-    /// Session: one less.
+    /// Session: counts an unlock.
     #[inline(always)]
     pub(crate) fn unlocked(&self) {
         add_one(&self.unlocks);
     }
 
-    /// Locks held and awaited, on loan or not. Certain for the session's own thread.
+    /// Locks held and awaited, on loan or not. Exact for the session's own thread.
     #[inline(always)]
     pub(crate) fn all(&self) -> u64 {
         self.hits_less_unlocks().wrapping_add(self.others.load(Relaxed))
@@ -358,25 +358,25 @@ impl LockCounts {
         self.hits.load(Relaxed).wrapping_sub(self.unlocks.load(Relaxed))
     }
 
-    /// Engine: a lock on loan is the machine's now, so that [`all`](Self::all) stays as it is.
+    /// Engine: counts a lock on loan that moved to the machine, so that [`all`](Self::all) is unchanged.
     pub(crate) fn took(&self) {
         add_one(&self.taken);
     }
 
-    /// Engine: how many locks and requests the machine counts for the session.
+    /// Engine: sets the number of locks and requests that the machine counts for the session.
     pub(crate) fn set_machine(&self, locks: u32) {
         self.others.store(u64::from(locks).wrapping_sub(self.taken.load(Relaxed)), Relaxed);
     }
 }
 
-/// For counts that one thread at a time changes.
+/// For counts with one writer at a time.
 #[inline(always)]
 fn add_one(count: &Count) {
     count.store(count.load(Relaxed).wrapping_add(1), Relaxed);
 }
 
-/// Makes locking and unlocking order like a fence: later reads do not come before earlier writes. On
-/// x86 the compare-and-swap does.
+/// Makes locking and unlocking order like a fence: later reads do not precede earlier writes. On x86 the
+/// compare-and-swap does.
 #[inline(always)]
 pub(crate) fn order() {
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,12 +1,12 @@
-//! The cells' rules: unit tests, and (under `cfg(loom)`) every interleaving of sessions with an engine
-//! that takes loans back and lends again, or (under `cfg(shuttle)`) many random ones of more of them.
-//! Run them with `cargo xtask ci --only loom` and `--only shuttle`.
+//! The rules of cells: unit tests, and (under `cfg(loom)`) every interleaving of sessions with an engine
+//! that takes loans back and lends again, or (under `cfg(shuttle)`) many random ones of more of them. Run
+//! them with `cargo xtask ci --only loom` and `--only shuttle`.
 
 use super::*;
 use farside_base::{GlobalAddress, LineSize, NodeId};
 use farside_protocol::lock::Token;
 
-/// Lines of which, where there is one cell, each has that.
+/// A line; if there is one cell, all lines share it.
 fn line(number: u64) -> LineAddress {
     GlobalAddress::new(NodeId(1), LineSize::MIN, number * 64).expect("a small offset").line()
 }
@@ -31,10 +31,10 @@ mod programs {
     use engine::sync::{Arc, Mutex};
     use engine::thread;
 
-    /// What the lock machine has to know here.
+    /// The state of the lock machine in this model.
     #[derive(Default)]
     struct Machine {
-        /// The lock of each line that was taken back while it was held.
+        /// The lock of each line that was taken back while held.
         held: [Option<Held>; 2],
         /// The next token, of all lines.
         token_next: u64,
@@ -45,7 +45,7 @@ mod programs {
         machine: Mutex<Machine>,
         /// How many sessions are between lock and unlock of each line.
         inside: [AtomicUsize; 2],
-        /// What the lock of each line protects: the last token, written without any care.
+        /// The data that the lock of each line protects: the last token, written without synchronisation.
         last: [Word; 2],
     }
 
@@ -59,7 +59,7 @@ mod programs {
             })
         }
 
-        /// Engine: lends a line that nobody holds, if there is room.
+        /// Engine: lends a line with an unheld lock, if there is room.
         fn lend(&self, number: usize, tokens: u32) {
             let mut machine = self.machine.lock().unwrap();
             if machine.held[number].is_none() && self.cells.lent().next().is_none() {
@@ -77,7 +77,7 @@ mod programs {
             }
         }
 
-        /// Session: one try to lock; what it does under the lock; and the unlock, on loan or not.
+        /// Session: one attempt to lock, the critical section, and the unlock, on loan or not.
         fn visit(&self, number: usize, own: Held) {
             let Some(token) = self.cells.lock(line(number as u64), own, || true) else {
                 return;
@@ -98,7 +98,7 @@ mod programs {
         held(place, 8, 8, Mode::Write)
     }
 
-    /// Runs sessions that visit these lines, and the engine beside them; then looks for leftovers.
+    /// Runs sessions that visit these lines concurrently with the engine; then checks for leftovers.
     fn run(node: &Arc<Node>, visits: &[&'static [usize]], engine: impl FnOnce(&Node)) {
         let threads: Vec<_> = visits
             .iter()
@@ -225,7 +225,7 @@ mod unit {
     }
 
     #[test]
-    fn a_line_is_wanted_when_it_is_let_go_of_twice_in_a_row() {
+    fn line_is_wanted_after_two_consecutive_unlocks() {
         let cells = LockCells::new(1);
         assert!(!cells.wants(line(1)) && !cells.wants(line(2)), "once each");
         assert!(cells.wants(line(2)));
@@ -249,7 +249,7 @@ mod unit {
     }
 
     #[test]
-    fn every_holder_has_a_word_of_its_own() {
+    fn every_holder_has_a_distinct_word() {
         let places = [0, 1, farside_base::Limits::DEFAULT.sessions_max];
         let ranges = [(0, 1), (0, 65_536), (65_535, 1), (64, 8)];
         for state in [0, COUNT, 1_023 * COUNT, u64::MAX] {
@@ -264,12 +264,12 @@ mod unit {
                 }
             }
         }
-        assert_eq!(Held::of_word(0, 0), None, "nobody said anything");
+        assert_eq!(Held::of_word(0, 0), None, "no holder was stored");
         assert_eq!(size_of::<Cell>(), 64);
     }
 
     #[test]
-    fn counts_add_up_whoever_counts() {
+    fn counts_from_both_sides_add_up() {
         let counts = LockCounts::default();
         counts.locked();
         counts.locked();

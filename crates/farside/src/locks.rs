@@ -1,7 +1,7 @@
 //! Locks of byte ranges: the calls of a session, and the engine's side of the lock machine.
 //!
-//! A lock that nobody else is interested in is granted on loan ([`lock_hit`](crate::lock_hit)), without
-//! the engine. All else is a request to the machine, before which the loan of its line ends.
+//! An uncontended lock is granted on loan ([`lock_hit`](crate::lock_hit)), without the engine. Everything
+//! else is a request to the machine, before which the loan of its line ends.
 
 use crate::engine::Engine;
 use crate::lock_hit::{Held, Returned, order};
@@ -22,7 +22,7 @@ impl Engine {
         Here { bytes: extent.map_or(0, |extent| extent.bytes) }
     }
 
-    /// Gives an operation to the lock machine. `None`: it is under way, and its slot will tell.
+    /// Passes an operation to the lock machine. `None`: it is in flight, and its slot receives the outcome.
     fn start_lock(
         &mut self,
         operation: OperationId,
@@ -39,7 +39,7 @@ impl Engine {
         }
         let full = slots.locks.all() >= self.limits.locks_per_session_max.into();
         if full && matches!(request.action, Action::Ask(_)) {
-            // The machine knows the bound, and from now on all of the session's locks.
+            // The machine checks the limit, and from now on has all of the session's locks.
             self.call_in_loans_of(slots);
         }
         let (here, session) = (self.lock_here(request.line), slots.session);
@@ -54,7 +54,7 @@ impl Engine {
         outcome
     }
 
-    /// A session has let go of a lock: lends the line to the hit path if it seems to be worth it.
+    /// Lends a line that a session has unlocked to the hit path, if that seems worthwhile.
     fn lend(&mut self, line: LineAddress) {
         if self.lock_cells.wants(line)
             && let Some(loan) = self.locks.lend(line)
@@ -66,7 +66,7 @@ impl Engine {
         }
     }
 
-    /// Tells the machine how a loan has ended.
+    /// Reports the end of a loan to the machine.
     fn end_loan(&mut self, line: LineAddress, returned: Returned) {
         let Returned { used, held } = returned;
         let held = held.and_then(|Held { place, range, mode }| {
@@ -77,7 +77,7 @@ impl Engine {
         self.locks.take_back(line, used, held);
     }
 
-    /// The machine is about to hear of a line.
+    /// Ends the loan of a line before the machine gets an event about it.
     fn call_in_loan(&mut self, line: LineAddress) {
         if let Some(returned) = self.lock_cells.take_back(line) {
             self.end_loan(line, returned);
@@ -105,7 +105,7 @@ impl Engine {
         }
     }
 
-    /// How a lock operation ended: told to whoever is just starting it, or by its slot.
+    /// Reports the outcome of a lock operation to the caller that is starting it, or to its slot.
     fn lock_ended(&mut self, operation: OperationId, outcome: Result<Grant, ErrorCode>) {
         if let Some((awaited, result)) = self.awaited_lock.as_mut()
             && *awaited == operation
@@ -129,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// One step of the lock machine and all its effects.
+    /// Steps the lock machine and carries out all its effects.
     fn step_lock(&mut self, event: Event) -> Result<(), Violation> {
         match &event {
             Event::Issue { request, .. } => self.call_in_loan(request.line),
@@ -181,13 +181,13 @@ impl Engine {
         self.step_lock(Event::Received { from, message, here })
     }
 
-    /// A session has closed: it holds and awaits nothing any more.
+    /// Ends all locks and requests of a closed session.
     pub(crate) fn close_locks(&mut self, slots: &SessionSlots) {
         self.call_in_loans_of(slots);
         self.lock_own(Event::Close { session: slots.session });
     }
 
-    /// A node is dead, and its locks with it.
+    /// Ends the locks of a dead node.
     pub(crate) fn locks_of_dead(&mut self, node: NodeId) {
         let left = self.membership.has_left(node);
         self.lock_own(Event::NodeDead { node, left });
@@ -196,17 +196,17 @@ impl Engine {
         }
     }
 
-    /// A new node has a number.
+    /// Notes that a new node has a number.
     pub(crate) fn locks_of_admitted(&mut self, node: NodeId) {
         self.lock_own(Event::NodeAdmitted { node });
     }
 
-    /// An own line is freed.
+    /// Ends the locks of an own line that is freed.
     pub(crate) fn retire_locks(&mut self, line: LineAddress) {
         self.lock_own(Event::Retire { line });
     }
 
-    /// Nobody waits for a lock operation any more; one that was granted is undone.
+    /// Withdraws a lock operation that its caller has abandoned; unlocks if it was granted.
     pub(crate) fn forget_lock(&mut self, operation: OperationId, request: Request, granted: bool) {
         let Some(session) = self.session_of(operation).map(|slots| slots.session) else {
             return;
@@ -224,15 +224,15 @@ impl Engine {
     }
 }
 
-/// What a lock operation ends with.
+/// The result of a lock operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Grant {
     pub(crate) token: u64,
-    /// An earlier holder died, and no writer was told since.
+    /// An earlier holder died, and no writer has been notified since.
     pub(crate) abandoned: bool,
 }
 
-/// A lock operation that was begun.
+/// A lock operation that was started.
 enum Begun {
     Ended(Result<Grant, ErrorCode>),
     /// It waits in this slot.
@@ -241,9 +241,9 @@ enum Begun {
 
 const UPGRADE: Ask = Ask::Upgrade { patience: Patience::Wait };
 
-/// A held lock. Acts as the session meanwhile; dropping it unlocks, which waits for the session's
-/// writes in flight like a [`fence`](Session::fence), for as long as that takes. A guard that is
-/// forgotten leaves the lock held, as [`keep`](Self::keep) does.
+/// A held lock. Derefs to the session meanwhile; dropping it unlocks, after waiting without a bound for the
+/// session's writes in flight, like a [`fence`](Session::fence). A guard that is forgotten leaves the lock
+/// held, as [`keep`](Self::keep) does.
 #[derive(Debug)]
 pub struct LockGuard<'a> {
     session: &'a mut Session,
@@ -261,23 +261,23 @@ impl LockGuard<'_> {
         self.grant.token
     }
 
-    /// Whether a node died while a session of it held some of these bytes for writing, and this is the
-    /// first lock for writing since: what they protect may be half changed. As with robust mutexes of
-    /// POSIX, but nothing needs to be done for the lock itself.
+    /// Whether a node died while one of its sessions held some of these bytes for writing, and this is the
+    /// first lock for writing since. The protected data may be half changed. As with robust mutexes of
+    /// POSIX, except that the lock itself needs no repair.
     ///
-    /// *Guarantees*: every holder sees it until one that holds the bytes for writing was; also by an
-    /// [`upgrade`](Self::upgrade). Tells it also where it cannot be known: when a node dies that alone
-    /// has used the locks of a line lately, what it held there died with it.
+    /// *Guarantees*: every holder sees it until a holder for writing has seen it; also by an
+    /// [`upgrade`](Self::upgrade). Also true if it cannot be known: when a node dies that alone has used
+    /// the locks of a line lately, the record of its locks died with it.
     pub fn was_abandoned(&self) -> bool {
         self.grant.abandoned
     }
 
-    /// Unlocks and reports failure, which dropping cannot.
+    /// Unlocks and reports failures, which dropping cannot.
     ///
     /// # Errors
-    /// The first failure of a write under the lock; `NodeLost` when the home of the lock died.
-    /// `TimedOut` when the writes under the lock are not visible in time: the lock is still held then,
-    /// as if [kept](Self::keep).
+    /// The first failure of a write under the lock; `NodeLost` if the home of the lock died. `TimedOut` if
+    /// the writes under the lock are not visible in time: the lock is then still held, as if
+    /// [kept](Self::keep).
     #[inline]
     pub fn unlock(mut self) -> Result<(), Error> {
         self.held = false;
@@ -287,7 +287,7 @@ impl LockGuard<'_> {
     }
 
     /// The awaitable twin of [`unlock`](Self::unlock). Dropping its future unlocks as dropping the guard
-    /// does, which waits on the thread.
+    /// does, which blocks the thread.
     ///
     /// # Errors
     /// As `unlock`.
@@ -299,17 +299,17 @@ impl LockGuard<'_> {
         unlocked
     }
 
-    /// Keeps the lock after the guard is gone, until [`Session::unlock`]; its token.
+    /// Keeps the lock after the guard is gone, until [`Session::unlock`]; returns its token.
     pub fn keep(mut self) -> u64 {
         self.held = false;
         self.grant.token
     }
 
-    /// Turns a read lock into a write lock without letting go between; waits for other readers.
+    /// Upgrades a read lock to a write lock without releasing it in between; waits for other readers.
     ///
     /// # Errors
-    /// `UpgradeConflict` when another reader waits for its upgrade already (the read lock stays held:
-    /// let it go and lock again), `Deadlock`, `TimedOut`: each leaves the read lock held.
+    /// `UpgradeConflict` if another reader waits for its upgrade already (the read lock stays held: release
+    /// it and lock again), `Deadlock`, `TimedOut`: each leaves the read lock held.
     pub fn upgrade(&mut self) -> Result<(), Error> {
         if self.mode == Mode::Read {
             let grant = self.session.ask(self.address, self.bytes, UPGRADE)?;
@@ -342,7 +342,7 @@ impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         if self.held {
             let (address, bytes, mode) = (self.address, self.bytes, self.mode);
-            // Whoever wants to know calls `unlock`; a failed write is told by the next fence as well.
+            // Call `unlock` to learn of errors; the next fence reports a failed write too.
             let never = Deadline::Never;
             if let Err(error) = self.session.unlock_mode(address, bytes, mode, never) {
                 self.session.remember(error);
@@ -371,17 +371,17 @@ macro_rules! lock_calls {
     )*) => {$(
         $(#[$doc])*
         ///
-        /// *Guarantees*: advisory: excludes conflicting locks of overlapping bytes on every node, not
-        /// plain accesses. Orders like a [`fence`](Self::fence), and what the last holder wrote is seen.
+        /// *Guarantees*: advisory: excludes conflicting locks of overlapping bytes on every node, not plain
+        /// accesses. Orders like a [`fence`](Self::fence), and the writes of the last holder are visible.
         /// First come, first served, readers in batches of bounded length. Several lines are locked in
-        /// the order of addresses. *Cost*: no message while this node alone uses the locks of the line,
-        /// and one compare-and-swap where it was used lately and nobody wants it; else one round trip to
-        /// the home. *Source*: 004 §4.1.
+        /// address order. *Cost*: no message while only this node uses the locks of the line, and one
+        /// compare-and-swap if it was used lately and is uncontended; otherwise one round trip to the home.
+        /// *Source*: 004 §4.1.
         ///
         /// # Errors
-        /// `Deadlock` (let go of what you hold and start over; the youngest of a cycle fails), `Busy` of
-        /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`, `TimedOut`,
-        /// and the first failure of an earlier write.
+        /// `Deadlock` (release what you hold and start over; the youngest of a cycle fails), `Busy` from
+        /// the `try` forms, `ZeroSize`, `Unallocated`, `OutOfBounds`, `TooManyLocks`, `NodeLost`,
+        /// `TimedOut`, and the first failure of an earlier write.
         #[inline]
         pub fn $name(&mut self, address: GlobalAddress, bytes: u64) -> Result<LockGuard<'_>, Error> {
             let grant = match self.lock_hit_at(address, bytes, Mode::$mode) {
@@ -413,12 +413,12 @@ macro_rules! timed_lock_calls {
     )*) => {$(
         $(#[$doc])*
         ///
-        /// *Guarantees*: when the time is over the request is withdrawn and its place in the queue is
-        /// lost; if the lock is granted all the same, it is given back.
+        /// *Guarantees*: at the timeout the request is withdrawn and its position in the queue is lost; if
+        /// the lock is granted nevertheless, it is unlocked.
         ///
         /// # Errors
-        /// As the form without a time-out; `TimedOut` names the node of a holder that is in the way, as
-        /// far as it is known here, else the node that decides about the lock.
+        /// As the form without a timeout; `TimedOut` names the node of a conflicting holder, as far as it
+        /// is known here, else the node that decides about the lock.
         pub fn $name(
             &mut self,
             address: GlobalAddress,
@@ -455,10 +455,10 @@ macro_rules! timed_lock_calls {
 
 impl Session {
     lock_calls! {
-        /// Locks bytes for reading: others may hold them for reading too.
+        /// Locks bytes for reading: other sessions may hold them for reading too.
         fn lock_read, lock_read_async => Read, Wait;
 
-        /// Locks bytes for writing: nobody else holds them.
+        /// Locks bytes for writing: no other session holds them.
         fn lock_write, lock_write_async => Write, Wait;
 
         /// Locks bytes for reading, or fails with `Busy` within one round trip.
@@ -469,10 +469,10 @@ impl Session {
     }
 
     timed_lock_calls! {
-        /// As [`lock_read`](Self::lock_read), for so long at most.
+        /// As [`lock_read`](Self::lock_read), with a timeout.
         fn try_lock_read_for, try_lock_read_for_async => Read;
 
-        /// As [`lock_write`](Self::lock_write), for so long at most.
+        /// As [`lock_write`](Self::lock_write), with a timeout.
         fn try_lock_write_for, try_lock_write_for_async => Write;
     }
 
@@ -484,11 +484,11 @@ impl Session {
         mode: Mode,
         grant: Grant,
     ) -> LockGuard<'_> {
-        self.deadline = None; // that of the call is none of the guard's
+        self.deadline = None; // the call's deadline does not apply to the guard
         LockGuard { session: self, address, bytes, mode, grant, held: true }
     }
 
-    /// What is asked in one line goes ahead without a fence when nothing of the session is under way.
+    /// A range in one line needs no fence if the session has nothing in flight.
     #[inline(always)]
     fn settled_piece(&self, address: GlobalAddress, bytes: u64) -> Option<Piece> {
         if self.is_settled() { Piece::single(address, bytes) } else { None }
@@ -505,7 +505,7 @@ impl Session {
         piece.is_some_and(|piece| self.unlock_hit(piece, mode))
     }
 
-    /// Locks on loan, if that can be. The session is settled.
+    /// Locks on loan, if possible. The session has nothing in flight.
     #[inline(always)]
     fn lock_hit(&mut self, piece: Piece, mode: Mode) -> Option<u64> {
         let counts = &self.slots.locks;
@@ -520,7 +520,7 @@ impl Session {
         Some(token)
     }
 
-    /// Unlocks what was locked on loan, if it still is. The session is settled.
+    /// Unlocks what was locked on loan, if it still is. The session has nothing in flight.
     #[inline(always)]
     fn unlock_hit(&mut self, piece: Piece, mode: Mode) -> bool {
         order();
@@ -538,7 +538,7 @@ impl Session {
     #[cold]
     fn ask(&mut self, address: GlobalAddress, bytes: u64, ask: Ask) -> Result<Grant, Error> {
         if !self.lines().is_trusted() {
-            // One call: the fence must not use the deadline up.
+            // One call: the fence must not use up the deadline.
             let deadline = self.next_deadline();
             self.deadline = Some(deadline);
             self.fence()?;
@@ -548,7 +548,7 @@ impl Session {
             return self.blocking().run(self.ask_async(address, bytes, ask));
         };
         let mut call = self.enter();
-        // Without any waiting where this node decides and no holder conflicts.
+        // Without waiting if this node decides and no holder conflicts.
         let token = match call.free_call_slot().map(|slot| call.lock_miss(slot, piece, ask)) {
             Some(Begun::Ended(outcome)) => call.note_grant(outcome, piece),
             Some(Begun::Waits(slot)) => call.blocking().run(call.call_ended(slot, piece)),
@@ -557,7 +557,7 @@ impl Session {
         Ok(Grant { token, abandoned: call.in_flight.abandoned })
     }
 
-    /// Locks in one line, on loan or by the engine; the token.
+    /// Locks in one line, on loan or by the engine; returns the token.
     async fn lock_line(&mut self, piece: Piece, ask: Ask) -> Result<u64, Error> {
         if let Ask::Lock { mode, .. } = ask
             && let Some(token) = self.lock_hit(piece, mode)
@@ -582,7 +582,7 @@ impl Session {
         Ok(token)
     }
 
-    /// Asks the engine for a line's lock. The slot is taken only if that waits.
+    /// Asks the engine for a line's lock. The slot is used only if that waits.
     fn lock_miss(&mut self, slot: usize, piece: Piece, ask: Ask) -> Begun {
         let action = Action::Ask(ask);
         let request = Request { line: piece.address.line(), range: piece.range(), action };
@@ -590,7 +590,7 @@ impl Session {
         let operation = self.slots.operation(slot);
         self.core.with_engine(|engine| match engine.start_lock(operation, &self.slots, request) {
             Some(Err(ErrorCode::NotLocked)) if ask == UPGRADE => {
-                // An earlier upgrade of its range got this line, and failed at a later one.
+                // An earlier upgrade of the range got this line, and failed at a later one.
                 let token =
                     engine.locks.write_token(request.line, self.slots.session, request.range);
                 let grant = token.map(|token| Grant { token: token.0, abandoned: false });
@@ -598,7 +598,7 @@ impl Session {
             }
             Some(outcome) => Begun::Ended(outcome),
             None => {
-                // Before anybody else can have the engine, and with it end the operation.
+                // Before another thread can lock the engine, and with it end the operation.
                 self.fill(slot, Kind::Lock(request), piece, &[]);
                 self.slots.slots[slot].submit();
                 Begun::Waits(slot)
@@ -606,8 +606,8 @@ impl Session {
         })
     }
 
-    /// Unlocks in one line, which never waits. An upgrade that was to be had in some lines of a range
-    /// only has left locks of both modes there: tries the other too.
+    /// Unlocks in one line; never waits. A partly successful upgrade of a range has left locks of both
+    /// modes: tries the other mode too.
     pub(crate) fn unlock_line(&mut self, piece: Piece, mode: Mode) -> Result<(), Error> {
         let other = if mode == Mode::Read { Mode::Write } else { Mode::Read };
         let mut outcome = self.unlock_by(piece, Action::Unlock(mode), mode);
@@ -617,7 +617,7 @@ impl Session {
         outcome.map_err(|code| failure(code, piece.address, piece.continues()))
     }
 
-    /// Unlocks in one line what a call has got that has failed, of which no caller knows.
+    /// Unlocks in one line what a failed call has acquired, of which its caller does not know.
     pub(crate) fn undo_line(&mut self, piece: Piece, mode: Mode) -> Result<(), ErrorCode> {
         self.unlock_by(piece, Action::Undo(mode), mode)
     }
@@ -634,8 +634,8 @@ impl Session {
         outcome.unwrap_or(Err(ErrorCode::NodeFailed)).map(drop)
     }
 
-    /// Asks for all lines of a range; on failure none is kept. The token of the last. An upgrade that
-    /// fails half way keeps what it has, and has it at once when it is asked for again.
+    /// Locks all lines of a range, or none on failure; returns the token of the last. An upgrade that fails
+    /// half way keeps the upgraded lines, which succeed at once when it is repeated.
     async fn ask_async(
         &mut self,
         address: GlobalAddress,
@@ -704,7 +704,7 @@ impl Session {
         let mut call = self.enter_until(deadline);
         let mut first = call.writes_ended().await;
         if first.as_ref().is_err_and(|error| error.code == ErrorCode::TimedOut) {
-            return first; // still held: the next holder must see what was written
+            return first; // still held: the next holder must see the writes
         }
         for piece in pieces(address, bytes) {
             let unlocked = call.unlock_line(piece?, mode);
@@ -713,12 +713,12 @@ impl Session {
         first
     }
 
-    /// Lets go of a lock that a guard [kept](LockGuard::keep): exactly the range that was locked.
+    /// Releases a lock that a guard [kept](LockGuard::keep): exactly the range that was locked.
     ///
-    /// *Guarantees*: waits for this session's earlier writes first, so that the next holder sees them.
+    /// *Guarantees*: first waits for this session's earlier writes, so that the next holder sees them.
     ///
     /// # Errors
-    /// `NotLocked` when this session does not hold exactly that; else as [`LockGuard::unlock`].
+    /// `NotLocked` if this session does not hold exactly that range; otherwise as [`LockGuard::unlock`].
     pub fn unlock(&mut self, address: GlobalAddress, bytes: u64) -> Result<(), Error> {
         if self.unlock_hit_at(address, bytes, Mode::Write)
             || self.unlock_hit_at(address, bytes, Mode::Read)

@@ -1,4 +1,4 @@
-//! The global memory as a program uses it: reads, writes and fences of a session.
+//! Global memory as a program uses it: reads, writes and fences of a session.
 
 mod access;
 mod deadline;
@@ -20,7 +20,7 @@ pub(crate) use access::{Access, Buffer, What};
 pub(crate) use deadline::Deadline;
 pub use deadline::Timed;
 
-/// Slots of a session for calls that wait; asynchronous writes have their own.
+/// Slots of a session for calls that wait; asynchronous writes have separate ones.
 pub(crate) const CALL_SLOTS: usize = 8;
 
 /// An asynchronous write in flight.
@@ -32,26 +32,24 @@ struct PendingWrite {
     continues: bool,
 }
 
-/// One program order: a thread's or task's own view of the memory. `Send`; used by one at a time.
+/// A program order: the view that one thread or task has of the memory. `Send`; used by one at a time.
 ///
 /// *Consistency* is partial store order (004 §4): reads are synchronous; writes are asynchronous, are
 /// seen by their own session at once and by others when their grant is held, and may become visible
 /// in another order than issued. [`fence`](Self::fence), locks and atomics wait for all earlier writes
 /// of the session. Accesses within one line are atomic; over several lines only the `_atomic` calls are.
-///
 /// Every blocking call has an `_async` twin for any executor. Dropping a twin's future before its end
-/// abandons the call, and so does forgetting it, from the session's next call that waits on. What is
-/// abandoned is undone where that can be: a lock that was asked for is withdrawn, and given back if it
-/// is granted all the same; an allocation is freed; lines that were held for an atomic are let go.
-/// Whether a write, an atomic of a word or a `free` takes effect is left open, each piece of a write by
+/// abandons the call; forgetting the future abandons it at the session's next call that waits. An abandoned
+/// call is undone if possible: a lock request is withdrawn, and unlocked if it is granted nevertheless; an
+/// allocation is freed; lines held for an atomic are unpinned. It is unspecified whether a write, an atomic
+/// of a word or a `free` takes effect, each piece of a write by itself. Memory and session stay usable.
 /// itself. Memory and session stay usable.
-///
-/// **Deadlines.** A call that waits longer than the session's time-out
-/// ([`set_timeout`](Self::set_timeout)), or than was said for the call
-/// ([`with_timeout`](Self::with_timeout), [`with_deadline`](Self::with_deadline)), fails with
-/// `TimedOut`, whose [`awaited`](Error::awaited) names the node that it waited for, and is abandoned
-/// as if its future had been dropped. A call that need not wait never fails with it and reads no clock.
-/// Writes that are in flight are no call's: they go on, and the next `fence` waits for them again.
+/// **Deadlines.** A call fails with `TimedOut` if it waits longer than the session's timeout
+/// ([`set_timeout`](Self::set_timeout)), or than the call's ([`with_timeout`](Self::with_timeout),
+/// [`with_deadline`](Self::with_deadline)). [`awaited`](Error::awaited) names the node that it waited for.
+/// The call is abandoned as if its future had been dropped. A call that need not wait never times out and
+/// reads no clock. Writes in flight belong to no call: they continue, and the next `fence` waits for them
+/// again.
 pub struct Session {
     pub(crate) core: Arc<Core>,
     lines: Arc<Lines>,
@@ -62,13 +60,13 @@ pub struct Session {
     pending: Vec<PendingWrite>,
     /// The first failure of an asynchronous write, reported by the next call that orders.
     write_failure: Option<Error>,
-    /// What the call that is in progress, or was forgotten, has in the engine.
+    /// Resources in the engine of the call that is in progress, or that was forgotten.
     pub(crate) in_flight: InFlight,
-    /// Of the next call.
+    /// The deadline of the next call.
     pub(crate) deadline: Option<Deadline>,
-    /// Of all calls that have no deadline of their own.
+    /// The timeout of calls without a deadline.
     timeout: Option<Duration>,
-    /// A fence in progress has asked the engine whether this node is a member still.
+    /// A fence in progress has asked the engine whether this node is still a member.
     pub(crate) standing_asked: bool,
     hits: u64,
     misses: u64,
@@ -82,17 +80,17 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// A part of an access that lies in one line.
+/// The part of an access in one line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) address: GlobalAddress,
-    /// Where the piece starts in the access.
+    /// Offset of the piece in the access.
     pub(crate) at: usize,
     pub(crate) bytes: usize,
 }
 
 impl Piece {
-    /// The whole of an access that lies in one line.
+    /// An access that fits in one line, as a whole.
     #[inline]
     pub(crate) fn single(address: GlobalAddress, bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
@@ -103,7 +101,7 @@ impl Piece {
         self.at > 0
     }
 
-    /// Its bytes within the line.
+    /// Its byte range within the line.
     #[inline]
     pub(crate) fn range(&self) -> Range {
         Range { start: self.address.offset_in_line() as u32, bytes: self.bytes as u32 }
@@ -164,7 +162,7 @@ impl Session {
         self.slots.session
     }
 
-    /// Whether memory that is gone left with its home or was lost in a crash, only the engine knows.
+    /// Finds out from the engine whether the home of memory that is gone has left or died.
     #[cold]
     pub(crate) fn name_loss(&self, error: Error) -> Error {
         let Some(at) = error.address.filter(|_| error.code == ErrorCode::NodeLost) else {
@@ -204,11 +202,10 @@ impl Session {
 
     /// Reads bytes.
     ///
-    /// *Guarantees*: each line is read at one moment; lines in no particular order. Sees every write
-    /// of this session, and every write that was fenced before this call began.
-    /// *Blocks* on lines that this node does not have.
-    /// *Cost*: a tag check and a copy per line that is local or cached; else one request to the home
-    /// (one round trip; one and a half when another node owns the line), several lines overlapped.
+    /// *Guarantees*: each line is read atomically; lines in no particular order. Sees every write of this
+    /// session, and every write that was fenced before this call began. *Blocks* on lines that are not
+    /// cached. *Cost*: a tag check and a copy per line that is local or cached; otherwise one request to
+    /// the home (one round trip; one and a half if another node owns the line), several lines in parallel.
     /// *Source*: 004 §2.3.
     ///
     /// # Errors
@@ -249,8 +246,7 @@ impl Session {
         }
     }
 
-    /// Whether the newest own write in flight to the piece's line has all of its bytes, which are copied
-    /// then.
+    /// Whether the newest write in flight to the piece's line covers all of its bytes; copies them if so.
     fn own_write(&self, piece: Piece, out: &mut [u8]) -> bool {
         let line = piece.address.line();
         let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
@@ -270,23 +266,24 @@ impl Session {
 
     /// Writes bytes.
     ///
-    /// *Guarantees*: seen by this session at once; by others, line by line, when this node owns the
-    /// line, and at the latest when a following [`fence`](Self::fence) returns. Writes to one line keep
-    /// their order. *Blocks* only when the session's writes in flight are at their limit.
-    /// *Cost*: a tag check, a locked instruction and a copy per owned line; else one request to the
-    /// home, not waited for. *Source*: 004 §2.4, §4.
+    /// *Guarantees*: seen by this session at once; by others, line by line, when this node owns the line,
+    /// and at the latest when a following [`fence`](Self::fence) returns. Writes to one line keep their
+    /// order. *Blocks* only while the session's writes in flight are at their limit. *Cost*: a tag check, a
+    /// locked instruction and a copy per owned line; otherwise one asynchronous request to the home.
+    /// *Source*: 004 §2.4, §4.
     ///
-    /// *Lost lines*: a write that covers all bytes that the allocation has in a lost line heals it: reads of all nodes
-    /// return the new bytes. Of several nodes that heal a line at a time the last one's bytes stay. Allocations are
-    /// rounded up to 8 bytes, so a write that ends up to 7 bytes before the end of one heals its last line too: the
-    /// rest reads as zero. A write that is out of bounds heals nothing in the lines where it is. While a removed
-    /// member may still write the home's memory ([`Stats::quarantined_members`](crate::Stats::quarantined_members)
-    /// there), a write that covers a lost line fails with `LineLost`.
+    /// *Lost lines*: a write that covers all bytes of the allocation in a lost line heals the line: reads
+    /// of all nodes return the new bytes. If several nodes heal a line at a time, the bytes of the last one
+    /// stay. Allocations are rounded up to 8 bytes, so a write that ends up to 7 bytes before the end of
+    /// one heals its last line too: the rest reads as zero. A write that is out of bounds heals no line
+    /// that it covers. While a removed member may still write the home's memory
+    /// ([`Stats::quarantined_members`](crate::Stats::quarantined_members) there), a write that covers a
+    /// lost line fails with `LineLost`.
     ///
     /// # Errors
-    /// `ZeroSize`, `TooLarge`, at once, and `LineLost` for a part of a lost line of this home. What is found out later
-    /// (`Unallocated`, `OutOfBounds`, `NodeLost`, `LineLost`, ...) is reported once, by the next `fence`, lock,
-    /// unlock or atomic of this session.
+    /// `ZeroSize`, `TooLarge`, at once, and `LineLost` for a part of a lost line of this home. Errors found
+    /// later (`Unallocated`, `OutOfBounds`, `NodeLost`, `LineLost`, ...) are reported once, by the next
+    /// `fence`, lock, unlock or atomic of this session.
     #[inline]
     pub fn write(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
         match self.write_hit(address, bytes) {
@@ -301,7 +298,7 @@ impl Session {
         self.access(What::Post, address, bytes.len(), Buffer::In(bytes)).map(drop)
     }
 
-    /// The awaitable twin of [`write`](Self::write); waits only for room.
+    /// The awaitable twin of [`write`](Self::write); waits only for a free slot.
     ///
     /// # Errors
     /// As `write`.
@@ -318,7 +315,7 @@ impl Session {
         self.start(Kind::Write, piece, part);
     }
 
-    /// The failure of the write that was started last, if its line is lost and this is known already.
+    /// The failure of the last write, if its line is lost and this is known already.
     fn lost_at_once(&mut self) -> Option<Error> {
         let write = *self.pending.last()?;
         let slot = &self.slots.slots[write.slot];
@@ -334,7 +331,7 @@ impl Session {
         let first = CALL_SLOTS;
         let free = (first..self.slots.slots.len()).find(|slot| self.slots.slots[*slot].is_free());
         let Some(slot) = free else {
-            // As many slots as writes in flight: a free one exists whenever there is room.
+            // There are as many slots as writes may be in flight, so one is free.
             self.write_failure = Some(Error::new(ErrorCode::NodeFailed));
             return;
         };
@@ -360,14 +357,14 @@ impl Session {
         request.abandoned = false;
     }
 
-    /// Hands a filled slot to the engine and rings the doorbell.
+    /// Passes a filled slot to the engine, which posts its work requests.
     pub(crate) fn launch(&self, slot: usize) {
         self.slots.slots[slot].submit();
         let operation = self.slots.operation(slot);
         self.core.with_engine(|engine| engine.issue(operation));
     }
 
-    /// Forgets writes that have ended.
+    /// Removes writes that have ended.
     fn reap(&mut self) {
         if self.pending.is_empty() {
             return;
@@ -385,7 +382,7 @@ impl Session {
         }
     }
 
-    /// Keeps a failure that nobody was there to hear for the next call that orders.
+    /// Keeps the failure of an asynchronous write for the next call that orders.
     pub(crate) fn remember(&mut self, failure: Error) {
         self.write_failure.get_or_insert(failure);
     }
@@ -401,8 +398,8 @@ impl Session {
 
     /// Waits until every earlier write of this session is visible to all.
     ///
-    /// *Guarantees*: whoever sees a write that this session issues later also sees the earlier ones
-    /// (004 §4.1). *Blocks* until their grants are held. *Cost*: nothing when no write is in flight.
+    /// *Guarantees*: an observer of a later write of this session also sees the earlier ones (004 §4.1).
+    /// *Blocks* until their grants are held. *Cost*: nothing if no write is in flight.
     ///
     /// # Errors
     /// The first failure of an asynchronous write since the last call that reported one.
@@ -422,8 +419,9 @@ impl Session {
         self.enter().wait_for_writes()
     }
 
-    /// Whether it is uncertain that this node is a member still, and so what it has acknowledged is worth
-    /// nothing; then the engine is asked, as by one more write in flight, which ends when that is known.
+    /// Whether this node may have been removed, so that what it acknowledged may be void. If so, asks the
+    /// engine, by an operation in the role of a further write in flight that ends when the membership is
+    /// confirmed.
     pub(crate) fn asks_for_standing(&mut self) -> bool {
         let was_asked = std::mem::take(&mut self.standing_asked);
         if was_asked || self.write_failure.is_some() || self.lines.is_trusted() {
@@ -437,7 +435,7 @@ impl Session {
         true
     }
 
-    /// All earlier writes have ended.
+    /// Handles the end of all earlier writes.
     fn fenced(&mut self) -> Result<(), Error> {
         std::sync::atomic::fence(Ordering::SeqCst);
         match self.write_failure.take() {
@@ -454,7 +452,7 @@ impl Session {
         self.enter().writes_ended().await
     }
 
-    /// Whether nothing of this session is under way, so that a hit may go ahead without a fence.
+    /// Whether this session has nothing in flight, so that a hit needs no fence.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.pending.is_empty() && self.write_failure.is_none()
@@ -490,7 +488,7 @@ impl Session {
         self.write(address, &value.to_le_bytes())
     }
 
-    /// Reads several places; as so many [`read`](Self::read)s, in order.
+    /// Reads several ranges, as separate [`read`](Self::read)s in order.
     ///
     /// # Errors
     /// As `read`; earlier parts have been read then.
@@ -504,10 +502,10 @@ impl Session {
         Ok(())
     }
 
-    /// Writes several places; as so many [`write`](Self::write)s, in order.
+    /// Writes several ranges, as separate [`write`](Self::write)s in order.
     ///
     /// # Errors
-    /// As `write`; earlier parts are under way then.
+    /// As `write`; earlier parts are in flight then.
     pub fn write_vectored(&mut self, parts: &[(GlobalAddress, &[u8])]) -> Result<(), Error> {
         let mut deadline = self.next_deadline();
         for (address, bytes) in parts {
@@ -575,8 +573,8 @@ impl Session {
     }
 }
 
-/// What a failed piece means for the access: one that ran from an allocation into no man's land has
-/// passed the allocation's end.
+/// The error of the access for a failed piece: if a piece that continues from an earlier line hits
+/// unallocated memory, the access has passed the end of its allocation.
 pub(crate) fn failure(code: ErrorCode, address: GlobalAddress, continues: bool) -> Error {
     match code {
         ErrorCode::Unallocated if continues => Error::at(ErrorCode::OutOfBounds, address),
@@ -590,7 +588,7 @@ impl Drop for Session {
         if self.core.drive == Drive::Caller {
             return self.core.close_session(&self.slots);
         }
-        // What was written is written even if nobody fenced; a failure has nobody left to hear it.
+        // Unfenced writes still complete; no caller is left to get their failures.
         let _ = self.enter_until(Deadline::Never).wait_for_writes();
         self.core.close_session(&self.slots);
     }

@@ -40,35 +40,35 @@ use std::time::{Duration, Instant};
 
 /// How long a joiner waits for a cluster to answer.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
-/// What may be the reason that a joiner is not linked to all members in time.
+/// Possible reasons why a joiner is not linked to all members in time.
 const NOT_LINKED: &str = "not linked to all members in time: one does not answer, or its process or this one \
                           has no descriptor left (raise RLIMIT_NOFILE, ulimit -n)";
-/// The longest wait between two attempts to join.
+/// The maximum delay between two attempts to join.
 const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 
-/// A node of the cluster, as this node sees it.
+/// A member of the cluster, as this node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Member {
     /// Its number.
     pub node: NodeId,
-    /// Counts the changes of membership up to its admission: tells nodes apart that had the same number.
+    /// The number of membership changes up to its admission: distinguishes nodes that had the same number.
     pub admission: u64,
     /// Whether it is alive.
     pub alive: bool,
-    /// Free memory of which it is home, as last heard.
+    /// Free memory of which it is home, as last reported.
     pub memory_free_bytes: u64,
-    /// Where it is or was reached, on fabrics between hosts: whoever joins may ask there.
+    /// Its address, current or last, on fabrics between hosts: joiners may ask there.
     pub host: Option<SocketAddr>,
 }
 
-/// A node of a cluster: this process's share of its memory, and its way to the rest. Clones share
-/// it; the node leaves when the last clone and the last session are gone.
+/// A node of a cluster: this process's share of the memory, and its access to the rest. Clones share it;
+/// the node leaves when the last clone and the last session are gone.
 #[derive(Clone, Debug)]
 pub struct Node {
     shared: Arc<Shared>,
 }
 
-/// What clones and sessions keep alive.
+/// The state that clones and sessions keep alive.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) core: Arc<Core>,
@@ -78,7 +78,7 @@ pub(crate) struct Shared {
     path: String,
 }
 
-/// What machines and memory of a node need of a fabric.
+/// The requirements of a node on a fabric.
 pub const REQUIREMENTS: Requirements = Requirements {
     write: true,
     send: true,
@@ -106,7 +106,7 @@ fn refused(refusal: Refusal) -> Error {
     Error::with(refusal.code, refusal.text)
 }
 
-/// One number for all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
+/// A fingerprint of all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
 fn limits_fingerprint(limits: &Limits) -> u64 {
     let limits = &Limits { nodes_max: 0, ..*limits };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -121,16 +121,16 @@ fn register(fabric: &Arc<dyn Fabric>, bytes: u64, access: Access) -> Result<Regi
     Registered::of(fabric, &spec).map_err(fabric_error)
 }
 
-/// Who drives a node.
+/// The driver of a node's engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Drive {
-    /// A thread of its own, and whoever waits.
+    /// The node's own thread, and waiting program threads.
     Threads,
-    /// The caller, by [`Node::turn`]; nothing of the node ever blocks.
+    /// The caller, by [`Node::turn`]; nothing in the node ever blocks.
     Caller,
 }
 
-/// What a node is made of before it is in a cluster.
+/// The parts of a node before it is in a cluster.
 struct Setup {
     config: Config,
     fabric: Arc<dyn Fabric>,
@@ -171,7 +171,7 @@ impl Setup {
             drive,
             identity: Identity {
                 cluster: config.cluster.clone(),
-                // As random as the key of a region, which a simulated fabric draws from its seed.
+                // As random as the key of a region, which a simulated fabric derives from its seed.
                 incarnation: Incarnation(home.token.key.0),
                 limits: limits_fingerprint(limits),
                 host,
@@ -184,7 +184,7 @@ impl Setup {
         })
     }
 
-    /// Asks the cluster for a number, at a host that somebody named or wherever it is found.
+    /// Asks the cluster for a number, at the given host or wherever the cluster is found.
     fn ask(&self, host: Option<SocketAddr>) -> Result<(Box<dyn Port>, LinkId), JoinError> {
         let mut port = self.fabric.open(&PortSpec::default()).map_err(fabric_error)?;
         let queue = port.create_receive_queue(1).map_err(fabric_error)?;
@@ -206,7 +206,7 @@ impl Setup {
         Ok((port, link))
     }
 
-    /// The queue of messages of as many members as there can be, and the region of its buffers.
+    /// The receive queue for as many members as there can be, and the region of its buffers.
     fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Registered), Error> {
         let limits = &self.config.limits;
         let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
@@ -235,7 +235,7 @@ impl Setup {
         })
     }
 
-    /// The engine of node `me`, listening, with nobody linked yet.
+    /// The engine of node `me`, listening, without links.
     fn engine(
         &self,
         me: NodeId,
@@ -299,8 +299,8 @@ impl Setup {
         })
     }
 
-    /// How long requests of other processes may take to come to a link: longer than a joiner waits, and than members
-    /// take to learn of each other's removal.
+    /// The timeout of requests without a link: longer than a joiner waits, and than members take to learn
+    /// of each other's removal.
     fn request_patience_ns(&self) -> u64 {
         let join_ns = u64::try_from(JOIN_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
         removal_ns(self.identity.leases).max(join_ns)
@@ -356,7 +356,7 @@ impl Setup {
     }
 }
 
-/// Why an attempt to join has failed.
+/// The failure of an attempt to join.
 struct JoinError {
     error: Error,
     /// Another attempt may succeed at once.
@@ -364,8 +364,8 @@ struct JoinError {
 }
 
 impl JoinError {
-    /// The connection ended before an answer. The coordinator may have ended, or its listener was full and this
-    /// connection gave way to another one.
+    /// The connection ended without an answer. The coordinator may have ended, or its listener was full and
+    /// evicted this connection in favour of another one.
     fn unanswered(text: String) -> Self {
         Self { error: Error::with(ErrorCode::NoSuchCluster, text), may_pass: true }
     }
@@ -380,21 +380,21 @@ impl From<Error> for JoinError {
     }
 }
 
-/// A node on its way into a cluster, driven by its caller: for simulation, and for programs with an
-/// event loop of their own. [`Node::join`] does the same and blocks.
+/// A join in progress that its caller drives: for simulation, and for programs with their own event loop.
+/// [`Node::join`] does the same and blocks.
 pub struct Joining {
     setup: Option<Setup>,
     asking: Option<(Box<dyn Port>, LinkId)>,
     engine: Option<Engine>,
-    /// How often somebody has named another host.
+    /// How often a node has redirected this one to another host.
     sent_on: u32,
 }
 
-/// What is known when the link of a joiner ends without an answer.
+/// The detail when the link of a joiner ends without an answer.
 const NOT_ANSWERED: &str = "the coordinator closed the connection before it answered: it has ended, or its \
     process has no descriptor left; raise its RLIMIT_NOFILE";
 
-/// How often a joiner lets itself be sent to another host; the coordinator may change meanwhile.
+/// How often a joiner follows a redirection to another host; the coordinator may change meanwhile.
 const SENT_ON_MAX: u32 = 8;
 
 impl std::fmt::Debug for Joining {
@@ -404,8 +404,8 @@ impl std::fmt::Debug for Joining {
 }
 
 impl Joining {
-    /// Sets a node up and asks the cluster to take it in. The node will be driven by
-    /// [`Node::turn`] and has no thread of its own.
+    /// Sets up a node and asks the cluster to admit it. The caller drives the node by [`Node::turn`]; it
+    /// has no thread of its own.
     ///
     /// # Errors
     /// As [`Node::join`].
@@ -419,7 +419,7 @@ impl Joining {
         Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
     }
 
-    /// Goes on as far as it can without waiting; the node, once it is linked to all members.
+    /// Continues without waiting; returns the node once it is linked to all members.
     ///
     /// # Errors
     /// As [`Node::join`]; joining is over then.
@@ -502,7 +502,7 @@ impl Joining {
     fn ask_elsewhere(&mut self, host: SocketAddr) -> Result<(), JoinError> {
         self.sent_on += 1;
         if self.sent_on > SENT_ON_MAX {
-            let text = format!("members disagree about the coordinator, at last it was {host}");
+            let text = format!("members disagree about the coordinator; the last one named {host}");
             return Err(Error::with(ErrorCode::Busy, text).into());
         }
         if let Some(setup) = self.setup.as_ref() {
@@ -515,7 +515,7 @@ impl Joining {
 impl Node {
     /// Starts a new cluster on this machine with this process as its first node.
     ///
-    /// *Blocks* while the memory is mapped and made ready.
+    /// *Blocks* while the memory is mapped and prepared.
     ///
     /// # Errors
     /// `NameTaken`, `BadConfiguration`, `System`.
@@ -531,8 +531,8 @@ impl Node {
         Self::create_with(config, fabric, Drive::Threads)
     }
 
-    /// As [`create_on`](Self::create_on), for a node that is driven by [`turn`](Self::turn) and has no
-    /// thread of its own. Only awaitable twins are of use then, polled between turns.
+    /// As [`create_on`](Self::create_on), for a node that its caller drives by [`turn`](Self::turn),
+    /// without a thread of its own. Use only the awaitable twins then, polled between calls of `turn`.
     ///
     /// # Errors
     /// As `create_on`.
@@ -542,7 +542,7 @@ impl Node {
 
     fn create_with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
         config.check()?;
-        // The name first: whoever has it is the cluster, and nobody maps memory in vain.
+        // The name first: its holder is the cluster, and a node that cannot get it maps no memory.
         let listen = Some(rendezvous_name(&config.cluster));
         let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
@@ -556,8 +556,8 @@ impl Node {
         setup.finish(engine)
     }
 
-    /// Does what there is to do, without blocking; true when there was something. For nodes that are
-    /// driven by their caller; harmless for others.
+    /// Polls the engine once, without blocking; true if there was work. For nodes that their caller drives;
+    /// harmless for others.
     pub fn turn(&self) -> bool {
         let turned = self.shared.core.engine().turn();
         self.shared.core.ring_due();
@@ -567,8 +567,8 @@ impl Node {
 
     /// Joins a cluster that runs on this machine.
     ///
-    /// *Blocks* until this node is linked to all members. Attempts that a later one may mend (the coordinator changes,
-    /// its listener was full) are repeated for up to 10 s.
+    /// *Blocks* until this node is linked to all members. Failed attempts that may succeed later (the
+    /// coordinator changes, its listener was full) are repeated for up to 10 s.
     ///
     /// # Errors
     /// `NoSuchCluster`, `ClusterFull`, `VersionMismatch`, `LimitsMismatch`, `NotPermitted`,
@@ -586,7 +586,7 @@ impl Node {
         let mut patience = Duration::from_millis(1);
         loop {
             match Self::join_once(config, &fabric, deadline) {
-                // Start over as a new life.
+                // Start over with a new incarnation.
                 Err(failure) if failure.may_pass && Instant::now() < deadline => {
                     patience = (patience * 2).min(JOIN_AGAIN_MAX);
                     pause(patience);
@@ -623,13 +623,13 @@ impl Node {
         self.shared.core.lines.me()
     }
 
-    /// The memory that this node lends: its addresses name it, and no later node's do. `None` where it lends
-    /// none.
+    /// The memory that this node lends, which its addresses name, and no later node's do. `None` if it
+    /// lends none.
     pub fn memory(&self) -> Option<MemoryId> {
         self.shared.core.lines.memory()
     }
 
-    /// Which fabric this node uses, and what that can do.
+    /// The name and capabilities of this node's fabric.
     pub fn path(&self) -> &str {
         &self.shared.path
     }
@@ -663,8 +663,8 @@ impl Node {
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
-    /// The members, and those removed nodes of this node's time whose numbers are not given again; in the order
-    /// of numbers.
+    /// The members, and the nodes removed since this node joined whose numbers were not reassigned, by
+    /// number.
     pub fn members(&self) -> Vec<Member> {
         let engine = self.shared.core.engine();
         (0..engine.limits.nodes_max)
@@ -680,25 +680,26 @@ impl Node {
             .collect()
     }
 
-    /// A random number that tells this cluster from others of the same name; the same on all its nodes.
+    /// A random number that distinguishes this cluster from others of the same name; equal on all its
+    /// nodes.
     pub fn cluster_id(&self) -> u64 {
         self.shared.core.engine().membership.founder().0
     }
 
-    /// How many members the cluster can have at a time, as its founder said
+    /// The maximum number of members at a time, set by the cluster's founder
     /// ([`Limits::nodes_max`](farside_base::Limits::nodes_max)).
     pub fn members_max(&self) -> usize {
         self.shared.core.engine().membership.occupancy().1
     }
 
-    /// How long a member may be silent: the leases of the fabric and of members ([`Config::lease_ns`]) together, as
-    /// the founder of the cluster said.
+    /// How long a member may be silent: the leases of the fabric and of members ([`Config::lease_ns`])
+    /// together, set by the founder of the cluster.
     pub fn lease(&self) -> Duration {
         let leases = self.shared.core.engine().membership.leases();
         Duration::from_nanos(leases.fabric_ns.saturating_add(leases.member_ns))
     }
 
-    /// Blocks until at least `count` nodes, this one among them, are alive and linked to this one.
+    /// Blocks until at least `count` nodes, including this one, are alive and linked to this one.
     ///
     /// # Errors
     /// `TimedOut`, `NodeClosed`.
@@ -723,7 +724,7 @@ impl Node {
         }
     }
 
-    /// What this node has done so far.
+    /// Counters of this node.
     pub fn stats(&self) -> Stats {
         let core = &self.shared.core;
         let engine = core.engine();
@@ -755,7 +756,7 @@ impl Node {
         }
     }
 
-    /// Gives cached lines back to their homes, all that are not in use; does not wait for it.
+    /// Evicts all cached lines that are not in use; does not wait for the homes.
     ///
     /// *Guarantees*: nothing that was written is lost. *Cost*: one message per line, and a recall with
     /// its bytes for a dirty one.
@@ -763,33 +764,34 @@ impl Node {
         self.shared.core.with_engine(Engine::evict_all);
     }
 
-    /// One line on what the node is doing, and why it failed if it did; for people.
+    /// Describes the node's state in one line, with the reason if it failed; for people.
     pub fn describe(&self) -> String {
         self.shared.core.engine().describe()
     }
 
-    /// Leaves the cluster: hands over what this node holds of other homes, then goes, and the memory that it
-    /// is home of goes with it.
+    /// Leaves the cluster: hands over what this node holds of other homes, then ends together with the
+    /// memory that it is home of.
     ///
-    /// *Guarantees*: whatever a session of this node wrote to memory of other homes, asynchronous writes
-    /// among it, is there. Locks of this node's sessions are released. Other nodes get
-    /// [`ErrorCode::NodeLeft`] for memory of this home. Sessions of this node fail with `NodeClosed` from the call on; operations
-    /// that have begun end first. Nodes that leave at the same time do not wait for each other's memory.
+    /// *Guarantees*: all writes by sessions of this node to memory of other homes, including asynchronous
+    /// ones, are complete. Locks of this node's sessions are released. Other nodes get
+    /// [`ErrorCode::NodeLeft`] for memory of this home. Sessions of this node fail with `NodeClosed` from
+    /// the call on; operations in flight complete first. Nodes that leave at the same time do not wait for
+    /// each other's memory.
     ///
-    /// *Blocks* until every other node has processed what this one sent: two round trips, and one for the
-    /// lines of each home; at most [`Config::leave_timeout_ns`]. An operation whose future was forgotten with
-    /// lines in its hands costs 0.1 s. A clone that calls it after another does nothing.
+    /// *Blocks* until every other node has processed this node's messages: two round trips, and one for the
+    /// lines of each home; at most [`Config::leave_timeout_ns`]. An operation with a forgotten future that
+    /// holds lines costs 0.1 s. A clone that calls it after another does nothing.
     ///
     /// # Errors
-    /// `TimedOut` when a home did not take its lines back in time, or a member did not answer; `NodeClosed`
-    /// or `Isolated` when the cluster removed this node before. The node has left all the same, and lines
-    /// that it alone had are lost.
+    /// `TimedOut` if a home did not take its lines back in time, or a member did not answer; `NodeClosed`
+    /// or `Isolated` if the cluster removed this node before. The node has left nevertheless, and lines
+    /// that only it had are lost.
     pub fn leave(self) -> Result<Departure, Error> {
         self.shared.leave()
     }
 
-    /// Starts to leave, for a node that is driven by [`turn`](Self::turn): poll the result, and drive the
-    /// other nodes. A driven node that is dropped without this ends as by a crash.
+    /// Starts to leave, for a node that its caller drives by [`turn`](Self::turn): poll the result, and
+    /// drive the other nodes. A driven node that is dropped without this ends as in a crash.
     pub fn start_leaving(self) -> Leaving {
         self.shared.core.engine().begin_leave();
         Leaving { shared: self.shared }
@@ -811,19 +813,19 @@ impl Shared {
         self.left.load(Ordering::SeqCst)
     }
 
-    /// Ends this node at once; links that are still open are closed.
+    /// Ends this node at once and closes its open links.
     pub(crate) fn close(&self) {
         if !self.set_closed() {
             self.end();
         }
     }
 
-    /// Claims the end of this node; whether a clone has before.
+    /// Claims the right to end this node; returns whether a clone already has.
     pub(crate) fn set_closed(&self) -> bool {
         self.left.swap(true, Ordering::SeqCst)
     }
 
-    /// Ends this node, as the thread that has claimed it.
+    /// Ends this node, on the thread that has claimed it.
     pub(crate) fn end(&self) {
         let server = crate::operation::locked(&self.server).take();
         self.core.engine().close_with(ErrorCode::NodeClosed);
@@ -846,7 +848,7 @@ impl Drop for Shared {
 }
 
 impl Core {
-    /// Takes a session out: its locks are released, its place is free.
+    /// Closes a session: releases its locks and frees its table entry.
     pub(crate) fn close_session(&self, slots: &SessionSlots) {
         self.with_engine(|engine| {
             engine.close_locks(slots);

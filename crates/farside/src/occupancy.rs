@@ -1,4 +1,4 @@
-//! How many members a cluster has, for a process that does not join it.
+//! The number of members of a cluster, for a process that does not join it.
 
 use crate::boot::rendezvous_name;
 use crate::node::fabric_error;
@@ -8,22 +8,22 @@ use farside_fabric::{Fabric, LinkEvent, PortSpec};
 use farside_protocol::member::{Answer, AskOccupancy};
 use std::time::{Duration, Instant};
 
-/// How many members a cluster has.
+/// The number of members of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Occupancy {
-    /// Members that are alive, as far as its coordinator knows.
+    /// Members alive, as far as its coordinator knows.
     pub members: usize,
-    /// How many there can be at a time ([`Limits::nodes_max`](crate::Limits::nodes_max) of its founder).
+    /// The maximum at a time ([`Limits::nodes_max`](crate::Limits::nodes_max) of its founder).
     pub members_max: usize,
 }
 
-/// Asks the coordinator of a cluster how many members it has, without joining.
+/// Asks the coordinator of a cluster for its number of members, without joining.
 ///
 /// *Blocks* for one round trip, at most `timeout`.
 ///
 /// # Errors
-/// `NoSuchCluster`; `TimedOut` when the coordinator does not answer (it is stopped, say); `NotPermitted`;
-/// `ProtocolViolation` when it is of another build.
+/// `NoSuchCluster`; `TimedOut` if the coordinator does not answer (it is stopped, say); `NotPermitted`;
+/// `ProtocolViolation` if it runs another build.
 pub fn occupancy(
     fabric: &dyn Fabric,
     cluster: &str,

@@ -1,7 +1,8 @@
-//! Operations that wait in the engine: a slot each, which can be polled, awaited or blocked on.
+//! Operations that wait in the engine: each has a slot, which can be polled, awaited or blocked on.
 //!
-//! A slot belongs to its session. The session fills the request, the engine performs it when the
-//! line is there, the session takes the result. Whoever sets the state last has published the rest.
+//! A slot belongs to its session. The session fills in the request, the engine performs it once the line is
+//! at the required level, the session takes the result. The release store of the slot's state publishes its
+//! other fields.
 
 use crate::hit::WORD;
 use crate::lock_hit::LockCounts;
@@ -12,12 +13,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Locks a mutex; a panic elsewhere while it was held does not spread (the values stay sound).
+/// Locks a mutex, ignoring poison: a panic of another holder leaves the values sound.
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What an operation does once its line is there. `buffer` of the slot holds bytes in and out.
+/// The kind of an operation. The slot's `buffer` holds bytes in and out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Kind {
     /// Nothing yet.
@@ -29,7 +30,7 @@ pub(crate) enum Kind {
     Write,
     /// Add to a word.
     FetchAdd(u64),
-    /// Replace a word if it is as expected.
+    /// Replace a word if it has the expected value.
     CompareSwap(u64, u64),
     /// Replace a word.
     Swap(u64),
@@ -41,14 +42,14 @@ pub(crate) enum Kind {
     Free,
     /// Lock, unlock or upgrade a range of a line.
     Lock(lock::Request),
-    /// Find out whether this node is a member still.
+    /// Find out whether this node is still a member.
     Confirm,
-    /// Have the line's home have its bytes.
+    /// Write the line back to its home.
     WriteBack,
 }
 
 impl Kind {
-    /// What the coherence machine must provide; `None` for what is not about a line's bytes.
+    /// The access that the coherence machine must provide; `None` for operations that do not access a line.
     pub(crate) fn want(self) -> Option<Want> {
         match self {
             Self::Read => Some(Want::Read),
@@ -65,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// Whether the coherence machine may have an operation of this kind waiting for a line.
+    /// Whether an operation of this kind may wait for a line in the coherence machine.
     pub(crate) fn waits_for_line(self) -> bool {
         self.want().is_some() || self == Self::WriteBack
     }
@@ -75,21 +76,21 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) kind: Kind,
-    /// The first byte; to its end the access lies in one line.
+    /// The first byte; all bytes of the access from it on are in one line.
     pub(crate) address: Option<GlobalAddress>,
     pub(crate) bytes: usize,
-    /// The access began in an earlier line: this line must not be the first of an allocation.
+    /// The access started in an earlier line: this line must not be the first of an allocation.
     pub(crate) continues: bool,
     pub(crate) buffer: Vec<u8>,
-    /// The former value of an atomic, the address of an allocation, the token of a lock.
+    /// The previous value of an atomic, the address of an allocation, or the token of a lock.
     pub(crate) result: u64,
-    /// Of a lock: an earlier holder died, and no writer was told since.
+    /// For a lock: an earlier holder died, and no writer has been notified since.
     pub(crate) abandoned: bool,
 }
 
 impl Request {
-    /// What the coherence machine must provide. An operation that brings all bytes from the line's start on can
-    /// do with a line whose former bytes are lost.
+    /// The access that the coherence machine must provide. An operation that brings all bytes from the
+    /// line's start on can use a line with lost contents.
     pub(crate) fn want(&self) -> Option<Want> {
         let want = self.kind.want()?;
         let brings = self.buffer.len() == self.bytes && want == Want::Write;
@@ -109,18 +110,18 @@ const PENDING: u32 = 1;
 const DONE: u32 = 2;
 const FAILED: u32 = 3;
 
-/// One place for an operation.
+/// The slot of one operation.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
-    /// Low byte: the state; above it, the number of the error.
+    /// Low byte: the state; above it, the error number.
     state: AtomicU32,
-    /// The caller has lost interest; the engine cleans up when the operation ends.
+    /// The caller has abandoned it; the engine cleans up when the operation ends.
     abandoned: AtomicBool,
     request: Mutex<Request>,
     waker: Mutex<Option<Waker>>,
 }
 
-/// How an operation ended.
+/// The outcome of an operation.
 pub(crate) type Outcome = Result<(), ErrorCode>;
 
 impl Slot {
@@ -132,13 +133,13 @@ impl Slot {
         locked(&self.request)
     }
 
-    /// Session: the request is complete.
+    /// Session: submits the complete request.
     pub(crate) fn submit(&self) {
         self.abandoned.store(false, Ordering::Relaxed);
         self.state.store(PENDING, Ordering::Release);
     }
 
-    /// Session: how it ended, if it has.
+    /// Session: the outcome, if it has ended.
     pub(crate) fn outcome(&self) -> Option<Outcome> {
         let state = self.state.load(Ordering::Acquire);
         match state & 0xff {
@@ -150,12 +151,12 @@ impl Slot {
         }
     }
 
-    /// Session: the result is taken.
+    /// Session: frees the slot after the result was taken.
     pub(crate) fn recycle(&self) {
         self.state.store(FREE, Ordering::Release);
     }
 
-    /// Session: wake this waker when the operation ends. True when it has ended meanwhile.
+    /// Session: registers a waker for the end of the operation. True if it has ended meanwhile.
     pub(crate) fn watch(&self, waker: &Waker) -> bool {
         let mut place = locked(&self.waker);
         if !place.as_ref().is_some_and(|old| old.will_wake(waker)) {
@@ -165,7 +166,7 @@ impl Slot {
         self.outcome().is_some()
     }
 
-    /// Engine, for the session: the result is not wanted any more.
+    /// Engine, for the session: marks the operation as abandoned.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::SeqCst);
     }
@@ -174,7 +175,7 @@ impl Slot {
         self.abandoned.load(Ordering::SeqCst)
     }
 
-    /// Has the task that waits for the operation look again, though it has not ended.
+    /// Wakes the task that waits for the operation, which has not ended.
     pub(crate) fn rouse(&self) {
         let waker = locked(&self.waker).take();
         if let Some(waker) = waker {
@@ -182,7 +183,7 @@ impl Slot {
         }
     }
 
-    /// Engine: the operation has ended.
+    /// Engine: ends the operation.
     pub(crate) fn finish(&self, outcome: Outcome) {
         let state = match outcome {
             Ok(()) => DONE,
@@ -194,12 +195,12 @@ impl Slot {
 }
 
 impl Slot {
-    /// Whether the engine still has it.
+    /// Whether the engine still processes it.
     pub(crate) fn is_pending(&self) -> bool {
         self.state.load(Ordering::Acquire) == PENDING
     }
 
-    /// Engine: ends the operation if it has not ended; for a node that leaves.
+    /// Engine: ends the operation if it is pending; for a node that leaves.
     pub(crate) fn finish_if_pending(&self, outcome: Outcome) {
         if self.is_pending() {
             self.finish(outcome);
@@ -211,11 +212,11 @@ impl Slot {
 #[derive(Debug)]
 pub(crate) struct SessionSlots {
     pub(crate) session: SessionId,
-    /// The session's place in the engine's table: the high half of its operations' ids.
+    /// The session's index in the engine's table: the high half of its operations' ids.
     pub(crate) index: u32,
     pub(crate) slots: Box<[Slot]>,
-    /// When the call that a task awaits reaches its deadline, in time of [`Core`](crate::wait::Core);
-    /// `u64::MAX` for never.
+    /// The deadline of the call that a task awaits, in time of [`Core`](crate::wait::Core); `u64::MAX` for
+    /// never.
     pub(crate) alarm_ns: AtomicU64,
     pub(crate) hits: AtomicU64,
     pub(crate) misses: AtomicU64,
@@ -235,13 +236,14 @@ impl SessionSlots {
         }
     }
 
-    /// The name of a slot's operation.
+    /// The id of a slot's operation.
     pub(crate) fn operation(&self, slot: usize) -> OperationId {
         let life = self.session.0 & LIFE_MASK;
         OperationId(u64::from(self.index) << INDEX_SHIFT | life << LIFE_SHIFT | slot as u64)
     }
 
-    /// The slot of an operation, if it is of this session and not of one that had its place before.
+    /// The slot of an operation, if it belongs to this session and not to an earlier one with the same
+    /// index.
     pub(crate) fn slot(&self, operation: OperationId) -> Option<&Slot> {
         if operation.0 >> LIFE_SHIFT & LIFE_MASK != self.session.0 & LIFE_MASK {
             return None;
@@ -250,24 +252,24 @@ impl SessionSlots {
     }
 }
 
-// An operation's name: the session's place (20 bits), the session's count (36), the slot (8).
+// An operation's id: the session's index (20 bits), the session's count (36), the slot (8).
 const INDEX_SHIFT: u32 = 44;
 const LIFE_SHIFT: u32 = 8;
 const LIFE_MASK: u64 = (1 << 36) - 1;
 const SLOT_MASK: u64 = 0xff;
-/// In place of a slot: an operation that ends in the step that starts it.
+/// Instead of a slot: an operation that ends in the step that starts it.
 pub(crate) const NO_SLOT: usize = 0xff;
 const HOME: u64 = 0xf_ffff << INDEX_SHIFT;
 
 const _: () = assert!(farside_base::Limits::DEFAULT.sessions_max < 0xf_ffff);
 const _: () = assert!(farside_base::Limits::DEFAULT.writes_in_flight_max < 200);
 
-/// The place of an operation's session in the engine's table.
+/// The table index of an operation's session.
 pub(crate) fn session_index(operation: OperationId) -> usize {
     (operation.0 >> INDEX_SHIFT) as usize
 }
 
-/// The name of an operation of the home itself.
+/// The id of an operation of the home itself.
 pub(crate) fn home_operation(number: u64) -> OperationId {
     OperationId(HOME | number & !HOME)
 }
@@ -277,7 +279,7 @@ pub(crate) fn home_number(operation: OperationId) -> u64 {
     operation.0 & !HOME
 }
 
-/// Whether an operation is the home's own.
+/// Whether an operation is one of the home itself.
 pub(crate) fn is_home(operation: OperationId) -> bool {
     operation.0 & HOME == HOME
 }

@@ -1,31 +1,34 @@
-//! Waiting for a peer: a little spinning, then sleep.
+//! Waiting for a peer: a spin budget, then park. Polled channels park with exponentially growing naps;
+//! others arm their port, check for events and sleep on its waiter (an eventcount). The spin budget and the
+//! interval of `sched_yield` adapt to the observed waits.
 
 use crate::{Error, ErrorCode};
 use farside_fabric::Port;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Looks without giving the processor away.
+/// Polls of memory before the first sleep, for polls of some nanoseconds.
 const SPINS: u32 = 1 << 12;
-/// The same for looks that are whole turns of a loop, which take some hundred times as long.
+/// The same for polls of an engine, each of which takes some hundred times as long.
 const TURNS: u32 = 768;
-/// The same as [`TURNS`] where the peer works on each answer for some 100 us: being woken costs a tenth of
-/// that again.
+/// The same for a peer that works some 100 us on each answer: being woken costs a tenth of that in
+/// addition.
 const TURNS_OF_WORK: u32 = 4 * TURNS;
-/// The clock is asked after so many looks, some microseconds.
+/// Polls between readings of the clock, some microseconds.
 const LOOKS_TO_CLOCK: u32 = 16;
-/// Shortest and longest sleep between looks of a channel that can only be polled.
+/// The shortest and the longest sleep between polls of a channel without events.
 const NAP_MIN: Duration = Duration::from_micros(20);
 const NAP_MAX: Duration = Duration::from_micros(500);
 
 thread_local! {
-    /// Of all waits of this thread since it slept: whether somebody else wants its processor changes seldom.
+    /// The yield policy of all waits of this thread since it last slept: whether another thread wants its
+    /// core changes rarely.
     static OFFERS: Cell<Offers> = const { Cell::new(Offers::FIRST) };
 }
 
-/// After how many turns the processor is offered to the peer, who may be waiting for it. Where nobody is, an
-/// offer is a system call during which nothing that comes is noticed, so that the next one comes later; where
-/// it was taken, sooner.
+/// Yield policy: the number of polls before `sched_yield`, for a peer that may be waiting for the same
+/// core. If no thread takes the core, the yield is a system call during which no arrival is noticed, so the
+/// interval doubles; if one took it, the interval halves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Offers {
     turns: u32,
@@ -35,17 +38,17 @@ impl Offers {
     const FIRST: Self = Self { turns: 32 };
     const TURNS_MIN: u32 = 8;
     const TURNS_MAX: u32 = 256;
-    /// An offer that was taken lasts for two changes of threads and what the other one does, some
-    /// microseconds; else for the system call, some hundred nanoseconds.
+    /// A yield that was taken lasts for two context switches and the work of the other thread, some
+    /// microseconds; otherwise for the system call, some hundred nanoseconds.
     const TAKEN: Duration = Duration::from_nanos(1_500);
 
-    /// As they are behind one that has lasted so long.
+    /// The policy after a yield that lasted `lasted`.
     fn after(self, lasted: Duration) -> Self {
         let turns = if lasted < Self::TAKEN { self.turns * 2 } else { self.turns / 2 };
         Self { turns: turns.clamp(Self::TURNS_MIN, Self::TURNS_MAX) }
     }
 
-    /// Makes one; after how many turns the next one is due.
+    /// Yields; returns the number of polls until the next yield is due.
     fn make() -> u32 {
         let began = Instant::now();
         std::thread::yield_now();
@@ -55,8 +58,9 @@ impl Offers {
     }
 }
 
-/// How many turns whoever waits for answers looks before it sleeps: as many as were of use the last times. Where
-/// answers take long, a processor that somebody else has a use for would only be kept from it.
+/// Adaptive spin budget: the number of polls before a thread that waits for answers sleeps. It doubles
+/// after a short sleep or a wait of over half the budget, and halves after a long sleep, so that slow
+/// answers do not take the core from other threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Spins {
     turns: u32,
@@ -64,12 +68,12 @@ pub(crate) struct Spins {
 
 impl Spins {
     pub(crate) const FIRST: Self = Self { turns: TURNS };
-    /// Some microseconds, which is what being woken costs.
+    /// Some microseconds: the cost of being woken.
     const TURNS_MIN: u32 = 64;
-    /// Whoever sleeps for less had better gone on looking.
+    /// A sleep shorter than this should have been spinning.
     const NAP_TOO_SHORT: Duration = Duration::from_micros(20);
 
-    /// As they are behind a wait.
+    /// The budget after a wait.
     pub(crate) fn after(self, patience: &Patience) -> Self {
         let turns = match patience.slept {
             Some(slept) if slept >= Self::NAP_TOO_SHORT => self.turns / 2,
@@ -81,18 +85,18 @@ impl Spins {
     }
 }
 
-/// How long somebody has waited, and what he does meanwhile.
+/// One wait: its deadline, spin budget and yield policy.
 pub(crate) struct Patience {
-    /// Set with the first wait, so that a call that need not wait asks no clock.
+    /// Set by the first check, so that a call that need not wait reads no clock.
     end: Option<Instant>,
     timeout: Duration,
     looks: u32,
-    /// Looks before it sleeps.
+    /// Polls before it sleeps.
     looks_max: u32,
-    /// The processor is offered to others after so many.
+    /// The number of polls at which the thread yields next.
     looks_to_offer: u32,
     nap: Duration,
-    /// For how long it has slept.
+    /// Total time slept.
     slept: Option<Duration>,
 }
 
@@ -109,23 +113,23 @@ impl Patience {
         }
     }
 
-    /// For whoever turns a loop with each look.
+    /// For a thread that polls an engine each time.
     pub(crate) fn of_turns(timeout: Duration) -> Self {
         let new = Self::new(timeout);
         Self { looks_max: TURNS, looks_to_offer: OFFERS.get().turns, ..new }
     }
 
-    /// For whoever turns a loop until an answer comes.
+    /// For a thread that polls an engine until an answer arrives.
     pub(crate) fn of_answer(timeout: Duration, spins: Spins) -> Self {
         Self { looks_max: spins.turns, ..Self::of_turns(timeout) }
     }
 
-    /// For whoever turns a loop while the peer works.
+    /// For a thread that polls an engine while the peer works.
     pub(crate) fn of_work(timeout: Duration) -> Self {
         Self { looks_max: TURNS_OF_WORK, ..Self::of_turns(timeout) }
     }
 
-    /// Whether the time is up; asks the clock now and then only.
+    /// Returns the remaining time, or an error at the deadline.
     fn check(&mut self) -> Result<Duration, Error> {
         let now = Instant::now();
         let end = *self.end.get_or_insert_with(|| {
@@ -135,7 +139,7 @@ impl Patience {
         if left.is_zero() { Err(ErrorCode::TimedOut.into()) } else { Ok(left) }
     }
 
-    /// Whether it is time to look at what comes by the clock alone: before a sleep, and now and then.
+    /// Whether work that only the clock announces is due to be checked: before a sleep, and now and then.
     pub(crate) const fn asks_clock(&self) -> bool {
         self.looks.is_multiple_of(LOOKS_TO_CLOCK) || self.sleeps_next()
     }
@@ -150,7 +154,7 @@ impl Patience {
         self.looks + 1 >= SPINS
     }
 
-    /// Waits before the next look at something that no event announces.
+    /// Waits before the next poll of something that no event announces.
     pub(crate) fn wait(&mut self) -> Result<(), Error> {
         self.looks += 1;
         if self.looks < SPINS {
@@ -167,8 +171,8 @@ impl Patience {
         Ok(())
     }
 
-    /// Waits for an event of the port: spins first, then sleeps until something arrives there, or
-    /// for `nap_max`.
+    /// Waits for an event of the port: spins first, then sleeps until something arrives there, or for
+    /// `nap_max`.
     pub(crate) fn wait_for_event(
         &mut self,
         port: &mut dyn Port,
@@ -190,7 +194,7 @@ impl Patience {
             let began = Instant::now();
             port.waiter().wait(Some(nap_max.map_or(left, |nap| nap.min(left))));
             *self.slept.get_or_insert_default() += began.elapsed();
-            // Whoever is woken may find itself on the processor of somebody else.
+            // A woken thread may run on another core, which another thread wants.
             OFFERS.set(Offers::FIRST);
         }
         port.disarm();
@@ -203,19 +207,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offers_come_seldom_where_nobody_takes_them() {
+    fn yields_that_are_not_taken_become_rare() {
         let after = |offers: Offers, ns| {
             (0..9).fold(offers, |offers, _| offers.after(Duration::from_nanos(ns)))
         };
         let seldom = after(Offers::FIRST, 700);
         assert_eq!(seldom.turns, 256);
-        assert_eq!(seldom.after(Duration::from_micros(4)).turns, 128, "one may be an accident");
+        assert_eq!(seldom.after(Duration::from_micros(4)).turns, 128, "one may be a coincidence");
         assert_eq!(after(seldom, 4_000).turns, 8);
         assert_eq!(after(Offers { turns: 8 }, 100), seldom);
     }
 
     #[test]
-    fn whoever_waits_long_looks_less_before_it_sleeps() {
+    fn spin_budget_shrinks_after_long_waits() {
         let after = |spins: Spins, looks, slept_us: Option<u64>| {
             let slept = slept_us.map(Duration::from_micros);
             let patience = Patience { looks, slept, ..Patience::new(Duration::MAX) };
@@ -223,8 +227,8 @@ mod tests {
         };
         let few = after(Spins::FIRST, TURNS, Some(300));
         assert_eq!(few.turns, Spins::TURNS_MIN);
-        assert_eq!(after(few, 20, None), few, "that was enough");
-        assert_eq!(after(few, Spins::TURNS_MIN - 1, None).turns, 128, "as it nearly was not");
+        assert_eq!(after(few, 20, None), few, "it sufficed");
+        assert_eq!(after(few, Spins::TURNS_MIN - 1, None).turns, 128, "it nearly failed to");
         assert_eq!(after(few, Spins::TURNS_MIN, Some(5)), Spins::FIRST);
         assert_eq!(after(Spins::FIRST, 20, None), Spins::FIRST);
     }

@@ -10,34 +10,36 @@ use farside_protocol::channel::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 use std::collections::BTreeSet;
 
-/// Bytes from one receive buffer to the next.
+/// Distance between receive buffers in bytes.
 pub(crate) const MESSAGE_SLOT: u64 = 64;
 /// Marks the work ids of placements.
 pub(crate) const PLACED: u64 = 1 << 63;
-/// Marks the work ids of questions whether this node is a member still; round and node are below.
+/// Marks the work ids of membership queries; round and node are in the low bits.
 pub(crate) const ASKED: u64 = 1 << 62;
-/// The work id of every message: their success is not reported.
+/// The work id of every message, which is unsignaled.
 pub(crate) const SENT: WorkId = WorkId(u64::MAX);
 
 /// One connected node.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Its life.
+    /// Tells restarts of its process apart.
     pub(crate) incarnation: Incarnation,
     /// The memory that it lends.
     pub(crate) memory: Option<MemoryId>,
-    /// What of its memory this node may write.
+    /// Tokens of the regions that this node may write.
     pub(crate) tokens: Tokens,
-    /// `None` while the link is broken; it may come back.
+    /// `None` while the link is broken; it may reconnect.
     pub(crate) link: Option<Link>,
-    /// The link ended at the peer: if nobody is there any more, it is dead for certain.
+    /// The peer ended the link. If nothing listens at its address any more, its process has certainly
+    /// ended.
     pub(crate) ended: bool,
     pub(crate) messenger: Messenger,
-    /// Its fence word, which outlives the link; `None` where this processor does not reach it.
+    /// Its fence word, which outlives the link; `None` if this processor cannot access it.
     pub(crate) fence_word: Option<SharedWord>,
-    /// What this node watches of it; as above.
+    /// The words of it that this node watches; outlives the link too.
     pub(crate) watched: Option<Watched>,
-    /// Its link, where that was closed before this node had its regions. It may have had those of this node.
+    /// Its link, if that was closed before this node had imported its regions. It may have imported those
+    /// of this node.
     pub(crate) closed: Option<LinkId>,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct Tokens {
     pub(crate) fence: RegionToken,
 }
 
-/// A link to a peer, with its regions as they are named there.
+/// A link to a peer, with its imported regions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
@@ -59,7 +61,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// A link that is up, with the regions imported; `None` when they cannot be had.
+    /// Imports the regions over a connected link; `None` if that fails.
     pub(crate) fn import(port: &mut dyn Port, id: LinkId, tokens: &Tokens) -> Option<Self> {
         let home = port.import(id, &tokens.home).ok()?;
         let cache = port.import(id, &tokens.cache).ok()?;
@@ -76,24 +78,24 @@ impl Link {
 pub(crate) struct Peers {
     connected: Vec<Option<Peer>>,
     by_link: Vec<Option<NodeId>>,
-    /// Numbers whose last bearer is dead, and those of them whose last bearer has left.
+    /// Numbers whose last node is dead, and those of them whose last node has left.
     dead: NodeSet,
     left: NodeSet,
-    /// Memories that have left with their nodes; others that are gone are lost.
+    /// Memories whose nodes have left; other memories that are gone are lost.
     memories_left: BTreeSet<MemoryId>,
-    /// Peers whose messenger may have something to send.
+    /// Peers whose messenger may have messages to post.
     pub(crate) ready: NodeSet,
-    /// Where new nodes ask to join; the coordinator alone has one.
+    /// The port at which new nodes ask to join; only the coordinator has one.
     pub(crate) rendezvous: Option<(Box<dyn Port>, ReceiveQueueId)>,
     pub(crate) events: Vec<LinkEvent>,
     pub(crate) receives: ReceiveQueueId,
     /// Receive buffers handed out so far.
     buffers: u64,
-    /// Messages of links whose `Connected` is still on its way to us.
+    /// Messages over links whose `Connected` event has not arrived yet.
     pub(crate) early: Vec<(LinkId, [u8; MESSAGE])>,
     /// Peers that broke the protocol.
     muted: NodeSet,
-    /// The same with the reasons, for people.
+    /// The same, with the reasons for people.
     pub(crate) accused: Vec<(NodeId, Violation)>,
 }
 
@@ -129,7 +131,7 @@ impl Peers {
         self.by_link.get(link.0 as usize).copied().flatten()
     }
 
-    /// How many nodes are connected, those among them whose links are broken just now.
+    /// The number of connected nodes, including those with broken links.
     pub(crate) fn alive(&self) -> usize {
         self.connected.iter().flatten().count()
     }
@@ -143,7 +145,7 @@ impl Peers {
             .map(|(number, _)| NodeId(number as u16))
     }
 
-    /// Why nothing can be asked of a node, if so.
+    /// Why a node cannot be asked anything, if so.
     pub(crate) fn refusal(&self, node: NodeId) -> Option<ErrorCode> {
         if self.get(node).is_some() {
             None
@@ -167,7 +169,7 @@ impl Peers {
         self.memories_left.contains(&memory)
     }
 
-    /// Queues a message for a node; nothing for one that is gone, which needs none.
+    /// Queues a message for a node; does nothing if the node was removed.
     pub(crate) fn push(&mut self, to: NodeId, class: Class, family: Family, body: &[u8; BODY]) {
         if let Some(peer) = self.get_mut(to) {
             peer.messenger.push(class, family, body);
@@ -175,7 +177,7 @@ impl Peers {
         }
     }
 
-    /// Takes a node in; false when its number has no room or is taken.
+    /// Adds a node; false if its number is out of range or taken.
     pub(crate) fn insert(&mut self, node: NodeId, peer: Peer) -> bool {
         let Some(place) = self.connected.get_mut(usize::from(node.0)) else {
             return false;
@@ -191,16 +193,16 @@ impl Peers {
         true
     }
 
-    /// A new node has this number.
+    /// Notes that a new node has this number.
     pub(crate) fn admitted(&mut self, node: NodeId) {
-        debug_assert!(self.get(node).is_none(), "the former bearer is gone");
+        debug_assert!(self.get(node).is_none(), "the earlier node of this number was removed");
         self.dead.remove(node);
         self.left.remove(node);
         self.muted.remove(node);
         self.ready.remove(node);
     }
 
-    /// Takes a node out for good, once it is unlinked.
+    /// Removes a node for good, after it was unlinked.
     pub(crate) fn remove(&mut self, node: NodeId, left: bool) {
         self.dead.insert(node);
         if left {
@@ -212,7 +214,7 @@ impl Peers {
         }
     }
 
-    /// Gives a node a link.
+    /// Sets a node's link.
     pub(crate) fn link(&mut self, node: NodeId, link: Link) {
         let place = link.id.0 as usize;
         if let Some(peer) = self.get_mut(node) {
@@ -226,7 +228,7 @@ impl Peers {
         }
     }
 
-    /// Takes a node's link away, if it has one: nothing of it is heard any more.
+    /// Takes a node's link away, if it has one; nothing from it is processed any more.
     pub(crate) fn unlink(&mut self, node: NodeId) -> Option<LinkId> {
         let link = self.get_mut(node)?.link.take()?.id;
         self.by_link[link.0 as usize] = None;
@@ -239,12 +241,12 @@ impl Peers {
         self.get(node).is_some_and(|peer| peer.link.is_some())
     }
 
-    /// Whether a peer has broken the protocol; nothing that it says counts any more.
+    /// Whether a peer has broken the protocol; its messages are ignored.
     pub(crate) fn is_accused(&self, node: NodeId) -> bool {
         self.muted.contains(node)
     }
 
-    /// Remembers who broke the protocol.
+    /// Records a peer that broke the protocol.
     pub(crate) fn accuse(&mut self, node: NodeId, violation: Violation) {
         self.muted.insert(node);
         if self.accused.len() < 64 {
@@ -252,8 +254,8 @@ impl Peers {
         }
     }
 
-    /// Posts the receives that a new link needs, `count` for each peer. Those of a peer that is gone serve the
-    /// next: the queue is shared.
+    /// Posts the receives for a new link, `count` for each peer. The queue is shared, so receives of a
+    /// removed peer serve the next one.
     pub(crate) fn post_receives(&mut self, port: &mut dyn Port, messages: RegionId, count: u64) {
         while self.buffers < self.alive() as u64 * count {
             let slot = self.buffers;
@@ -262,7 +264,7 @@ impl Peers {
         }
     }
 
-    /// Posts the receive of a buffer again.
+    /// Reposts the receive of a buffer.
     pub(crate) fn repost(&mut self, port: &mut dyn Port, messages: RegionId, slot: u64) {
         let receive = Receive {
             id: WorkId(slot),

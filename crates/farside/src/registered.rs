@@ -1,4 +1,4 @@
-//! Registered memory that ends with its owner, and errors of the control side.
+//! Registered memory that is deregistered by its owner's drop, and errors of the control path.
 
 use crate::{Error, ErrorCode};
 use farside_base::{Access, RegionKind};
@@ -19,7 +19,7 @@ impl Registered {
         Ok(Self { fabric: Arc::clone(fabric), region: fabric.register(spec)? })
     }
 
-    /// Memory of this end alone, for requests to take from and to put into.
+    /// Registers memory that is not exported, for local use by work requests.
     pub(crate) fn own(fabric: &Arc<dyn Fabric>, bytes: u64) -> Result<Self, Error> {
         Self::new(fabric, bytes, Access::NONE, RegionKind::Memory)
     }
@@ -33,7 +33,7 @@ impl Registered {
         Self::of(fabric, &RegionSpec { bytes, access, kind }).map_err(|error| control(&error))
     }
 
-    /// The same, or nothing where no bytes are wanted.
+    /// The same, or `None` for zero bytes.
     pub(crate) fn if_any(
         fabric: &Arc<dyn Fabric>,
         bytes: u64,
@@ -60,23 +60,23 @@ impl fmt::Debug for Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // Whatever the fabric says, nobody here uses it any more. Requests that are under way fail;
-        // the fabric sees to it that none reaches the memory.
+        // The owner uses the region no more, whatever the result. Requests in flight fail; the fabric
+        // guarantees that none accesses the memory.
         let _ = self.fabric.deregister(self.region.id);
     }
 }
 
-/// Why nobody was reached, in terms of the table; `trouble` is what the port has to say of the link.
+/// The error for an unreachable peer; `trouble` is the port's description of the link.
 pub(crate) fn not_reached(why: NotReached, trouble: Option<String>) -> Error {
     let (code, text) = match why {
-        NotReached::Nobody => (ErrorCode::NobodyListens, "nobody listens there"),
-        NotReached::NotPermitted => (ErrorCode::NotPermitted, "not trusted there"),
-        _ => (ErrorCode::NobodyListens, "no way there, or no answer in time"),
+        NotReached::Nobody => (ErrorCode::NobodyListens, "no process listens at that address"),
+        NotReached::NotPermitted => (ErrorCode::NotPermitted, "not trusted by the peer"),
+        _ => (ErrorCode::NobodyListens, "unreachable, or no answer in time"),
     };
     Error::with(code, trouble.unwrap_or_else(|| text.to_owned()))
 }
 
-/// An error of the control side, in terms of the table.
+/// The error of the table for an error of the control path.
 pub(crate) fn control(error: &FabricError) -> Error {
     let code = match error {
         FabricError::Lacks(_) => ErrorCode::FabricLacks,

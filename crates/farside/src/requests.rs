@@ -1,6 +1,6 @@
-//! Requests of other processes that have not come to a link: questions without an answer yet, and admitted joins
-//! whose node is not linked. Their processes may be silent for ever, or say what never comes true (a view of
-//! the future), so each request ends after a time.
+//! Requests of other processes that have no link yet: unanswered requests, and admitted joins whose node is
+//! not linked. Their processes may be silent for ever, or name a future view that never comes, so each
+//! request expires.
 
 use crate::boot::AT_RENDEZVOUS;
 use crate::engine::Engine;
@@ -15,15 +15,15 @@ const NO_LINK_IN_TIME: &str = "the members did not learn of this node in time; j
 struct Pending {
     request: RequestId,
     until_ns: u64,
-    /// An admitted join: the link of the request is up.
+    /// It is an admitted join: the link of the request is up.
     admitted: bool,
 }
 
-/// All of them.
+/// All pending requests.
 #[derive(Debug)]
 pub(crate) struct Requests {
     pending: Vec<Pending>,
-    /// How long a request waits. No correct process waits for longer.
+    /// The time until a request expires. No correct process waits longer.
     patience_ns: u64,
 }
 
@@ -37,7 +37,7 @@ impl Requests {
         self.pending.push(Pending { request, until_ns, admitted });
     }
 
-    /// The request is answered, linked or lost; whether it was pending.
+    /// Removes a request that was answered, linked or lost; returns whether it was pending.
     pub(crate) fn remove(&mut self, request: RequestId) -> bool {
         let known = self.pending.len();
         self.pending.retain(|pending| pending.request != request);
@@ -50,7 +50,7 @@ impl Requests {
 }
 
 impl Engine {
-    /// Ends requests whose time is over.
+    /// Ends expired requests.
     pub(crate) fn end_requests(&mut self) {
         if self.requests.pending.is_empty() {
             return;

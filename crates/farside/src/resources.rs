@@ -1,19 +1,20 @@
-//! What the machine, its control groups and the limits of this process leave for a node.
+//! Checks of the memory that the machine, its control groups and the limits of this process leave for a
+//! node.
 //!
-//! Memory of a region gets its pages at the first touch, long after the start, and the kernel kills a process
-//! that touches more than there is. So a node whose memory and cache cannot all be had is refused at its
-//! start. What other processes take later is not known then.
+//! Pages of a region are allocated at the first touch, long after the start, and the kernel kills a process
+//! that touches more than there is. So a node whose memory and cache do not fit is refused at its start.
+//! Memory that other processes take later is not foreseen.
 
 use crate::{Config, Error, ErrorCode};
 use rustix::process::{Resource, getrlimit};
 use std::path::{Path, PathBuf};
 
-/// Nodes of up to this many bytes start without a check of the machine.
+/// Nodes of up to this many bytes start without a check.
 const SMALL: u64 = 16 << 20;
 /// Where control groups are mounted.
 const GROUPS: &str = "/sys/fs/cgroup";
 
-/// Bytes that are left, and of what.
+/// The bytes that a limit leaves, and that limit.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Left {
     bytes: u64,
@@ -21,7 +22,7 @@ struct Left {
     remedy: &'static str,
 }
 
-/// Checks that a node's memory and cache can be had.
+/// Checks that a node's memory and cache fit.
 ///
 /// # Errors
 /// `BadConfiguration`, with the settings, what they need, what limits it, and what to do.
@@ -31,13 +32,13 @@ pub(crate) fn check(config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     check_memory(needed, &settings(config))?;
-    // A tag of 8 B for each 64 B of memory, and about three times as much for 64 B of cache.
+    // A tag of 8 B per 64 B of memory, and about three times as much per 64 B of cache.
     let tags = config.memory_bytes / 8 + config.cache_bytes / 2;
     let needed = needed.saturating_add(tags);
     of_address_space().map_or(Ok(()), |left| refuse(needed, &settings(config), &left))
 }
 
-/// The same of nodes that start together, but for the limits of their processes.
+/// The same for nodes that start together, without the limits of their processes.
 ///
 /// # Errors
 /// As [`check`].
@@ -58,7 +59,7 @@ fn settings(config: &Config) -> String {
     format!("memory_bytes {memory_bytes} and cache_bytes {cache_bytes}")
 }
 
-/// Checks what the machine and the control groups leave.
+/// Checks the machine's memory and the control groups.
 fn check_memory(needed: u64, settings: &str) -> Result<(), Error> {
     let memory = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
     let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -76,7 +77,7 @@ fn refuse(needed: u64, settings: &str, left: &Left) -> Result<(), Error> {
     Err(Error::with(ErrorCode::BadConfiguration, detail))
 }
 
-/// What the kernel says that programs can still have, swap included.
+/// The memory that programs can still get according to the kernel, swap included.
 fn of_machine(meminfo: &str) -> Option<Left> {
     let field = |name: &str| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
@@ -89,7 +90,7 @@ fn of_machine(meminfo: &str) -> Option<Left> {
     })
 }
 
-/// The least that the memory limits of this process's control groups leave, of either version.
+/// The least that the memory limits of this process's control groups (version 1 or 2) leave.
 fn of_groups(root: &Path, own: &str) -> Option<Left> {
     let left = own.lines().flat_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -106,11 +107,11 @@ fn of_groups(root: &Path, own: &str) -> Option<Left> {
     left.min_by_key(|left| left.bytes)
 }
 
-/// The files of a control group that tell of its memory.
+/// The files of a control group that describe its memory.
 struct GroupFiles {
     most: &'static str,
     used: &'static str,
-    /// Fields of `memory.stat` that count pages of files, which the kernel drops when memory is short.
+    /// Fields of `memory.stat` that count file pages, which the kernel drops when memory is short.
     droppable: [&'static str; 2],
 }
 
@@ -126,7 +127,7 @@ const FIRST: GroupFiles = GroupFiles {
     droppable: ["total_inactive_file", "total_active_file"],
 };
 
-/// What a group and those above it leave.
+/// What a group and its ancestors leave.
 fn of_group(mount: &Path, path: &str, files: &GroupFiles) -> Vec<Left> {
     let own: PathBuf = mount.join(path.trim_start_matches('/'));
     let groups = own.ancestors().take_while(|group| group.starts_with(mount));
@@ -150,7 +151,7 @@ fn left_in(group: &Path, files: &GroupFiles) -> Option<Left> {
     })
 }
 
-/// What RLIMIT_AS leaves of this process's address space, if it limits it.
+/// What RLIMIT_AS leaves of this process's address space, if set.
 fn of_address_space() -> Option<Left> {
     let most = getrlimit(Resource::As).current?;
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();

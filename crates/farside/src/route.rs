@@ -1,5 +1,6 @@
-//! The other half of [`turn`](crate::turn): gives events to the machines and carries out their
-//! effects. Effects of one step are carried out in order, before anything else happens.
+//! The second half of [`turn`](crate::turn): passes events to the protocol machines and carries out their
+//! effects, in order, before the next step. Follow-ups of effects run after the step, so that machines are
+//! never re-entered.
 
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::operation::{Kind, is_home};
@@ -8,7 +9,7 @@ use farside_protocol::coherence::{Effect, Event, Frame, Here, Level, Message, Ta
 use farside_protocol::wire::{BODY, Class, Family, Violation};
 
 impl Engine {
-    /// Gives a message to its machine.
+    /// Passes a message to its machine.
     pub(crate) fn dispatch(
         &mut self,
         from: NodeId,
@@ -25,7 +26,7 @@ impl Engine {
                 if let Message::Written { line, .. } = message {
                     self.written(line);
                 }
-                self.retry_frames(); // any message can bring a line to rest, which can be evicted then
+                self.retry_frames(); // any message can end a line's transition, after which it can be evicted
                 done
             }
             Family::Lock => self.lock_message(from, body),
@@ -35,8 +36,8 @@ impl Engine {
         }
     }
 
-    /// Refuses what a peer says of a line of another generation of this node's number: a correct peer knows
-    /// which memory this node lends before it is linked.
+    /// Refuses a peer's message about a line of another generation of this node's number: a correct peer
+    /// knows which memory this node lends before it is linked.
     pub(crate) fn check_generation(&self, line: LineAddress) -> Result<(), Violation> {
         match line.home() == self.me() && Some(line.memory()) != self.lines.memory() {
             true => Err(Violation("a line of memory that is gone")),
@@ -44,7 +45,7 @@ impl Engine {
         }
     }
 
-    /// Why nothing can be asked of the memory that a line lies in, if so: it is gone, or has never been.
+    /// Why the memory of a line cannot be accessed, if so: it is gone, or was never lent.
     pub(crate) fn refusal_at(&self, line: LineAddress) -> Option<ErrorCode> {
         let memory = line.memory();
         if Some(memory) == self.lines.memory() || self.peers.lends(memory) {
@@ -60,13 +61,13 @@ impl Engine {
         })
     }
 
-    /// What the tags say of a line.
+    /// The state of a line by its tag.
     pub(crate) fn here(&self, line: LineAddress) -> Here {
         let (held, extent) = self.lines.here(line);
         Here { held, extent }
     }
 
-    /// One step of the coherence machine and all its effects.
+    /// Steps the coherence machine and carries out all its effects.
     pub(crate) fn step(&mut self, event: Event) -> Result<(), Violation> {
         let mut effects = std::mem::take(&mut self.effects);
         let step = self.coherence.step(event, &mut effects);
@@ -77,7 +78,7 @@ impl Engine {
         step
     }
 
-    /// A step of this node's own doing, which the machine cannot refuse.
+    /// Steps the machine with an event of this node, which it cannot refuse.
     pub(crate) fn step_own(&mut self, event: Event) {
         if let Err(violation) = self.step(event) {
             self.failure = Some(violation.0);
@@ -110,7 +111,7 @@ impl Engine {
                     self.homes.retired(operation);
                 } else {
                     self.perform(operation, line);
-                    self.retry_frames(); // a line that has come to rest can be evicted
+                    self.retry_frames(); // a line without a transition in progress can be evicted
                 }
             }
             Effect::Fail { operation, code, .. } => self.finish(operation, Err(code)),
@@ -144,7 +145,7 @@ impl Engine {
         self.send(to, message);
     }
 
-    /// Starts an operation and carries out what follows.
+    /// Starts an operation and carries out its follow-ups.
     pub(crate) fn issue(&mut self, operation: OperationId) {
         if self.leaving.is_some() {
             let confirms = self.request(operation).is_some_and(|(kind, _)| kind == Kind::Confirm);
@@ -158,7 +159,7 @@ impl Engine {
         self.follow_up();
     }
 
-    /// Gives an operation to its machine, with a frame if its line needs one.
+    /// Passes an operation to its machine, with a frame if its line needs one.
     fn start(&mut self, operation: OperationId) {
         let Some((kind, address, want)) = self.slot(operation).map(|slot| {
             let request = slot.request();
@@ -189,7 +190,7 @@ impl Engine {
         self.step_own(Event::Issue { operation, line, want, pin, frame, here });
     }
 
-    /// Ends an operation on a line whose caller has gone, unless it is held back.
+    /// Cancels an operation on a line, abandoned by its caller, unless it is held back.
     pub(crate) fn cancel(&mut self, operation: OperationId, line: LineAddress) {
         let waiting = self.frameless.len();
         self.frameless.retain(|other| *other != operation);
@@ -200,18 +201,18 @@ impl Engine {
         self.step_own(Event::Cancel { operation, line, here });
     }
 
-    /// Why no operation can start, if none can.
+    /// The error of every operation that would start now, if any.
     pub(crate) fn refusal(&self) -> Option<ErrorCode> {
         let removed = || self.lines.is_removed().then_some(ErrorCode::NodeClosed);
         self.closed_with.or_else(removed).or(self.failure.map(|_| ErrorCode::NodeFailed))
     }
 
-    /// Whether this node leaves, or has left, and everything that it had acknowledged was given back.
+    /// Whether this node leaves or has left, and has handed over everything that it acknowledged.
     fn has_handed_over(&self) -> bool {
         self.is_drained() && self.boot.refused.is_none() && self.failure.is_none()
     }
 
-    /// A frame for the line; none when the operation has failed or waits for one.
+    /// Returns a frame for the line; `None` if the operation has failed or waits for one.
     fn frame_for(&mut self, line: LineAddress, operation: OperationId) -> Option<Frame> {
         if let Some(code) = self.refusal_at(line) {
             self.finish(operation, Err(code));
@@ -236,19 +237,19 @@ impl Engine {
             let routed = self.routed;
             self.step_own(Event::Evict { line: victim, here });
             if self.routed == routed {
-                continue; // in use; the next oldest then
+                continue; // in use; try the next oldest
             }
             self.counters.evictions += 1;
             if let Some(frame) = self.lines.reserve(line) {
                 return Some(frame);
             }
-            break; // dirty: its frame is free when its home has taken it back
+            break; // dirty: its frame becomes free when its home has taken the line back
         }
         self.frameless.push_back(operation);
         None
     }
 
-    /// Carries out what effects have left behind.
+    /// Carries out the follow-ups of earlier effects.
     #[inline]
     pub(crate) fn follow_up(&mut self) {
         if !self.follow_ups.is_empty() {
@@ -280,14 +281,14 @@ impl Engine {
         }
     }
 
-    /// Lets a pinned line go.
+    /// Unpins a line.
     pub(crate) fn unpin(&mut self, line: LineAddress) {
         let here = self.here(line);
         self.step_own(Event::Unpin { line, here });
         self.retry_frames();
     }
 
-    /// Gives every cached line back that is not in use.
+    /// Evicts every cached line that is not in use.
     pub(crate) fn evict_all(&mut self) {
         let lines: Vec<LineAddress> = self.lines.cached().collect();
         for line in lines {

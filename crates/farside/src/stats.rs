@@ -1,4 +1,4 @@
-//! What a node has done.
+//! Counters of a node.
 
 /// Counters of one node since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,7 +10,7 @@ pub struct Stats {
     pub misses: u64,
     /// Cached lines lost to other nodes' writes.
     pub invalidations: u64,
-    /// Cached lines given up for room.
+    /// Cached lines evicted.
     pub evictions: u64,
     /// Messages sent.
     pub messages_sent: u64,
@@ -26,16 +26,16 @@ pub struct Stats {
     pub sleeps: u64,
     /// Locks granted.
     pub locks: u64,
-    /// Those among them that did not need the engine.
+    /// Locks granted without the engine.
     pub lock_hits: u64,
-    /// Links to other hosts that broke and came back.
+    /// Links to other hosts that broke and reconnected.
     pub resumes: u64,
     /// Stopped members of this machine that this node has removed.
     pub removals: u64,
-    /// Members that were removed within a copy into memory of this node, which may still land. Until it has, lost lines
-    /// of this node are not healed, and no other node gets the numbers of such members.
+    /// Members removed during a copy into memory of this node that may still land. Until it has ended, lost
+    /// lines of this node are not healed, and no new node gets the number of such a member.
     pub quarantined_members: u64,
-    /// Bytes that serve for nothing until then: frames of the cache, and memory that was freed.
+    /// Bytes withheld until then: cache frames, and freed memory.
     pub quarantined_bytes: u64,
     /// Lines of other homes that were written back, in the background or by
     /// [`Session::write_back`](crate::Session::write_back).

@@ -1,14 +1,13 @@
-//! Removal of stopped members of one machine: carries out what the machine of watches decides, and keeps memory that a
-//! removed member may still write out of use.
+//! Removal of stopped members on one machine: carries out the decisions of the watch machine, and
+//! quarantines memory that a removed member may still write.
 //!
-//! There a link that holds says nothing about the threads of its peer. Each engine counts its polls in its
-//! fence region. The fence word of a stopped member is set before anything of it is
-//! reclaimed; the same region has the words by which each pair of members decides which of the two
-//! outlives the other.
+//! On one machine an open link says nothing about the threads of its peer. Each engine therefore counts its
+//! polls in its fence region. The fence word of a stopped member is set before anything of it is reclaimed.
+//! The same region holds the words by which each pair of members decides which of the two survives.
 //!
-//! **Quarantine.** A removed member may have been stopped within a copy into memory of this node, and its
-//! mapping cannot be taken away. The port says so (`Port::may_land`). Until the copy has ended, by the count
-//! of its port or with its process, the frames and the blocks that it may write serve for nothing else.
+//! **Quarantine.** A removed member may have been stopped during a copy into memory of this node, and its
+//! mapping cannot be revoked. The port reports this (`Port::may_land`). Until the copy has ended, according
+//! to the count of its port or with its process, the frames and blocks that it may write are not reused.
 
 use crate::boot::FENCE_BYTES;
 use crate::engine::{Engine, FollowUp};
@@ -21,30 +20,30 @@ use farside_protocol::member::{self, Evidence, Outlives, Watch};
 use std::fs;
 use std::sync::atomic::Ordering;
 
-/// Offset of the words of pairs in a fence region, one for each number of a member that was admitted later. Members of one
-/// machine ask no quorum, so that the place of those questions serves.
+/// Offset of the pair words in a fence region, one per number of a member admitted later. Members on one
+/// machine query no quorum, so the area of those queries is free.
 const PAIRS: u64 = 64;
-/// Where its owner counts its polls: in cache lines of its own, apart from what hits look at.
+/// Offset of the owner's poll count, in cache lines apart from those that hits read.
 const POLLS: u64 = FENCE_BYTES - 128;
-/// Busy polls between looks at the clock.
+/// Busy polls between readings of the clock.
 const POLLS_PER_LOOK: u32 = 16;
 
 const _: () = assert!(PAIRS + NodeSet::CAPACITY as u64 * 8 <= POLLS);
 const _: () = assert!(POLLS.is_multiple_of(128));
 
-/// What of a peer this node watches and decides by.
+/// The words of a peer that this node watches and decides by.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// The count of its polls.
+    /// The peer's poll count.
     polls: SharedWord,
-    /// The word of the pair, of a member that was admitted before this node.
+    /// The word of the pair, for a member admitted before this node.
     pair: Option<SharedWord>,
     process: PeerProcess,
 }
 
 impl Watched {
-    /// Of a peer that is linked, and was perhaps admitted before this node; `None` where this processor does not
-    /// reach its memory.
+    /// For a linked peer, which was admitted before this node if `is_before`; `None` if this processor
+    /// cannot access its memory.
     pub(crate) fn new(port: &dyn Port, link: Link, me: NodeId, is_before: bool) -> Option<Self> {
         let reach = |offset| port.reach_word(link.id, link.fence, offset);
         let pair = if is_before { Some(reach(pair_of(me))?) } else { None };
@@ -52,35 +51,35 @@ impl Watched {
     }
 }
 
-/// Where the word is that a member with this number shares with one that was admitted before it.
+/// Offset of the word that the member with this number shares with one admitted before it.
 fn pair_of(last: NodeId) -> u64 {
     PAIRS + u64::from(last.0) * 8
 }
 
-/// A member that is removed, and whose thread may be within a copy.
+/// A removed member with a thread that may be inside a copy.
 #[derive(Debug)]
 struct Lingering {
     node: NodeId,
     link: LinkId,
 }
 
-/// How this node watches the others, and what it keeps in quarantine.
+/// Watches the other members, and holds the quarantine.
 #[derive(Debug)]
 pub(crate) struct Lookout {
     watch: Watch,
-    /// Whether members that are stopped are removed.
+    /// Whether stopped members are removed.
     removes: bool,
-    /// Where peers see the count of this node's polls; `None` if its caller drives it.
+    /// The published count of this node's polls; `None` if its caller drives it.
     own: Option<SharedWord>,
     polls: u64,
     lingering: Vec<Lingering>,
-    /// Removals that the machine of burials has settled while some member lingers here: the member, and the view that
+    /// Removals that the removal machine has settled while a member lingers: the member, and the view that
     /// admitted it.
     settled: Vec<(NodeId, ViewNumber)>,
 }
 
 impl Lookout {
-    /// `own` is this node's fence region, if threads of the node itself drive it.
+    /// `own` is this node's fence region, if threads of the node itself poll it.
     pub(crate) fn new(own: Option<&Arena>, lease_ns: u64, removes: bool) -> Self {
         Self {
             watch: Watch::new(lease_ns),
@@ -92,7 +91,7 @@ impl Lookout {
         }
     }
 
-    /// When this node has to look at the time.
+    /// When this node has to check the time.
     pub(crate) fn wakes_at_ns(&self) -> u64 {
         self.watch.next_ns().unwrap_or(u64::MAX)
     }
@@ -102,7 +101,7 @@ impl Lookout {
         self.lingering.len() as u64
     }
 
-    /// A peer is there.
+    /// Starts to watch a peer.
     pub(crate) fn add(&mut self, node: NodeId, peer: &Peer) {
         let stops = |watched: &Watched| watched.process != PeerProcess::Elsewhere;
         if self.removes && peer.watched.as_ref().is_some_and(stops) {
@@ -112,7 +111,7 @@ impl Lookout {
 }
 
 impl Engine {
-    /// Counts a poll of this engine, and looks at the others when it is time.
+    /// Counts a poll of this engine, and checks the peers when that is due.
     #[inline]
     pub(crate) fn count_poll(&mut self) {
         let lookout = &mut self.lookout;
@@ -125,8 +124,8 @@ impl Engine {
         }
     }
 
-    /// Looks at the counts of all peers, if it is time, and removes those that are stopped if this node
-    /// decides.
+    /// Compares the poll counts of all peers, if due, and removes stopped peers if this node wins the
+    /// decision.
     pub(crate) fn look_at_peers(&mut self) {
         if !self.lookout.lingering.is_empty() {
             self.look_at_lingering();
@@ -144,7 +143,7 @@ impl Engine {
         let order: Vec<NodeId> = self.membership.alive().map(|(node, _)| node).collect();
         let evidence = |node| watched(node).map_or(Evidence::Hidden, |peer| evidence(peer.process));
         let stopped = self.lookout.watch.stopped(self.lines.me(), &order, evidence);
-        // Against all of them first: this node may be the one that was removed meanwhile.
+        // All pairs are decided first: this node may be the one that was removed meanwhile.
         if !stopped.iter().all(|node| self.outlives(*node)) {
             return self.remove_self();
         }
@@ -155,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Decides whether this node outlives a member, once and for all; true where there is no such question.
+    /// Decides, once and for all, whether this node survives a member; true if there is nothing to decide.
     pub(crate) fn outlives(&self, node: NodeId) -> bool {
         let Some(peer) = self.peers.get(node).filter(|_| !self.resumes()) else {
             return true;
@@ -178,7 +177,8 @@ impl Engine {
             if let Some(decided) = outlives.read(word) {
                 return decided;
             }
-            // After the word: where it is of a later bearer of this node's number, this node has been removed.
+            // Checked after the word: if the word belongs to a later node of this number, this node has
+            // been removed.
             if self.lines.is_removed() {
                 return false;
             }
@@ -188,13 +188,13 @@ impl Engine {
         }
     }
 
-    /// Another member has decided to remove this one: from here on nothing hits.
+    /// Records that another member has decided to remove this node: from now on nothing hits.
     pub(crate) fn remove_self(&mut self) {
         remove_member(|value, order| self.lines.fence_word().store(value, order));
         self.member_own(member::Event::Removed);
     }
 
-    /// A member is removed and its link is closed. Says whether its thread may be within a copy.
+    /// Quarantines a removed member with a closed link, if its thread may be inside a copy.
     pub(crate) fn quarantine(&mut self, node: NodeId, link: Option<LinkId>) {
         self.lookout.watch.remove(node);
         let Some(link) = link.filter(|link| self.port.may_land(*link)) else {
@@ -205,7 +205,7 @@ impl Engine {
         self.step_own(coherence::Event::Lingers { node });
     }
 
-    /// Ends the quarantine of what nothing can be written into any more.
+    /// Ends the quarantine of memory that can no longer be written.
     fn look_at_lingering(&mut self) {
         let port = &mut self.port;
         let ended: Vec<Lingering> =
@@ -222,12 +222,12 @@ impl Engine {
         }
     }
 
-    /// Nothing that members that live send because of a dead one arrives any more.
+    /// Notes that no message sent by live members because of a dead one is still in flight.
     pub(crate) fn settled(&mut self, node: NodeId, born: ViewNumber) {
         match self.lookout.lingering.is_empty() {
             true => self.report_settled(node, born),
-            // It is the one that lingers, or that one may have been asked to write for it. Until then no other node gets
-            // its number.
+            // It lingers itself, or the lingering member may have been asked to write for it. Until then no
+            // other node gets its number.
             false => self.lookout.settled.push((node, born)),
         }
     }
@@ -245,7 +245,7 @@ impl Engine {
     }
 }
 
-/// What the kernel says of the threads of a process.
+/// The state of a process's threads according to the kernel.
 fn evidence(process: PeerProcess) -> Evidence {
     let PeerProcess::Number(process) = process else {
         return Evidence::Hidden;
@@ -260,9 +260,9 @@ fn evidence(process: PeerProcess) -> Evidence {
     if stopped || is_frozen(process) { Evidence::Stopped } else { Evidence::Running }
 }
 
-/// Whether a line of `/proc/PID/task/TID/stat` is of a thread that is stopped or traced (proc(5)).
+/// Whether a line of `/proc/PID/task/TID/stat` describes a stopped or traced thread (proc(5)).
 fn is_stopped(stat: &str) -> bool {
-    // The name before the state may have parentheses and spaces in it.
+    // The name before the state may contain parentheses and spaces.
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     matches!(state, Some('T' | 't'))
 }
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_that_are_stopped_or_traced_are_known_by_their_state() {
+    fn stopped_and_traced_threads_are_detected() {
         for (stat, stopped) in [
             ("12 (a) R 1 12", false),
             ("12 (a) S 1 12", false),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_run_and_those_that_are_not_there_are_not_stopped() {
+    fn running_and_absent_processes_are_not_stopped() {
         assert_eq!(evidence(PeerProcess::Number(std::process::id())), Evidence::Running);
         assert_eq!(evidence(PeerProcess::Number(u32::MAX)), Evidence::Hidden);
         assert_eq!(evidence(PeerProcess::Hidden), Evidence::Hidden);

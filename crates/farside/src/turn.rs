@@ -1,5 +1,9 @@
-//! The one loop: poll, land, step, route, post. The only caller of both the machines and the fabric
-//! (with [`route`](crate::route), its other half).
+//! One poll of the progress engine: poll the port, handle completions, step the machines, route their
+//! effects, post work requests. Together with [`route`](crate::route), the only caller of both the machines
+//! and the fabric. Nothing here blocks.
+//!
+//! Invariants: on each connection, the bytes of a line are posted before the message that announces them;
+//! work requests without a connection wait until it is back, or count as landed when the peer is removed.
 
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::peer::{ASKED, Link, MESSAGE_SLOT, PLACED, SENT};
@@ -12,15 +16,15 @@ use farside_protocol::channel::Key;
 use farside_protocol::member;
 use farside_protocol::wire::{MESSAGE, Violation};
 
-/// Completions taken by one poll.
+/// Completions per poll of the port.
 pub(crate) const BATCH: usize = 64;
-/// Busy turns from one look at links to the next.
+/// Busy polls between checks of the links.
 const LINKS_EVERY: u32 = 16;
-/// Work requests posted by one doorbell.
+/// Work requests per doorbell.
 const POST: usize = 16;
 
 impl Engine {
-    /// Does what there is to do, without blocking; true when there was something.
+    /// Polls the engine once, without blocking; true if there was work.
     pub(crate) fn turn(&mut self) -> bool {
         if self.armed {
             self.port.disarm();
@@ -30,14 +34,14 @@ impl Engine {
             self.member_own(member::Event::Removed);
         }
         let landed = self.land();
-        // Links come and go rarely: a busy node looks after them now and then.
+        // Links change rarely: a busy node checks them in one poll of [`LINKS_EVERY`].
         self.turns = self.turns.wrapping_add(1);
         self.count_poll();
         let linked = (!landed || self.turns.is_multiple_of(LINKS_EVERY)) && self.links();
         let sliced = self.allocation_slice();
         self.follow_up();
         let mut posted = self.post();
-        // After what was to be sent: a home to which this node has just answered is not a busy one.
+        // After the posts: a home to which this node has just answered does not count as busy.
         let cleaned = self.turns.is_multiple_of(LINKS_EVERY) && self.write_back_due();
         if cleaned {
             self.follow_up();
@@ -51,19 +55,19 @@ impl Engine {
         busy
     }
 
-    /// Gets ready to sleep; true when there is something to do instead.
+    /// Arms the port before a sleep; true if there is work instead.
     pub(crate) fn arm(&mut self) -> bool {
         self.armed = true;
         self.port.arm()
     }
 
-    /// Takes all that has arrived, unless that is being done.
+    /// Processes all arrivals, unless a caller is already doing so.
     pub(crate) fn land_all(&mut self) {
         while self.land() {}
     }
 
     fn land(&mut self) -> bool {
-        // Taken out for the time of the loop; the buffer itself stays where it is.
+        // Taken out for the loop; the boxed buffer does not move.
         let Some(mut completions) = self.completions.take() else {
             return false;
         };
@@ -104,12 +108,12 @@ impl Engine {
             if whole && self.is_connecting(completion.link) {
                 self.peers.early.push((completion.link, bytes));
             }
-            return; // else a former link; its node is dead
+            return; // else an earlier link of a removed node
         };
         self.message(node, whole.then_some(&bytes));
     }
 
-    /// Takes one message of a peer; `None` for one of a wrong length.
+    /// Processes one message of a peer; `None` for one of a wrong length.
     pub(crate) fn message(&mut self, node: NodeId, bytes: Option<&[u8; MESSAGE]>) {
         self.counters.messages_received += 1;
         if self.peers.is_accused(node) {
@@ -118,7 +122,7 @@ impl Engine {
         let parsed = match (self.peers.get_mut(node), bytes) {
             (Some(peer), Some(bytes)) => {
                 let parsed = peer.messenger.received(bytes);
-                // Credits may be owed now, or have come for what waits.
+                // Credits may be owed now, or may have arrived for queued messages.
                 if !peer.messenger.is_idle() {
                     self.peers.ready.insert(node);
                 }
@@ -140,7 +144,7 @@ impl Engine {
 
     fn write_ended(&mut self, completion: &Completion) {
         let id = completion.id.0;
-        // Where links come back, one that failed may yet land.
+        // If links reconnect, a failed WRITE may still land.
         let ended = completion.status == CompletionStatus::Success || !self.resumes();
         if id & (PLACED | ASKED) == ASKED && completion.status == CompletionStatus::Success {
             return self.standing_answered(id & !ASKED);
@@ -153,7 +157,7 @@ impl Engine {
         }
     }
 
-    /// What is on its way to a peer that is gone counts as landed.
+    /// Counts WRITEs in flight to a removed peer as landed.
     pub(crate) fn placed_at_dead(&mut self, node: NodeId) {
         let follow_ups = &mut self.follow_ups;
         let landed = |placement: Placement| follow_ups.push_back(FollowUp::Placed(placement.line));
@@ -183,8 +187,8 @@ impl Engine {
         any
     }
 
-    /// Posts what waits: bytes of lines first, then messages, so that on each link the bytes that a
-    /// message speaks of travel ahead of it.
+    /// Posts pending work: first bytes of lines, then messages. On each link the bytes that a message
+    /// announces thus precede it.
     #[inline]
     pub(crate) fn post(&mut self) -> bool {
         let idle = self.placements.is_idle() && self.peers.ready.is_empty();
@@ -213,7 +217,7 @@ impl Engine {
         let count = self.placements.waiting_count().min(POST);
         let nothing = Posted { accepted: 0, stop: None };
         let Some(first) = self.waiting(0) else {
-            // For a peer that is gone: it counts as landed.
+            // For a removed peer: it counts as landed.
             if let Some((_, to, _)) = self.placements.waiting(0) {
                 self.placed_at_dead(to);
                 self.follow_up();
@@ -232,7 +236,7 @@ impl Engine {
         self.posted_placements(posted)
     }
 
-    /// The placement that is to be posted after `place` others; `None` when its peer has no link.
+    /// The pending placement at index `place`; `None` if its peer has no link.
     #[inline]
     fn waiting(&self, place: usize) -> Option<Waiting> {
         let (key, to, placement) = self.placements.waiting(place)?;
@@ -243,7 +247,7 @@ impl Engine {
         Some(Waiting { key, link, slice, placement })
     }
 
-    /// Counts what was posted.
+    /// Counts posted placements.
     fn posted_placements(&mut self, posted: Posted) -> (usize, Posted) {
         self.counters.doorbells += 1;
         self.counters.work_requests += posted.accepted as u64;
@@ -269,7 +273,7 @@ impl Engine {
             return false;
         };
         let Some(link) = peer.link else {
-            return false; // what waits goes out when the link is back
+            return false; // queued messages are posted when the link is back
         };
         let mut sent = 0;
         while !peer.messenger.is_idle()
@@ -283,20 +287,20 @@ impl Engine {
             };
             self.counters.doorbells += 1;
             if self.port.post(&[work]).accepted == 0 {
-                self.peers.ready.insert(node); // the next turn tries again
+                self.peers.ready.insert(node); // the next poll retries
                 break;
             }
             sent += 1;
             peer.messenger.sent();
         }
-        // Without a credit nothing is shown: credits that come back make the peer ready again.
+        // Without a credit the messenger shows no message; credits that arrive make the peer ready again.
         self.counters.work_requests += sent;
         self.counters.messages_sent += sent;
         sent > 0
     }
 }
 
-/// A placement with all that its work request needs.
+/// A placement with the values of its work request.
 #[derive(Clone, Copy)]
 struct Waiting {
     key: Key,

@@ -1,25 +1,25 @@
-//! Waiting: whoever waits, turns. A thread that is blocked on an operation drives the engine itself
-//! while it spins, then parks; the node's own thread, which alone sleeps on the port, goes on for it.
+//! Help-while-waiting: a thread that is blocked on an operation polls the progress engine itself. It spins
+//! for its spin budget, then parks. The node's own thread (the server thread) polls while no other thread
+//! does, and it alone sleeps on the port's waiter.
 //!
-//! A turn disarms the port: an awake node costs its peers no wake-ups. So nobody may stop driving and
-//! leave it at that while the node's own thread sleeps. Three rules:
+//! Sleep follows the protocol of an eventcount: arm the port, check for work, park. [`Engine::arm`] reports
+//! work that arrived before the arming, in which case the thread polls again instead of parking, so no
+//! wake-up is lost. A poll disarms the port, so that an awake node costs its peers no wake-ups. Invariants:
 //!
-//! - Before a thread parks, the port is armed: what it waits for must wake somebody.
-//! - When the node's own thread is in *deep* sleep, whoever has driven arms the port again before
-//!   going back to its program, and turns once more if something came between.
-//! - Arming costs more than a whole operation on a line that is at hand, and makes every message to
-//!   this node dear for its sender. So a node whose program drives all the time has its own thread
-//!   *doze* instead: the port stays disarmed, and the thread looks around every [`DOZE`]. It serves
-//!   what came in while the program was away, and stops dozing when the program has driven fewer than
-//!   [`DENSE`] times since its last look. `DOZE` is the longest that a peer waits for a program that
-//!   went off to compute. Nodes whose operations are awaited on executors of the program's own never
-//!   doze.
+//! - A thread arms the port before it parks: the arrival that it waits for must wake a thread.
+//! - While the server thread is in state [`DEEP`], a thread that has polled arms the port again before it
+//!   returns to its program, and polls once more if work arrived in between.
+//! - Arming costs more than an operation that hits the cache, and an armed port makes every message to this
+//!   node expensive for its sender. If program threads poll all the time ([`DENSE`] times within [`DOZE`]),
+//!   the server thread is therefore in state [`DOZING`]: the port stays disarmed and the thread polls every
+//!   `DOZE`. It leaves this state when a `DOZE` had fewer such polls. `DOZE` bounds how long a peer waits
+//!   for a program that computes. A node with operations awaited on an external executor never dozes.
 //!
-//! **Deadlines.** A thread that is blocked looks at the clock itself. A task on an executor of the
-//! program's own leaves an alarm in its session's slots, and the earliest of them in
-//! [`Core::alarm_ns`]: threads that drive look at it now and then, and the node's own thread sleeps no
-//! longer than that. A thread that sets an alarm earlier than the planned end of that sleep wakes
-//! the thread: it has stored the end before it reads the alarm, so one of the two sees the other.
+//! **Deadlines.** A blocked thread checks the clock itself. A task on an external executor stores an alarm
+//! in the slots of its session and lowers [`Core::alarm_ns`], the minimum of all alarms. Polling threads
+//! check it now and then; the server thread sleeps no longer than that. A thread that sets an alarm before
+//! the planned end of that sleep wakes the server thread: the server thread stores the end before it loads
+//! the alarm, so one of the two sees the other's store.
 
 use crate::engine::Engine;
 use crate::hit::Lines;
@@ -37,37 +37,36 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// What the threads of a node share.
+/// State that the threads of a node share.
 pub(crate) struct Core {
     pub(crate) engine: Mutex<Engine>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) lock_cells: LockCells,
     pub(crate) waiter: Arc<dyn Waiter>,
-    /// How the node's own thread sleeps on the waiter, or is about to.
+    /// The state of the server thread: [`AWAKE`], [`DEEP`] or [`DOZING`].
     pub(crate) server: AtomicU8,
     /// Threads that are blocked on the engine's lock.
     pub(crate) blocked: AtomicU32,
-    /// Program threads that are parked: the port must not stay disarmed meanwhile.
+    /// Parked program threads. The port must not stay disarmed while there are any.
     pub(crate) parked: AtomicU32,
-    /// Some task has waited on an executor of its own, which never drives.
+    /// Set once a task has awaited an operation on an external executor, which never polls the engine.
     pub(crate) awaited: AtomicBool,
-    /// How often program threads have driven since `counted_since`; roughly, for lost counts do no
-    /// harm.
+    /// Polls by program threads since `counted_since`. Approximate: lost increments do no harm.
     pub(crate) driven: AtomicU32,
     pub(crate) counted_since: Mutex<Instant>,
     pub(crate) sleeps: AtomicU64,
     pub(crate) closing: AtomicBool,
-    /// One multi-line atomic at a time may pin frames, so that two cannot starve each other of them.
+    /// Limits multi-line atomics to one at a time, so that two cannot starve each other of frames to pin.
     pub(crate) gate: AtomicBool,
-    /// What times of alarms count from.
+    /// The origin of alarm times.
     pub(crate) began: Instant,
-    /// No alarm of a session is earlier; `u64::MAX` when there is none.
+    /// A lower bound on the alarms of all sessions; `u64::MAX` when there is none.
     pub(crate) alarm_ns: AtomicU64,
-    /// Until when the node's own thread sleeps; zero when it is awake or dozes.
+    /// The planned end of the server thread's sleep; zero while it is awake or dozes.
     pub(crate) wakes_at_ns: AtomicU64,
-    /// How long a session's calls wait at most, unless it says otherwise.
+    /// The default timeout of a session's calls.
     pub(crate) timeout: Option<Duration>,
-    /// How long a leave waits for the other nodes.
+    /// The timeout of a leave, which waits for the other nodes.
     pub(crate) leave_timeout: Duration,
     pub(crate) spin: Duration,
     pub(crate) limits: Limits,
@@ -83,29 +82,29 @@ impl fmt::Debug for Core {
     }
 }
 
-/// Spins between looks at the clock, which costs as much as several turns.
+/// Idle polls between readings of the clock, each of which costs as much as several polls.
 const SPINS_PER_LOOK: u32 = 4;
-/// Turns without anything to do before others may have the engine.
+/// Polls without work before the lock of the engine is released.
 const TURNS_PER_LOCK: u32 = 4;
-/// Busy polls of the engine between looks at the clock.
+/// Busy polls between readings of the clock.
 const BUSY_PER_LOOK: u32 = 64;
-/// Nobody sleeps longer than this without a look around: a net under the wake-up protocol.
+/// The longest sleep without a poll: a safety net under the wake-up protocol.
 const NAP: Duration = Duration::from_millis(500);
-/// How often the node's own thread looks around while the program drives: rarely enough to cost the
-/// program under a hundredth of a processor, often enough that a peer hardly notices.
+/// The period at which the server thread polls while the program does. Long enough to cost the program less
+/// than a hundredth of a core, short enough that a peer hardly notices.
 const DOZE: Duration = Duration::from_micros(500);
-/// Driving so often in that time is driving all the time.
+/// Polls by program threads within [`DOZE`] that count as polling all the time.
 const DENSE: u32 = 40;
 
-/// The node's own thread is awake: it drives.
+/// The server thread is awake and polls.
 pub(crate) const AWAKE: u8 = 0;
 /// It sleeps until the armed port wakes it.
 const DEEP: u8 = 1;
-/// It sleeps until its next look around; the port need not be armed.
+/// It sleeps until its next periodic poll; the port need not be armed.
 const DOZING: u8 = 2;
 
 impl Core {
-    /// The engine, waiting for whoever has it.
+    /// Locks the engine; spins for a while, then blocks.
     pub(crate) fn engine(&self) -> MutexGuard<'_, Engine> {
         for _ in 0..64 {
             if let Some(engine) = self.try_engine() {
@@ -127,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Does something with the engine and posts what comes of it.
+    /// Runs `act` on the engine and posts the work requests that result.
     pub(crate) fn with_engine<R>(&self, act: impl FnOnce(&mut Engine) -> R) -> R {
         let mut engine = self.engine();
         let result = act(&mut engine);
@@ -136,13 +135,13 @@ impl Core {
         result
     }
 
-    /// This thread has driven and goes back to its program.
+    /// Runs after a program thread has polled, before it returns to its program.
     fn driven(&self, engine: &mut Engine) {
         if self.may_leave() {
             return;
         }
         if engine.homes.is_runnable() {
-            return self.waiter.wake(); // slices go on though no program thread drives
+            return self.waiter.wake(); // allocation slices continue without a program thread
         }
         if let Some(in_ns) = engine.take_first_due() {
             self.wake_in(in_ns);
@@ -152,11 +151,11 @@ impl Core {
         }
         self.arm(engine);
         if self.is_driven_densely() {
-            self.waiter.wake(); // the node's own thread finds the same, and dozes
+            self.waiter.wake(); // the server thread then observes the density and dozes
         }
     }
 
-    /// Whether program threads have driven [`DENSE`] times within the last [`DOZE`].
+    /// Whether program threads have polled [`DENSE`] times within the last [`DOZE`].
     fn is_driven_densely(&self) -> bool {
         if self.driven.load(Ordering::Relaxed) < DENSE {
             return false;
@@ -169,13 +168,13 @@ impl Core {
         dense
     }
 
-    /// How often program threads have driven since the count began, which begins anew.
+    /// Returns the polls by program threads since the count began, and restarts the count.
     fn take_driven(&self) -> u32 {
         *locked(&self.counted_since) = Instant::now();
         self.driven.swap(0, Ordering::Relaxed)
     }
 
-    /// Whether a thread that has driven may leave the port disarmed. Counts that it has driven.
+    /// Whether a thread that has polled may leave the port disarmed. Counts the poll.
     fn may_leave(&self) -> bool {
         let driven = self.driven.load(Ordering::Relaxed);
         self.driven.store(driven.saturating_add(1), Ordering::Relaxed);
@@ -186,12 +185,12 @@ impl Core {
         }
     }
 
-    /// Whether what arrives may be for somebody who does not drive.
+    /// Whether arrivals may be for a thread or task that does not poll.
     fn somebody_waits(&self) -> bool {
         self.parked.load(Ordering::SeqCst) > 0 || self.awaited.load(Ordering::SeqCst)
     }
 
-    /// A task waits for an operation and its executor goes on to other things.
+    /// Notes that a task awaits an operation while its executor runs other tasks.
     #[cold]
     pub(crate) fn awaits(&self) {
         if !self.awaited.load(Ordering::Relaxed) {
@@ -200,15 +199,15 @@ impl Core {
         self.drove();
     }
 
-    /// Arms the port, and turns as long as there is something to do instead.
+    /// Arms the port; polls while there is work instead.
     fn arm(&self, engine: &mut Engine) {
         while !engine.armed && engine.arm() {
             engine.turn();
         }
     }
 
-    /// Polls the engine until `done` says so or the time is over; when there was nothing to do for a
-    /// while, calls `sleep` with the time that is left.
+    /// Polls the engine until `done` returns true or `until` has passed. After [`Core::spin`] without work,
+    /// calls `sleep` with the remaining time.
     fn drive(
         &self,
         until: Option<Instant>,
@@ -219,7 +218,7 @@ impl Core {
         let mut since: Option<Instant> = None;
         let mut slicing = false;
         while !done() {
-            // The lock is not fair: a driver with slices to do would take it again before any other thread.
+            // The lock is unfair: a thread with slices to run would take it again before any other thread.
             if slicing && self.blocked.load(Ordering::Relaxed) > 0 {
                 std::thread::yield_now();
                 continue;
@@ -262,19 +261,19 @@ impl Core {
         u64::try_from(at.saturating_duration_since(self.began).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The node's own thread has something to do in so long, which it may not know of.
+    /// Makes the server thread wake in `in_ns`, for work that it may not know of.
     fn wake_in(&self, in_ns: u64) {
         self.wake_by(self.time_ns(Instant::now()).saturating_add(in_ns));
     }
 
-    /// A task of this session awaits a call until `at`: its waker will be woken then.
+    /// Sets the alarm of a session whose task awaits a call until `at`; its waker is called then.
     pub(crate) fn set_alarm(&self, slots: &SessionSlots, at: Instant) {
         let at_ns = self.time_ns(at);
         slots.alarm_ns.store(at_ns, Ordering::SeqCst);
         self.wake_by(at_ns);
     }
 
-    /// The node's own thread sleeps no longer than until then.
+    /// Makes the server thread sleep no longer than until `at_ns`.
     fn wake_by(&self, at_ns: u64) {
         self.alarm_ns.fetch_min(at_ns, Ordering::SeqCst);
         if self.wakes_at_ns.load(Ordering::SeqCst) > at_ns {
@@ -282,7 +281,7 @@ impl Core {
         }
     }
 
-    /// Wakes tasks whose calls have reached their deadlines, if there are alarms.
+    /// Wakes tasks whose calls have reached their deadlines, if any alarm is set.
     pub(crate) fn ring_due(&self) {
         if self.alarm_ns.load(Ordering::Relaxed) != u64::MAX {
             self.ring(Instant::now());
@@ -296,7 +295,7 @@ impl Core {
             return;
         }
         let now_ns = self.time_ns(now);
-        // Before the look at the sessions: an alarm that is set after it lowers this again.
+        // Reset before the sessions are read: an alarm that is set later lowers it again.
         self.alarm_ns.store(u64::MAX, Ordering::SeqCst);
         let engine = self.engine();
         for slots in engine.sessions.iter().flatten() {
@@ -314,14 +313,14 @@ impl Core {
         }
     }
 
-    /// As [`driven`](Self::driven), without the engine.
+    /// As [`driven`](Self::driven), for a caller that does not hold the engine's lock.
     pub(crate) fn drove(&self) {
         if !self.may_leave() {
             self.driven(&mut self.engine());
         }
     }
 
-    /// Drives a little for whoever waits for operations and has other things to do too.
+    /// Polls a few times, for a thread that waits for operations and has other work too.
     pub(crate) fn drive_a_little(&self) {
         if let Some(mut engine) = self.try_engine() {
             let _ = (0..TURNS_PER_LOCK).any(|_| engine.turn());
@@ -329,8 +328,8 @@ impl Core {
         self.drove();
     }
 
-    /// Sleeps otherwise than by [`park`](Self::park), until [`wakes`](Self::wakes): whatever arrives must
-    /// wake the node's own thread.
+    /// Announces a sleep other than [`park`](Self::park), until [`wakes`](Self::wakes): arrivals must wake
+    /// the server thread meanwhile.
     pub(crate) fn sleeps(&self) {
         self.parked.fetch_add(1, Ordering::SeqCst);
         if self.server.load(Ordering::SeqCst) != AWAKE {
@@ -338,12 +337,12 @@ impl Core {
         }
     }
 
-    /// It does not sleep any more.
+    /// Ends the sleep announced by [`sleeps`](Self::sleeps).
     pub(crate) fn wakes(&self) {
         self.parked.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Waits for an operation until `until`, driving; whether it has ended.
+    /// Polls until the operation has ended or `until` has passed; returns whether it has ended.
     pub(crate) fn wait_for(
         &self,
         slot: &Slot,
@@ -362,7 +361,7 @@ impl Core {
         slot.outcome().is_some()
     }
 
-    /// Parks this thread, which drives no more: whatever arrives must wake the node's own thread.
+    /// Parks this thread, which polls no more: arrivals must wake the server thread.
     fn park(&self, parker: &Parker, left: Option<Duration>) {
         self.sleeps();
         self.sleeps.fetch_add(1, Ordering::Relaxed);
@@ -370,12 +369,12 @@ impl Core {
         self.wakes();
     }
 
-    /// Sleeps, as the node's own thread, until there is something for it to do.
+    /// Sleeps, as the server thread, until it has work.
     fn sleep(&self) {
         while self.take_driven() >= DENSE && !self.closing() {
             self.server.store(DOZING, Ordering::SeqCst);
             if self.somebody_waits() {
-                break; // whoever waits from now on sees that the port is to be armed
+                break; // a thread that waits from now on sees that it must arm the port
             }
             self.nap(DOZE);
             self.server.store(AWAKE, Ordering::SeqCst);
@@ -397,7 +396,7 @@ impl Core {
         self.server.store(AWAKE, Ordering::SeqCst);
     }
 
-    /// Sleeps for so long, or until the first alarm.
+    /// Sleeps for `time`, or until the first alarm.
     fn nap_until_alarm(&self, time: Duration) {
         let now_ns = self.time_ns(Instant::now());
         let end_ns = now_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -423,7 +422,7 @@ impl Core {
     }
 }
 
-/// What a thread needs that runs a future of a session, which borrows the session meanwhile.
+/// What a thread needs to run a future that borrows its session.
 pub(crate) struct Blocking {
     pub(crate) core: Arc<Core>,
     pub(crate) parker: Arc<Parker>,
@@ -432,7 +431,7 @@ pub(crate) struct Blocking {
 }
 
 impl Blocking {
-    /// Runs a future of the session to its end on this thread.
+    /// Runs a future of the session to completion on this thread.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         let Self { core, parker, waker, slots } = self;
         let mut future = pin!(future);
@@ -446,25 +445,25 @@ impl Blocking {
             if let Some((slot, until)) = awaited {
                 core.wait_for(&slots.slots[slot], until, parker, waker);
             } else {
-                core.drive_a_little(); // it waits for another session of this node, and looks again
+                core.drive_a_little(); // it waits for another session of this node; poll it again
             }
         }
     }
 }
 
-/// Lets some time pass between two looks while joining or leaving, which happen once in a node's life
-/// and wait for several things at a time.
+/// Pauses between two checks while joining or leaving, which happen once in a node's life and wait for
+/// several events at a time.
 pub(crate) fn tick() {
     pause(Duration::from_micros(200));
 }
 
-/// Lets some time pass between two attempts to join.
+/// Pauses between two attempts to join.
 #[allow(clippy::disallowed_methods, reason = "no single event ends these waits")]
 pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// The node's own thread: serves peers while no program thread does, and alone sleeps on the port.
+/// Runs the server thread: serves peers while no program thread polls, and alone sleeps on the port.
 pub(crate) fn serve(core: &Core) {
     while !core.closing() {
         core.drive(None, || core.closing() || core.is_driven_densely(), |_| core.sleep());
@@ -474,13 +473,13 @@ pub(crate) fn serve(core: &Core) {
     }
 }
 
-/// Wakes the thread of a session that waits in [`Core::wait_for`].
+/// Unparks the thread of a session that waits in [`Core::wait_for`].
 #[derive(Debug)]
 pub(crate) struct Parker {
     notified: AtomicBool,
-    /// Who is parked; a session may move from thread to thread.
+    /// The parked thread; a session may move from thread to thread.
     thread: Mutex<Option<Thread>>,
-    /// What the future that [`Blocking`] runs waits for: a slot, and until when.
+    /// The slot that the future run by [`Blocking`] waits for, and its deadline.
     awaited: Mutex<Option<(usize, Option<Instant>)>>,
 }
 
@@ -490,7 +489,7 @@ impl Parker {
         Arc::new(Self { notified, thread: Mutex::new(None), awaited: Mutex::new(None) })
     }
 
-    /// The future waits for this slot.
+    /// Records the slot that the future waits for.
     pub(crate) fn awaits(&self, slot: usize, until: Option<Instant>) {
         *locked(&self.awaited) = Some((slot, until));
     }

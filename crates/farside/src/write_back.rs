@@ -1,24 +1,25 @@
-//! Owned lines of other homes are written back, so that a node that dies takes little with it.
+//! Background write-back of owned lines of other homes, so that the death of this node loses little.
 //!
-//! When the tag of a line rises to `Dirty`, its frame joins a queue with the version of its tag, which each write
-//! raises anyway: hits do nothing for it. The engine looks at each frame every half interval. If the version has
-//! changed, the line is in use, and would be lost with this node whether or not its home had older bytes: it waits
-//! for another half. So does one that a closure of [`Session::atomic`] is changing, or that an operation keeps at this
-//! node: the engine would wait for it. If not, its last write was between a half and a whole interval ago, and the engine asks the home
-//! to recall it down to `Shared` (`protocol::coherence`, event `WriteBack`). The next write needs the home again, and
-//! the frame joins the queue again. So a line that is written all the time stays owned.
+//! When the tag of a line rises to `Dirty`, its frame joins a queue with the version of its tag, which each
+//! write raises anyway: hits have no extra work. The engine checks each frame every half interval. If the
+//! version has changed, the line is in use (it would be lost with this node even if its home had older
+//! bytes), and the frame waits for another half. The same holds while a closure of [`Session::atomic`]
+//! changes the line or an operation pins it: the engine would block on it. Otherwise the last write was
+//! between a half and a whole interval ago, and the engine asks the home to recall the line down to
+//! `Shared` (`protocol::coherence`, event `WriteBack`). The next write needs the home again, and the frame
+//! rejoins the queue. A line that is written all the time stays owned.
 //!
-//! **Pauses.** Lines that are written less often than that ask their homes again for each write. Where many do,
-//! the program becomes so slow by it that no line is in use by the rule above, for ever. So lines that were written
-//! back and are owned again are counted. If the round trips for them take more than a quarter of the time, nothing
-//! is written back until they have become few, and for some intervals more: [`PAUSE_LEAST`] to [`PAUSE_MOST`] half
-//! ones, twice as many if it happens again soon.
+//! **Pauses.** Lines written less often than that need their homes again for each write. With many such
+//! lines the program becomes so slow that no line counts as in use any more. So lines that were written
+//! back and are owned again are counted. If the round trips for them take more than a quarter of the time,
+//! write-back pauses until they have become few, and for some further intervals: [`PAUSE_LEAST`] to
+//! [`PAUSE_MOST`] half intervals, doubling if it recurs soon.
 //!
 //! *Invariants*
 //! - A frame at `Dirty` is in the queue, or its write-back is in flight.
 //! - A frame is in the queue at most once, so the queue has no more entries than the cache has frames.
-//! - No line is written back twice within half an interval: the time of an entry is that of the engine's last look at
-//!   the clock, which is no earlier than the last write-back.
+//! - No line is written back twice within half an interval: the time of an entry is that of the engine's
+//!   last reading of the clock, which is no earlier than the last write-back.
 
 use crate::engine::Engine;
 use crate::hit::TagValue;
@@ -28,19 +29,19 @@ use farside_base::{LineAddress, LineSize, NodeSet, OperationId};
 use farside_protocol::coherence::{Event, Frame};
 use std::collections::VecDeque;
 
-/// Bytes of lines that are asked to be recalled in one poll of the engine, at most.
+/// Maximum bytes of lines that one poll asks to be recalled.
 const BYTES_PER_POLL: usize = 64 << 10;
-/// Entries of the queue that one poll goes through, at most.
+/// Maximum queue entries that one poll examines.
 const ENTRIES_PER_POLL: usize = 64;
 
-/// Round trips for lines that were written back may take this part of the time.
+/// Round trips for lines that were written back may take one part in this many of the time.
 const SHARE: u64 = 4;
-/// Half intervals that a pause takes, at least and at most.
+/// Half intervals of a pause, minimum and maximum.
 const PAUSE_LEAST: u64 = 8;
 const PAUSE_MOST: u64 = 64;
-/// What a round trip is taken for before one was measured.
+/// The assumed round trip before one was measured.
 const ROUND_TRIP_NS: u64 = 50_000;
-/// A write-back that is not answered in this time measures nothing.
+/// A write-back without an answer within this time is not measured.
 const SAMPLE_NS: u64 = 1_000_000_000;
 
 /// A set of frames, a bit for each.
@@ -48,14 +49,14 @@ const SAMPLE_NS: u64 = 1_000_000_000;
 struct Frames(Box<[u64]>);
 
 impl Frames {
-    /// Whether the frame was not in the set, and has room.
+    /// Inserts a frame; false if it was in the set or out of range.
     fn insert(&mut self, frame: Frame) -> bool {
         let bit = 1 << (frame.0 % 64);
         let word = self.0.get_mut(frame.0 as usize / 64).filter(|word| **word & bit == 0);
         word.map(|word| *word |= bit).is_some()
     }
 
-    /// Whether the frame was in the set.
+    /// Removes a frame; returns whether it was in the set.
     fn remove(&mut self, frame: Frame) -> bool {
         let bit = 1 << (frame.0 % 64);
         let word = self.0.get_mut(frame.0 as usize / 64).filter(|word| **word & bit != 0);
@@ -63,28 +64,28 @@ impl Frames {
     }
 }
 
-/// Whether write-backs are worth what they cost.
+/// Decides whether write-backs are worth their cost.
 #[derive(Debug)]
 struct Pauses {
-    /// Frames whose lines were written back and are still there to read.
+    /// Frames of lines that were written back and are still cached for reading.
     clean: Frames,
-    /// Lines among them that were owned again in this half interval.
+    /// Of these, lines that were owned again in this half interval.
     returns: u64,
-    /// When this half interval ends.
+    /// The end of this half interval.
     ends_ns: u64,
-    /// Until when nothing is written back.
+    /// The end of the pause.
     until_ns: u64,
-    /// Half intervals that the last pause took.
+    /// The length of the last pause in half intervals.
     halves: u64,
-    /// What a write-back last took from request to answer; at most twice what it took before, for one that was held
-    /// up is no measure.
+    /// The last measured time from request to answer; at most twice the previous one, because a delayed
+    /// answer is no measure.
     round_trip_ns: u64,
-    /// One that is in flight, and since when.
+    /// The measured write-back in flight, and its start.
     sample: Option<(LineAddress, u64)>,
 }
 
 impl Pauses {
-    /// Judges the half interval that has ended, if one has; whether there is a pause now.
+    /// Evaluates the half interval if it has ended; returns whether write-back is paused.
     fn is_paused(&mut self, now_ns: u64, half_ns: u64) -> bool {
         if now_ns >= self.ends_ns {
             let is_paused = now_ns < self.until_ns;
@@ -92,7 +93,7 @@ impl Pauses {
             if cost_ns > half_ns / SHARE {
                 if !is_paused {
                     self.halves = (self.halves * 2).clamp(PAUSE_LEAST, PAUSE_MOST);
-                    // Nothing is measured in a pause, so an old measure would decide when it ends.
+                    // Nothing is measured during a pause, so a stale measure would decide when it ends.
                     self.round_trip_ns = ROUND_TRIP_NS;
                 }
                 self.until_ns = now_ns.saturating_add(half_ns.saturating_mul(self.halves));
@@ -105,7 +106,7 @@ impl Pauses {
         now_ns < self.until_ns
     }
 
-    /// A line is written back in the background.
+    /// Notes a write-back in the background.
     fn begins(&mut self, line: LineAddress, frame: Frame, now_ns: u64) {
         self.clean.insert(frame);
         let is_over = |(_, at_ns): (LineAddress, u64)| now_ns.saturating_sub(at_ns) > SAMPLE_NS;
@@ -114,7 +115,7 @@ impl Pauses {
         }
     }
 
-    /// The home has answered a write-back.
+    /// Notes the home's answer to a write-back.
     fn answered(&mut self, line: LineAddress, now_ns: u64) {
         let Some((_, at_ns)) = self.sample.take_if(|(sample, _)| *sample == line) else {
             return;
@@ -126,28 +127,28 @@ impl Pauses {
     }
 }
 
-/// A frame whose line is owned.
+/// A frame with an owned line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
     frame: Frame,
-    /// Of its tag, when that was last looked at.
+    /// The version of its tag at the last check.
     version: u32,
-    /// When it is looked at next.
+    /// The time of the next check.
     due_ns: u64,
 }
 
-/// Owned lines, by the time of the next look.
+/// Owned lines, by the time of the next check.
 #[derive(Debug)]
 pub(crate) struct WriteBacks {
-    /// Between two looks at a line; `None`: lines stay owned until others want them.
+    /// The time between two checks of a line; `None`: lines stay owned until other nodes want them.
     half_ns: Option<u64>,
     queue: VecDeque<Entry>,
     /// Which frames are in the queue.
     queued: Frames,
     pauses: Pauses,
-    /// When the clock was last looked at.
+    /// The last reading of the clock.
     seen_ns: u64,
-    /// The first entry has come since the threads that sleep were last told.
+    /// The queue got its first entry since sleeping threads were last notified.
     is_news: bool,
 }
 
@@ -174,12 +175,12 @@ impl WriteBacks {
         }
     }
 
-    /// When the first line is to be looked at.
+    /// The time of the first check that is due.
     pub(crate) fn next_due_ns(&self) -> u64 {
         self.queue.front().map_or(u64::MAX, |entry| entry.due_ns)
     }
 
-    /// Adds a frame, unless it is there.
+    /// Adds a frame, unless it is queued.
     fn add(&mut self, frame: Frame, version: u32, now_ns: impl FnOnce() -> u64) {
         self.pauses.returns += u64::from(self.pauses.clean.remove(frame));
         if !self.queued.insert(frame) {
@@ -192,13 +193,13 @@ impl WriteBacks {
         self.push(frame, version);
     }
 
-    /// Puts a frame behind all others.
+    /// Appends a frame.
     fn push(&mut self, frame: Frame, version: u32) {
         let due_ns = self.seen_ns.saturating_add(self.half_ns.unwrap_or(u64::MAX));
         self.queue.push_back(Entry { frame, version, due_ns });
     }
 
-    /// Takes the first entry, if its time has come. Push its frame again, or [`forget`](Self::forget) it.
+    /// Takes the first entry if it is due. Push its frame again, or [`forget`](Self::forget) it.
     fn take_due(&mut self) -> Option<Entry> {
         self.queue.pop_front_if(|entry| entry.due_ns <= self.seen_ns)
     }
@@ -206,18 +207,18 @@ impl WriteBacks {
     /// Empties the queue for good: this node is no member any more.
     pub(crate) fn stop(&mut self) {
         self.queue.clear();
-        self.queued = Frames(Box::default()); // no frame has room in it
+        self.queued = Frames(Box::default()); // every frame is out of range
         self.is_news = false;
     }
 
-    /// A frame is not in the queue any more.
+    /// Notes that a frame is not in the queue any more.
     fn forget(&mut self, frame: Frame) {
         self.queued.remove(frame);
     }
 }
 
 impl Engine {
-    /// A line of another home is owned from now on.
+    /// Notes that this node owns a line of another home from now on.
     pub(crate) fn owned(&mut self, line: LineAddress) {
         if let Some((frame, version)) = self.lines.frame_and_version(line) {
             let fabric = &self.boot.fabric;
@@ -225,7 +226,7 @@ impl Engine {
         }
     }
 
-    /// In how long the first line is to be looked at, if the queue was empty when this was last asked.
+    /// The time until the first check, if the queue was empty at the previous call.
     pub(crate) fn take_first_due(&mut self) -> Option<u64> {
         if !std::mem::take(&mut self.write_backs.is_news) {
             return None;
@@ -233,8 +234,8 @@ impl Engine {
         Some(self.write_backs.next_due_ns().saturating_sub(self.boot.fabric.time_ns()))
     }
 
-    /// Looks at owned lines whose time has come, and has the homes of those recall them that have not been
-    /// written for half an interval; whether there was any.
+    /// Checks the owned lines that are due, and asks their homes to recall those not written for half an
+    /// interval; returns whether there were any.
     pub(crate) fn write_back_due(&mut self) -> bool {
         if self.write_backs.queue.is_empty() {
             return false;
@@ -280,7 +281,7 @@ impl Engine {
             || self.coherence.is_pinned(line)
     }
 
-    /// Homes to which messages wait for credits, or for a link: more would only lengthen their queues.
+    /// Homes to which messages wait for credits or a link: more would only lengthen their queues.
     fn busy_homes(&self) -> NodeSet {
         let ready = |node| {
             let peer = self.peers.get(node);
@@ -289,14 +290,14 @@ impl Engine {
         self.peers.iter().filter(|node| !ready(*node)).collect()
     }
 
-    /// A home has answered a write-back.
+    /// Notes a home's answer to a write-back.
     pub(crate) fn written(&mut self, line: LineAddress) {
         if self.write_backs.pauses.sample.is_some() {
             self.write_backs.pauses.answered(line, self.boot.fabric.time_ns());
         }
     }
 
-    /// A line's frame is about to be free.
+    /// Notes that a line's frame is about to become free.
     pub(crate) fn leaves_frame(&mut self, line: LineAddress) {
         if let Some(frame) = self.lines.frame(line) {
             self.write_backs.pauses.clean.remove(frame);
@@ -316,13 +317,16 @@ impl Engine {
 impl Session {
     /// Writes the lines of a range that this node owns back to their homes.
     ///
-    /// *Guarantees*: when it returns, the homes have everything that this session wrote there before, and that
-    /// other sessions of this node had fenced: the death of this node loses none of it. A line that another node has
-    /// taken from this one meanwhile is fetched from there if it is still cached here, and is that node's to lose if
-    /// not. This node keeps copies to read, and asks the home again before its next write.
-    /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one and a half round trips to the
+    /// *Guarantees*: when it returns, the homes have everything that this session wrote to the range
+    /// before, and that other sessions of this node had fenced: the death of this node loses none of it. If
+    /// another node has taken a line from this one meanwhile, the line is fetched from there if it is still
+    /// cached here; otherwise that node's death may lose it. This node keeps copies for reading, and needs
+    /// the home again for its next write.
+    /// *Blocks* until the homes have answered, up to 8 lines at a time. *Cost*: one and a half round trips
+    /// to the
     /// home and the bytes of an owned line; one round trip for any other, cached here or not (and a recall where
-    /// another node owns it), because only the home knows what it has; nothing for memory of this home. The next
+    /// another node owns it), because only the home knows its state; nothing for memory of this home. The
+    /// next
     /// write of each line is one round trip.
     ///
     /// # Errors
@@ -355,7 +359,7 @@ mod tests {
         let mut lines = WriteBacks::new(Some(200), 64 * 128);
         lines.add(Frame(3), 7, || 1_000);
         lines.add(Frame(3), 8, || panic!("it is there"));
-        lines.add(Frame(127), 9, || panic!("the clock was looked at already"));
+        lines.add(Frame(127), 9, || panic!("the clock was read already"));
         assert_eq!((lines.next_due_ns(), lines.queue.len()), (1_100, 2));
         assert_eq!(lines.take_due(), None);
         lines.seen_ns = 1_100;

@@ -1,4 +1,4 @@
-//! Driven nodes, so that each poll of an engine is a step of the test. No line is due by itself.
+//! Driven nodes, so that each poll of an engine is a step of the test. No line becomes due by itself.
 
 use crate::Node;
 use crate::{AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, Joining, LineSize};
@@ -10,12 +10,12 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Polls after which a test has failed: far more than any of them needs.
+/// Polls after which a test fails: far more than any of them needs.
 const POLLS_MAX: usize = 1 << 16;
 const LINE: u64 = 512;
-/// Lines that the cache has frames for, all in one set.
+/// Frames of the cache, all in one set.
 const FRAMES: u64 = 8;
-/// An operation of no session: its results go nowhere.
+/// An operation without a session, whose results are discarded.
 const STRANGER: OperationId = OperationId(0xffff << 44);
 
 fn cluster(name: &str, count: usize) -> Vec<Node> {
@@ -74,7 +74,7 @@ fn nth(first: GlobalAddress, number: u64) -> GlobalAddress {
     first.checked_add(number * LINE).unwrap()
 }
 
-/// Has the second node own some lines from `first` on, whose last write its engine has seen.
+/// Makes the second node own some lines from `first` on, after its engine has seen their last write.
 fn own(nodes: &[Node], first: GlobalAddress, lines: u64) {
     let mut session = nodes[1].session().unwrap();
     for number in 0..lines {
@@ -90,12 +90,12 @@ fn queued(node: &Node) -> usize {
     node.core().engine().write_backs.queue.len()
 }
 
-/// Polls the engine once; it looks at each owned line.
+/// Polls the engine once; it checks each owned line.
 fn turn_when_due(node: &Node) {
     {
         let mut engine = node.core().engine();
         engine.write_backs.queue.iter_mut().for_each(|entry| entry.due_ns = 0);
-        engine.turns = u32::MAX; // the next poll is one that looks
+        engine.turns = u32::MAX; // the next poll checks
     }
     node.turn();
 }
@@ -104,7 +104,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, crate::Error>) -> ErrorCode {
     result.unwrap_err().code
 }
 
-/// The test that the others of this file rest on.
+/// The base case of the other tests in this file.
 #[test]
 fn due_line_is_written_back() {
     let nodes = cluster("due", 2);
@@ -161,8 +161,8 @@ fn removed_node_does_not_wake_for_owned_lines() {
     assert_eq!(engine.take_first_due(), None);
 }
 
-/// All lines of the set are on their way home while an operation wants another one. They stay to be read, so no frame
-/// becomes free by itself.
+/// All lines of the set are being written back while an operation wants another one. They stay cached for
+/// reading, so no frame becomes free by itself.
 #[test]
 fn operation_gets_a_frame_when_lines_have_been_placed() {
     let nodes = cluster("frameless", 2);

@@ -1,5 +1,5 @@
-//! Calls allocate nothing after warm-up, at either end, wherever they run. A file of its own, since it
-//! counts what belongs to the whole process.
+//! Calls allocate nothing after warm-up, at either end, at every site. A separate test executable, since it counts
+//! allocations of the whole process.
 
 use farside::call::rmc::library::{Entry, ListSearch, Place};
 use farside::call::{
@@ -33,7 +33,7 @@ fn fabric() -> Arc<dyn Fabric> {
 }
 
 impl Ends {
-    /// A caller of the executor beside the memory, or of the one across a link.
+    /// Opens a caller of the executor with local memory, or of the one with remote memory.
     fn new(across: bool) -> Self {
         let names = ["host", "beside"]
             .map(|name| format!("call-allocation-{name}-{across}-{}", std::process::id()));
@@ -70,7 +70,7 @@ impl Ends {
         Self { host, beside, caller, search, parameters }
     }
 
-    /// So many calls at once, until each has its answer.
+    /// Runs several calls concurrently, until each has its answer.
     fn round(&mut self, runs: Runs) {
         let mut tickets = [None; 8];
         for ticket in &mut tickets {
@@ -92,7 +92,7 @@ impl Ends {
     }
 }
 
-/// Buffers grow with the largest burst; some rounds without any growth show that it ends.
+/// Repeats a round until many in a row allocate nothing; buffers grow up to the largest burst before.
 fn until_quiet(what: &str, mut round: impl FnMut()) {
     let (mut quiet, mut rounds) = (0, 0);
     while quiet < 200 {
@@ -106,7 +106,7 @@ fn until_quiet(what: &str, mut round: impl FnMut()) {
     }
 }
 
-/// Keeps how often it was called.
+/// Counts how often it was called.
 const COUNTS: &[u8] = b"
     .program counts
     .own 8
@@ -117,7 +117,7 @@ const COUNTS: &[u8] = b"
     exit
 ";
 
-/// Choosing where a call runs allocates nothing either, nor does finding where its state is.
+/// Choosing a place, or finding that of a state, allocates nothing either.
 fn placed() {
     let Ends { mut host, mut beside, mut caller, search, parameters } = Ends::new(false);
     let counts = loop {
@@ -165,7 +165,7 @@ fn placed() {
     });
 }
 
-/// Loads of a word that somebody else has written, so that each misses; and stores to where it is.
+/// Loads a word that another session has written, so that each load misses; and stores to its line.
 const LOAD_AND_STORE: &[u8] = b"
     r6 = *(u64 *)(r1 + 0)
     r1 = r6
@@ -179,7 +179,7 @@ const LOAD_AND_STORE: &[u8] = b"
     exit
 ";
 
-/// An access to the global memory that misses allocates nothing either, nor does the call that waits.
+/// A miss of the global memory allocates nothing either, nor does the waiting call.
 fn global() {
     let config = Config {
         memory_bytes: 1 << 20,
@@ -221,7 +221,7 @@ fn global() {
         }
     });
     let misses = second.stats().misses;
-    assert!(misses >= 2 * written, "{misses} of {written}: it is misses that allocate nothing");
+    assert!(misses >= 2 * written, "{misses} of {written}: the loads must miss");
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! Registrations in progress are bounded in number and memory. A file of its own, since it measures the memory of the
-//! whole process.
+//! Registrations in progress are limited in number and memory. A separate test executable, since it measures the
+//! memory of the whole process.
 
 use farside::call::{CallServer, Caller, CallerOptions, Program, Quota, ServerOptions};
 use farside::{Error, ErrorCode};
 use farside_fabric::{Fabric, MemFabric};
 use std::sync::Arc;
 
-/// A program whose proof takes all the working memory that one may have: no two iterations are alike, and no counter
-/// bounds them.
+/// Returns a program whose verification needs all the working memory allowed: no two iterations are equal, and no
+/// counter bounds them.
 fn hungry(number: usize) -> String {
     format!(
         ".program p{number}\nr0 = {}\nagain:\nr0 *= 16777259\nr0 ^= 12345\nif r0 != 0 goto again\nexit",
@@ -23,7 +23,7 @@ struct Ends {
 type Registered = Option<Result<Vec<Program>, Error>>;
 
 impl Ends {
-    /// So many callers of each of these tenants, in turns.
+    /// Opens this many callers of each tenant, alternating between tenants.
     fn new(name: &str, options: &ServerOptions, callers: usize, tenants: &[&str]) -> Self {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
         let mut server = CallServer::listen(&fabric, name, options).expect("an executor");
@@ -38,8 +38,8 @@ impl Ends {
         Self { server, callers }
     }
 
-    /// Every caller registers an object of its own; what came of it, in the order of the callers, and the order in which
-    /// they had their answers. `look` sees the executor after each poll.
+    /// Registers a separate object with every caller; returns the results in the order of the callers, and the
+    /// order in which they arrived. `look` sees the executor after each poll.
     fn register(&mut self, mut look: impl FnMut(&CallServer)) -> (Vec<Registered>, Vec<usize>) {
         let mut ends: Vec<Registered> = self.callers.iter().map(|_| None).collect();
         let (mut begun, mut order) = (vec![false; ends.len()], Vec::new());
@@ -67,7 +67,7 @@ fn options(walked_max: u32) -> ServerOptions {
 }
 
 #[test]
-fn a_tenant_has_one_verification_at_a_time_and_all_are_answered() {
+fn tenant_has_one_verification_at_a_time_and_all_are_answered() {
     let mut ends = Ends::new("one-at-a-time", &options(2_000), 24, &["a"]);
     let (mut verified_most, mut waiting_most, mut bytes_most) = (0, 0, 0);
     let (registered, _) = ends.register(|server| {
@@ -82,7 +82,7 @@ fn a_tenant_has_one_verification_at_a_time_and_all_are_answered() {
 }
 
 #[test]
-fn tenants_take_turns_in_being_verified() {
+fn tenants_are_verified_round_robin() {
     let mut options = options(2_000);
     options.verifications = 1;
     for tenant in ["many", "few"] {
@@ -92,24 +92,15 @@ fn tenants_take_turns_in_being_verified() {
         Ends::new("tenants", &options, 1, &["many", "many", "many", "many", "many", "few"]);
     let (registered, order) = ends.register(|server| assert!(server.registering().2 <= 1));
     assert!(registered.iter().flatten().all(Result::is_ok), "{registered:?}");
-    assert_eq!(
-        order.iter().position(|at| *at == 5),
-        Some(1),
-        "behind one of the others: {order:?}"
-    );
+    assert_eq!(order.iter().position(|at| *at == 5), Some(1), "second in order: {order:?}");
 }
 
 #[test]
-fn what_is_too_much_at_once_is_refused_and_may_come_again() {
+fn registrations_over_limits_are_refused_and_may_be_retried() {
     let bytes = hungry(0).len() as u64;
     let of_quota = Quota { state_bytes: 3 * bytes, ..Quota::DEFAULT };
     for (registrations, registering_bytes_max, quota, says) in [
-        (
-            3,
-            u64::MAX,
-            Quota::DEFAULT,
-            "has 3 registrations in progress, which is as many as it may",
-        ),
+        (3, u64::MAX, Quota::DEFAULT, "has 3 registrations in progress, which is its limit"),
         (
             64,
             3 * bytes + 9,
@@ -140,7 +131,7 @@ fn what_is_too_much_at_once_is_refused_and_may_come_again() {
 }
 
 #[test]
-fn callers_that_leave_meanwhile_leave_nothing_behind() {
+fn callers_leaving_during_registration_free_everything() {
     let mut ends = Ends::new("leave", &options(100_000), 6, &["a"]);
     for at in 0..6 {
         while !ends.callers[at].begin_register(hungry(at).as_bytes()).expect("an object") {
@@ -159,10 +150,10 @@ fn callers_that_leave_meanwhile_leave_nothing_behind() {
     assert_eq!(ends.server.registering(), (0, 0, 0));
 }
 
-/// Resident memory of this process.
+/// Returns the resident memory of this process.
 #[cfg(target_os = "linux")]
 fn resident_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/self/statm").expect("the kernel tells");
+    let text = std::fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.expect("a number") * 4_096
 }
@@ -170,7 +161,7 @@ fn resident_bytes() -> u64 {
 #[cfg(target_os = "linux")]
 #[test]
 #[expect(clippy::print_stderr, reason = "the figures are what it is for")]
-fn dozens_of_registrations_take_the_memory_of_one() {
+fn many_registrations_use_the_memory_of_one() {
     let mut ends = Ends::new("resident", &options(100_000), 36, &["a"]);
     ends.server.turn();
     let before = resident_bytes();
@@ -179,7 +170,7 @@ fn dozens_of_registrations_take_the_memory_of_one() {
     assert!(registered.iter().flatten().all(Result::is_ok), "{registered:?}");
     let after = resident_bytes();
     eprintln!("resident before {before} B, at most {most} B, after {after} B");
-    // Other tests of this file run at the same time, each with one proof as well.
+    // Other tests of this executable run concurrently, each with one verification.
     let proof = farside::call::rmc::Verification::BYTES_MAX as u64;
     assert!(most - before < 6 * proof, "{} B more for 36 registrations", most - before);
 }

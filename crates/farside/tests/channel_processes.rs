@@ -1,12 +1,13 @@
-//! Channels between real processes over shared memory, one of which is killed in the middle of a
-//! stream: what arrives is a beginning of what was sent, each message whole, then the loss is told,
-//! and the end that is left serves whoever comes next, with nothing of the dead one in it.
+//! Channels between real processes over shared memory, one of which is killed in the middle of a stream. What
+//! arrives is a prefix of what was sent, each message whole. Then the loss is reported, and the surviving end
+//! serves the next peer, without data of the killed one.
 //!
-//! The test executable starts itself again as the other ends: a process with `FARSIDE_TEST_CHILD` set
-//! opens its end of the channel of that name and does what `FARSIDE_TEST_ROLE` says. `FARSIDE_SEED`
-//! sets the seed, `FARSIDE_KIND` picks one channel; a failure prints the line that draws the same
+//! The test executable starts itself again as the other ends: a process with `FARSIDE_TEST_CHILD` set opens its end
+//! of the channel of that name and performs `FARSIDE_TEST_ROLE`. `FARSIDE_SEED` sets the seed, `FARSIDE_KIND`
+//! selects one channel; a failure prints the command that repeats the same options, though not the moment at which
+//! a signal arrived.
 //! again, though not the moment at which a signal arrived.
-#![allow(clippy::print_stderr, reason = "the line that repeats a failure")]
+#![allow(clippy::print_stderr, reason = "the command that repeats a failure")]
 
 use farside::channel::{
     Acknowledge, Kind, Message, Options, Receiver, Sender, Sent, Signal, Ticket,
@@ -19,11 +20,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Messages of a stream that is to end by itself.
+/// Messages of a complete stream.
 const WHOLE: u32 = 120;
-/// Measures and moments that are drawn for each channel.
+/// Random options and moments per channel.
 const ROUNDS: u64 = 4;
-/// As many as a survivor still has to send or receive when the other one dies.
+/// Messages that a survivor sends or receives in total, more than before the kill.
 const LONG: u32 = 400;
 
 /// SplitMix64.
@@ -50,7 +51,7 @@ fn seed() -> u64 {
     std::env::var("FARSIDE_SEED").map_or(0x5eed, |text| text.parse().unwrap())
 }
 
-/// The measures of a channel follow from the seed, so that both ends draw the same.
+/// Returns the options derived from the seed, the same at both ends.
 fn options(kind: Kind, seed: u64, peers: u16) -> Options {
     let mut random = Random(seed ^ ((kind as u64) << 48));
     let has = shm().capabilities();
@@ -76,7 +77,7 @@ fn options(kind: Kind, seed: u64, peers: u16) -> Options {
     }
 }
 
-/// Length and content follow from the number of a message and from who sends it.
+/// Returns a message whose length and content are derived from its sender and number.
 fn message(generation: u8, number: u32, options: &Options) -> Vec<u8> {
     let name = (u32::from(generation) << 24) | number;
     let mut out = name.to_le_bytes().to_vec();
@@ -87,7 +88,7 @@ fn message(generation: u8, number: u32, options: &Options) -> Vec<u8> {
     out
 }
 
-/// Whose message this is and its number, once every byte of it is right.
+/// Returns sender and number of a message, after checking every byte.
 fn read(message_in: &Message, options: &Options) -> (u8, u32) {
     let bytes = message_in.to_vec();
     let name = u32::from_le_bytes(bytes[..4].try_into().unwrap());
@@ -97,10 +98,10 @@ fn read(message_in: &Message, options: &Options) -> (u8, u32) {
     (generation, number)
 }
 
-/// An end in a process of its own, killed when the test ends.
+/// An end in a separate process, killed when the test ends.
 struct Other(Child);
 
-/// What an end in a process of its own does, so many times; zero: until it is killed.
+/// The task of an end in a separate process, with a number of messages; zero: until killed.
 struct Role {
     sends: bool,
     listens: bool,
@@ -145,13 +146,13 @@ impl Case {
         Other(child.unwrap())
     }
 
-    /// After so many messages somebody is killed.
+    /// Draws the number of messages after which an end is killed.
     fn moment(&mut self) -> u32 {
         let most = self.random.pick(&[1, 2, 10, 60, 300]);
         (self.random.word() % most) as u32
     }
 
-    /// Gives another a chance to run, for as long as the patience lasts.
+    /// Yields to other processes; fails after the timeout of the case.
     fn wait(&self, what: &str) {
         assert!(Instant::now() < self.end, "{what}");
         std::thread::yield_now();
@@ -165,7 +166,7 @@ impl Other {
         self.0.kill().unwrap();
     }
 
-    /// It has done what it should and ends by itself.
+    /// Waits for the process to complete its task and exit.
     fn ends(&mut self, case: &Case) {
         while self.0.try_wait().unwrap().is_none() {
             case.wait("the other end never ends");
@@ -189,7 +190,7 @@ fn is_lost<T>(result: &Result<T, Error>) -> bool {
     }
 }
 
-/// Not a test by itself: what the other processes do.
+/// Not a test: the main function of the other processes.
 #[test]
 fn child() {
     let Ok(name) = std::env::var("FARSIDE_TEST_CHILD") else {
@@ -219,13 +220,13 @@ fn child_sends(mut sender: Sender, generation: u8, count: u32, options: &Options
             match sender.send(&message) {
                 Ok(Sent::Taken(_)) => break,
                 Ok(Sent::Full) => std::thread::yield_now(),
-                // Whoever started this process is gone.
+                // The parent process is gone.
                 Err(_) if count == u32::MAX => return,
                 Err(error) => panic!("sender {generation}, message {number}: {error}"),
             }
         }
     }
-    // What it has sent may still have to be fetched, and others may have to be answered.
+    // Its messages may still have to be fetched, and requests of peers answered.
     while sender.turn().is_ok() {
         std::thread::yield_now();
     }
@@ -237,7 +238,7 @@ fn child_receives(mut receiver: Receiver, generation: u8, count: u32, options: &
         match receiver.poll() {
             Ok(Some(message)) => {
                 let expected = (generation, number & 0x00ff_ffff);
-                // Until it is killed, it receives what all receivers do.
+                // Messages are checked only if it is not to be killed.
                 if count < u32::MAX {
                     assert_eq!(read(&message, options), expected, "of {}", options.kind);
                 }
@@ -252,7 +253,7 @@ fn child_receives(mut receiver: Receiver, generation: u8, count: u32, options: &
     receiver.acknowledge();
 }
 
-/// Prints the line that repeats a failure.
+/// Prints the command that repeats a failure.
 struct Line<'a>(&'a str, Options, u64);
 
 impl Drop for Line<'_> {
@@ -269,7 +270,7 @@ impl Drop for Line<'_> {
     }
 }
 
-/// Runs a test for every channel, between so many ends and one.
+/// Runs a test for every channel, between this many ends and one.
 fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut Case)) {
     let only = std::env::var("FARSIDE_KIND").ok();
     let kinds = Kind::ALL.into_iter();
@@ -284,7 +285,7 @@ fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut Case)) {
     }
 }
 
-/// Takes the next message, if one is here; numbers count up from `next`.
+/// Receives the next message, if one has arrived; numbers count up from `next`.
 fn take(receiver: &mut Receiver, case: &Case, next: &mut [u32]) -> Result<Option<u8>, Error> {
     let Some(message) = receiver.poll()? else {
         return Ok(None);
@@ -297,7 +298,7 @@ fn take(receiver: &mut Receiver, case: &Case, next: &mut [u32]) -> Result<Option
     Ok(Some(generation))
 }
 
-/// Receives until everybody is gone.
+/// Receives until all senders are lost.
 fn take_rest(receiver: &mut Receiver, case: &Case, next: &mut [u32]) {
     loop {
         let taken = take(receiver, case, next);
@@ -306,14 +307,14 @@ fn take_rest(receiver: &mut Receiver, case: &Case, next: &mut [u32]) {
         }
         receiver.acknowledge();
         if taken.unwrap().is_none() {
-            case.wait("the loss is never told");
+            case.wait("the loss is never reported");
         }
     }
 }
 
 #[test]
-fn a_killed_sender_leaves_a_beginning_and_a_free_place() {
-    of_every_kind("a_killed_sender_leaves_a_beginning_and_a_free_place", 1, |case| {
+fn killed_sender_leaves_a_prefix_and_frees_its_slot() {
+    of_every_kind("killed_sender_leaves_a_prefix_and_frees_its_slot", 1, |case| {
         let mut receiver = Receiver::listen(shm(), &case.name, &case.options).unwrap();
         let mut next = [0; 4];
         for generation in [1, 2] {
@@ -332,7 +333,7 @@ fn a_killed_sender_leaves_a_beginning_and_a_free_place() {
             take_rest(&mut receiver, case, &mut next);
             assert_eq!(before[usize::from(generation) - 1], next[usize::from(generation) - 1]);
         }
-        // For as long as nobody is there, the loss is told again.
+        // The loss is reported again while no sender is connected.
         take_rest(&mut receiver, case, &mut next);
         let before = next;
         let mut whole = case.start(&Role::sends(3, WHOLE));
@@ -350,7 +351,7 @@ fn a_killed_sender_leaves_a_beginning_and_a_free_place() {
     });
 }
 
-/// Sends a message that is this end's next one, if there is room.
+/// Sends the next message of this end, if there is space.
 fn give(
     sender: &mut Sender,
     case: &Case,
@@ -367,8 +368,8 @@ fn give(
 }
 
 #[test]
-fn a_killed_receiver_is_missed_and_the_next_one_begins_anew() {
-    of_every_kind("a_killed_receiver_is_missed_and_the_next_one_begins_anew", 1, |case| {
+fn killed_receiver_is_detected_and_replaced() {
+    of_every_kind("killed_receiver_is_detected_and_replaced", 1, |case| {
         let mut sender = Sender::listen(shm(), &case.name, &case.options).unwrap();
         for generation in [1, 2] {
             let mut killed = case.start(&Role::receives(generation, 0));
@@ -390,10 +391,10 @@ fn a_killed_receiver_is_missed_and_the_next_one_begins_anew() {
                     break;
                 }
                 tickets.extend(given.unwrap());
-                case.wait("the loss is never told");
+                case.wait("the loss is never reported");
             }
             let done = tickets.iter().all(|ticket| sender.is_done(*ticket));
-            assert!(done, "nobody uses the source of a message any more");
+            assert!(done, "the sources of all messages are free");
         }
         assert!(is_lost(&sender.send(&message(2, 0, &case.options))));
         let mut whole = case.start(&Role::receives(3, WHOLE));
@@ -414,8 +415,8 @@ fn a_killed_receiver_is_missed_and_the_next_one_begins_anew() {
 }
 
 #[test]
-fn other_senders_go_on_when_one_is_killed() {
-    of_every_kind("other_senders_go_on_when_one_is_killed", 2, |case| {
+fn other_senders_continue_when_one_is_killed() {
+    of_every_kind("other_senders_continue_when_one_is_killed", 2, |case| {
         let mut receiver = Receiver::listen(shm(), &case.name, &case.options).unwrap();
         let mut next = [0; 4];
         let mut killed = case.start(&Role::sends(1, 0));
@@ -424,7 +425,7 @@ fn other_senders_go_on_when_one_is_killed() {
             case.wait("they never connect");
         }
         let moment = case.moment();
-        // What the survivor sends must not end before.
+        // The survivor must not finish before the kill.
         while next[1] < moment && next[2] < LONG / 2 {
             if take(&mut receiver, case, &mut next).unwrap().is_none() {
                 case.wait("nothing comes");
@@ -435,7 +436,7 @@ fn other_senders_go_on_when_one_is_killed() {
             take(&mut receiver, case, &mut next).unwrap();
             case.wait("the loss is never noticed");
         }
-        // Its place is for the next one, while the survivor goes on.
+        // Its slot is free for the next sender, while the survivor continues.
         let mut whole = case.start(&Role::sends(3, WHOLE));
         while next[2] < LONG || next[3] < WHOLE {
             if take(&mut receiver, case, &mut next).unwrap().is_none() {
@@ -450,8 +451,8 @@ fn other_senders_go_on_when_one_is_killed() {
 }
 
 #[test]
-fn other_receivers_go_on_when_one_is_killed() {
-    of_every_kind("other_receivers_go_on_when_one_is_killed", 2, |case| {
+fn other_receivers_continue_when_one_is_killed() {
+    of_every_kind("other_receivers_continue_when_one_is_killed", 2, |case| {
         let mut sender = Sender::listen(shm(), &case.name, &case.options).unwrap();
         let mut killed = case.start(&Role::receives(1, 0));
         let mut survivor = case.start(&Role::receives(1, LONG));
@@ -477,14 +478,14 @@ fn other_receivers_go_on_when_one_is_killed() {
 }
 
 #[test]
-fn who_connected_to_a_killed_end_is_told() {
-    of_every_kind("who_connected_to_a_killed_end_is_told", 1, |case| {
+fn connecting_end_learns_of_a_killed_listener() {
+    of_every_kind("connecting_end_learns_of_a_killed_listener", 1, |case| {
         for sends in [false, true] {
             case.name = format!("{}-{sends}", case.name);
             let mut killed = case.start(&Role { sends, listens: true, generation: 1, count: 0 });
             let moment = case.moment();
             let mut next = [0; 2];
-            // The other end listens at some time.
+            // The other end listens at some point.
             if sends {
                 let mut receiver = connect(case, Receiver::connect);
                 while next[1] < moment {
@@ -505,9 +506,9 @@ fn who_connected_to_a_killed_end_is_told() {
                 }
                 killed.kill();
                 while !is_lost(&give(&mut sender, case, 1, &mut sent)) {
-                    case.wait("the loss is never told");
+                    case.wait("the loss is never reported");
                 }
-                assert!(is_lost(&sender.turn()), "and told again");
+                assert!(is_lost(&sender.turn()), "and reported again");
             }
         }
     });
@@ -522,6 +523,6 @@ fn connect<E>(
             Ok(end) => return end,
             Err(error) => assert_eq!(error.code, ErrorCode::NobodyListens, "{error}"),
         }
-        case.wait("nobody ever listens");
+        case.wait("no end ever listens");
     }
 }

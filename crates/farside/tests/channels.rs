@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Makes the fabric of an end; both ends can reach each other over what it makes.
+/// Creates the fabric of an end; both ends can reach each other over the fabrics it creates.
 type Make = dyn Fn() -> Arc<dyn Fabric>;
 
 fn mem() -> Box<Make> {
@@ -25,7 +25,7 @@ fn name(what: &str, kind: Kind) -> String {
     format!("channels-{}-{what}-{kind}", std::process::id())
 }
 
-/// Lengths and contents follow from the number of a message.
+/// Returns a message whose length and content are derived from its number.
 fn message(number: u32, options: &Options) -> Vec<u8> {
     if options.kind == Kind::SendBufferless {
         return number.to_le_bytes().to_vec();
@@ -40,7 +40,7 @@ fn options(kind: Kind) -> Options {
     Options { slots: Some(8), ring_bytes: Some(4096), ..Options::new(kind, 500) }
 }
 
-/// Connects both ends, driving them on one thread.
+/// Connects both ends, polling them on one thread.
 fn pair(make: &Make, what: &str, options: &Options) -> (Sender, Receiver) {
     let name = name(what, options.kind);
     let mut receiver = Receiver::listen(make(), &name, options).unwrap();
@@ -91,7 +91,7 @@ fn everywhere(test: impl Fn(&Make, &str, Kind)) {
 }
 
 #[test]
-fn messages_of_every_channel_come_once_whole_and_in_order() {
+fn messages_of_every_channel_arrive_once_whole_and_in_order() {
     everywhere(|make, what, kind| {
         for mirrored in [false, true] {
             let options = Options { mirrored: Some(mirrored), ..options(kind) };
@@ -100,7 +100,7 @@ fn messages_of_every_channel_come_once_whole_and_in_order() {
     });
 }
 
-/// Waits until something holds.
+/// Polls a condition until it holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -113,7 +113,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
 }
 
 #[test]
-fn one_receiver_has_many_senders_and_outlives_each() {
+fn receiver_serves_many_senders_and_outlives_each() {
     everywhere(|make, what, kind| {
         let options = options(kind).peers(4);
         let name = name(&format!("fan-in-{what}"), kind);
@@ -143,7 +143,7 @@ fn one_receiver_has_many_senders_and_outlives_each() {
             }
             counts.iter().all(|count| *count == 500)
         });
-        // One goes; its place is for the next.
+        // One sender disconnects; its slot is free for the next.
         assert_eq!(
             code(Sender::connect(make(), &name, &options).and_then(|mut fifth| {
                 until("it hears", || {
@@ -172,7 +172,7 @@ fn one_receiver_has_many_senders_and_outlives_each() {
 }
 
 #[test]
-fn one_sender_has_many_receivers() {
+fn sender_serves_many_receivers() {
     everywhere(|make, what, kind| {
         let options = options(kind).peers(3);
         let name = name(&format!("fan-out-{what}"), kind);
@@ -202,9 +202,9 @@ fn one_sender_has_many_receivers() {
 }
 
 #[test]
-fn a_service_answers_each_client_alone() {
+fn service_answers_each_client_individually() {
     everywhere(|make, what, kind| {
-        // A client alone can be answered by a channel whose receivers do not all read one memory.
+        // A client can be answered individually unless all receivers of the channel read one memory.
         let back = if kind.shares_sender() { Kind::RingInlined } else { kind };
         let both = Both { there: options(kind).peers(3), back: options(back).peers(3) };
         let name = name(&format!("service-{what}"), kind);
@@ -233,7 +233,7 @@ fn a_service_answers_each_client_alone() {
                 service.release(message);
                 service.answer_wait(caller, &answer, PATIENCE).unwrap();
             }
-            until("all clients are content", || {
+            until("all clients are done", || {
                 assert!(service.poll().unwrap().is_none());
                 let _ = service.sender.turn();
                 clients.iter().all(|client| client.is_finished())
@@ -246,7 +246,7 @@ fn a_service_answers_each_client_alone() {
 }
 
 #[test]
-fn awaiting_needs_no_executor_of_ours() {
+fn await_works_on_a_foreign_executor() {
     use std::task::{Context, Poll, Wake, Waker};
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -290,7 +290,7 @@ fn awaiting_needs_no_executor_of_ours() {
 }
 
 #[test]
-fn bad_input_is_a_typed_error_and_harms_nobody() {
+fn bad_input_is_a_typed_error_without_side_effects() {
     everywhere(|make, what, kind| {
         let good = options(kind);
         let name = name(&format!("bad-{what}"), kind);
@@ -349,13 +349,13 @@ fn bad_input_is_a_typed_error_and_harms_nobody() {
             })
         });
         drop(receiver);
-        until("the loss is told", || sender.turn().is_err());
+        until("the loss is reported", || sender.turn().is_err());
         assert_eq!(code(sender.send(&[1; 4])), ErrorCode::PeerLost);
     });
 }
 
 #[test]
-fn messages_over_the_limit_are_refused_before_anybody_is_connected() {
+fn messages_over_the_limit_are_refused_before_any_peer_connects() {
     everywhere(|make, what, kind| {
         let mut sender =
             Sender::listen(make(), &name(&format!("long-{what}"), kind), &options(kind)).unwrap();
@@ -366,9 +366,9 @@ fn messages_over_the_limit_are_refused_before_anybody_is_connected() {
     });
 }
 
-/// What a fabric cannot take says the limit, its value, and what was asked.
+/// An error about a limit of the fabric names the limit, its value, and the value requested.
 #[test]
-fn a_limit_of_the_fabric_is_named_with_its_value() {
+fn fabric_limit_is_reported_with_its_value() {
     let shm = || farside::fabrics::shared_memory().unwrap();
     let options = Options::new(Kind::Send, 100_000);
     let refused = Sender::listen(shm(), "limit-of-the-fabric", &options).unwrap_err();
@@ -383,10 +383,10 @@ fn a_limit_of_the_fabric_is_named_with_its_value() {
 }
 
 #[test]
-fn what_was_sent_before_a_death_is_received() {
+fn messages_sent_before_a_loss_are_received() {
     everywhere(|make, what, kind| {
         let (mut sender, mut receiver) = pair(make, &format!("death-{what}"), &options(kind));
-        // What a receiver fetches, or a sender must ask for first, goes with its sender.
+        // Messages that the receiver fetches, or that need a request first, are lost with their sender.
         let pushes = !kind.receiver_names_destination()
             && !matches!(kind.family(), Family::SharedRing)
             && kind != Kind::WriteSlotReserved;
@@ -395,13 +395,13 @@ fn what_was_sent_before_a_death_is_received() {
             assert!(sent != Sent::Full || !pushes, "{kind}");
         }
         drop(sender);
-        until("the loss is told", || receiver.peers() == 0);
+        until("the loss is reported", || receiver.peers() == 0);
         for number in 0..if pushes { 3_u32 } else { 0 } {
             let message = receiver.poll().unwrap().expect("it had arrived");
             assert_eq!(message.to_vec(), number.to_le_bytes());
             receiver.release(message);
         }
-        until("the end is told", || match receiver.poll() {
+        until("the end is reported", || match receiver.poll() {
             Ok(None) => false,
             Ok(Some(message)) => {
                 assert!(!pushes && message.len() == 4, "{kind}");
@@ -414,7 +414,7 @@ fn what_was_sent_before_a_death_is_received() {
 }
 
 #[test]
-fn slices_are_sent_from_where_they_are() {
+fn slices_are_sent_in_place() {
     everywhere(|make, what, kind| {
         let (mut sender, mut receiver) = pair(make, &format!("slices-{what}"), &options(kind));
         let buffer = sender.register(4096).unwrap();
@@ -422,7 +422,7 @@ fn slices_are_sent_from_where_they_are() {
         let slices = [buffer.slice(100, 50).unwrap(), buffer.slice(150, 101).unwrap()];
         let mut sent = Ok(Sent::Full);
         let mut early = None;
-        until("there is room", || {
+        until("there is space", || {
             early = early.take().or_else(|| receiver.poll().unwrap());
             sent = sender.send_slices(&slices);
             !matches!(sent, Ok(Sent::Full))
@@ -453,7 +453,7 @@ fn slices_are_sent_from_where_they_are() {
 }
 
 #[test]
-fn messages_are_handed_over_where_they_lie() {
+fn messages_are_handed_over_in_place() {
     let kinds = [
         Kind::ReadSlotDetached,
         Kind::ReadSlotInlined,
@@ -465,7 +465,7 @@ fn messages_are_handed_over_where_they_lie() {
         let options = options(kind);
         let (mut sender, mut receiver) = pair(&*make, &format!("in-place-{on}"), &options);
         let end = Instant::now() + PATIENCE;
-        // Several turns of the memory, so that each place has been given back.
+        // Several rounds of the memory, so that each slot has been released.
         for round in 0..100_u8 {
             let loan = loop {
                 assert!(Instant::now() < end, "{kind} on {on}: no loan in round {round}");

@@ -1,8 +1,8 @@
-//! Calls that are not waited for to their end: deadlines that pass, futures that are dropped and futures
-//! that are forgotten. None of them harms the session, its locks or the memory.
+//! Abandoned calls: deadlines that pass, futures that are dropped and futures that are forgotten. None of
+//! them harms the session, its locks or the memory.
 //!
-//! The home of the memory answers only while a test drives it, so that what waits for it waits for as
-//! long as the test wants.
+//! The home of the memory answers only while a test drives it, so that operations on it wait for as long as
+//! the test wants.
 
 use farside::{Config, Error, ErrorCode, GlobalAddress, Node, Session};
 use farside_fabric::{Fabric, MemFabric};
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Bytes of an allocation of the tests: 32 lines, more than writes of a session can be in flight.
 const BYTES: u64 = 16 << 10;
-/// A time-out that is to pass.
+/// A timeout that is to pass.
 const SHORT: Duration = Duration::from_millis(5);
-/// One that is not.
+/// A timeout that is not to pass.
 const LONG: Duration = Duration::from_secs(600);
 
 struct Cluster {
@@ -48,7 +48,7 @@ impl Cluster {
         Self { home, node, config, fabric }
     }
 
-    /// A further node, which always answers.
+    /// Joins a further node, which always answers.
     fn join(&self) -> Node {
         self.driving(|| {
             let node = Node::join_on(&self.config, Arc::clone(&self.fabric)).unwrap();
@@ -58,7 +58,7 @@ impl Cluster {
         })
     }
 
-    /// Memory of the home that no other node has used.
+    /// Allocates memory of the home that no other node has used.
     fn allocate(&self) -> GlobalAddress {
         self.driving(|| {
             let mut session = self.home.session().unwrap();
@@ -235,7 +235,7 @@ const CALLS: &[(&str, Blocking, Awaitable)] = &[
     ("free", |s, a| s.free(a), |s, a| Box::pin(s.free_async(a))),
 ];
 
-/// A session of the node can do everything, and so can others.
+/// Checks that a session of the node can do everything, and so can other nodes.
 fn works(cluster: &Cluster, session: &mut Session, what: &str) {
     let fresh = cluster.allocate();
     cluster.driving(|| {
@@ -247,7 +247,7 @@ fn works(cluster: &Cluster, session: &mut Session, what: &str) {
     });
 }
 
-/// No lock is left behind, and none is still asked for.
+/// Checks that no lock and no lock request is left.
 fn is_not_locked(cluster: &Cluster, address: GlobalAddress, what: &str) {
     cluster.driving(|| {
         let mut other = cluster.node.session().unwrap();
@@ -257,7 +257,7 @@ fn is_not_locked(cluster: &Cluster, address: GlobalAddress, what: &str) {
 }
 
 #[test]
-fn every_blocking_call_times_out_and_names_the_node_that_it_waited_for() {
+fn blocking_calls_time_out_and_name_the_awaited_node() {
     let cluster = Cluster::new("deadlines-blocking");
     for (name, blocking, _) in CALLS {
         let address = cluster.allocate();
@@ -304,7 +304,7 @@ fn a_deadline_is_of_the_node_the_session_or_the_call() {
     let past = Instant::now();
     assert_eq!(code(session.with_deadline(past).read(address, out)), ErrorCode::TimedOut);
     assert_eq!(code(session.with_deadline(past).fetch_add(address, 1)), ErrorCode::TimedOut);
-    // What is at hand needs no time, and the view's deadline ends with the view.
+    // A cached access needs no time, and the view's deadline ends with the view.
     cluster.driving(|| session.read(address, out)).unwrap();
     session.with_deadline(past).read(address, out).unwrap();
     cluster.driving(|| session.write(address, &[1; 8]).and_then(|()| session.fence())).unwrap();
@@ -377,14 +377,14 @@ fn forgotten_call_of_a_closed_session_holds_nothing() {
 }
 
 #[test]
-fn a_lock_that_is_not_had_in_time_is_not_asked_for_any_more() {
+fn lock_request_is_withdrawn_at_the_timeout() {
     let cluster = Cluster::new("deadlines-locks");
     let address = cluster.allocate();
     let (mut first, mut second) =
         (cluster.node.session().unwrap(), cluster.node.session().unwrap());
     cluster.driving(|| {
         let mut at_home = cluster.home.session().unwrap();
-        // At another node, in the way of several lines, and on this node's own authority.
+        // At another node, in the way of several lines, and under this node's own authority.
         let guard = at_home.lock_write(after(address, 1024), 8).unwrap();
         let error = first.try_lock_write_for(address, BYTES, SHORT).unwrap_err();
         assert_eq!((error.code, error.awaited), (ErrorCode::TimedOut, Some(cluster.home.id())));
@@ -408,7 +408,7 @@ fn a_lock_that_is_not_had_in_time_is_not_asked_for_any_more() {
 }
 
 #[test]
-fn a_lock_that_comes_too_late_is_given_back() {
+fn late_lock_grant_is_unlocked() {
     let cluster = Cluster::new("deadlines-late");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
@@ -423,7 +423,7 @@ fn a_lock_that_comes_too_late_is_given_back() {
 }
 
 #[test]
-fn an_upgrade_that_is_not_had_in_time_leaves_a_lock_that_can_be_unlocked() {
+fn timed_out_upgrade_leaves_a_lock_that_unlocks() {
     let cluster = Cluster::new("deadlines-upgrade");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
@@ -450,7 +450,7 @@ fn an_upgrade_that_is_not_had_in_time_leaves_a_lock_that_can_be_unlocked() {
 }
 
 #[test]
-fn an_unlock_that_is_not_had_in_time_keeps_the_lock() {
+fn timed_out_unlock_keeps_the_lock() {
     let cluster = Cluster::new("deadlines-unlock");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
@@ -485,7 +485,7 @@ fn forgotten_guard_keeps_its_lock() {
 }
 
 #[test]
-fn a_node_that_does_not_answer_keeps_no_session_from_other_nodes() {
+fn silent_node_blocks_no_session_from_other_nodes() {
     let cluster = Cluster::new("deadlines-others");
     let third = cluster.join();
     let elsewhere = third.session().unwrap().alloc_on(1 << 20, third.id()).unwrap();
@@ -495,7 +495,7 @@ fn a_node_that_does_not_answer_keeps_no_session_from_other_nodes() {
             || (name.starts_with("write") && *name != "write_atomic")
             || *name == "free"
         {
-            continue; // what has been asked for there is done or undone there
+            continue; // requests already sent to it are completed or undone at it
         }
         let mut session = cluster.node.session().unwrap();
         session.set_timeout(Some(SHORT));

@@ -1,4 +1,4 @@
-//! What the death of a home leaves behind at the others: nothing.
+//! The death of a home leaves no state behind at the other nodes.
 
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, Session,
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LINE: LineSize = LineSize::DEFAULT;
 /// Frames of the survivors' caches: two sets.
 const FRAMES: usize = 16;
-/// Lines of the home that dies and of the one that lives: several times as many.
+/// Lines of the dying home and of the surviving one: several times as many.
 const LINES: usize = 4 * FRAMES;
 /// Asynchronous writes that a session has in flight before it waits for the oldest.
 const IN_FLIGHT: usize = 16;
@@ -32,13 +32,13 @@ fn config(name: &str) -> Config {
     }
 }
 
-/// A fabric on which a node hears no message: what others ask it stays in flight.
+/// A fabric on which a node receives no message: requests to it stay in flight.
 fn deaf(inner: Arc<dyn Fabric>) -> Arc<dyn Fabric> {
     let plan = FaultPlan { completion_delay_polls_max: u32::MAX, ..FaultPlan::default() };
     Arc::new(FaultFabric::new(inner, plan))
 }
 
-/// Does something on another thread while this one drives the node.
+/// Runs `act` on another thread while this one drives the node.
 fn while_driving<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|threads| {
         let acting = threads.spawn(act);
@@ -50,7 +50,7 @@ fn while_driving<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The lines of an allocation at its maker.
+/// The lines of an allocation at the node that made it.
 fn lines(node: &Node) -> Vec<GlobalAddress> {
     let bytes = (LINES * LINE.bytes()) as u64;
     let spec = AllocationSpec { hint: AllocationHint::Local, line_size: Some(LINE) };
@@ -67,7 +67,7 @@ fn wait_for_deaths(node: &Node, alive: usize) {
     }
 }
 
-/// Fills the cache with lines of a living home, several times over; all frames must serve.
+/// Fills the cache with lines of a living home, several times; all frames must be usable.
 fn use_every_frame(node: &Node, lines: Vec<GlobalAddress>) {
     let (sender, done) = channel();
     let mut session = node.session().unwrap();
@@ -86,7 +86,7 @@ fn use_every_frame(node: &Node, lines: Vec<GlobalAddress>) {
     done.recv_timeout(PATIENCE).expect("frames are left for every line");
 }
 
-/// A home dies while requests to it are in flight, for every frame that there is.
+/// Kills a home while requests to it are in flight, for every frame of the cache.
 fn requests_in_flight_to_a_dead_home_leave_no_frame_behind(make: &Make<'_>) {
     let config = config("frames");
     let dying = Node::create_driven(&config, deaf(make())).unwrap();

@@ -1,5 +1,5 @@
-//! A member that was given up and does not care: what it has sent before and what it sends afterwards
-//! reaches no memory of the others, and none of its hellos opens a link again.
+//! A removed member that continues (the ghost): what it has sent before and what it sends afterwards
+//! reaches no memory of the other nodes, and none of its hellos opens a link again.
 
 #[path = "hosts/proxy.rs"]
 mod proxy;
@@ -16,27 +16,27 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a WRITE of the ghost's leaves behind.
+/// The bytes that a WRITE of the ghost leaves.
 const TRACE: u8 = 0xa5;
-/// Bytes of one of them.
+/// Bytes of one such WRITE.
 const PIECE_BYTES: u32 = 64 << 10;
-/// Marks the work ids of the ghost's own.
+/// Marks the work ids of the ghost itself.
 const MARK: u64 = 1 << 61;
 const MEMORY_BYTES: u64 = 4 << 20;
 
-/// What the ghost does beside what its node does.
+/// The actions of the ghost besides those of its node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Orders {
     Behave,
-    /// Writes over all the memory that it ever imported, and says again all that it ever said.
+    /// Writes over all the memory that it ever imported, and repeats all messages that it ever sent.
     Write,
-    /// The same, and no link is closed that its node wants closed.
+    /// The same, and keeps open the links that its node closes.
     Hold,
-    /// Says all its hellos again, and its wish to join to the founder itself.
+    /// Repeats all its hellos, and its join request to the founder.
     Knock,
 }
 
-/// What it has seen its node do, and what came of its own deeds.
+/// The recorded actions of its node, and the results of its own.
 #[derive(Default)]
 struct Seen {
     orders: Option<Orders>,
@@ -62,7 +62,7 @@ struct GhostPort {
     source: LocalSlice,
     seen: Arc<Mutex<Seen>>,
     events: Vec<LinkEvent>,
-    /// Hellos are said by the port that has said them first.
+    /// Hellos are repeated by the port that sent them first.
     dials: bool,
 }
 
@@ -218,7 +218,7 @@ fn fabric(way: &Proxy, hosts: &[&Proxy], lease: Duration) -> TcpFabric {
     fabric
 }
 
-/// Waits for something that takes its time.
+/// Waits for a condition, with a deadline.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -228,7 +228,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn who_was_given_up_reaches_nothing_any_more() {
+fn removed_member_that_continues_reaches_no_memory() {
     let (short, long) = (Duration::from_millis(1000), Duration::from_secs(600));
     let name = format!("ghost-{}", std::process::id());
     let config = Config {
@@ -243,7 +243,7 @@ fn who_was_given_up_reaches_nothing_any_more() {
     let second = Node::join_on(&config, Arc::new(second)).unwrap();
     first.wait_for_members(2, Duration::from_secs(30)).unwrap();
 
-    // What comes from now on is the ghost's, who waits for ever.
+    // Connections from now on are the ghost's, whose leases are long.
     let from = ways.each_ref().map(|way| way.connections() + 1);
     let ghost = Arc::new(Ghost::new(fabric(&ways[2], &[&ways[0]], long), ways[0].at()));
     let patient = Config { lease_ns: 600_000_000_000, ..config.clone() };
@@ -273,7 +273,7 @@ fn who_was_given_up_reaches_nothing_any_more() {
             node.members().iter().filter(|member| member.alive).count() == 2
         });
     }
-    // What was the ghost's alone is lost with it; the rest of the memory serves for something else.
+    // Data that only the ghost had is lost with it; the rest of the memory is reused.
     let words: Vec<_> =
         (0..64).map(|at| sessions[0].alloc_on(64, homes[at % 2]).unwrap()).collect();
     for (at, word) in words.iter().enumerate() {
@@ -284,7 +284,7 @@ fn who_was_given_up_reaches_nothing_any_more() {
     }
     come_back(&ghost, &ways, posted);
 
-    // Nobody else has noticed, and a newcomer is welcome.
+    // The other members are unaffected, and a new node can join.
     let newcomer = fabric(&ways[3], &[&ways[0]], short);
     let newcomer = Node::join_on(&config, Arc::new(newcomer)).unwrap();
     assert_eq!(newcomer.id(), NodeId(3), "a number more than the ghost's");
@@ -298,7 +298,7 @@ fn who_was_given_up_reaches_nothing_any_more() {
     assert!([ErrorCode::Isolated, ErrorCode::NodeClosed].contains(&error.code), "{error}");
 }
 
-/// All that it has sent in the meantime arrives, and it asks for links by all its old hellos.
+/// Everything that it has sent in the meantime arrives, and it requests links by all its old hellos.
 fn come_back(ghost: &Ghost, ways: &[Proxy], posted: usize) {
     for way in ways {
         way.silence(false);

@@ -1,5 +1,5 @@
-//! Peers that speak another version, junk, or break the protocol: a typed error for them, and
-//! nobody else notices. The bad peer is a sound node whose fabric changes what it says.
+//! Peers that speak another version, send junk, or break the protocol: they get a typed error, and other
+//! nodes are unaffected. The bad peer is a correct node with a fabric that changes its messages.
 
 use farside::{Config, ErrorCode, Generation, GlobalAddress, MemoryId, Node, NodeId};
 use farside_base::{LinkId, Operation, ReceiveQueueId, Source, Work};
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a [`Liar`] does to what its node sends.
+/// A change of a message that a [`Liar`]'s node sends.
 type Lie = fn(&mut Vec<u8>);
 
 fn honest(_: &mut Vec<u8>) {}
 
-/// Changes hellos always, messages from the moment that `lies` is not zero: so many.
+/// Changes hellos always, and messages while `lies` is not zero, which counts them down.
 struct Liar {
     inner: Arc<dyn Fabric>,
     hello: Lie,
@@ -104,7 +104,7 @@ fn liar(inner: Arc<dyn Fabric>, hello: Lie, message: Lie) -> (Arc<dyn Fabric>, A
     (Arc::new(Liar { inner, hello, message, lies: Arc::clone(&lies) }), lies)
 }
 
-/// A sound node can join, and the memory of the first works.
+/// Checks that a correct node can join, and that the memory of the first works.
 fn assert_undisturbed(first: &Node, config: &Config, make: &Make) {
     let second = Node::join_on(config, make()).unwrap();
     first.wait_for_members(2, Duration::from_secs(10)).unwrap();
@@ -115,7 +115,7 @@ fn assert_undisturbed(first: &Node, config: &Config, make: &Make) {
     assert_eq!(second.session().unwrap().read_u64(address), Ok(5));
 }
 
-/// Where the version of a hello is, and so what a peer of another version would send.
+/// Changes the version in a hello, as a peer of another version would send it.
 fn other_version(hello: &mut [u8]) {
     let join = |version| {
         let cluster = String::new();
@@ -129,7 +129,7 @@ fn other_version(hello: &mut [u8]) {
 }
 
 #[test]
-fn a_peer_of_another_version_is_told_so() {
+fn peer_of_another_version_gets_version_mismatch() {
     on_mem_and_shm(|make, fabric| {
         let config = config("version", fabric);
         let first = Node::create_on(&config, make()).unwrap();
@@ -161,7 +161,7 @@ fn junk_instead_of_a_hello_is_refused() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_protocol_is_dropped_and_nobody_else() {
+fn peer_that_breaks_the_protocol_is_dropped_alone() {
     let lies: [(&str, Lie); 6] = [
         ("cut", |message| message.truncate(20)),
         ("empty", |message| message.clear()),
@@ -186,7 +186,7 @@ fn a_peer_that_breaks_the_protocol_is_dropped_and_nobody_else() {
             session.write_u64(kept, 7).unwrap();
             session.fence().unwrap();
 
-            // What the third says next is a lie, to whomever.
+            // The third node's next message is false, to any recipient.
             let mut liar = third.session().unwrap();
             armed.store(1, Ordering::SeqCst);
             let answer = liar.read_u64(kept);

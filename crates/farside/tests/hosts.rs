@@ -1,5 +1,4 @@
-//! Nodes on several hosts, as far as one process can show it: each has a fabric of its own, and the way
-//! to it breaks.
+//! Nodes on several hosts, simulated in one process: each has its own fabric, and its network path breaks.
 
 #[path = "hosts/proxy.rs"]
 mod proxy;
@@ -15,14 +14,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// A node in a process of its own, killed when the test ends.
+/// A node in another process, killed when the test ends.
 struct Other {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
 impl Other {
-    /// Joins a cluster that is reached there.
+    /// Joins the cluster at this host.
     fn start(config: &Config, host: SocketAddr, lease: Duration) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -69,7 +68,7 @@ fn say(text: &str) {
     out.flush().unwrap();
 }
 
-/// Not a test by itself: what the other process does.
+/// Not a test by itself: the other process.
 #[test]
 fn child() {
     let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") else {
@@ -108,7 +107,7 @@ fn child() {
     });
 }
 
-/// A host: a node, its fabric, and the way there.
+/// A host: a node, its fabric, and its network path.
 struct Host {
     node: Node,
     way: Proxy,
@@ -126,7 +125,7 @@ fn fabric(way: &Proxy, hosts: &[&Proxy], lease: Duration) -> TcpFabric {
         advertise: Some(way.at().into()),
         hosts: hosts.iter().map(|host| host.at().into()).collect(),
         lease,
-        // Longer than any lease here: a node that waits for a dial that was lost waits too long.
+        // Longer than any lease here: a node that waits for a lost dial waits too long.
         connect_timeout: Duration::from_secs(60),
         ..TcpOptions::default()
     };
@@ -141,7 +140,7 @@ fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<Host> {
     let mut hosts: Vec<Host> = Vec::new();
     for index in 0..count {
         let way = Proxy::new();
-        // A joiner asks the last one that came, which sends it on to the first.
+        // A joiner asks the last node that joined, which redirects it to the first.
         let known: Vec<&Proxy> = hosts.last().map(|host| &host.way).into_iter().collect();
         let fabric = Arc::new(fabric(&way, &known, lease));
         let node = match index {
@@ -156,7 +155,7 @@ fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<Host> {
     hosts
 }
 
-/// All hosts add to words of every host, under atomics and locks, while something happens to the ways.
+/// All hosts add to words of every host, under atomics and locks, while `disturb` breaks the paths.
 fn add_while(hosts: &[Host], rounds: u64, disturb: impl Fn(u64) + Sync) {
     let mut first = hosts[0].node.session().unwrap();
     let words: Vec<_> =
@@ -208,7 +207,7 @@ fn add_while(hosts: &[Host], rounds: u64, disturb: impl Fn(u64) + Sync) {
     }
 }
 
-/// Waits for something that takes its time.
+/// Waits for a condition, with a deadline.
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -224,7 +223,7 @@ fn links_that_break_lose_and_repeat_nothing() {
         let way = &hosts[step as usize % 3].way;
         let (before, served) = (way.connections(), hosts[0].node.stats().resumes);
         way.cut();
-        // What broke shall come back before the next one breaks; it may be that none did.
+        // A broken link should reconnect before the next one breaks; it may be that none did.
         let patience = Instant::now() + Duration::from_millis(500);
         while way.connections() == before
             && hosts[0].node.stats().resumes == served
@@ -241,14 +240,14 @@ fn links_that_break_lose_and_repeat_nothing() {
 }
 
 #[test]
-fn silence_shorter_than_the_lease_costs_time_alone() {
+fn silence_shorter_than_the_lease_only_delays() {
     let mut config = config("silent");
     config.lease_ns = 6_000_000_000;
     let hosts = hosts(&config, 2, Duration::from_millis(100));
     add_while(&hosts, 12, |_| {
         let resumed = hosts[0].node.stats().resumes;
         silence(&hosts, true);
-        // Longer than the fabric bears.
+        // Longer than the fabric's lease.
         until("a link is lost", || hosts[0].node.describe().contains("broken 1"));
         silence(&hosts, false);
         until("a link comes back", || hosts[0].node.stats().resumes > resumed);
@@ -256,7 +255,7 @@ fn silence_shorter_than_the_lease_costs_time_alone() {
 }
 
 #[test]
-fn dials_swallowed_by_an_outage_expel_no_member() {
+fn dials_swallowed_by_an_outage_remove_no_member() {
     let mut config = config("swallowed");
     config.lease_ns = 6_000_000_000;
     let hosts = hosts(&config, 3, Duration::from_millis(300));
@@ -287,7 +286,7 @@ fn silence(hosts: &[Host], silent: bool) {
 }
 
 #[test]
-fn whoever_is_linked_to_too_few_does_not_trust_what_it_has() {
+fn node_without_quorum_does_not_trust_its_cache() {
     let mut config = config("trust");
     config.lease_ns = 60_000_000_000;
     let hosts = hosts(&config, 2, Duration::from_millis(100));
@@ -301,7 +300,7 @@ fn whoever_is_linked_to_too_few_does_not_trust_what_it_has() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| session.read_u64(word).unwrap());
         until("the read is held back", || hosts[1].node.describe().contains("held 1"));
-        // The founder is enough of the cluster by itself.
+        // The founder is a quorum by itself.
         let mut founder = hosts[0].node.session().unwrap();
         let own = founder.alloc_on(64, NodeId(0)).unwrap();
         founder.write_u64(own, 1).unwrap();
@@ -312,7 +311,7 @@ fn whoever_is_linked_to_too_few_does_not_trust_what_it_has() {
 }
 
 #[test]
-fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
+fn partition_of_two_hosts_isolates_the_later_one() {
     let mut config = config("apart");
     config.lease_ns = 300_000_000;
     let hosts = hosts(&config, 2, Duration::from_millis(300));
@@ -322,7 +321,7 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
     let lost = here.alloc_on(64, NodeId(1)).unwrap();
     there.write_u64(word, 1).unwrap();
     here.write_u64(lost, 1).unwrap();
-    // A write that is not fenced may still wait for its line, and be lost with its writer.
+    // An unfenced write may still wait for its line, and be lost with its writer.
     there.fence().unwrap();
     here.fence().unwrap();
     silence(&hosts, true);
@@ -333,7 +332,7 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
     until("the founder goes on", || {
         hosts[0].node.members().iter().filter(|member| member.alive).count() == 1
     });
-    // What was cached of it counts until it must have noticed.
+    // Its cached lines count as its own until it must have noticed.
     until(
         "its memory is gone",
         || matches!(here.read_u64(lost), Err(error) if error.code == ErrorCode::NodeLost),
@@ -343,7 +342,7 @@ fn of_two_hosts_the_founder_goes_on_and_the_other_one_is_told() {
     assert_eq!(there.read_u64(lost).unwrap_err().code, ErrorCode::Isolated);
 }
 
-/// A cluster of one here, and another process in it that holds a line and a lock.
+/// A cluster of one node here, and one in another process that holds a line and a lock.
 fn with_another(name: &str, lease: Duration) -> (Node, Other, GlobalAddress, GlobalAddress) {
     let lease_ns = u64::try_from(lease.as_nanos()).unwrap();
     let config = Config { lease_ns, ..config(name) };
@@ -366,21 +365,21 @@ fn with_another(name: &str, lease: Duration) -> (Node, Other, GlobalAddress, Glo
 
 #[test]
 fn a_killed_process_is_noticed_without_waiting_for_a_lease() {
-    // Nobody waits so long.
+    // No test waits for that long.
     let (node, mut other, lost, held) = with_another("killed", Duration::from_secs(600));
     let mut session = node.session().unwrap();
     assert_eq!(session.read_u64(lost).unwrap(), 7);
     other.child.kill().unwrap();
     until("it is dead", || node.members().iter().filter(|member| member.alive).count() == 1);
     assert_eq!(session.read_u64(lost).unwrap_err().code, ErrorCode::NodeLost);
-    // Its lock is free; what it wrote there alone is lost, or was seen here before.
+    // Its lock is free; its unshared writes are lost, or this node has seen them before.
     session.lock_write(held, 64).unwrap().unlock().unwrap();
     let code = session.read_u64(held).map_err(|error| error.code);
     assert!(matches!(code, Ok(7) | Err(ErrorCode::LineLost)), "{code:?}");
 }
 
 #[test]
-fn a_process_that_stands_still_for_too_long_is_out_and_is_told() {
+fn stopped_process_is_removed_and_notified() {
     let (node, mut other, lost, held) = with_another("stopped", Duration::from_millis(300));
     let mut session = node.session().unwrap();
     other.signal("-STOP");

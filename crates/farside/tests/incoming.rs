@@ -1,5 +1,5 @@
-//! Members that are being taken in and whose processes do not answer, because they are stopped or not scheduled: nothing
-//! else waits for them.
+//! Members that are being linked, with processes that do not answer because they are stopped or not
+//! scheduled: nothing else waits for them.
 #![forbid(unsafe_code)]
 
 use farside::{AllocationHint, AllocationSpec, Config, ErrorCode, Node};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What peers do.
+/// The behaviour of peers.
 #[derive(Default)]
 struct Peers {
     /// They answer imports.
     answers: AtomicBool,
     /// They have not answered in time.
     is_late: AtomicBool,
-    /// They are within a copy into memory of the node.
+    /// They are inside a copy into memory of the node.
     copies: AtomicBool,
 }
 
-/// A fabric whose peers answer no import until they are let.
+/// A fabric with peers that answer no import until they are allowed to.
 struct Silent {
     inner: Arc<dyn Fabric>,
     peers: Arc<Peers>,
@@ -85,7 +85,8 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A coordinator to which a member's process does not answer, what that does, and the member.
+/// A coordinator to which a member's process does not answer, the behaviour of that process, and the
+/// member.
 fn silent(name: &str) -> (Node, Arc<Peers>, Node) {
     let cluster = format!("incoming-{name}-{}", std::process::id());
     let config = Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(cluster) };
@@ -98,7 +99,7 @@ fn silent(name: &str) -> (Node, Arc<Peers>, Node) {
 }
 
 #[test]
-fn coordinator_goes_on_while_a_member_on_its_way_in_does_not_answer() {
+fn coordinator_continues_while_an_incoming_member_is_silent() {
     let (founder, peers, member) = silent("goes-on");
     let mut here = founder.session().unwrap();
     here.set_timeout(Some(PATIENCE));
@@ -121,7 +122,7 @@ fn coordinator_goes_on_while_a_member_on_its_way_in_does_not_answer() {
 }
 
 #[test]
-fn member_that_ends_on_its_way_in_is_gone() {
+fn incoming_member_that_ends_is_removed() {
     let (founder, _, member) = silent("ends");
     let alive = || founder.members().iter().filter(|member| member.alive).count();
     until("it is known", || alive() == 2);
@@ -131,7 +132,7 @@ fn member_that_ends_on_its_way_in_is_gone() {
 
 /// It had imported the regions of the coordinator, and may be stopped while it writes there.
 #[test]
-fn memory_that_a_member_on_its_way_in_may_write_is_in_quarantine() {
+fn memory_that_an_incoming_member_may_write_is_quarantined() {
     let (founder, peers, member) = silent("writes");
     let alive = || founder.members().iter().filter(|member| member.alive).count();
     until("it is known", || alive() == 2);

@@ -1,5 +1,5 @@
-//! Joins. A sleeping coordinator is woken by what happens at the cluster's name. A connection that gives way to others
-//! is tried again; requests that come to no link end after a time; regions end with their nodes.
+//! Joins. Events at the cluster's name wake a sleeping coordinator. An evicted connection is retried;
+//! requests without a link expire; regions end with their nodes.
 #![forbid(unsafe_code)]
 
 use farside::{Config, ErrorCode, Joining, Node, NodeId};
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// After so long a test is taken for hung.
+/// A test that takes longer is considered hung.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// Counts how often a port wakes somebody who sleeps on another one.
+/// Counts how often a port wakes a thread that sleeps on another port.
 struct Watched {
     inner: Arc<dyn Fabric>,
     wakes: Arc<AtomicU32>,
@@ -80,7 +80,7 @@ impl Waiter for WatchedWaiter {
 }
 
 #[test]
-fn who_wants_to_join_wakes_the_coordinator_and_the_one_after_it() {
+fn join_wakes_the_coordinator_and_its_successor() {
     let name = format!("joining-{}", std::process::id());
     let config = Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(name) };
     let wakes: [_; 2] = std::array::from_fn(|_| Arc::new(AtomicU32::new(0)));
@@ -92,7 +92,7 @@ fn who_wants_to_join_wakes_the_coordinator_and_the_one_after_it() {
     let heir = Node::join_on(&config, watched(1)).unwrap();
     assert!(wakes[0].load(Ordering::SeqCst) > 0, "the coordinator was woken");
     founder.leave().unwrap();
-    // The name is free a moment before the heir has it.
+    // The name is free a moment before the heir binds it.
     let begun = Instant::now();
     let third = loop {
         match Node::join(&config) {
@@ -100,7 +100,7 @@ fn who_wants_to_join_wakes_the_coordinator_and_the_one_after_it() {
             Err(error) if error.code == ErrorCode::NoSuchCluster => std::thread::yield_now(),
             Err(error) => panic!("{error}"),
         }
-        assert!(begun.elapsed() < WATCHDOG, "nobody took the name");
+        assert!(begun.elapsed() < WATCHDOG, "no node took the name");
     };
     assert!(wakes[1].load(Ordering::SeqCst) > 0, "its heir was woken");
     assert_eq!(third.members().iter().filter(|member| member.alive).count(), 2);
@@ -112,7 +112,7 @@ fn small(name: &str) -> Config {
     Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
 }
 
-/// A fabric whose first connection gives way before its hello is sent, and the second one after that.
+/// A fabric that loses its first connection before the hello is sent, and the second one after that.
 struct Displaced {
     inner: Arc<dyn Fabric>,
     connections: Arc<AtomicU32>,
@@ -171,7 +171,7 @@ impl Port for DisplacedPort {
 }
 
 #[test]
-fn join_whose_connection_gives_way_is_repeated() {
+fn join_with_evicted_connection_is_repeated() {
     let config = small("displaced");
     let inner: Arc<dyn Fabric> = Arc::new(MemFabric::new());
     let _founder = Node::create_on(&config, Arc::clone(&inner)).unwrap();
@@ -179,11 +179,11 @@ fn join_whose_connection_gives_way_is_repeated() {
     let displaced = Displaced { inner, connections: Arc::clone(&connections) };
     let node = Node::join_on(&config, Arc::new(displaced)).unwrap();
     node.wait_for_members(2, WATCHDOG).unwrap();
-    // Two that gave way, the join, and the link to the founder.
+    // Two lost connections, the join, and the link to the founder.
     assert!(connections.load(Ordering::SeqCst) >= 4);
 }
 
-/// A fabric whose time the test moves.
+/// A fabric with a clock that the test advances.
 struct Timed {
     inner: Arc<dyn Fabric>,
     ahead_ns: Arc<AtomicU64>,
@@ -230,7 +230,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 #[test]
-fn admitted_join_that_comes_to_no_link_ends_after_a_time() {
+fn admitted_join_without_a_link_expires() {
     let config = small("silent");
     let (founder, inner, ahead_ns) = timed(&config);
     let _silent = Joining::start(&config, Arc::clone(&inner)).unwrap();
@@ -250,13 +250,13 @@ fn admitted_join_that_comes_to_no_link_ends_after_a_time() {
         founder.turn();
         next.poll().unwrap().is_some()
     });
-    // Its link outlives the time of its join.
+    // Its link outlives the timeout of its join.
     ahead_ns.store(2 * HOUR_NS, Ordering::SeqCst);
     (0..100).for_each(|_| _ = founder.turn());
 }
 
 #[test]
-fn request_of_a_view_that_never_comes_is_refused_after_a_time() {
+fn request_naming_a_future_view_expires() {
     let config = small("future");
     let (founder, inner, ahead_ns) = timed(&config);
     let mut port = inner.open(&PortSpec::default()).unwrap();
@@ -313,7 +313,7 @@ impl Fabric for Counted {
     }
 }
 
-/// A fabric may outlive its nodes: one that joins and leaves again and again filled the memory.
+/// A fabric may outlive its nodes: repeated joins and leaves once filled the memory.
 #[test]
 fn regions_end_with_their_nodes() {
     let config = small("regions");
@@ -331,7 +331,7 @@ fn regions_end_with_their_nodes() {
         node.leave().unwrap();
         assert_eq!(regions.load(Ordering::SeqCst), 0, "after a leave");
     }
-    // One that is never admitted has some too.
+    // A node that is never admitted has regions too.
     drop(Joining::start(&config, counted).unwrap());
     assert_eq!(regions.load(Ordering::SeqCst), 0, "after a join that was given up");
 }

@@ -1,4 +1,4 @@
-//! Nodes that leave while others work: nothing is lost that other nodes are home of.
+//! Nodes that leave while others work: no memory of other nodes is lost.
 //!
 //! `FARSIDE_RUNS` sets the number of rounds of the longest test.
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 type Make = Box<dyn Fn() -> Arc<dyn Fabric>>;
 
 const WATCHDOG: Duration = Duration::from_secs(20);
-/// Joins that one cluster has room for beside its first nodes.
+/// The number of joins that one cluster has room for besides its first nodes.
 const ROUNDS_OF_A_CLUSTER: u64 = 100;
 
 fn mem() -> Make {
@@ -108,7 +108,7 @@ fn word_outlives_its_owner_mem() {
     word_outlives_its_owner(&mem, "word-mem", 2);
 }
 
-/// Asynchronous writes to more lines than the cache has room for, and no fence.
+/// Asynchronous writes to more lines than the cache has room for, without a fence.
 #[test]
 fn asynchronous_writes_are_handed_over() {
     for make in [mem(), shm(), tcp()] {
@@ -131,7 +131,8 @@ fn asynchronous_writes_are_handed_over() {
     }
 }
 
-/// The lock of a node that leaves goes to the waiter of another node, and its own waiter fails with `NodeClosed`.
+/// The lock of a leaving node goes to the waiter of another node, and its own waiter fails with
+/// `NodeClosed`.
 #[test]
 fn locks_and_waiters_are_handed_over() {
     for make in [mem(), shm(), tcp()] {
@@ -165,7 +166,7 @@ fn locks_and_waiters_are_handed_over() {
 }
 
 #[test]
-fn memory_of_a_home_that_left_is_an_error_of_its_own() {
+fn memory_of_a_home_that_left_fails_with_node_left() {
     for make in [mem(), shm(), tcp()] {
         let config = config("home");
         let mut nodes = cluster(&make, &config, 2);
@@ -245,7 +246,7 @@ fn sessions_of_a_node_that_left_are_closed() {
     assert_eq!(clone.leave().unwrap().memory_bytes, 0, "by a clone, once");
 }
 
-/// Atomics of several lines hold them one after the other, and the node's gate for such atomics.
+/// Atomics of several lines pin them one after the other, and hold the node's gate for such atomics.
 #[test]
 fn atomics_of_several_lines_end_when_their_node_leaves() {
     for make in [mem, shm, tcp] {

@@ -1,5 +1,5 @@
-//! What a node cannot have is refused at its start, by name: each test starts nodes in a child process whose
-//! limits are lowered, and reads how that ended.
+//! A node without sufficient resources is refused at its start, with the resource named: each test starts
+//! nodes in a child process with lowered limits, and reads the outcome.
 
 use farside::{Config, ErrorCode, LineSize, Node};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -14,7 +14,7 @@ fn config(name: &str) -> Config {
     Config { memory_bytes: 8 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
 }
 
-/// Not a test: what the child process does. It sets a limit, starts two nodes and uses their memory.
+/// Not a test: the child process. It sets a limit, starts two nodes and uses their memory.
 #[test]
 #[expect(clippy::print_stdout, reason = "the parent process reads how it ended")]
 fn child() {
@@ -51,8 +51,8 @@ fn use_two_nodes(config: &Config) -> Result<(), farside::Error> {
     Ok(())
 }
 
-/// How the child ended under a limit: `Ok`, or the code and text of the error. It ends by itself, not by a
-/// signal or panic.
+/// The outcome of the child under a limit: `Ok`, or the code and text of the error. It ends by itself, not
+/// by a signal or panic.
 fn ended(limit: &str, prepare: impl FnOnce(&mut Command)) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
@@ -81,7 +81,7 @@ fn too_few_descriptors_are_named_with_their_limit() {
             break;
         }
         if said.starts_with("NoSuchCluster") || said.starts_with("TimedOut") {
-            // The other end did not take the connection or the link; its limit is not known to the joiner.
+            // The other end did not accept the connection or the link; the joiner does not know its limit.
             assert!(said.contains("raise") && said.contains("RLIMIT_NOFILE"), "{said}");
         } else {
             assert_names(&said, "RLIMIT_NOFILE", most);
@@ -93,7 +93,7 @@ fn too_few_descriptors_are_named_with_their_limit() {
 
 #[test]
 fn too_few_threads_are_named_with_their_limit() {
-    // The limit is the user's, and the superuser has none.
+    // The limit is per user, and the superuser has none.
     let user = 40_000 + std::process::id() % 20_000;
     let root = rustix::process::geteuid().is_root();
     let mut refused = 0;
@@ -162,7 +162,7 @@ fn cache_without_a_set_for_its_lines_is_refused() {
         assert_eq!(error.code, ErrorCode::BadConfiguration);
         assert!(error.detail.contains(part), "{error}");
     }
-    // What the refusals recommend is enough.
+    // The values that the refusals recommend are sufficient.
     for (line_size, cache_bytes) in [(line(65_536), 9_437_184), (LineSize::DEFAULT, 9_216)] {
         let config = Config { line_size, cache_bytes, ..base.clone() };
         use_two_nodes(&config).unwrap();

@@ -1,5 +1,5 @@
-//! Locks through the memory's face: those that sessions get on loan, without the engine, beside those
-//! that the engine grants.
+//! Locks through the public interface: those granted on loan, without the engine, together with those that
+//! the engine grants.
 
 use farside::{Config, ErrorCode, GlobalAddress, Limits, Node, NodeId, Session};
 use farside_fabric::{Fabric, MemFabric};
@@ -44,7 +44,7 @@ everywhere! {
     another_session_waits_for_a_lock_on_loan
     readers_share_what_one_has_on_loan
     a_read_lock_on_loan_is_upgraded
-    what_is_locked_under_writes_in_flight_is_fenced
+    lock_under_writes_in_flight_is_fenced
     closing_a_session_frees_its_locks_on_loan
     home_that_leaves_takes_its_locks_along
     a_freed_line_is_lent_no_more
@@ -85,7 +85,7 @@ fn warm(session: &mut Session, address: GlobalAddress) {
     }
 }
 
-/// Locks 8 bytes on loan, to be unlocked by `unlock`; the token.
+/// Locks 8 bytes on loan, to be unlocked by `unlock`; returns the token.
 fn lock_on_loan(node: &Node, session: &mut Session, address: GlobalAddress) -> u64 {
     warm(session, address);
     let before = hits(node);
@@ -176,7 +176,7 @@ fn another_node_waits_for_a_lock_on_loan(make: &Make) {
                 guard.token()
             });
             while nodes[0].stats().messages_received == before {
-                std::thread::yield_now(); // until it has been asked, or asked for its delegation
+                std::thread::yield_now(); // until it got the request, or the recall of its delegation
             }
             released.store(true, Ordering::Relaxed);
             own.unlock(address, 8).unwrap();
@@ -242,7 +242,7 @@ fn a_read_lock_on_loan_is_upgraded(make: &Make) {
     }
 }
 
-fn what_is_locked_under_writes_in_flight_is_fenced(make: &Make) {
+fn lock_under_writes_in_flight_is_fenced(make: &Make) {
     let nodes = cluster(make, &config("fence"), 2);
     let mut own = nodes[0].session().unwrap();
     let mut other = nodes[1].session().unwrap();
@@ -260,7 +260,7 @@ fn what_is_locked_under_writes_in_flight_is_fenced(make: &Make) {
     }
     let beyond = data.checked_add(1 << 20).unwrap();
     own.write_u64(beyond, 1).unwrap();
-    assert!(own.lock_write(lock, 8).is_err(), "the write's failure is told first");
+    assert!(own.lock_write(lock, 8).is_err(), "the write's failure is reported first");
     own.lock_write(lock, 8).unwrap().unlock().unwrap();
 }
 
@@ -317,7 +317,7 @@ fn a_freed_line_is_lent_no_more(make: &Make) {
         other.free(address).unwrap();
         own.unlock(address, 8).unwrap();
         assert_eq!(code(other.lock_write(address, 8)), ErrorCode::Unallocated);
-        // A delegate goes on until the recall is here.
+        // A delegate continues until the recall arrives.
         let refused = loop {
             match own.lock_write(address, 8) {
                 Ok(guard) => guard.unlock().unwrap(),
@@ -362,7 +362,7 @@ fn the_bound_on_locks_is_exact(make: &Make) {
     let mut other = nodes[1].session().unwrap();
     let lines: Vec<_> =
         (0..MOST + 2).map(|at| own.alloc_on(64, NodeId(at as u16 % 2)).unwrap()).collect();
-    // How many of the locks are on loan, how many of those are taken back before the last.
+    // The number of locks on loan, and how many of those are taken back before the last.
     for (on_loan, taken) in [(0, 0), (3, 0), (3, 2), (MOST, 0), (MOST, MOST)] {
         for address in &lines[..on_loan] {
             lock_on_loan(&nodes[0], &mut own, *address);
@@ -404,7 +404,7 @@ fn locks_on_loan_and_off_it_exclude_each_other(make: &Make) {
                     let at = (round / stay) as usize % LINES;
                     let guard = session.lock_write(lines[at], 8).unwrap();
                     let [count, token] = &counts[at];
-                    // No read-modify-write: only the lock makes this add up.
+                    // No read-modify-write: only the lock makes the sum correct.
                     let seen = count.load(Ordering::Relaxed);
                     assert!(token.load(Ordering::Relaxed) < guard.token());
                     token.store(guard.token(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! The global memory through its face, several nodes in one process.
+//! Global memory through the public interface, several nodes in one process.
 
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
@@ -54,10 +54,10 @@ everywhere! {
     atomics_of_all_nodes_add_up
     an_atomic_write_is_seen_whole
     a_small_cache_evicts_and_forgets_nothing
-    bad_input_is_a_typed_error_and_harms_nobody
+    bad_input_is_a_typed_error_without_effect
     a_full_home_sends_allocations_elsewhere
     every_line_size_works_from_everywhere
-    what_cannot_be_joined_says_why
+    refused_join_says_why
     locks_exclude_and_order
     lock_errors_are_typed
     a_cycle_of_locks_has_a_victim
@@ -192,7 +192,7 @@ fn a_small_cache_evicts_and_forgets_nothing(make: &Make) {
     }
 }
 
-fn bad_input_is_a_typed_error_and_harms_nobody(make: &Make) {
+fn bad_input_is_a_typed_error_without_effect(make: &Make) {
     let nodes = cluster(make, "bad", 2);
     let mut session = nodes[0].session().unwrap();
     let mut bytes = [0; 64];
@@ -204,7 +204,7 @@ fn bad_input_is_a_typed_error_and_harms_nobody(make: &Make) {
         assert_eq!(code(session.read(edge, &mut bytes)), ErrorCode::OutOfBounds);
         session.write(edge, &bytes).unwrap();
         assert_eq!(code(session.fence()), ErrorCode::OutOfBounds);
-        assert_eq!(session.fence(), Ok(()), "a failure is told once");
+        assert_eq!(session.fence(), Ok(()), "a failure is reported once");
         assert_eq!(code(session.read(address, &mut [])), ErrorCode::ZeroSize);
         let odd = address.checked_add(4).unwrap();
         assert_eq!(code(session.fetch_add(odd, 1)), ErrorCode::Misaligned);
@@ -264,7 +264,7 @@ fn every_line_size_works_from_everywhere(make: &Make) {
     }
 }
 
-fn what_cannot_be_joined_says_why(make: &Make) {
+fn refused_join_says_why(make: &Make) {
     let node = Node::create_on(&config("why"), make()).unwrap();
     assert_eq!(code(Node::join_on(&config("other"), make())), ErrorCode::NoSuchCluster);
     let mut wrong = config("why");
@@ -274,7 +274,7 @@ fn what_cannot_be_joined_says_why(make: &Make) {
     node.leave().unwrap();
 }
 
-/// Between hosts each one has names of its own.
+/// Between hosts each host has separate names.
 #[test]
 fn names_on_one_machine_are_taken() {
     for make in [mem(), shm()] {
@@ -366,8 +366,8 @@ fn more_nodes_than_configured_are_refused(make: &Make) {
     assert_eq!(nodes[1].session().unwrap().read_u64(address), Ok(1), "the others go on");
 }
 
-/// V18: an advisory lock pins nothing, so that a session can hold more locks than the cache has
-/// frames, and still reads and writes under all of them.
+/// V18: an advisory lock pins nothing, so a session can hold more locks than the cache has frames, and
+/// still read and write under all of them.
 fn v18_locked_lines_do_not_fill_a_cache(make: &Make) {
     const LINE: u64 = 512;
     let config = Config { cache_bytes: 1 << 20, ..config("locked") };

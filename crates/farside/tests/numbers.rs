@@ -1,7 +1,7 @@
-//! Node numbers are given again, and an address of memory that is gone never names a later node's bytes.
+//! Node numbers are reused, and an address of memory that is gone never names a later node's bytes.
 //!
-//! `FARSIDE_RUNS` sets how many nodes join and leave, or are killed, in the longest tests. The processes that
-//! are killed are this executable again: one with `FARSIDE_TEST_CHILD` set joins the cluster of that name.
+//! `FARSIDE_RUNS` sets how many nodes join and leave, or are killed, in the longest tests. The killed
+//! processes run this executable again: one with `FARSIDE_TEST_CHILD` set joins the cluster of that name.
 
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, Limits, Node, NodeId,
@@ -30,7 +30,7 @@ fn shm() -> Make {
 }
 
 fn tcp() -> Make {
-    // Those that stay longest come first, or last.
+    // The longest-lived nodes come first, or last.
     let known = Mutex::new(Vec::new());
     Box::new(move || {
         let mut known = known.lock().unwrap();
@@ -75,7 +75,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
     result.unwrap_err().code
 }
 
-/// Every way to use an address of memory that is gone is refused.
+/// Checks that every use of an address of memory that is gone is refused.
 fn check_gone(node: &Node, address: GlobalAddress, expected: ErrorCode) {
     let mut session = node.session().unwrap();
     let mut bytes = [0; 16];
@@ -92,7 +92,8 @@ fn check_gone(node: &Node, address: GlobalAddress, expected: ErrorCode) {
     assert_eq!(code(session.read(address, &mut [0; 1024])), expected, "{address}");
 }
 
-/// Short nodes, with and without memory, while two others stay. With memory each leaves an address behind.
+/// Short-lived nodes, with and without memory, while two others stay. With memory each leaves an address
+/// behind.
 fn short_nodes(make: &Make, name: &str, count: u64) {
     let config = config(name, 16);
     let nodes = cluster(make, &config, 2);
@@ -129,14 +130,14 @@ fn short_nodes(make: &Make, name: &str, count: u64) {
     wait_until_gone(&nodes[1], last.home());
     for address in addresses.iter().step_by(addresses.len() / 8 + 1) {
         check_gone(&nodes[0], *address, ErrorCode::NodeLeft);
-        // This one has other memory of the numbers than it saw come and go.
+        // This node has another memory of the number than those that it saw come and go.
         check_gone(&nodes[1], *address, ErrorCode::NodeLeft);
     }
 }
 
 #[test]
 fn short_nodes_use_no_number_up_mem() {
-    // More than a port of this fabric has links.
+    // More than the links that a port of this fabric has.
     short_nodes(&mem(), "short-mem", runs(1_100));
 }
 
@@ -170,7 +171,7 @@ fn address_of_memory_that_is_gone_reads_no_later_bytes() {
                 assert_eq!((former.home(), former.offset()), (address.home(), address.offset()));
                 check_gone(&nodes[1], *former, ErrorCode::NodeLeft);
                 check_gone(&nodes[0], *former, ErrorCode::NodeLeft);
-                // Whose home has the number now, and was not there then.
+                // The node that has the number now was not a member then.
                 check_gone(&node, *former, ErrorCode::NodeLost);
             }
             session.read(address, &mut bytes).unwrap();
@@ -202,7 +203,7 @@ fn join_when_taken_over(config: &Config, make: &Make) -> Node {
 
 /// The coordinator leaves, and later members have lower numbers.
 #[test]
-fn members_of_any_age_and_number_take_over() {
+fn members_of_any_age_and_number_become_coordinator() {
     for (make, name) in [(mem(), "age-mem"), (shm(), "age-shm"), (tcp(), "age-tcp")] {
         let config = config(name, 4);
         let mut nodes: Vec<Node> = cluster(&make, &config, 3);
@@ -246,7 +247,7 @@ fn impossible_number_of_nodes_is_refused() {
     }
 }
 
-/// A node in a process of its own.
+/// A node in another process.
 struct Other {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
@@ -266,7 +267,7 @@ impl Other {
         Self { child, said }
     }
 
-    /// The address that it says.
+    /// The address that it prints.
     fn address(&mut self) -> GlobalAddress {
         let mut line = String::new();
         loop {
@@ -286,7 +287,7 @@ impl Drop for Other {
     }
 }
 
-/// Not a test by itself: what the other processes do.
+/// Not a test by itself: the other processes.
 #[test]
 fn child() {
     let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {

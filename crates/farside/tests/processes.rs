@@ -1,7 +1,7 @@
-//! Real processes over shared memory, and what is left when one of them is killed.
+//! Real processes over shared memory, and the state after one of them is killed.
 //!
-//! The test executable starts itself again as the other nodes: a process with `FARSIDE_TEST_CHILD`
-//! set joins the cluster of that name, does what its role says, and tells so on its output.
+//! The test executable starts itself again as the other nodes: a process with `FARSIDE_TEST_CHILD` set
+//! joins the cluster of that name, plays its role, and reports on its output.
 
 use farside::{Config, ErrorCode, GlobalAddress, Node, NodeId, Session};
 use std::future::Future;
@@ -13,12 +13,12 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn config(cluster: &str) -> Config {
-    // What a killed process owns stays its own.
+    // Lines that a killed process owns are not written back before.
     let write_back_ns = None;
     Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, write_back_ns, ..Config::new(cluster) }
 }
 
-/// A node in a process of its own, killed when the test ends.
+/// A node in another process, killed when the test ends.
 struct Other {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -69,7 +69,7 @@ fn address(bits: &str) -> GlobalAddress {
     GlobalAddress::from_bits(bits.parse().unwrap()).unwrap()
 }
 
-/// Not a test by itself: what the other processes do.
+/// Not a test by itself: the other processes.
 #[test]
 fn child() {
     let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
@@ -99,7 +99,7 @@ fn child() {
     let _ = std::io::stdin().read_line(&mut line);
 }
 
-/// Holds locks in a way, and says where.
+/// Holds locks in the given way, and prints the address.
 fn hold(session: &mut Session, how: &str) {
     let address = session.alloc_on(4096, NodeId(0)).unwrap();
     match how {
@@ -135,7 +135,7 @@ fn code<T: std::fmt::Debug>(result: Result<T, farside::Error>) -> ErrorCode {
     result.unwrap_err().code
 }
 
-/// Waits until the node knows that only `alive` are left.
+/// Waits until the node knows that only `alive` members are left.
 fn wait_for_deaths(node: &Node, alive: usize) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while node.members().iter().filter(|member| member.alive).count() > alive {
@@ -213,7 +213,7 @@ fn a_killed_owner_loses_what_only_it_had_and_its_locks() {
 }
 
 #[test]
-fn the_next_holder_of_a_killed_process_s_lock_is_told() {
+fn lock_of_a_killed_process_is_reported_as_abandoned() {
     let (cluster, node) = parent("told");
     let other = Node::join(&config(&cluster)).unwrap();
     let (mut here, mut there) = (node.session().unwrap(), other.session().unwrap());
@@ -227,7 +227,7 @@ fn the_next_holder_of_a_killed_process_s_lock_is_told() {
         let address = address(&holder.hear("address"));
         let taken = here.try_lock_write_for(address, 64, Duration::from_millis(5));
         assert_eq!(code(taken), ErrorCode::TimedOut);
-        // What is waited for by one that gives up says nothing of the dead; what is granted does.
+        // A request that is given up learns nothing of the death; one that is granted does.
         let mut waiter = Box::pin(here.lock_write_async(address, 512));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiter.as_mut().poll(&mut context).is_pending());
@@ -249,7 +249,7 @@ fn the_next_holder_of_a_killed_process_s_lock_is_told() {
 }
 
 #[test]
-fn a_waiter_is_told_of_the_death_it_waits_for() {
+fn waiter_learns_of_the_death_that_it_waited_for() {
     let (cluster, node) = parent("waiter");
     let mut owner = Other::start(&cluster, "owner");
     let address = address(&owner.hear("address"));
@@ -257,7 +257,7 @@ fn a_waiter_is_told_of_the_death_it_waits_for() {
     node.wait_for_members(2, PATIENCE).unwrap();
     let mut session = node.session().unwrap();
     let killer = std::thread::spawn(move || owner.kill());
-    // Granted when the holder dies, however the two race.
+    // Granted when the holder dies, whichever comes first.
     session.lock_write(address, 64).unwrap().unlock().unwrap();
     killer.join().unwrap();
 }
@@ -265,7 +265,7 @@ fn a_waiter_is_told_of_the_death_it_waits_for() {
 #[test]
 fn a_killed_coordinator_is_replaced() {
     let cluster = format!("coordinator-{}", std::process::id());
-    // The coordinator must be the killed one: it is a child that creates.
+    // The coordinator must be the killed node: a child creates the cluster.
     let (name, node) = (cluster.clone(), Node::create(&config(&cluster)).unwrap());
     let follower = Node::join(&config(&name)).unwrap();
     node.leave().unwrap();
@@ -292,7 +292,7 @@ fn nothing_is_left_behind() {
     node.leave().unwrap();
     let names = farside_fabric_shm::listening().unwrap();
     assert!(!names.iter().any(|name| name.contains(&cluster)), "a socket is left: {names:?}");
-    // The next node of any cluster removes the file of the one that was killed.
+    // The next node of any cluster removes the file of the killed one.
     parent("tidy").1.leave().unwrap();
     let folder = format!("/tmp/farside-{}", rustix::process::geteuid().as_raw());
     let files = std::fs::read_dir(folder).into_iter().flatten().flatten();

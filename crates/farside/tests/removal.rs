@@ -1,4 +1,4 @@
-//! A member that was removed while it lives, and that does not know it yet: its threads go on from where
+//! A member that was removed while it is alive, and does not know it yet: its threads continue from where
 //! they were stopped, with all that it had cached and owned.
 
 #[path = "removal/liar.rs"]
@@ -30,7 +30,7 @@ fn on_mem_and_shm(test: impl Fn(&Make, &str)) {
     test(&|| Arc::new(ShmFabric::new().unwrap()), "shm");
 }
 
-/// Runs a future on a node that has no thread of its own.
+/// Runs a future on a node without its own thread.
 fn drive<T>(node: &Node, future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let deadline = Instant::now() + PATIENCE;
@@ -56,7 +56,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// What the removed member has.
+/// The lines of the removed member.
 struct Had {
     /// A line of the survivor, cached.
     shared: GlobalAddress,
@@ -73,7 +73,7 @@ struct Had {
 /// An operation of the removed member.
 type Operation = fn(&mut Session, &Had) -> Result<(), Error>;
 
-/// Each is the first thing that the member does after its removal.
+/// Each is the first operation of the member after its removal.
 const OPERATIONS: [(&str, Operation); 18] = [
     ("read cached", |session, had| session.read_u64(had.shared).map(drop)),
     ("read owned", |session, had| session.read_u64(had.owned).map(drop)),
@@ -97,7 +97,7 @@ const OPERATIONS: [(&str, Operation); 18] = [
     ("free", |session, had| session.free(had.own)),
 ];
 
-/// A member that is driven by this test alone is removed, and the survivor changes what it had cached.
+/// Removes a member that only this test drives; the survivor then changes what it had cached.
 fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Had) {
     let cluster = format!("removal-{fabric}-{number}-{}", std::process::id());
     let config = Config { memory_bytes: 4 << 20, cache_bytes: 4 << 20, ..Config::new(cluster) };
@@ -143,7 +143,7 @@ fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Ha
             lies.are_told()
         });
     }
-    // From now on nothing drives the member.
+    // From now on the member is not driven.
     until("it is removed", || survivor.members().iter().filter(|m| m.alive).count() == 1);
     here.write_u64(had.shared, 2).unwrap();
     here.fence().unwrap();
@@ -166,7 +166,7 @@ fn removed_member_returns_nothing_and_acknowledges_nothing() {
 }
 
 #[test]
-fn removed_member_judges_nobody() {
+fn removed_member_judges_no_member() {
     on_mem_and_shm(|make, fabric| {
         let (survivor, member, _session, had) = removed(make, fabric, 99);
         // It finds that its links have ended.
@@ -182,7 +182,7 @@ fn removed_member_judges_nobody() {
     });
 }
 
-/// Not a test by itself: what the stopped processes do.
+/// Not a test by itself: the stopped processes.
 #[test]
 fn child() {
     if let Ok(cluster) = std::env::var("FARSIDE_TEST_CLUSTER") {
@@ -194,7 +194,7 @@ fn child() {
     }
 }
 
-/// How often a process is stopped and removed, each time a new one.
+/// The number of processes that are stopped and removed, one after the other.
 fn stops() -> u32 {
     let stops = std::env::var("FARSIDE_TEST_STOPS");
     stops.map_or(3, |text| text.parse().expect("FARSIDE_TEST_STOPS: a number"))
@@ -216,7 +216,7 @@ fn stopped_coordinator_is_removed_by_the_next_member() {
 }
 
 #[test]
-fn memory_that_a_stopped_process_may_write_serves_for_nothing_else() {
+fn memory_that_a_stopped_process_may_write_is_not_reused() {
     let within = (0..stops()).filter(|number| processes::stop_within_a_copy(*number)).count();
     processes::say(&format!("{within} of {} stops were within a copy", stops()));
 }

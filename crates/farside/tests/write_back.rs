@@ -1,7 +1,7 @@
-//! What survives the death of a node that owned lines, and how a lost line comes back.
+//! The data that survives the death of a node that owned lines, and how a lost line is healed.
 //!
-//! The test executable starts itself again as the node that is killed: a process with `FARSIDE_TEST_CHILD` set joins
-//! the cluster of that name, at `FARSIDE_TEST_HOST` if that is set, and does what its role says.
+//! The test executable starts itself again as the killed node: a process with `FARSIDE_TEST_CHILD` set
+//! joins the cluster of that name, at `FARSIDE_TEST_HOST` if that is set, and plays its role.
 
 use farside::{Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId, Session};
 use farside_fabric::Fabric;
@@ -24,7 +24,7 @@ fn config(cluster: &str, write_back_ns: Option<u64>) -> Config {
     Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, write_back_ns, ..Config::new(cluster) }
 }
 
-/// A node's fabric: shared memory, or TCP where a host is named or listened at.
+/// A node's fabric: shared memory, or TCP if a host is named or listened at.
 #[derive(Clone, Copy, Debug)]
 enum Over {
     Shm,
@@ -47,7 +47,7 @@ impl Over {
     }
 }
 
-/// A node in a process of its own, killed at the end.
+/// A node in another process, killed at the end.
 struct Other {
     child: Child,
     said: BufReader<ChildStdout>,
@@ -99,7 +99,7 @@ fn account(bank: GlobalAddress, number: u64) -> GlobalAddress {
     bank.checked_add(number % ACCOUNTS * LINE).unwrap()
 }
 
-/// Not a test by itself: what the other process does.
+/// Not a test by itself: the other process.
 #[test]
 fn child() {
     let Ok(cluster) = std::env::var("FARSIDE_TEST_CHILD") else {
@@ -134,7 +134,7 @@ fn child() {
                 random ^= random << 17;
                 session.fetch_add(account(bank, random >> 20), 1_u64.wrapping_neg()).unwrap();
                 session.fetch_add(account(bank, random >> 40), 1).unwrap();
-                // One in a millisecond, as of a client that its users keep waiting.
+                // One per millisecond, like a client that waits for its users.
                 std::thread::park_timeout(Duration::from_millis(1));
                 if count == 1_000 {
                     say("ready");
@@ -179,7 +179,7 @@ impl Bank {
         Self { cluster, over, home, second, first }
     }
 
-    /// Kills a client once it is ready; balances, `None` where the line is lost.
+    /// Kills a client once it is ready; returns the balances, `None` for a lost line.
     fn killed(&self, role: &str, interval_ns: u64) -> Vec<Option<u64>> {
         let arguments = format!("{} {interval_ns}", self.first.to_bits());
         let mut client = Other::start(&self.cluster, self.over, role, &arguments);
@@ -224,14 +224,14 @@ fn nothing_of_a_range_written_back_is_lost() {
 }
 
 #[test]
-fn what_is_older_than_the_interval_survives_its_writer() {
+fn data_older_than_the_interval_survives_its_writer() {
     everywhere("interval", |bank| {
         let balances = bank.killed("waits until it is clean", 10_000_000);
         assert_eq!(balances, vec![Some(BALANCE + 1); ACCOUNTS as usize], "{:?}", bank.over);
     });
 }
 
-/// A client that transfers all the time takes with it what it wrote last; what it takes is printed. Whatever that is,
+/// A client that transfers all the time loses its last writes at its death; they are printed. In any case
 /// the bank has all its accounts again once they are written.
 #[test]
 #[expect(clippy::print_stdout, reason = "what is lost depends on time, and people want to know")]
@@ -277,7 +277,7 @@ fn lost_line_is_healed_by_writing_it_whole() {
         let at = |number| account(bank.first, number);
         let line = LINE as usize;
 
-        // A part, at the home: known at once. From elsewhere: at the fence, once.
+        // A part, at the home: reported at once. From elsewhere: at the fence, once.
         assert_eq!(code(here.write(at(0), &[1; 8])), ErrorCode::LineLost);
         assert_eq!(here.fence(), Ok(()));
         there.write(at(0), &[1; 8]).unwrap();
@@ -307,7 +307,7 @@ fn lost_line_is_healed_by_writing_it_whole() {
         here.write_atomic(at(7), &vec![7; line]).unwrap();
         assert_eq!([6, 7].map(|number| reads(bank, at(number))), [[Ok(6); 2], [Ok(7); 2]]);
 
-        // Of several lines, readers see all of an atomic write or nothing.
+        // Of an atomic write over several lines, readers see all or nothing.
         for session in [&mut there, &mut here] {
             assert_eq!(code(session.write_atomic(at(7), &vec![8; 2 * line])), ErrorCode::LineLost);
         }
@@ -421,7 +421,8 @@ fn write_back_needs_no_owned_line_and_says_what_is_wrong() {
     });
 }
 
-/// An atomic whose future was forgotten holds lines until its session's next call, and no leave waits for that.
+/// An atomic with a forgotten future holds lines until its session's next call, and no leave waits for
+/// that.
 #[test]
 fn forgotten_atomic_does_not_keep_a_node_from_leaving() {
     let bank = Bank::new("forgotten", Over::Shm);
@@ -430,7 +431,7 @@ fn forgotten_atomic_does_not_keep_a_node_from_leaving() {
     let bytes = vec![8; lines];
     let mut context = Context::from_waker(Waker::noop());
     let mut owner = bank.home.session().unwrap();
-    // The home's answer may come within the first poll; then the next atomic is tried.
+    // The home's answer may arrive within the first poll; then the next atomic is tried.
     let forgotten = (0..1_000).any(|_| {
         session.write(bank.first, &vec![9; lines]).unwrap();
         session.fence().unwrap();

@@ -1,7 +1,7 @@
 //! All protocols of Farside, as pure state machines: `step(&mut self, event, &mut effects)`.
 //!
-//! What is absent: input and output, clocks, threads, randomness, callbacks, the fabric, and every
-//! other machine. Bytes of lines never enter; machines speak of lines, grants and frames.
+//! They contain no input or output, clocks, threads, randomness, callbacks or fabric, and no machine refers to
+//! another. Bytes of lines never enter; machines handle lines, grants and frames.
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -1,17 +1,16 @@
-//! A hash table whose behaviour is a function of the calls made on it: no random seed, no
-//! dependence on addresses. The machines keep their per-line state in it.
+//! A deterministic hash table: no random seed, no dependence on addresses. The machines keep their per-line state in
+//! it.
 //!
-//! Open addressing, linear probing, backward-shift deletion: no tombstones, so a table that stays
-//! small stays fast. It grows by doubling and never shrinks, so that it allocates nothing once it
-//! has met its largest size.
+//! Open addressing, linear probing, backward-shift deletion: without tombstones a table that stays small stays fast.
+//! It grows by doubling and never shrinks, so that it allocates nothing once it has reached its largest size.
 
 use alloc::vec::Vec;
 use core::fmt;
 use core::hash::{Hash, Hasher};
 
-/// What a [`Table`] can be keyed by: small copies that are told apart by 64 bits.
+/// A key of a [`Table`]: a small value identified by 64 bits.
 pub trait Key: Copy + Eq {
-    /// Equal for equal keys, and for those only.
+    /// Equal for equal keys, and only for those.
     fn bits(self) -> u64;
 }
 
@@ -51,32 +50,32 @@ id_keys! { NodeId Incarnation ViewNumber LinkId RegionId WorkId Grant OperationI
 
 /// A map from small keys to values.
 ///
-/// Iteration visits entries in an order that depends on the history of the table; whoever turns
-/// entries into effects goes through [`Table::sorted_keys`]. Equality and hash depend on the entries
-/// alone. Look-up, insertion and removal cost O(1); growth copies all.
+/// The order of iteration depends on the history of the table; code that turns entries into effects must use
+/// [`Table::sorted_keys`]. Equality and hash depend on the entries alone. Look-up, insertion and removal cost O(1);
+/// growth copies all entries.
 #[derive(Clone)]
 pub struct Table<K, V> {
-    /// A power of two of places, or none; always at least one is empty.
+    /// A power of two of slots, or none; at least one is always empty.
     slots: Vec<Option<(K, V)>>,
-    /// What leaves of 64 bits those that number a place.
+    /// The shift that leaves a slot index of 64 bits.
     shift: u32,
     len: usize,
 }
 
 impl<K: Key, V> Table<K, V> {
-    /// An empty table without memory.
+    /// Creates an empty table without memory.
     pub const fn new() -> Self {
         Self { slots: Vec::new(), shift: 0, len: 0 }
     }
 
-    /// An empty table that holds `entries` before it has to grow.
+    /// Creates an empty table that holds `entries` before it has to grow.
     pub fn with_capacity(entries: usize) -> Self {
         let mut table = Self::new();
         table.reserve(entries);
         table
     }
 
-    /// Makes room for `entries` in all, so that growth happens now and not later.
+    /// Reserves capacity for `entries` in total, so that growth happens now.
     pub fn reserve(&mut self, entries: usize) {
         if entries > self.capacity() {
             let slots = entries.saturating_mul(4).div_ceil(3) + 1;
@@ -84,17 +83,17 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
-    /// How many entries fit before the table grows: three quarters of its places.
+    /// The number of entries that fit before the table grows: three quarters of its slots.
     pub const fn capacity(&self) -> usize {
         self.slots.len() / 4 * 3
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -114,7 +113,7 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
-    /// The value for `key`, to be changed.
+    /// The value for `key`, mutable.
     #[inline]
     pub fn get_mut(&mut self, key: K) -> Option<&mut V> {
         match self.look_up(key) {
@@ -134,7 +133,7 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
-    /// The value for `key`, which `default` makes when there is none.
+    /// The value for `key`, created by `default` if there is none.
     pub fn get_or_insert_with(&mut self, key: K, default: impl FnOnce() -> V) -> &mut V {
         let place = match self.look_up(key) {
             Ok(place) => place,
@@ -144,8 +143,8 @@ impl<K: Key, V> Table<K, V> {
         value
     }
 
-    /// Lets `work` happen at the value for `key`, which `default` makes when there is none (`work`
-    /// hears whether it did); takes it out again when `work` says that it is done with. One look-up.
+    /// Runs `work` on the value for `key`, created by `default` if there is none; `work` is passed whether it was.
+    /// Removes the value if `work` returns that it is no longer needed. One look-up.
     #[inline]
     pub(crate) fn visit(
         &mut self,
@@ -161,7 +160,7 @@ impl<K: Key, V> Table<K, V> {
         work(value, is_new).then(|| self.take(place).1)
     }
 
-    /// Takes the entry for `key` out.
+    /// Removes the entry for `key`.
     pub fn remove(&mut self, key: K) -> Option<V> {
         match self.look_up(key) {
             Ok(place) => Some(self.take(place).1),
@@ -169,16 +168,16 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
-    /// Takes all entries out.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.slots.iter_mut().for_each(|slot| *slot = None);
         self.len = 0;
     }
 
-    /// Keeps the entries for which `keep` says so; visits each once.
+    /// Keeps the entries for which `keep` is true; visits each once.
     pub fn retain(&mut self, mut keep: impl FnMut(K, &mut V) -> bool) {
-        // No run of occupied places crosses an empty one, so a walk that starts behind an empty
-        // place meets every entry once, even as removals shift the rest of a run backwards.
+        // No run of occupied slots crosses an empty one, so a walk that starts after an empty slot visits every entry
+        // once, even as removals shift the rest of a run backwards.
         let Some(empty) = self.slots.iter().position(Option::is_none) else {
             return;
         };
@@ -197,17 +196,17 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
-    /// The entries, in no order that means anything.
+    /// The entries, in unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.slots.iter().flatten().map(|(key, value)| (*key, value))
     }
 
-    /// The entries, with values to be changed, in no order that means anything.
+    /// The entries with mutable values, in unspecified order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (K, &mut V)> {
         self.slots.iter_mut().flatten().map(|(key, value)| (*key, value))
     }
 
-    /// The keys in rising order. Allocates.
+    /// The keys in ascending order. Allocates.
     pub fn sorted_keys(&self) -> Vec<K>
     where
         K: Ord,
@@ -221,19 +220,19 @@ impl<K: Key, V> Table<K, V> {
         self.slots.len() - 1
     }
 
-    /// Where the search for `key` begins. Multiplicative hashing: the highest bits of the product
-    /// depend on all bits of the key, and consecutive lines fall far apart.
+    /// The slot at which the search for `key` begins. Multiplicative hashing: the highest bits of the product depend
+    /// on all bits of the key, and consecutive lines are spread far apart.
     #[inline]
     fn start(&self, key: K) -> usize {
         let product = key.bits().wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (product >> self.shift) as usize
     }
 
-    /// The place of the entry for `key`, or else the empty one that it would take.
+    /// The slot of the entry for `key`, or the empty one that it would take.
     #[inline]
     fn look_up(&self, key: K) -> Result<usize, usize> {
         let mut place = self.start(key);
-        // Without places, every place is outside.
+        // Without slots, every index is out of range.
         while let Some(Some((other, _))) = self.slots.get(place) {
             if *other == key {
                 return Ok(place);
@@ -243,8 +242,7 @@ impl<K: Key, V> Table<K, V> {
         Err(place)
     }
 
-    /// Adds an entry whose key is not there, at the place that the look-up has found; returns the
-    /// place that it has got.
+    /// Adds an entry for a new key, in the slot that the look-up found; returns the slot it was put in.
     #[inline]
     fn add(&mut self, place: usize, key: K, value: V) -> usize {
         let place = if self.len == self.capacity() { self.grow(key) } else { place };
@@ -253,7 +251,7 @@ impl<K: Key, V> Table<K, V> {
         place
     }
 
-    /// Doubles the table; returns the place of a key that is not there.
+    /// Doubles the table; returns the slot for a new key.
     #[cold]
     fn grow(&mut self, key: K) -> usize {
         self.resize((self.slots.len() * 2).max(4));
@@ -262,7 +260,7 @@ impl<K: Key, V> Table<K, V> {
         }
     }
 
-    /// Empties an occupied place and shifts the rest of its run backwards.
+    /// Empties an occupied slot and shifts the rest of its run backwards.
     #[inline]
     fn take(&mut self, place: usize) -> (K, V) {
         let taken = self.slots[place].take().expect("the place is occupied");
@@ -324,7 +322,7 @@ impl<K: Key, V: Hash> Hash for Table<K, V> {
     }
 }
 
-/// Hashes a set of entries. Adds up 128 bits of each, so that their order does not matter.
+/// Hashes a set of entries: the sum of 128 bits of each, independent of their order.
 pub(crate) fn hash_in_any_order<E>(
     entries: impl Iterator<Item = E>,
     state: &mut impl Hasher,
@@ -387,7 +385,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::hash::DefaultHasher;
 
-    /// A fixed stream of numbers for a seed.
+    /// A deterministic pseudo-random sequence for a seed.
     struct Numbers(u64);
 
     impl Numbers {
@@ -423,7 +421,7 @@ mod tests {
     fn behaves_like_a_map() {
         for seed in 1..400 {
             let mut numbers = Numbers::new(seed);
-            // Few keys, and keys that differ in high bits only, make long runs that wrap around.
+            // Few keys, or keys that differ only in high bits, make long runs that wrap around.
             let shift = [0, 9, 44, 60][numbers.below(4) as usize];
             let (mut table, mut map) = (Table::new(), BTreeMap::new());
             for step in 0..200 {

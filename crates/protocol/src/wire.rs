@@ -1,5 +1,5 @@
-//! The common form of node-to-node messages: 56 bytes, so that one fits a 64-byte slot of a ring
-//! together with the slot's sequence word.
+//! The common form of messages between nodes: 56 bytes, so that one fits a 64-byte slot of a ring together with the
+//! slot's sequence word.
 //!
 //! ```text
 //! 0        1       2           4                 8                                   56
@@ -17,7 +17,7 @@ pub const BODY: usize = 48;
 /// Bytes of a whole message.
 pub const MESSAGE: usize = BODY + 8;
 
-/// Which machine a message is for.
+/// The machine that handles a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Family {
@@ -29,12 +29,12 @@ pub enum Family {
     Member = 3,
     /// [`crate::allocate`].
     Allocate = 4,
-    /// Credits alone.
+    /// Only credits.
     Credit = 5,
 }
 
 impl Family {
-    /// From the byte of the wire.
+    /// Decodes the byte of the wire form.
     #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
@@ -48,14 +48,14 @@ impl Family {
     }
 }
 
-/// The three classes that never wait for one another, so that full queues cannot close a circle:
-/// a request may cause forwards and replies, a forward only replies, a reply nothing.
+/// The three classes that never wait for one another, so that full queues cannot deadlock: a request may cause
+/// forwards and replies, a forward only replies, a reply nothing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Class {
     /// From a node to a home.
     Request = 0,
-    /// From a home to whoever holds something.
+    /// From a home to a holder.
     Forward = 1,
     /// Answers.
     Reply = 2,
@@ -65,7 +65,7 @@ impl Class {
     /// Every class.
     pub const ALL: [Self; 3] = [Self::Request, Self::Forward, Self::Reply];
 
-    /// From the byte of the wire.
+    /// Decodes the byte of the wire form.
     #[inline]
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
@@ -77,14 +77,14 @@ impl Class {
     }
 }
 
-/// A message that no correct peer sends; says which rule it broke. The link is closed for it.
+/// A message that no correct peer sends; names the broken rule. Close the link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Violation(pub &'static str);
 
-/// Bytes of where a host is.
+/// Bytes of an encoded host address.
 pub const HOST: usize = 18;
 
-/// Where a host is, as bytes: the address, IPv4 mapped, then the port; zeroes for none.
+/// Encodes a host's address: the IP address, IPv4 mapped, then the port; zeroes for none.
 pub fn encode_host(host: Option<SocketAddr>) -> [u8; HOST] {
     let mut bytes = [0; HOST];
     if let Some(host) = host {
@@ -98,10 +98,10 @@ pub fn encode_host(host: Option<SocketAddr>) -> [u8; HOST] {
     bytes
 }
 
-/// Reads where a host is.
+/// Decodes a host's address.
 ///
 /// # Errors
-/// [`Violation`] for an address without a port, or for what no [`encode_host`] gives.
+/// [`Violation`] for an address without a port, or for bytes that [`encode_host`] never returns.
 pub fn decode_host(bytes: &[u8; HOST]) -> Result<Option<SocketAddr>, Violation> {
     if *bytes == [0; HOST] {
         return Ok(None);
@@ -110,12 +110,12 @@ pub fn decode_host(bytes: &[u8; HOST]) -> Result<Option<SocketAddr>, Violation> 
     let port = u16::from_le_bytes([low, high]);
     let ip = Ipv6Addr::from(address).to_canonical();
     if port == 0 || ip.is_unspecified() || ip.is_multicast() {
-        return Err(Violation("no place that can be connected to"));
+        return Err(Violation("an address that cannot be connected to"));
     }
     Ok(Some(SocketAddr::new(ip, port)))
 }
 
-/// Writes the fields of a body one after the other.
+/// Writes the fields of a body in order.
 #[derive(Clone, Debug)]
 pub struct Writer {
     body: [u8; BODY],
@@ -156,7 +156,7 @@ impl Writer {
         self.put(&value.to_le_bytes())
     }
 
-    /// Adds where a host is: 16 bytes of address, IPv4 mapped, and two of port; zeroes for none.
+    /// Adds a host's address: 16 bytes, IPv4 mapped, and two of port; zeroes for none.
     pub fn host(self, host: Option<SocketAddr>) -> Self {
         self.put(&encode_host(host))
     }
@@ -173,7 +173,7 @@ impl Default for Writer {
     }
 }
 
-/// Reads the fields of a body one after the other.
+/// Reads the fields of a body in order.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -212,7 +212,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.take()?))
     }
 
-    /// Takes where a host is.
+    /// Takes a host's address.
     pub fn host(&mut self) -> Result<Option<SocketAddr>, Violation> {
         decode_host(&self.take()?)
     }
@@ -229,20 +229,20 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Two bytes at a place. This and what follows is inlined where the place is a constant: then a field
-/// costs one load or store, and none is checked that cannot lie outside.
+/// Two bytes at an offset. This and the following functions are inlined with constant offsets: then a field costs one
+/// load or store, and bounds checks that cannot fail are removed.
 #[inline(always)]
 pub(crate) fn u16_at(body: &[u8; BODY], at: usize) -> u16 {
     u16::from_le_bytes(take(body, at))
 }
 
-/// Four bytes at a place.
+/// Four bytes at an offset.
 #[inline(always)]
 pub(crate) fn u32_at(body: &[u8; BODY], at: usize) -> u32 {
     u32::from_le_bytes(take(body, at))
 }
 
-/// Eight bytes at a place.
+/// Eight bytes at an offset.
 #[inline(always)]
 pub(crate) fn u64_at(body: &[u8; BODY], at: usize) -> u64 {
     u64::from_le_bytes(take(body, at))
@@ -255,13 +255,13 @@ fn take<const N: usize>(body: &[u8; BODY], at: usize) -> [u8; N] {
     bytes
 }
 
-/// Writes bytes at a place.
+/// Writes bytes at an offset.
 #[inline(always)]
 pub(crate) fn put<const N: usize>(body: &mut [u8; BODY], at: usize, bytes: [u8; N]) {
     body[at..at + N].copy_from_slice(&bytes);
 }
 
-/// Checks that only padding lies from `end` on.
+/// Checks that only padding follows from `end` on.
 #[inline(always)]
 pub(crate) fn padding_from(body: &[u8; BODY], end: usize) -> Result<(), Violation> {
     let (words, _) = body.as_chunks::<8>();

@@ -1,9 +1,8 @@
-//! Every half of every channel against a peer that writes whatever it likes wherever it may, sends
-//! whatever it likes, and answers every READ with whatever it likes: no panic, no access outside of
-//! the half's own memory, no message outside of the buffer or longer than the longest, and no memory
-//! that grows with what the peer does.
+//! Every half of every channel against a hostile peer that writes arbitrary bytes wherever it may, sends arbitrary
+//! messages, and answers every READ with arbitrary bytes. The half must not panic, access memory outside its own,
+//! return a message outside its buffer or longer than the maximum, or use memory that grows with the peer's actions.
 //!
-//! A failure prints the kind and the seed of the life that it happened in.
+//! A failure prints the kind and the seed of the run.
 #![allow(clippy::print_stderr, reason = "the line that repeats a failure")]
 
 mod hostile;
@@ -12,7 +11,7 @@ use farside_protocol::channel::Receiver;
 use farside_protocol::channel::{Kind, Sender};
 use hostile::{Life, Role};
 
-/// Steps of a half's life, and lives, of each kind and half.
+/// Steps per run, and runs, of each kind and half.
 const STEPS: u64 = 500;
 const LIVES: u64 = 440;
 
@@ -26,7 +25,7 @@ impl Drop for Line {
     }
 }
 
-/// Steps that were taken, and how many lives ended by a violation.
+/// Steps that were taken, and the number of runs that ended by a violation.
 fn run(kind: Kind, role: Role, lives: std::ops::Range<u64>) -> (u64, u64) {
     let (mut steps, mut violations) = (0, 0);
     for seed in lives {

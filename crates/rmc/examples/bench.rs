@@ -44,7 +44,7 @@ impl Near for Host {
     }
 }
 
-/// The least time of one turn, of many short rounds: what else the machine does misses some of them.
+/// The minimum time of one iteration over many short rounds, some of which no other load disturbs.
 fn time_ns(turns: u32, mut turn: impl FnMut()) -> f64 {
     let turns = (turns / 20).max(10);
     let mut best = f64::MAX;
@@ -112,7 +112,7 @@ impl Figures {
     }
 }
 
-/// Decoding, verifying and compiling, each time anew.
+/// Decoding, verifying and compiling, repeated each time.
 fn registrations(figures: &mut Figures) -> Result<(), Box<dyn std::error::Error>> {
     for (name, text) in PROGRAMS {
         let program = assemble(text)?;

@@ -20,7 +20,7 @@ fuzz [--seed FIRST] [--count MANY]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     Help,
-    /// So many programs from this seed on; also the last one has a seed.
+    /// `count` programs with consecutive seeds from `first` on; the last one must have a seed too.
     Programs {
         first: u64,
         count: u64,

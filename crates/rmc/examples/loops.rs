@@ -1,7 +1,7 @@
-//! What the proof of loops costs and brings: `loops OBJECT...` verifies every program of these objects twice, by exploring
-//! paths with loop summarization, and by the fixpoint alone, which meters every loop. Prints how many are refused and
-//! metered, how many instructions were walked, and the times of both verifications and of calls, as sums over all programs
-//! that both accept.
+//! What the proof of loops costs and brings: `loops OBJECT...` verifies every program of these objects twice, by
+//! exploring paths with loop summarization, and by the fixpoint alone, which meters every loop. Prints how many are
+//! refused and metered, how many instructions were walked, and the times of both verifications and of calls, as sums
+//! over all programs that both accept.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "it is a program for a terminal")]
 
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use farside_rmc::program::load;
 use farside_rmc::run::{Lent, Machine, Near, Reply};
 use farside_rmc::{Limits, Program, Verification, Verified};
 
-/// Times are the least of so many.
+/// Measurements per program; the minimum is reported.
 const ROUNDS: u32 = 15;
 
 /// Memory of the host, of which every byte that is read is small.

@@ -139,7 +139,7 @@ static farside_i64 (*const farside_write)(farside_u64 region, farside_u64 offset
 static farside_i64 (*const farside_read_vector)(farside_u64 region, const struct farside_piece *pieces, farside_u64 count, void *out, farside_u64 length) = (void *)7;
 static farside_i64 (*const farside_write_vector)(farside_u64 region, const struct farside_piece *pieces, farside_u64 count, const void *bytes, farside_u64 length) = (void *)8;
 
-/* Atomics on host memory; both return what stood there. */
+/* Atomics on host memory; both return the old value. */
 static farside_u64 (*const farside_compare_swap)(farside_u64 region, farside_u64 offset, farside_u64 expected, farside_u64 desired) = (void *)9;
 static farside_u64 (*const farside_fetch_add)(farside_u64 region, farside_u64 offset, farside_u64 addend) = (void *)10;
 
@@ -149,9 +149,9 @@ static farside_u64 (*const farside_xxhash64_of)(farside_u64 region, farside_u64 
 
 /* The global memory, coherently, where the executor is part of a node; others refuse the program. A call is
  * one program order: it sees its own writes. Loads and atomics come when they are done, and so does
- * farside_global_write; a store of a word goes on by itself, and others see it at the latest when a later
+ * farside_global_write; a store of a word completes asynchronously, and others see it at the latest when a later
  * atomic, farside_lock, farside_unlock, farside_wait_word or farside_notify begins or the caller has the
- * answer. Atomics need an aligned word; loads and stores may lie anywhere, and are whole within a line.
+ * answer. Atomics need an aligned word; loads and stores may be unaligned, and are whole within a line.
  * Host memory and state are not ordered with it otherwise.
  * A bad or freed address is FARSIDE_NOT_PERMITTED, memory lost with its node FARSIDE_PEER_LOST, no place in
  * the node's cache FARSIDE_FULL; from the calls of words each of them ends the program. */
@@ -164,7 +164,7 @@ static farside_u64 (*const farside_global_fetch_add)(farside_u64 address, farsid
 
 /* Declared state. Locks are given back at the end of the call. farside_lock waits while another call holds the
  * lock, and is FARSIDE_BUSY after 100 ms of that, or at once where the call holds it itself: calls that take
- * two locks in opposite order go on. farside_try_lock waits for nobody. */
+ * two locks in opposite order do not deadlock. farside_try_lock does not wait. */
 static farside_i64 (*const farside_array_read)(const struct farside_state *array, farside_u64 index, void *value) = (void *)32;
 static farside_i64 (*const farside_array_write)(const struct farside_state *array, farside_u64 index, const void *value) = (void *)33;
 static farside_u64 (*const farside_counter_add)(const struct farside_state *counters, farside_u64 index, farside_u64 addend) = (void *)34;
@@ -175,13 +175,13 @@ static farside_i64 (*const farside_lock)(const struct farside_state *locks, fars
 static farside_i64 (*const farside_try_lock)(const struct farside_state *locks, farside_u64 index) = (void *)39;
 static farside_i64 (*const farside_unlock)(const struct farside_state *locks, farside_u64 index) = (void *)40;
 
-/* Waits until the 8 bytes at (region, offset) are not `old` any more, at most so many nanoseconds. */
+/* Waits until the 8 bytes at (region, offset) differ from `old`, at most `timeout_ns` nanoseconds. */
 static farside_i64 (*const farside_wait_word)(farside_u64 region, farside_u64 offset, farside_u64 old, farside_u64 timeout_ns) = (void *)48;
-/* Sends bytes to those who subscribed to a topic. */
+/* Sends bytes to the subscribers of a topic. */
 static farside_i64 (*const farside_notify)(farside_u64 topic, const void *bytes, farside_u64 length) = (void *)49;
 /* Nanoseconds since the executor started. */
 static farside_u64 (*const farside_time_ns)(void) = (void *)50;
-/* Appends to what the caller gets besides the returned number. */
+/* Appends to the output that the caller receives with the returned number. */
 static farside_i64 (*const farside_emit)(const void *bytes, farside_u64 length) = (void *)51;
 
 /* Functions of bytes of one's own, at most 64 KiB. */

@@ -1,4 +1,4 @@
-/* btree_lookup: the value of a key in a B+tree, whose nodes btree.h shows.
+/* btree_lookup: the value of a key in a B+tree (nodes: btree.h).
  *
  * returns   FARSIDE_OK; FARSIDE_NOT_FOUND; FARSIDE_OUT_OF_RANGE where no leaf is within 12 levels, as in
  *           a tree with a cycle, or for the key of all ones; another negative number where a node cannot be read.

@@ -1,21 +1,21 @@
-/* dht_lookup: the value of a key in the distributed hash table of crates/apps, by one look into one bucket.
+/* dht_lookup: the value of a key in the distributed hash table of crates/apps, from one bucket, read once.
  *
  * The caller hashes the key and names the bucket where its directory says that the key is; the bucket itself
- * tells whether it is so. A record counts only where its header fits the bucket's entry and each of its lines
- * is of the entry's generation, as for whoever reads bucket and record by itself (layout.rs and table.rs
- * there say why that suffices). Nothing is tried again here: what is in motion or odd, the caller looks up
- * by itself.
+ * shows whether it is. A record is valid only if its header matches the bucket's entry and each of its lines
+ * is of the entry's generation, as for a client that reads bucket and record itself (layout.rs and table.rs
+ * there say why that suffices). Nothing is retried here: a key that is being moved or is inconsistent, the
+ * caller looks up itself.
  *
  * The record is read as a whole into memory that the calls of one caller share, so these have it one at a
  * time. It takes the global memory: register it where the executor is part of a node.
  *
- * returns   FARSIDE_OK; FARSIDE_NOT_FOUND; 1 where the bucket cannot tell: it is another table's, or the key
+ * returns   FARSIDE_OK; FARSIDE_NOT_FOUND; 1 if the bucket cannot decide: it is another table's, or the key
  *           has left it or is on the move; 2 where a record is gone or not one of its entry;
  *           FARSIDE_OUT_OF_RANGE for a key of 0 or more than 64 bytes or one that goes beyond its record's
  *           first line, a value of more than 4,096 bytes, or a record of more than 16 lines or 8,192 bytes;
  *           FARSIDE_FULL where the value is more than a call may emit; FARSIDE_BUSY; another
- *           negative number where memory cannot be read: FARSIDE_NOT_PERMITTED is also what a record comes
- *           to whose memory has been freed.
+ *           negative number where memory cannot be read: FARSIDE_NOT_PERMITTED also for a record with
+ *           memory that has been freed.
  * emits     the value, with FARSIDE_OK; with others what there is means nothing.
  * accesses  1 + n: the bucket of 256 bytes, and one read for each record with the key's tag up to the one
  *           that is found: nearly always one. A lock besides, where the bucket can tell.
@@ -69,8 +69,8 @@ static union {
     farside_u8 bytes[ROOM_BYTES + VALUE_BYTES_MAX];
 } record;
 
-/* Bytes of its value that are still to be emitted: here, where the verifier keeps no account of it, so that
- * the ways through a turn of the loop are one behind it. */
+/* Bytes of its value that are still to be emitted: in memory that the verifier does not track, so that the
+ * paths through an iteration of the loop join after it. */
 static volatile farside_u64 left;
 
 /* Bytes of a line of it: here, where it takes no register, so that what counts slots and lines has one. */
@@ -136,8 +136,8 @@ static __attribute__((always_inline)) farside_i64 emit(farside_u64 at) {
     return STALE;
 }
 
-/* Reads the record of an entry, whose lines have so many bytes as `line` says: FARSIDE_OK where it is the key's, OTHER
- * where it is not. */
+/* Reads the record of an entry, which has lines of `line` bytes: FARSIDE_OK if it belongs to the key, OTHER
+ * if it does not. */
 static __attribute__((always_inline)) farside_i64 look(const farside_u64 *key, farside_u64 wanted_bytes,
                                                        farside_u64 meta, farside_u64 link) {
     farside_u64 lines = meta >> 32 & 255, room = line * lines;

@@ -31,7 +31,7 @@ struct entry {
     /* The value follows. */
 };
 
-/* Emits the value that stands at a place: whole pieces, then what is left. */
+/* Emits the value at a place: whole pieces, then the rest. */
 static __attribute__((always_inline)) farside_i64 emit(farside_u64 at, farside_u64 left, farside_u8 *piece) {
     if (left > VALUE_BYTES_MAX)
         return FARSIDE_OUT_OF_RANGE;

@@ -19,7 +19,7 @@
 #define RECORD_BYTES_MAX 128
 #define SLOT_BYTES_MAX 4096
 
-/* What a call takes: 160 bytes, zeros behind the record. */
+/* The parameters: 160 bytes, zeros after the record. */
 struct parameters {
     farside_u64 log;        /* its place */
     farside_u64 slots;      /* how many it has */

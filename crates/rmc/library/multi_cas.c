@@ -1,9 +1,9 @@
 /* multi_cas: compares up to 8 words and, where all are as expected, replaces them all; multi_cas_recover
  * ends what a dead caller had begun.
  *
- * Words that are changed together have one lock word, 0 when nobody is at them, and each caller has a
- * record of 200 bytes of its own for as long as it lives, all in one region. Whoever holds the lock has
- * put its record's offset there. The steps:
+ * Words that are changed together have one lock word, 0 when it is free, and each caller has a record of
+ * 200 bytes for as long as it lives, all in one region. The caller that holds the lock has stored the
+ * offset of its record there. The steps:
  *
  *   1. compare-and-swap of the lock, 0 to the record's offset
  *   2. read all words; where one is not as expected, give the lock back, and nothing has happened
@@ -35,7 +35,7 @@
  *           another value than the one expected; FARSIDE_OUT_OF_RANGE where the record is none;
  *           another negative number where it cannot be read.
  * emits     with FARSIDE_BUSY: the lock word, 8 bytes.
- * accesses  1 before step 4; 3 + n behind it.
+ * accesses  1 before step 4; 3 + n after it.
  */
 #include "farside_rmc.h"
 
@@ -46,7 +46,7 @@ struct change {
     farside_u64 offset, expected, desired;
 };
 
-/* What a call takes: 224 bytes, zeros behind the words. */
+/* The parameters: 224 bytes, zeros after the words. */
 struct parameters {
     farside_u64 region;
     farside_u64 lock;   /* the offset of the lock word */

@@ -3,12 +3,12 @@
  * A writer of a piece makes its version odd, changes the piece, and makes the version even again and
  * greater (a sequence lock). The versions are read, then all pieces, then the versions again. Where all
  * are even and none has changed, every piece was whole and all of them were there together, between the
- * two looks at the versions. Otherwise it tries again, three times at most.
+ * two reads of the versions. Otherwise it retries, three times at most.
  *
  * returns   FARSIDE_OK; FARSIDE_BUSY where writers were in the way each time; FARSIDE_OUT_OF_RANGE for
  *           more than 4 pieces, or more than 256 bytes of them together; another negative number
  *           where memory cannot be read.
- * emits     the versions, 8 bytes each, then the pieces, one behind the other.
+ * emits     the versions, 8 bytes each, then the pieces, consecutively.
  * accesses  3 where no writer is in the way, at most 9: all versions or all pieces are one access.
  */
 #include "farside_rmc.h"
@@ -17,7 +17,7 @@
 #define BYTES_MAX 256
 #define TRIES 3
 
-/* What a call takes: 112 bytes, zeros behind the pieces. */
+/* The parameters: 112 bytes, zeros after the pieces. */
 struct parameters {
     farside_u64 region;
     farside_u64 count;

@@ -1,13 +1,13 @@
 /* range_scan: the entries of a B+tree (btree.h) with keys in a range and values that a filter passes.
  *
  * Goes down to the first key of the range, then from leaf to leaf, as many as the caller says: call again
- * with `first` as it was returned to go on. It is metered, since only the caller knows how many leaves.
+ * with `first` as returned to continue. It is metered, since only the caller knows how many leaves.
  *
- * returns   0 where the range was read to its end, else the key to go on with; a negative number where
+ * returns   0 if the range was read to its end, else the key to continue with; a negative number where
  *           a node cannot be read, or FARSIDE_OUT_OF_RANGE where no leaf is within 12 levels. Keys from
  *           -4095 to -1 look like those: do not store them.
  * emits     16 bytes for each entry, key and value, in the order of keys.
- * accesses  h + l - 1: one read of 256 bytes for each level and for each leaf behind the first. Where it
+ * accesses  h + l - 1: one read of 256 bytes for each level and for each leaf after the first. Where it
  *           returns a key for want of leaves, one more, which found that key.
  */
 #include "btree.h"

@@ -1,11 +1,11 @@
-//! Remote memory calls (003): small programs of the user that run beside the memory.
+//! Remote memory calls (003): small user programs that run at the site of the memory.
 //!
 //! A program is written in C against `farside_rmc.h` and compiled by stock clang to the eBPF instruction
 //! set ([`program::load`]), or assembled ([`assembler`]). [`verify()`] proves that it touches only its own
 //! memory, calls only known helpers with fitting arguments, lets no address out and ends within a known
-//! worst case, or else is stopped by a meter; a [`Verification`] does so by steps. A [`Machine`] runs one call
-//! of it and suspends at each access to memory outside; whoever has that memory answers. [`library`] has
-//! programs that are ready.
+//! worst case, or else is stopped by a meter; a [`Verification`] does so by steps. A [`Machine`] runs one call of it
+//! and suspends at each access to memory outside; the executor that has the memory answers. [`library`] has programs
+//! for common tasks.
 //!
 //! ```
 //! use farside_rmc::assembler::assemble;
@@ -30,7 +30,7 @@
 //! let context = [[7u64.to_le_bytes(), 64u64.to_le_bytes()]].concat().concat();
 //! machine.start(&verified, &context, Limits::DEFAULT.budget)?;
 //! let Outcome::Suspended(request) = machine.run(&verified, Lent::default(), &mut Far) else {
-//!     unreachable!("nobody near answers");
+//!     unreachable!("`Far` answers nothing in place");
 //! };
 //! assert_eq!(request.arguments[..2], [7, 64]);
 //! machine.answer(verified.program(), Lent::default(), 41, &[])?;
@@ -38,24 +38,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Why it is like this
+//! # Design decisions
 //!
-//! - *eBPF* because clang makes it, people know it, and it is small enough to be verified by one page of
-//!   rules; not WebAssembly, whose engines bring a compiler that takes milliseconds, nor machine code,
-//!   which cannot be verified.
-//! - *A machine is a value.* What a suspended call is fits into some hundred bytes, without a stack of the
-//!   processor's. So many calls overlap on one core, and a call can go on at another place.
-//! - *Memory outside is reached by helpers alone*, so that the same program runs at the client, beside an
-//!   adapter or at the server, whatever memory is there.
-//! - *A word that must not be accessed ends the call*, so that loading words needs no second result and
-//!   no test of it in each turn of a loop. Buffers come with a status.
-//! - *Meters charge jumps backwards*, by the distance: the sum bounds what was executed, both interpreters
-//!   and compiled code count the same, and straight code pays nothing.
-//! - *Parameters are read-only*, so that a call that has to be sent again is the same call.
-//! - *What a helper leaves of a buffer is cleared*, so that no bytes of another call are ever seen.
+//! - *eBPF* because clang generates it, it is widely known, and small enough to verify; not WebAssembly, since its
+//!   engines compile for milliseconds, nor machine code, which cannot be verified.
+//! - *A machine is a value.* A suspended call takes some hundred bytes, without a native stack. Therefore many calls
+//!   overlap on one core, and a call can resume at another site.
+//! - *Helpers are the only access to outside memory*, so that a program runs at the client, an adapter or the server.
+//! - *An access to a word that is not permitted ends the call*, so that loads in loops need no check of a status.
+//! - *Meters charge back edges*, by distance: the sum bounds what was executed, all engines count the same, and
+//!   straight-line code is free.
+//! - *Parameters are read-only*, so that a call can be retransmitted unchanged.
+//! - *Bytes of a buffer that a helper does not write are cleared*, so that no bytes of another call are seen.
 //!
-//! What is absent: input and output, clocks, threads, randomness, the standard library, and unsafe code
-//! but where machine code is mapped and entered.
+//! Not included: I/O, clocks, threads, randomness, the standard library, and unsafe code except to enter machine code.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! Calls that are ready to use: their objects by name, and their parameters as types.
+//! The library of ready-made calls: their objects by name, and their parameters as types.
 //!
-//! The sources in `crates/rmc/library` say what each takes, returns, emits and costs, and how the memory
-//! looks that it walks. What a parameter type makes is what the program's `struct parameters` is in C.
+//! The sources in `crates/rmc/library` document parameters, results, output, cost, and the layout of memory. A
+//! parameter type has the layout of the program's `struct parameters` in C.
 //!
 //! ```
 //! use farside_rmc::library::{Entry, ListSearch, Place};
@@ -32,7 +32,7 @@ pub struct Entry {
     pub name: &'static str,
     /// What it does.
     pub sentence: &'static str,
-    /// Its parameters in order, words where nothing else is said.
+    /// Its parameters in order, words unless stated otherwise.
     pub parameters: &'static str,
     /// Its source in `crates/rmc/library`.
     pub file: &'static str,
@@ -118,7 +118,7 @@ impl Place {
     pub const NONE: Self = Self(0);
     const OFFSET_BITS: u32 = 48;
 
-    /// A place; `None` where the offset is 2^48 or more.
+    /// Creates a place; `None` if the offset is 2^48 or more.
     pub const fn new(region: u16, offset: u64) -> Option<Self> {
         if offset >> Self::OFFSET_BITS != 0 {
             return None;
@@ -126,7 +126,7 @@ impl Place {
         Some(Self((region as u64) << Self::OFFSET_BITS | offset))
     }
 
-    /// As it stands in memory and parameters.
+    /// As stored in memory and parameters.
     pub const fn word(self) -> u64 {
         self.0
     }
@@ -167,7 +167,7 @@ impl fmt::Display for TooMany {
 
 impl core::error::Error for TooMany {}
 
-/// Words and bytes of a C structure, one behind the other.
+/// The consecutive words and bytes of a C structure.
 struct Fields(Vec<u8>);
 
 impl Fields {
@@ -191,7 +191,7 @@ fn at_most(what: &'static str, found: usize, most: usize) -> Result<(), TooMany>
 pub struct ListSearch {
     /// The first node.
     pub head: Place,
-    /// Of the node whose value is wanted.
+    /// The key of the node to find.
     pub key: u64,
 }
 
@@ -238,13 +238,13 @@ pub struct DhtLookup<'a> {
 impl DhtLookup<'_> {
     /// Most bytes of a key.
     pub const KEY_BYTES_MAX: usize = 64;
-    /// Most bytes of a value, where the executor and the caller have room for as many.
+    /// Maximum bytes of a value, if the limits of executor and caller permit as many.
     pub const VALUE_BYTES_MAX: usize = 4096;
     /// Bytes of what the program takes.
     pub const BYTES: usize = DHT_LOOKUP_BYTES;
-    /// The result where the bucket cannot tell: the key has left it or is on the move.
+    /// The result if the bucket cannot decide: the key has left it or is being moved.
     pub const MOVED: u64 = 1;
-    /// The result where a record is gone or is not its entry's.
+    /// The result if a record is gone or does not belong to its entry.
     pub const STALE: u64 = 2;
 
     /// As the program takes them.
@@ -286,7 +286,7 @@ pub struct RangeScan {
     pub first: u64,
     /// The greatest key wanted.
     pub last: u64,
-    /// Values pass of which these bits are `wanted`.
+    /// Mask of the filter: values pass if these bits equal `wanted`.
     pub mask: u64,
     /// See `mask`; both zero for all.
     pub wanted: u64,
@@ -307,9 +307,9 @@ impl RangeScan {
 pub struct Change {
     /// Its offset, a multiple of eight.
     pub offset: u64,
-    /// What has to stand there.
+    /// The expected value.
     pub expected: u64,
-    /// What is to stand there.
+    /// The new value.
     pub desired: u64,
 }
 

@@ -41,16 +41,17 @@ pub struct Limits {
     pub context_bytes_max: usize,
     /// Most bytes of result that a call may emit.
     pub output_bytes_max: usize,
-    /// Most instructions that the verifier walks while it explores every path; once more, where loop summarization came to
-    /// too much, and once more before a program is refused, by all of it or with what loops without a bound change widened.
+    /// Maximum number of instructions that the verifier analyses while it explores every path; once more if loop
+    /// summarization gave too high a cost, and once more before a program is refused, with the whole limit or with the
+    /// registers widened that loops without a bound change.
     pub walked_max: u32,
-    /// Most instructions that it walks besides while it looks for a fixpoint.
+    /// Maximum number of further instructions analysed in search of a fixpoint.
     pub widened_max: u32,
     /// Most instructions of a program whose jumps are not counted, so that it cannot pause: it ends within
     /// some microseconds anyway, interpreted too, which is what a slice of the executor takes. A call of a
     /// helper, also one for a single word, counts as 64 there, a division or an atomic change as 8.
     pub unpaused_max: u64,
-    /// What a call may execute at most, proven or metered.
+    /// The budget of a call, proven or metered.
     pub budget: Budget,
 }
 
@@ -66,7 +67,7 @@ pub struct Budget {
 }
 
 impl Limits {
-    /// What everybody gets who says nothing.
+    /// The defaults.
     pub const DEFAULT: Self = Self {
         file_bytes_max: 1 << 20,
         entries_max: 4_096,

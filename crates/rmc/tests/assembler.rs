@@ -131,7 +131,7 @@ fn texts_that_are_no_programs_are_refused_with_their_line() {
         ("r1 = 1\nr11 = 2\nexit", 2, "expected a register"),
         ("r1 + 2", 1, "no operation `+`"),
         ("goto nowhere", 1, "`nowhere`"),
-        ("a:\na:\nexit", 2, "stands twice"),
+        ("a:\na:\nexit", 2, "is defined twice"),
         ("r1 = 5000000000", 1, "write it with `ll`"),
         ("r1 += w2", 1, "same width"),
         ("r1 = -r2", 1, "negated"),

@@ -36,7 +36,7 @@ fn the_list_search_finds_what_native_code_finds() {
     assert!(!search.metered() && by_words.metered());
     assert_eq!((search.worst().helper_calls, search.worst().bytes), (64, 64 * 24));
     for length in [1, 8, 64] {
-        // Node k stands at a place that depends on k as on a hash.
+        // The place of node k depends on a hash of k.
         let place = |k: u64| 24 * (1 + k * 37 % 101);
         let mut memory = vec![0; 24 * 128];
         for k in 0..length {
@@ -139,7 +139,7 @@ fn refused_objects_say_where_and_what_to_do_instead() {
         &["program `library`, ", "refused.c:31, ", "`memcpy`", "write __builtin_memcpy"],
         &["section .farside.state, byte 20: state `odd_kind`: there is no kind 9: ", "FARSIDE_MAP"],
         &["state `odd_scope`: there is no scope 7: ", "FARSIDE_PER_QUEUE_PAIR"],
-        &["state `word`: 8 B are no declaration"],
+        &["state `word`: 8 B are not a declaration"],
         &["section .rodata, byte 0: the first value of `colours` holds addresses", "indices"],
     ];
     for (case, parts) in cases.iter().enumerate() {
@@ -213,7 +213,7 @@ fn the_header_has_every_helper() {
     let _ = Lent::default();
 }
 
-/// What clang is told on the header's first page: the line that starts with its name.
+/// The arguments of clang in the header's first comment: the line that starts with its name.
 fn flags_of_the_header() -> Vec<&'static str> {
     let line = HEADER.lines().find_map(|line| line.strip_prefix(" *     clang "));
     let words = line.expect("the header says how to compile").split(' ');

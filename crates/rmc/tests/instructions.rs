@@ -197,7 +197,7 @@ fn functions_keep_the_callers_registers() {
     assert_eq!(run_both(text, &[]), Outcome::Returned(43));
 }
 
-/// The processor divides in two registers of its own: every register as each operand.
+/// The processor divides in two fixed registers: every register as each operand.
 #[test]
 fn divisions_in_every_register() {
     for (to, from) in (0..10).flat_map(|to| (0..10).map(move |from| (to, from))) {

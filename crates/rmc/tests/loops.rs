@@ -1,4 +1,4 @@
-//! Loops of which all turns are proven as one: what they cost, and what must not be taken for one.
+//! Loop summarization: the cost of summarized loops, and loops that must not be summarized.
 
 use farside_rmc::assembler::assemble;
 use farside_rmc::run::{Far, Lent, Outcome};
@@ -29,7 +29,7 @@ fn turns_that_are_counted_are_walked_as_one() {
         ("r0 = 0\nagain:\nr0 += 1\nif r0 != 100000 goto again\nexit", 200_002, 10),
         ("r0 = 0\nagain:\nr0 += 1\nif r0 < 100000 goto again\nexit", 200_002, 20),
         ("r0 = 50000\nagain:\nr0 -= 5\nif r0 s> -50000 goto again\nexit", 40_002, 20),
-        // Tested before the first turn.
+        // Tested before the first iteration.
         ("r0 = 0\nagain:\nif r0 >= 9000 goto end\nr0 += 3\ngoto again\nend:\nexit", 9_003, 30),
         ("r0 = 0\nagain:\nif r0 == 9000 goto end\nr0 += 3\ngoto again\nend:\nexit", 9_003, 30),
         // By another register.
@@ -122,7 +122,7 @@ fn where_a_loop_may_end_is_found_in_it() {
 
 #[test]
 fn what_changes_in_later_turns_alone_is_learnt() {
-    // What is zero in the first turns comes to be any number, a register a turn.
+    // Registers that are zero in the first iterations become any number, one register an iteration.
     let text = "r9 = *(u64 *)(r1 + 0)\nr2 = 0\nr3 = 0\nr4 = 0\nr8 = -20\nagain:\nr4 = r3\nr3 = r2\nr2 = r9\n\
                 r9 >>= 3\nr8 += 8\nr1 = 14812\nif r8 != r1 goto again\nr0 = r4\nexit";
     let (verified, walked) = walked(text);
@@ -145,7 +145,7 @@ fn ways_through_a_turn_that_come_to_the_same_are_walked_once() {
     let (verified, walked) = walked(&text);
     assert!(!verified.metered());
     assert_eq!(verified.worst().instructions, 2 + 1_000 * 14 + 1 + 2);
-    // Those of the first turn, and of all others.
+    // Those of the first iteration, and of all others.
     assert!(walked <= 2 * 35 + 10, "{walked}");
 }
 
@@ -168,7 +168,7 @@ fn turns_that_no_register_counts_are_not_taken_for_counted() {
         "r7 = 1\nagain:\nr7 += 2\nif r7 != 50 goto again\nr0 = 0\nexit",
         // A half of it alone.
         "r7 = r6\nr7 &= 15\nagain:\nr7 += 1\nw7 &= 15\nif r7 != 9 goto again\nr0 = 0\nexit",
-        // By what somebody else says.
+        // By a number that the parameters determine.
         "r7 = 0\nagain:\nr7 += 1\nr7 -= r6\nif r7 s< 50 goto again\nr0 = 0\nexit",
         // The frame of another call, in the place of the one that counted.
         "r7 = 0\nagain:\ncall f\nif r6 != 7 goto again\nr0 = 0\nexit\n\
@@ -181,7 +181,7 @@ fn turns_that_no_register_counts_are_not_taken_for_counted() {
 }
 
 #[test]
-fn turns_of_more_loops_than_anybody_walks_are_proven_too() {
+fn nested_loops_beyond_unrolling_are_proven() {
     let text = "r0 = 0\nr6 = 0\nfirst:\nr7 = 0\nsecond:\nr8 = 0\nthird:\nr9 = 0\nfourth:\nr0 += 1\n\
                 r9 += 1\nif r9 < 30 goto fourth\nr8 += 1\nif r8 < 30 goto third\nr7 += 1\n\
                 if r7 < 30 goto second\nr6 += 1\nif r6 < 10 goto first\nexit";
@@ -236,14 +236,14 @@ fn whatever_turns_taken_as_one_hide_is_seen_one_by_one() {
              r6 &= 16383\nif r6 != 14908 goto outer\nr0 = 0\nexit",
             1_503,
         ),
-        // Nobody finds out where this one ends but by its turns; and then what it leaves is read.
+        // The first loop must be unrolled to find its end; then the result of the second one is read.
         (
             "r3 = 0\nl:\nw3 += 3\nif r3 != 12 goto l\nr1 = 0\nr2 = r10\nr2 += -128\nagain:\n\
              *(u64 *)(r2 + 0) = r1\nr2 += 8\nr1 += 1\nif r1 != 16 goto again\n\
              r0 = *(u64 *)(r10 - 64)\nexit",
             1 + 4 * 2 + 3 + 16 * 4 + 2,
         ),
-        // One turn costs more than all others, which is over the budget for each of them.
+        // One iteration costs more than all others; that cost for each iteration is over the budget.
         (
             "r9 = 0\nturn:\nr9 += 1\nif r9 != 500 goto on\nr8 = 0\ninner:\nr8 += 1\n\
              if r8 != 3000 goto inner\non:\nif r9 != 2000 goto turn\nr0 = 0\nexit",
@@ -258,7 +258,7 @@ fn whatever_turns_taken_as_one_hide_is_seen_one_by_one() {
 }
 
 #[test]
-fn attempts_in_vain_do_not_multiply() {
+fn failed_summarizations_do_not_multiply() {
     // Each of these loops seems to count, and the next ones are walked for each attempt.
     let one = "r7 = 0\nh{}:\nr7 += 1\nr5 = r7\nr5 &= 1\nif r5 != 0 goto x{}\nr7 += 2\nx{}:\n\
                if r7 s< 100 goto h{}\n";

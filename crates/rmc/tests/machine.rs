@@ -82,7 +82,7 @@ fn what_a_read_that_fails_leaves_is_cleared() {
     // Of a region that there is not.
     let (outcome, _, _) = run_both_near(&verified(READ), &[], || Host::new(vec![vec![9; 64]]));
     assert_eq!(outcome, Outcome::Returned(status::NOT_PERMITTED as u64));
-    // By a piece that is shorter than the buffer, with which nobody beside the memory is asked.
+    // By a piece that is shorter than the buffer: refused without asking the executor.
     let text = "
         *(u64 *)(r10 - 16) = 0
         *(u64 *)(r10 - 8) = 4
@@ -228,7 +228,7 @@ fn an_executor_that_answers_out_of_range_is_stopped() {
 
 #[test]
 fn budgets_stop_where_they_end() {
-    // 3 instructions a turn, and each turn costs 3 by its distance.
+    // 3 instructions an iteration, and each iteration costs 3 by its distance.
     let endless = "r6 = 0\nagain:\nr6 += 1\nr0 = r6\nif r6 != 0 goto again\nexit";
     let budget = Budget { instructions: 100, helper_calls: 3, bytes: 40 };
     let limits = Limits { budget, ..Limits::DEFAULT };
@@ -306,7 +306,7 @@ fn vectors_emit_and_pure_helpers() {
     let pieces = [18, 19, 20, 21, 10, 11];
     let crc = u64::from(farside_rmc::helpers::crc32c(&pieces, 0));
     assert_eq!(run(text), (Outcome::Returned(crc), pieces.to_vec()));
-    // Pieces that do not make the buffer are refused before anybody is asked.
+    // Pieces that do not make up the buffer are refused without asking the executor.
     let wrong = text.replace("r5 = 6", "r5 = 7");
     assert_eq!(run(&wrong).0, Outcome::Returned(status::OUT_OF_RANGE as u64));
 }
@@ -432,7 +432,7 @@ mod native {
     }
 }
 
-/// Words of lent regions: the last region is remembered, also by code that goes on in the middle.
+/// Words of lent regions: the last region is kept, also by code that is entered in the middle.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn machine_code_loads_words_of_lent_regions_alone() {
@@ -541,7 +541,7 @@ fn an_answer_may_be_brought_in_parts() {
     );
     machine.answer_brought(program, Lent::default(), 0).unwrap();
     assert_eq!(run(&mut machine), Outcome::Returned(5 ^ 3));
-    // What was brought is nobody's where the answer is no.
+    // Bytes that were brought are discarded if the answer is an error.
     let mut machine = asked();
     machine.bring(program, Lent::default(), 0, &[9; 16]).unwrap();
     machine.answer_brought(program, Lent::default(), -1_i64 as u64).unwrap();

@@ -12,8 +12,8 @@ use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{Budget, Limits, verify};
 use host::Host;
 
-/// Reads so many bytes of the region and the offset that it is given, and of the next word on, as often as it
-/// is told, and mixes status and bytes.
+/// A program that reads `bytes` bytes at consecutive words of a region, as often as its parameters say, and hashes
+/// status and bytes.
 fn reads(bytes: u64) -> String {
     let mix: String = (0..bytes / 8)
         .map(|at| format!("r1 = *(u64 *)(r10 - {})\nr9 *= 31\nr9 += r1\n", 8 + 8 * at))
@@ -50,7 +50,7 @@ fn memories() -> Vec<Vec<u8>> {
     [96, 64, 7].map(numbered).to_vec()
 }
 
-/// In machine code at once and in slices, by turns with the interpreter, against the checked interpreter.
+/// In machine code at once and in slices, alternating with the interpreter, against the checked interpreter.
 fn judge(code: &Compiled, [region, offset]: [u64; 2], budget: Budget) {
     let (verified, memories) = (code.verified(), memories());
     let context = [region, offset, 2].map(u64::to_le_bytes).concat();

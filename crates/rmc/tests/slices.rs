@@ -1,4 +1,4 @@
-//! Calls that are cut into slices: in every engine they pause, go on, and end as in one go.
+//! Calls in slices: in every engine they pause, continue, and end as in one run.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn a_long_call_that_is_proven_to_end_pauses() {
     assert_eq!(whole.2, 0);
     for engine in ENGINES {
         let (_, outcome, pauses) = sliced(&verified, &[], BUDGET, 8_192, *engine);
-        // A turn passes the slice, so that each has one turn more than fit.
+        // An iteration exceeds the slice, so that each slice has one iteration more than fit.
         assert_eq!((outcome, pauses), (whole.1, 10_000 / (8_192 / 102 + 1)), "{engine:?}");
     }
 }
@@ -81,7 +81,7 @@ fn a_short_call_does_not() {
 
 #[test]
 fn a_loop_to_the_first_instruction_goes_on_where_it_paused() {
-    // The parameters' length counts the turns.
+    // The parameters' length is the trip count.
     let text = "again:\nr2 += -1\nif r2 s> 0 goto again\nr0 = r2\nexit";
     let limits = Limits { unpaused_max: 0, ..Limits::DEFAULT };
     let verified = verify(program(text), &limits).unwrap();
@@ -218,7 +218,7 @@ const LONG: &str = "
         exit
 ";
 
-/// A call in slices: checked, or by turns in the other engines, and moved as bytes with every so many pauses.
+/// A call in slices: checked, or alternating between the other engines; serialized and restored every `moves` pauses.
 fn long(verified: &Verified, slice: u64, moves: u64) -> (Outcome, Vec<u8>, Vec<u8>, u64) {
     let (mut own, mut machine) = (vec![0; 4096], Machine::new());
     machine.start(verified, &[], Limits::DEFAULT.budget).unwrap();
@@ -239,7 +239,7 @@ fn long(verified: &Verified, slice: u64, moves: u64) -> (Outcome, Vec<u8>, Vec<u
             machine = Machine::from_bytes(verified, &machine.to_bytes()).unwrap();
         }
     }
-    unreachable!("a call of so many pauses would have been stopped")
+    unreachable!("a call with that many pauses would have been stopped")
 }
 
 #[test]
@@ -337,7 +337,7 @@ fn in_step(verified: &Verified, budget: Budget, slice: u64) -> (Outcome, u64, u6
             let (lent, regions) = (Lent::default(), [Region::of(&bytes)]);
             let again = compiled.run_slice(&mut native, slice, lent, &regions, &mut words);
             assert_eq!(again, outcome, "pause {pauses}, compiled");
-            // Whatever returns is not told what nobody needs any more.
+            // Machine code that returns does not store dead registers into the machine.
             let returned = matches!(outcome, Outcome::Returned(_));
             let same = || native.to_bytes()[48..] == checked.to_bytes()[48..];
             assert!(returned || same(), "pause {pauses}, compiled");
@@ -346,7 +346,7 @@ fn in_step(verified: &Verified, budget: Budget, slice: u64) -> (Outcome, u64, u6
             return (outcome, pauses, most);
         }
     }
-    unreachable!("a call of so many pauses would have been stopped")
+    unreachable!("a call with that many pauses would have been stopped")
 }
 
 /// Straight code, and how often it pauses at least where each slice is as short as can be.
@@ -394,7 +394,7 @@ fn straight_code_pauses() {
         assert!(matches!(whole.0, Outcome::Returned(_)) && whole.1 == 0, "{name}: {whole:?}");
         let (outcome, pauses, most) = in_step(&verified, BUDGET, 0);
         assert_eq!(outcome, whole.0, "{name}");
-        // From its start to behind a marked instruction it is one more than between two of these.
+        // From its start until after a marked instruction it is one more than between two of these.
         assert!(pauses >= least && most <= 257, "{name}: {pauses} pauses, {most} instructions");
         for slice in [1, 300, 1_000, 5_000] {
             let (outcome, fewer, _) = in_step(&verified, BUDGET, slice);
@@ -441,7 +441,7 @@ fn words_and_divisions_weigh_in_what_does_not_pause() {
 
 #[test]
 fn short_loops_pause_at_their_ends_alone() {
-    // However long the code around them is: a turn of twelve words is one charge.
+    // For code of any length around them: an iteration of twelve words is one charge.
     let word = "r1 = r6\nr2 = r7\ncall load_u64\n";
     for before in 0..300 {
         let text = format!(

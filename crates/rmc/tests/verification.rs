@@ -17,7 +17,7 @@ use hostile::HOSTILE;
 const PATIENT: Limits = Limits { walked_max: 4_000, widened_max: 8_000, ..Limits::DEFAULT };
 const IMPATIENT: Limits = Limits { walked_max: 60, widened_max: 40, ..Limits::DEFAULT };
 
-/// More turns than anybody walks, of which no two are alike and which nothing counts.
+/// More iterations than are unrolled, all different, and without a counter.
 const LONG: &str = "
         r0 = 1
     again:
@@ -161,7 +161,7 @@ fn walked(program: &Program) -> (u64, Result<Verified, Box<Refusal>>) {
 }
 
 #[test]
-fn numbers_on_the_stack_that_nobody_reads_keep_no_paths_apart() {
+fn dead_stack_numbers_do_not_prevent_pruning() {
     let text = "
         r6 = *(u64 *)(r1 + 0)
         r7 = 0
@@ -184,7 +184,7 @@ fn numbers_on_the_stack_that_nobody_reads_keep_no_paths_apart() {
     ";
     let (walked, verdict) = walked(&program(text));
     assert_eq!(verdict.unwrap().worst().instructions, 3 + 10 * 8 + 2 + 42);
-    // The second loop once, and not once for each turn of the first.
+    // The second loop once, and not once for each iteration of the first.
     assert!(walked < 200, "{walked}");
 }
 

@@ -172,7 +172,7 @@ fn programs_that_need_what_they_have_are_accepted() {
          r3 = r10\nr3 += -8\ncall array_read\nr1 = state m\nr2 = r10\nr2 += -8\nr3 = r2\n\
          call map_put\nr1 = state c\nr2 = 0\nr3 = 1\ncall counter_add\nr1 = state l\nr2 = 0\n\
          call unlock\nexit",
-        // Code that nobody reaches.
+        // Unreachable code.
         "r0 = 0\nexit\nr0 = r9\nr1 = r8\nexit",
         "r0 = 1\nif r0 == 2 goto +1\nexit\nr0 = r9\nexit",
     ] {
@@ -184,9 +184,9 @@ fn programs_that_need_what_they_have_are_accepted() {
 #[test]
 fn loops_without_a_bound_are_metered() {
     for text in [
-        // As long as somebody else says.
+        // Ends by a word of memory outside.
         "again:\nr1 = 0\nr2 = 0\ncall load_u64\nif r0 != 0 goto again\nexit",
-        // Longer than anybody walks.
+        // More iterations than are unrolled.
         "r0 = 0\nagain:\nr0 += 1\nif r0 < 1000000 goto again\nexit",
         // An index that stays in bounds however often.
         "r6 = r1\nr7 = 0\nagain:\nr7 += 8\nr7 &= 56\nr1 = r6\nr1 += r7\nr2 = *(u64 *)(r1 + 0)\n\
@@ -232,7 +232,7 @@ fn paths_that_multiply_are_not_walked_for_ever() {
     }
     // A comparison makes the number matter.
     text.push_str("if r7 == 7 goto end\nend:\nr0 = r7\nexit");
-    // The fixpoint gives up on telling them apart.
+    // The fixpoint joins them.
     assert!(verified(&text).metered());
 }
 

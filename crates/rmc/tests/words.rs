@@ -24,8 +24,8 @@ fn expected(verified: &Verified, context: &[u8], host: &Host) -> Outcome {
     machine.run_checked(verified.program(), Lent::default(), &mut host.clone())
 }
 
-/// Goes on until the end, asked for every word that no region has: in machine code, or by turns with the
-/// interpreter, and moved as bytes each time.
+/// Runs to the end and answers every word that no region has: in machine code, or alternating with the interpreter, and
+/// serialized each time.
 fn suspended(
     code: &Compiled,
     context: &[u8],
@@ -56,7 +56,7 @@ fn suspended(
     outcome.unwrap()
 }
 
-/// In slices, by turns in machine code and in the interpreter, of which each knows how to go on.
+/// In slices, alternating between machine code and the interpreter; each can continue where the other stopped.
 fn sliced(
     code: &Compiled,
     context: &[u8],
@@ -206,7 +206,7 @@ fn a_list_may_change_its_region_at_every_node() {
         let outcome = judge(ROAMING, &[nodes[0].0, nodes[0].1], &memories);
         assert_eq!(outcome, Outcome::Returned(value(nodes.len() as u64)), "{nodes:?}");
     }
-    // A region that nobody has.
+    // A region that does not exist.
     let memories = roaming(&[(0, 24), (2, 8), (7, 8)], &sizes);
     let outcome = judge(ROAMING, &[0, 24], &memories);
     assert!(matches!(outcome, Outcome::Stopped(_)), "{outcome:?}");
@@ -266,7 +266,7 @@ fn a_loop_may_change_its_region_at_some_turns() {
         let lost = hops.iter().any(|(_, _, next)| *next > 224);
         assert_eq!(matches!(outcome, Outcome::Returned(_)), !lost, "{hops:?}: {outcome:?}");
     }
-    // Regions that nobody has.
+    // Regions that do not exist.
     let outcome = judge(ALTERNATING, &[2, 8], &memories(&[]));
     assert!(matches!(outcome, Outcome::Stopped(_)), "{outcome:?}");
 }

@@ -1,5 +1,5 @@
-//! What a proof keeps is bounded, whatever a program does. A file of its own, since it counts what belongs to the whole
-//! process.
+//! The memory of a verification is bounded for every program. A separate file, since it counts what belongs to the
+//! whole process.
 
 mod common;
 
@@ -38,7 +38,7 @@ const ENDLESS: &str = "
         exit
 ";
 
-/// The same with so many slots of the stack held, within so many frames.
+/// The same program with `slots` stack slots in use in `frames` frames.
 fn hungry(slots: usize, frames: usize) -> Program {
     let mut text = String::new();
     for frame in 1..frames {

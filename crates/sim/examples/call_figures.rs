@@ -1,4 +1,4 @@
-//! Prints `crates/sim/CALLS.md`: remote memory calls in virtual time beside what paper 003 says.
+//! Prints `crates/sim/CALLS.md`: remote memory calls in virtual time, compared with paper 003.
 //!
 //! `call_figures [--check]`; with `--check` it exits with 1 when the file is not what it prints.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
             if std::fs::read_to_string(FILE).is_ok_and(|written| written == text) {
                 return ExitCode::SUCCESS;
             }
-            eprintln!("crates/sim/CALLS.md is not what is measured; print it anew");
+            eprintln!("crates/sim/CALLS.md differs from the measurement: regenerate it");
             ExitCode::FAILURE
         }
         Ok(text) => {

@@ -1,8 +1,8 @@
 //! Sends millions of messages through every channel on every fabric, and checks each of them.
 //!
-//! `channel_soak [--messages N] [--channel NAME] [--fabric mem|shm|sim] [--seed S]`: so many messages
-//! for each channel and fabric (a million), of one channel, on one fabric, from one seed on (1).
-//! Exit code 0: all came once, whole and in order; 1: one did not; 2: wrong arguments.
+//! `channel_soak [--messages N] [--channel NAME] [--fabric mem|shm|sim] [--seed S]`: N messages for each channel and
+//! fabric (default a million), of one channel, on one fabric, with seeds from S on (default 1).
+//! Exit code 0: all arrived once, whole and in order; 1: one did not; 2: wrong arguments.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for people")]
 
 use farside::channel::{Kind, Options};

@@ -1,6 +1,7 @@
-//! Remote memory calls on a network that does whatever it may: links break and are mended, callers die.
-//! Each call adds one to a cell of its own and echoes a number: none runs twice, none is answered twice
-//! or with another one's answer, and each ends.
+//! A soak of remote memory calls under network faults: links break and reconnect, callers die.
+//!
+//! Each call adds one to a separate cell and echoes a number. Checked: no call runs twice, none is answered twice or
+//! with the answer of another call, and each completes.
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::random::Random;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Adds one to the word at the first parameter, echoes the second, returns what stood there.
+/// Adds one to the word at the first parameter, echoes the second, and returns the word's old value.
 const TALLY: &str = "
 .program tally
     r2 = *(u64 *)(r1 + 8)
@@ -32,11 +33,11 @@ const TALLY: &str = "
     exit
 ";
 
-/// Turns after which a round is given up.
+/// Polls after which a round fails.
 const TURNS_MAX: u64 = 2_000_000;
-/// After so many turns the weather clears, so that everything can end.
+/// Polls after which network faults end, so that every call can complete.
 const STORM_TURNS: u64 = 20_000;
-/// How long a turn takes while nothing is under way.
+/// Virtual time of a poll while nothing is in flight.
 const IDLE_NS: u64 = 10_000;
 /// How soon hosts notice that nothing comes from a peer.
 const SILENCE_NS: u64 = 3_000_000;
@@ -48,14 +49,14 @@ pub struct Round {
     callers: u64,
     calls: u64,
     slots: u16,
-    /// Nodes are hosts of their own, whose links break and come back.
+    /// Nodes are separate hosts with links that break and reconnect.
     hosts: bool,
     immediate: bool,
     deaths: bool,
     /// Calls that callers run themselves, of a thousand.
     here_per_mille: u32,
     cancels_per_mille: u32,
-    /// Bytes of comments behind the program, so that its object goes in several parts.
+    /// Bytes of comments after the program, so that its object is uploaded in several parts.
     comment_bytes: usize,
 }
 
@@ -203,7 +204,7 @@ impl<'a> Play<'a> {
             }
         }
         let waiting: Vec<_> = self.actors.iter().map(|actor| actor.tickets.len()).collect();
-        Err(format!("nothing goes on: {waiting:?} calls wait at {} ns", self.net.now_ns()))
+        Err(format!("no progress: {waiting:?} calls wait at {} ns", self.net.now_ns()))
     }
 
     /// Links break, are mended, and callers die.
@@ -337,7 +338,7 @@ fn check(number: u64, here: bool, end: &Result<Answer, Error>, cell: u64) -> Res
         }
         Err(error) => {
             let fits = matches!(error.code, ErrorCode::PeerLost | ErrorCode::CallCancelled);
-            // An atomic whose completion never came may take effect while its link breaks.
+            // An atomic without completion may take effect while its link breaks.
             if !fits || (cell > 1 && !here) {
                 return Err(format!("call {number} ended so: {error}; its cell is {cell}"));
             }

@@ -1,12 +1,13 @@
-//! Checkers over what a cluster does, fed event by event in the order in which it happens:
-//! [`SingleWriter`] for permissions, [`ValueChain`] for values, [`MemoryChecker`] for both.
+//! Checkers of coherence over the events of a cluster in their order: [`SingleWriter`] for permissions,
+//! [`ValueChain`] for values, [`MemoryChecker`] for both.
 //!
-//! They know the promise, not the protocol: whoever may write a line excludes everybody else, and a
-//! read gives what was last written. So they hold at any height that can say who may do what, and
-//! when a word was read or written; the node height does, since a simulation has one order.
+//! They check the guarantee, not the protocol: the single-writer/multiple-reader invariant and the data-value
+//! invariant (Nagarajan, Sorin, Hill, Wood: A Primer on Memory Consistency and Cache Coherence, chapter 2). They
+//! apply at any height that can report permissions and the order of reads and writes; the node height can, since a
+//! simulation has one order.
 //!
-//! What is absent: store buffers. A read that its own session's buffer answers is no access to
-//! memory and is not reported here; the litmus tests judge those.
+//! Not modelled: store buffers. A read served by the session's own buffer is no access to memory and is not reported
+//! here; the litmus tests cover those.
 
 use crate::explorer::Violation;
 use farside_base::{GlobalAddress, LineAddress, NodeId, SessionId};
@@ -61,7 +62,7 @@ pub enum Observation {
         /// Which.
         node: NodeId,
     },
-    /// A line begins anew: allocated, all zero, at its home.
+    /// A line is initialised: allocated, all zero, at its home.
     Fresh {
         /// Which.
         line: LineAddress,
@@ -79,7 +80,7 @@ pub struct WriteInterval {
     pub until_ns: Option<u64>,
 }
 
-/// What one line's holders may do now, and who might write it when.
+/// The permissions of one line's holders, and the intervals in which nodes may write it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Holders {
     /// Nodes that may do something.
@@ -89,7 +90,7 @@ struct Holders {
     lost: bool,
 }
 
-/// At most one node may write a line at a time, and nobody else reads it meanwhile.
+/// Checks that at most one node may write a line at a time, and that no other node may read it meanwhile.
 ///
 /// A line that was never reported is its home's: `Dirty` there, `Invalid` elsewhere.
 /// Memory: one interval per change of writer and line, until [`forget_history`](Self::forget_history).
@@ -148,7 +149,7 @@ impl SingleWriter {
         lost
     }
 
-    /// A line begins anew at its home.
+    /// Records that a line is initialised at its home.
     ///
     /// # Errors
     /// When another node may still do something with it.
@@ -157,7 +158,7 @@ impl SingleWriter {
         let holders = self.holders(line);
         if let Some((other, level)) = holders.levels.iter().find(|(other, _)| **other != home) {
             return Err(Violation::new(format!(
-                "at {at_ns} ns: line {line:?} begins anew while node {other} is {level:?}"
+                "at {at_ns} ns: line {line:?} is initialised while node {other} is {level:?}"
             )));
         }
         holders.lost = false;
@@ -327,7 +328,7 @@ impl ValueChain {
         Ok(())
     }
 
-    /// The words of a line begin anew with 0.
+    /// Records that the words of a line are set to 0.
     pub fn fresh(&mut self, at_ns: u64, line: LineAddress) {
         let inside = |address: &GlobalAddress| address.line() == line;
         let words: Vec<_> = self.words.keys().copied().filter(inside).collect();
@@ -495,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_line_is_never_used_until_it_begins_anew() {
+    fn lost_line_is_unused_until_it_is_initialised() {
         let lost = [
             level(HOME, Level::Invalid),
             level(A, Level::Dirty),

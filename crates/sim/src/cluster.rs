@@ -1,9 +1,9 @@
-//! The node height: whole nodes of the product (the real turn, machines, tags and sessions) on the
-//! simulated fabric, in one thread, scheduled by a seed.
+//! The node height: whole nodes of the product (the real engine, machines, tags and sessions) on the simulated fabric,
+//! in one thread, scheduled by a seed.
 //!
-//! A run has a *safety* part, in which tasks work on shared words, lines and locks while the network
-//! does its worst and perhaps a node dies, and a *liveness* part: in the end every task must have
-//! come to its end, and all survivors must agree. A failure names the seed, which repeats it.
+//! A run has a *safety* part, in which tasks work on shared words, lines and locks under network faults and perhaps the
+//! death of a node, and a *liveness* part: every task must complete, and all survivors must agree. A failure names the
+//! seed, which reproduces it.
 
 pub mod restarts;
 
@@ -45,26 +45,26 @@ pub struct Scenario {
     pub leave: Option<(u16, u64)>,
     /// Sets of the cache: the fewer, the more evictions.
     pub cache_sets: u16,
-    /// Every node is a host of its own, and the ways between them break.
+    /// Every node is a separate host, and the links between hosts break.
     pub weather: Option<Weather>,
 }
 
-/// What happens between hosts.
+/// Network faults between hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Weather {
-    /// So often all links between two nodes break, and come back: a few times, which nobody but the
-    /// clock notices, or so often that some give each other up.
+    /// How often all links between two nodes break and reconnect: a few times, which only costs time, or so often that
+    /// some nodes remove each other.
     pub cuts: u64,
-    /// Who is parted from the rest, by bits, and after how many events.
+    /// The minority of a partition, as bits, and the number of events before it.
     pub parting: Option<(u64, u64)>,
-    /// How long that lasts, in hundredths of the time after which a member is given up.
+    /// The duration of the partition, in percent of the time after which a member is removed.
     pub lasts_percent: u64,
 }
 
-/// In the weather: how long silence goes unnoticed, and how long a lost link is waited for.
+/// With network faults: how long silence is tolerated, and how long a node waits for a lost link.
 const SILENCE_NS: u64 = 10_000_000_000;
 
-/// So many cuts of one link after the other are over before anybody is given up.
+/// Consecutive cuts that are over before any member is removed.
 const FEW_CUTS: u64 = 3;
 
 impl Weather {
@@ -82,8 +82,7 @@ impl Weather {
 }
 
 impl Scenario {
-    /// The scenario of a seed between hosts, whose links break and that lose sight of each other; some
-    /// also kill a node.
+    /// The scenario of a seed with network faults between hosts: broken links and partitions. Some also kill a node.
     pub fn draw_weather(seed: u64) -> Self {
         let scenario = Self::draw(seed, seed.is_multiple_of(3));
         let mut random = Random::new(seed ^ 0x5eed_0f57_0815);
@@ -91,12 +90,12 @@ impl Scenario {
         if weather.parting.is_none() {
             return Self { weather: Some(weather), ..scenario };
         }
-        // Few words, so that many accesses hit, also of those who reach nobody.
+        // Few words, so that many accesses hit, also at nodes that reach no peer.
         let (words, operations) = (random.between(1, 3) as u16, random.between(10, 25) as u16);
         Self { weather: Some(weather), words, operations, ..scenario }
     }
 
-    /// The scenario of a seed in which a node leaves while all work.
+    /// The scenario of a seed in which a node leaves while all others work.
     pub fn draw_leave(seed: u64) -> Self {
         let scenario = Self::draw(seed, false);
         let mut random = Random::new(seed ^ 0x1e_a7e5);
@@ -221,7 +220,7 @@ impl Board {
         self.trouble.borrow_mut().get_or_insert(text);
     }
 
-    /// Whether a result is fine; a failure is, once a node was killed, if its code says so.
+    /// Whether a result is acceptable: success, or, once a node was killed, a failure with a matching code.
     /// `node` is where it was asked.
     fn accept<T>(&self, node: u16, what: &str, result: Result<T, Error>) -> Option<T> {
         match result {
@@ -237,9 +236,9 @@ impl Board {
                 };
                 let expected = match error.code {
                     ErrorCode::NodeLost | ErrorCode::LineLost => true,
-                    // Of a node that is out.
+                    // Of a node that was removed.
                     ErrorCode::Isolated | ErrorCode::NodeClosed => self.may_part.get(),
-                    // Whoever is alone finds nobody else with memory.
+                    // A node without peers finds no other home with memory.
                     ErrorCode::OutOfMemory => what == "alloc",
                     _ => false,
                 };
@@ -265,9 +264,9 @@ struct Worker {
     guarded: Rc<Vec<GlobalAddress>>,
     board: Rc<Board>,
     random: Random,
-    /// Takes its time between operations.
+    /// Pauses between operations, if set.
     idles: Option<SimNet>,
-    /// Its node is no member any more.
+    /// Its node was removed.
     out: Cell<bool>,
 }
 
@@ -280,7 +279,7 @@ impl Worker {
                 return;
             }
             let idles = self.idle().await;
-            // Whoever takes its time mostly looks.
+            // A worker that pauses mostly reads.
             let most = if idles && self.random.chance(600) { 3 } else { 12 };
             match self.random.below(most) {
                 0..=2 => self.read().await,
@@ -304,7 +303,7 @@ impl Worker {
         self.board.accept(self.node, what, result)
     }
 
-    /// Perhaps lets some time pass, where that matters; whether it does.
+    /// Pauses at random, if the scenario has pauses. Returns whether it has.
     async fn idle(&mut self) -> bool {
         let Some(net) = self.idles.clone() else {
             return false;
@@ -325,7 +324,7 @@ impl Worker {
         (word, self.words[word])
     }
 
-    /// A value that nobody else writes.
+    /// A value that no other worker writes.
     fn fresh(&mut self) -> u64 {
         (self.board.now() << 8) | self.number as u64
     }
@@ -477,7 +476,7 @@ impl Worker {
         }
         match self.session.read_async(address, &mut back[..1]).await {
             Err(error) if error.code == ErrorCode::Unallocated => {}
-            // Somebody else has it already, which only the home knows; or the home is dead.
+            // The line is allocated again, which only the home knows; or the home is dead.
             other => {
                 if let Err(error) = other {
                     self.accept("read of freed memory", Err::<(), _>(error));
@@ -507,7 +506,7 @@ pub fn process(node: u16) -> String {
     format!("node-{node}")
 }
 
-/// A sweep is one event and one turn everywhere; so many without any progress are a deadlock.
+/// Sweeps without progress that count as a deadlock. A sweep is one event and one poll of every engine.
 const IDLE_SWEEPS_MAX: u32 = 50;
 
 impl Cluster {
@@ -578,7 +577,7 @@ impl Cluster {
     }
 
     fn start_joining(&self, process_number: u16) -> Result<Joining, Error> {
-        // The founder's lease counts for those who ask for another.
+        // The founder's lease applies also to members configured with another one.
         let lease_ns =
             [SILENCE_NS, SILENCE_NS / 4, SILENCE_NS * 4][usize::from(process_number) % 3];
         let config = Config { lease_ns, ..self.config.clone() };
@@ -626,13 +625,13 @@ impl Cluster {
         ended.map(|_| true).map_err(|error| format!("leave: {error}"))
     }
 
-    /// One event of the network and one turn of every node; false when nothing happened.
+    /// Performs one event of the network and one poll of every node. Returns false if nothing happened.
     pub fn sweep(&mut self) -> bool {
         let stepped = self.net.step();
         self.nodes.iter().flatten().fold(stepped, |busy, node| node.turn() || busy)
     }
 
-    /// One random thing: mostly an event of the network, else a turn of some node.
+    /// Performs a random step: mostly an event of the network, else a poll of some node.
     fn stir(&mut self) -> bool {
         if self.random.chance(600) {
             return self.net.step();
@@ -759,7 +758,7 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
 fn check_history(history: &[Record]) -> Result<(), String> {
     let words = history.iter().map(|record| record.word + 1).max().unwrap_or(0);
     let mut calls: Vec<Vec<Call<RegisterOperation, u64>>> = vec![Vec::new(); words];
-    // A read that has told nothing says nothing.
+    // A read without a result does not constrain the history.
     let told =
         |record: &&Record| record.ended.is_some() || !matches!(record.action, Action::Read(_));
     for record in history.iter().filter(told) {
@@ -822,7 +821,7 @@ fn allocate_shared(cluster: &mut Cluster, scenario: &Scenario) -> Result<Shared,
     Ok(Shared { words: Rc::new(words), blocks: Rc::new(blocks), guarded: Rc::new(guarded) })
 }
 
-/// Lets tasks, nodes and network go on until all tasks have ended; the events it took.
+/// Runs tasks, nodes and network until all tasks have ended. Returns the number of events.
 fn drive(
     cluster: &mut Cluster,
     scenario: &Scenario,
@@ -842,7 +841,7 @@ fn drive(
             && steps == at
         {
             board.may_fail.set(true);
-            // Of a death behind a broken link nobody can be sure.
+            // With a broken link a death cannot be told from a partition.
             board.may_part.set(board.may_part.get() || scenario.weather.is_some());
             for (owner, task) in tasks.iter_mut() {
                 if *owner == node {
@@ -891,14 +890,14 @@ fn drive(
     Ok(steps)
 }
 
-/// The weather so far.
+/// The state of the network faults.
 #[derive(Default)]
 struct Sky {
     cuts: u64,
     parted: bool,
-    /// Who are parted, and when.
+    /// The partitioned pairs, and when they are separated.
     parts: Vec<(u64, u16, u16)>,
-    /// When all reach each other again.
+    /// When the partition heals.
     mends_ns: Option<u64>,
 }
 
@@ -947,14 +946,14 @@ impl Sky {
     }
 }
 
-/// After everything has come to rest, every node reads the same from every word.
+/// Checks that, at quiescence, every node reads the same value from every word.
 fn agree(
     cluster: &mut Cluster,
     words: &[GlobalAddress],
     board: &Board,
     weather: bool,
 ) -> Result<(), String> {
-    // Everybody has heard of every death, and everything under way has arrived.
+    // Run until every node has learned of every death and nothing is in flight.
     while cluster.sweep() {}
     if weather {
         let end_ns = cluster.net.now_ns() + 6 * SILENCE_NS;

@@ -27,12 +27,12 @@ pub trait Model: Clone + Eq + Hash {
     /// What is wrong with this state, if anything.
     fn violation(&self) -> Option<Violation>;
 
-    /// What is wrong with a state in which nothing is enabled, if anything: somebody still waits.
+    /// What is wrong with a state in which no action is enabled, if anything: an operation still waits.
     fn stuck(&self) -> Option<Violation> {
         None
     }
 
-    /// Lets an action happen and tells it, for the transcript of a failure.
+    /// Performs an action and describes it in `lines`, for the transcript of a failure.
     fn narrate(&mut self, action: Self::Action, lines: &mut Vec<String>) {
         lines.push(format!("{action:?}"));
         self.apply(action);
@@ -76,7 +76,7 @@ pub struct Failure<A> {
     pub violation: Violation,
     /// The actions, from the initial state.
     pub trace: Vec<A>,
-    /// The same, told by the model.
+    /// The same, as described by the model.
     pub transcript: String,
     /// What had been searched until then.
     pub coverage: Coverage,
@@ -199,7 +199,7 @@ impl<'a> Explorer<'a> {
 /// `seed`, or fewer when nothing is enabled any more. Returns how many it were.
 ///
 /// # Errors
-/// A failure whose transcript begins with the seed.
+/// A failure; its transcript begins with the seed.
 pub fn walk<M: Model>(
     initial: &M,
     seed: u64,
@@ -296,7 +296,7 @@ impl Search {
         Ok(())
     }
 
-    /// The way to a state, told.
+    /// The failure of a state, with the trace and transcript that lead to it.
     fn failure<M: Model>(&self, initial: &M, at: u32, violation: Violation) -> Failure<M::Action> {
         let mut choices = Vec::new();
         let mut index = at;

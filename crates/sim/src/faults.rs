@@ -9,11 +9,11 @@ use std::fmt;
 pub enum Fault {
     /// The node dies; [`SimNet::kill`].
     Kill(String),
-    /// Its program stands still; [`SimNet::pause`].
+    /// Its program stops; [`SimNet::pause`].
     Pause(String),
-    /// Its program and adapter stand still; [`SimNet::freeze`].
+    /// Its program and adapter stop; [`SimNet::freeze`].
     Freeze(String),
-    /// It goes on; [`SimNet::resume`].
+    /// It continues; [`SimNet::resume`].
     Resume(String),
     /// Every link between the two breaks; [`SimNet::cut`].
     Cut(String, String),
@@ -128,7 +128,7 @@ impl FaultPlan {
         }
     }
 
-    /// Drops what is still to come, and lets every stalled node go on: the world heals.
+    /// Drops all pending faults, and resumes every stalled node.
     pub fn heal(&mut self, net: &SimNet) {
         for (_, fault) in self.due.drain(..) {
             if matches!(fault, Fault::Resume(_)) {

@@ -1,26 +1,25 @@
 //! A stage for performance studies: programs that take processor time, on a simulated network with a
 //! [hardware profile](crate::fabric::HardwareProfile).
 //!
-//! Each actor is one thread of a program, on a node, with a clock of its own. The stage lets happen
-//! what comes first: the next event of the network, or the actor whose clock shows least. An actor
-//! runs at its clock, to the end of its `run`; each call of a port moves the clock on, so that of two
-//! requests posted one after the other the second is later, and so does what `run` says it spent.
-//! What others do meanwhile it sees the next time.
+//! A discrete-event simulation. Each actor is one thread of a program, on a node, with its own clock. The stage
+//! performs what is earliest: the next event of the network, or the actor with the earliest clock. An actor runs at
+//! its clock until its `run` returns. Each call of a port advances the clock, so that a request posted second is
+//! later; so does the time that `run` reports. It sees the concurrent actions of other actors in its next run.
 //!
-//! An actor that found nothing to do rests until something happens at its node: an event there, or
-//! another actor of that node that did something. It goes on at the first of its poll intervals after
-//! that, as if it had polled all the time, or after the time that waking takes if it slept.
+//! An actor that found nothing to do rests until an event at its node, or until another actor of that node has done
+//! something. It continues at its next poll interval, as if it had polled all the time, or after the wake-up time if it
+//! slept.
 //!
 //! | what | costs |
 //! | --- | --- |
 //! | calls of ports | [`ProcessorCosts`], as the fabric counts them |
-//! | local work | [`Spent`], as the actor says |
-//! | a poll in vain | one run of the actor, however often it would have been |
+//! | local work | [`Spent`], as the actor reports |
+//! | an unsuccessful poll | one run of the actor, however often it would have polled |
 //!
 //! Everything follows from the options of the net, the seed and the actors: no real time, no thread.
 //! What an actor does to memory it does at the beginning of its run, whatever the run costs.
 //!
-//! What is absent: cores that threads share, caches, and the operating system but for `wake_ns`.
+//! Not modelled: cores shared by threads, caches, and the operating system except `wake_ns`.
 
 use crate::fabric::{ProcessorCosts, SimNet};
 use farside_base::BackPressure;
@@ -37,8 +36,8 @@ impl<A: Actor + ?Sized> Actor for Box<A> {
     }
 }
 
-/// What an actor did in one run besides calling ports, and how it goes on. What comes before a post
-/// is charged by [`SimNet::spend_ns`] at once, so that the post is later by it.
+/// What an actor did in one run besides calling ports, and how it continues. Work before a post is charged by
+/// [`SimNet::spend_ns`] at once, so that it delays the post.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Spent {
     /// Bytes copied.
@@ -47,25 +46,25 @@ pub struct Spent {
     pub zeroed_bytes: u64,
     /// Bytes compared or hashed.
     pub compared_bytes: u64,
-    /// Words looked at that were as before.
+    /// Loaded words that had not changed.
     pub loads: u64,
-    /// Lines looked at that an adapter or another core had written.
+    /// Loaded lines that an adapter or another core had written.
     pub misses: u64,
     /// Anything else.
     pub other_ns: u64,
-    /// How it goes on.
+    /// How it continues.
     pub then: Then,
 }
 
-/// How an actor goes on.
+/// How an actor continues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Then {
     /// It has more to do.
     #[default]
     Run,
-    /// It polls in vain: nothing it looks at changes before something happens at its node.
+    /// It found nothing: no poll succeeds before something happens at its node.
     Poll,
-    /// As `Poll`, but it runs again after so long in any case.
+    /// As `Poll`, but it runs again after at most this time in ns.
     PollAtMost(u64),
     /// It sleeps until something happens at its node.
     Sleep,
@@ -205,12 +204,12 @@ impl<A: Actor> Stage<A> {
         self.seats.get(number).map(|seat| seat.clock_ns)
     }
 
-    /// How long an actor has run, polls in vain that were skipped not counted.
+    /// How long an actor has run, without skipped unsuccessful polls.
     pub fn busy_ns(&self, number: usize) -> Option<u64> {
         self.seats.get(number).map(|seat| seat.busy_ns)
     }
 
-    /// How often actors have run; for those who watch what a study costs.
+    /// How often actors have run, as a measure of the cost of a study.
     pub fn runs(&self) -> u64 {
         self.seats.iter().map(|seat| seat.runs).sum()
     }
@@ -247,8 +246,8 @@ impl<A: Actor> Stage<A> {
         self.seats.iter().enumerate().filter_map(next).min()
     }
 
-    /// After the caller has changed something at a node itself, such as resuming it: whoever rests
-    /// there looks again.
+    /// Makes the resting actors of a node poll again, after the caller has changed something there, such as resuming
+    /// it.
     pub fn wake(&mut self, node: &str) {
         if let Some(node) = self.net.living_number(node) {
             self.notice(Some(node), self.net.now_ns(), None);
@@ -263,7 +262,7 @@ impl<A: Actor> Stage<A> {
         }
     }
 
-    /// Tells those who rest at a node, or anywhere, that something happened there.
+    /// Wakes the actors that rest at a node, or at any node.
     fn notice(&mut self, node: Option<usize>, at_ns: u64, except: Option<usize>) {
         for (number, seat) in self.seats.iter_mut().enumerate() {
             if node.is_none_or(|node| seat.node == node) && Some(number) != except {
@@ -329,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_behind_runs_next() {
+    fn actor_with_earliest_clock_runs_next() {
         let order = Rc::new(Cell::new(Vec::new()));
         let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
         for (name, each_ns) in [("a", 30), ("b", 50)] {
@@ -372,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sleeper_pays_for_waking_and_a_time_out_needs_nobody() {
+    fn sleeping_actor_pays_for_waking_and_times_out_alone() {
         let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
         let mut runs = 0;
         let sleeper = move || {

@@ -60,8 +60,7 @@ fn a_one_sided_search_is_a_read_for_each_node() {
     }
 }
 
-/// One request and one answer with these bytes, and a doorbell for each, at whoever calls and whoever
-/// answers.
+/// Asserts one request and one answer with these bytes, and one doorbell each, at the caller and at the executor.
 fn check_call(there: &Counts, back: &Counts, bytes: u64) {
     assert_eq!((there.sends, there.doorbells, there.bytes), (1, 1, bytes));
     assert_eq!((there.reads, there.writes, there.receives), (0, 0, 1));

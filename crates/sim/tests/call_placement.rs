@@ -1,5 +1,5 @@
-//! Adaptive placement on a workload whose lists, load and link change (003 §5.2), and the document that
-//! shows it; all times are virtual, so they are exact.
+//! Adaptive placement on a workload with changing lists, load and link (003 §5.2), and the document that shows it; all
+//! times are virtual, so they are exact.
 
 use farside_sim::call_bench::{CALLS, PHASES, Place, Study, document, figures};
 
@@ -67,5 +67,5 @@ fn the_figures_have_the_shapes_of_the_paper() {
 fn the_document_is_what_is_measured() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/CALLS.md");
     let written = std::fs::read_to_string(file).expect("crates/sim/CALLS.md");
-    assert_eq!(document().expect("it is made"), written, "print it anew: see its head");
+    assert_eq!(document().expect("it is made"), written, "regenerate it: see its first lines");
 }

@@ -30,7 +30,7 @@ fn simulation_of_calls() {
 fn canary_calls_that_run_twice_or_never_end_are_found() {
     use farside::canary::{Mutant, plant};
     for (mutant, expected) in
-        [(Mutant::CallsRunAgain, "call"), (Mutant::RepliesForgotten, "nothing goes on")]
+        [(Mutant::CallsRunAgain, "call"), (Mutant::RepliesForgotten, "no progress")]
     {
         plant(Some(mutant));
         let trouble = (0..1_000).find_map(|seed| Round::draw(seed).play().err());

@@ -1,6 +1,6 @@
-//! The findings of paper 001 §6, as ratios in virtual time on the profile of its cluster. The
-//! paper's words stand above each test, what is so here and why it differs in
-//! `crates/sim/CHANNELS.md`, which the last test holds to what is measured.
+//! The findings of paper 001 §6, as ratios in virtual time on the profile of its cluster. The comment of each test
+//! quotes the paper; `crates/sim/CHANNELS.md` has the results here and the reasons for differences, and the last test
+//! compares it with the measurement.
 
 use farside::ErrorCode;
 use farside::channel::{DeviceWords, Kind};
@@ -24,7 +24,7 @@ impl Figures {
         found.unwrap_or_else(|| panic!("no figure {label} in {:?}", self.0)).1
     }
 
-    /// A figure lies between bounds.
+    /// A figure is between bounds.
     #[track_caller]
     fn within(&self, label: &str, low: f64, high: f64) {
         let value = self.value(label);
@@ -274,7 +274,7 @@ fn what_cannot_be_measured_says_why() {
 fn the_document_is_what_is_measured() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/CHANNELS.md");
     let (written, measured) = (std::fs::read_to_string(file).unwrap(), document().unwrap());
-    let again = "print it anew: see the head of crates/sim/CHANNELS.md";
+    let again = "regenerate it: see the first lines of crates/sim/CHANNELS.md";
     for (written, measured) in written.lines().zip(measured.lines()) {
         assert_eq!(written, measured, "{again}");
     }

@@ -149,7 +149,7 @@ impl Fabric for Lying {
     }
 }
 
-/// The first seed of so many in which a channel that trusts a fabric without order is caught.
+/// The first of `seeds` seeds in which a channel that relies on order fails on an unordered fabric.
 fn caught(kind: Kind, seeds: u64) -> Option<u64> {
     let weak = Profile {
         name: "lying",

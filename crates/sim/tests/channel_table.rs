@@ -68,7 +68,7 @@ impl Scene {
         scene
     }
 
-    /// Lets both ends look around and the network move on until something holds.
+    /// Polls both ends and steps the network until a condition holds.
     fn run(&mut self, mut holds: impl FnMut(&mut Self) -> bool) {
         for _ in 0..100_000 {
             if holds(self) {
@@ -107,7 +107,7 @@ impl Scene {
         received.unwrap()
     }
 
-    /// Sends while the receiver looks, so that a sender who must be asked is.
+    /// Sends while the receiver polls, so that a sender that must be asked is asked.
     fn exchange(&mut self, message: &[u8]) -> Message {
         let (mut sent, mut received) = (false, None);
         self.run(|scene| {
@@ -137,8 +137,8 @@ struct Cost {
 fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
     let mut scene = Scene::new(&options(kind, signal));
     let message = scene.message();
-    // What is fetched unasked is measured from the fetch; a receiver that must name a place or is
-    // told looks from the beginning.
+    // A fetch without request is measured from the fetch; a receiver that must name a destination or is notified polls
+    // from the beginning.
     let asks_first = kind == Kind::ReadSlotIndirect;
     if asks_first {
         assert!(scene.receiver.poll().unwrap().is_none());
@@ -420,10 +420,10 @@ impl Fabric for Lying {
 
 /// Schedules that each order is tried in.
 const SEEDS: u64 = 24;
-/// Messages of a schedule: some turns of the ring and of the mailboxes.
+/// Messages of a schedule: some rounds of the ring and of the mailboxes.
 const TRIED: u32 = 60;
 
-/// Message number `number`, of a length that tells it from its neighbours.
+/// Message number `number`, of a length that differs from its neighbours'.
 fn tried(kind: Kind, number: u32) -> Vec<u8> {
     let more = if kind == Kind::SendBufferless { 0 } else { number * 37 % 300 };
     (0..4 + more)
@@ -573,7 +573,7 @@ fn every_cell_is_what_is_printed() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What both ends post and take while messages pass some turns of the memory.
+/// The requests and completions of both ends over some rounds of the memory.
 fn traffic(options: &Options) -> (Record, Record) {
     let mut scene = Scene::new(&Options { slots: Some(SLOTS), ..*options });
     let message = scene.message();
@@ -614,8 +614,7 @@ fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
     }
 }
 
-/// What the paper has: a receiver that fetches to places of its own choice keeps no memory for each
-/// sender.
+/// As in the paper: a receiver that chooses the destinations of its fetches keeps no memory for each sender.
 #[test]
 fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.shares_sender()) {

@@ -67,7 +67,7 @@ fn every_profile_that_a_channel_survives_carries_it_in_every_schedule() {
 }
 
 #[test]
-fn whoever_survives_is_told_and_goes_on_with_the_others() {
+fn survivors_learn_of_death_and_continue() {
     let mut hubs = 0;
     for kind in Kind::ALL {
         for seed in 0..150 {

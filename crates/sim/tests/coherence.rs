@@ -268,7 +268,7 @@ fn death_after_a_write_back_at_every_step() {
     holds(setup, (23_585, 77_641, 333, 28));
 }
 
-/// A line whose owner may die, and nodes that overwrite it.
+/// A line with an owner that may die, and nodes that overwrite it.
 fn healed(budgets: Vec<Budget>, overwrites: u8) -> Setup {
     Setup { homes: vec![0], budgets, overwrites, mortal: vec![1], deaths: 1, ..Setup::default() }
 }

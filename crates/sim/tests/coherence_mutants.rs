@@ -70,7 +70,7 @@ fn three_reusing() -> Setup {
     }
 }
 
-/// Two nodes whose home has made almost as many grants as 32 bits can count.
+/// Two nodes with a home that has made almost 2^32 grants.
 fn two_at_32_bits() -> Setup {
     Setup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
 }
@@ -143,7 +143,7 @@ canaries! {
     canary_v08_queue_reorders: QueueReorders, two_evicting(), "line 0 has a writer and 2 in all";
     canary_v10_home_forgets_place: HomeForgetsPlace, three(), "bytes change while they are on their way";
     canary_v10_frame_freed_early: FrameFreedEarly, two(), "a frame is freed while bytes are on their way from or to it";
-    canary_v13_free_recalls_nobody: FreeRecallsNobody, two_freeing(), "a line is freed while somebody has it";
+    canary_v13_free_recalls_no_copy: FreeRecallsNobody, two_freeing(), "a line is freed while a copy exists";
     canary_v14_eviction_writes_back: EvictionWritesBack, two_evicting(), "bytes change while they are on their way";
     canary_former_requester_kept: FormerRequesterKept, three_reusing(), "frame";
     canary_v15_stale_eviction_believed: StaleEvictionBelieved, three_evicting(), "may read version 0 of line 0, the latest is 1";

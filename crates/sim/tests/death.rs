@@ -1,4 +1,4 @@
-//! What the death of a home leaves behind at the others, on the simulated fabric.
+//! The effects of the death of a home on the other nodes, on the simulated fabric.
 
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize};
 use farside_sim::cluster::Cluster;

@@ -37,7 +37,7 @@ mod canary {
     use super::*;
     use farside::canary::{Mutant, plant};
 
-    /// What was seen and must not be, of all tests whose witness fences forbid.
+    /// The forbidden outcomes seen in all tests with a witness that fences forbid.
     fn forbidden(mutant: Option<Mutant>, runs: u64) -> Option<String> {
         plant(mutant);
         let chosen = |name: &str| name.contains("fence");

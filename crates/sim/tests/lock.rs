@@ -108,7 +108,7 @@ fn a_delegate_a_home_and_anybody_die() {
 }
 
 #[test]
-fn the_next_holder_is_told_of_the_dead() {
+fn next_holder_learns_of_dead_holder() {
     let sessions = vec![one(1, 1, &[WRITE]), one(0, 2, &[WRITE]).with_undo()];
     explore(Setup { mortal: vec![1], loans: 1, ..setup(2, sessions) }, 1_285);
     let sessions = vec![one(1, 1, &[WRITE]), one(2, 2, &[WRITE]).with_undo().with_cancels(1)];

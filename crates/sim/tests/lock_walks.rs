@@ -1,8 +1,7 @@
 //! Random walks through systems of locks that are too large to search: two to four nodes, up to three
 //! lines and six sessions, everything a session can do, and deaths.
 //!
-//! `LOCK_SEED=N` walks one seed and tells what happens; `LOCK_SEEDS=N` walks so many, from
-//! `LOCK_FIRST` on.
+//! `LOCK_SEED=N` walks one seed and prints its trace; `LOCK_SEEDS=N` walks N seeds, from `LOCK_FIRST` on.
 
 use farside_base::Limits;
 use farside_protocol::lock::{Ask, Mode, Patience};
@@ -66,7 +65,7 @@ fn any_setup(random: &mut Random) -> Setup {
 fn walk(seed: u64, mut transcript: Option<&mut Vec<String>>) -> Result<usize, String> {
     let mut random = Random::new(seed);
     let mut system = System::new(any_setup(&mut random));
-    // How often messages stay on their way while sessions go on, per mille.
+    // How often messages stay in flight while sessions continue, per mille.
     let delay = random.below(4) as u32 * 200;
     for step in 0..STEPS_MAX {
         let mut actions = system.enabled();

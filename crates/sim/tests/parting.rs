@@ -1,4 +1,4 @@
-//! A member that is given up while it lives must not go on with what it has cached.
+//! A member that is removed while alive must not continue to use its cache.
 
 use farside::{AllocationHint, AllocationSpec, NodeId};
 use farside_sim::cluster::{Cluster, process};
@@ -12,8 +12,8 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Node 2 has a word of node 0 cached and loses sight of node 0 alone. Node 1 is told to cut it off,
-/// too; node 0 then changes the word. What node 2 finds in it after that; `None` when it has to wait.
+/// Node 2 has a word of node 0 cached and is partitioned from node 0 alone. Node 1 removes it, too; node 0 then changes
+/// the word. Returns what node 2 then reads; `None` if it has to wait.
 fn stale(seed: u64) -> Result<Option<u64>, String> {
     let text = |error: farside::Error| error.to_string();
     let mut cluster = Cluster::start_on(seed, 3, 1, Some(SILENCE_NS))?;
@@ -35,10 +35,10 @@ fn stale(seed: u64) -> Result<Option<u64>, String> {
             cluster.let_time_pass();
         }
         if cluster.net().now_ns() > end_ns {
-            return Err(format!("nobody is given up: {}", cluster.describe()));
+            return Err(format!("no member is removed: {}", cluster.describe()));
         }
     }
-    // Nobody else may have it, or this waits until that is so.
+    // It waits until no other node may have a copy.
     let _ = poll_once(home.write_async(word, &1_u64.to_le_bytes()));
     let mut fence = pin!(home.fence_async());
     let mut context = Context::from_waker(Waker::noop());
@@ -59,7 +59,7 @@ fn stale(seed: u64) -> Result<Option<u64>, String> {
 }
 
 #[test]
-fn whoever_is_given_up_reads_nothing_old() {
+fn removed_node_reads_nothing_stale() {
     for seed in 0..100 {
         let found = stale(seed).unwrap_or_else(|trouble| panic!("seed {seed}: {trouble}"));
         assert_eq!(found, None, "seed {seed}");
@@ -72,5 +72,5 @@ fn canary_memory_that_settles_at_once_is_found() {
     farside::canary::plant(Some(farside::canary::Mutant::SettledAtOnce));
     let old = (0..100).filter(|seed| stale(*seed) == Ok(Some(0))).count();
     farside::canary::plant(None);
-    assert!(old > 0, "nobody reads what is old");
+    assert!(old > 0, "no node reads a stale value");
 }

@@ -29,7 +29,7 @@ fn many(salt: u64, draw: impl Fn(u64) -> Scenario) -> (usize, u64, u64) {
 #[test]
 fn simulation_with_delays() {
     let (operations, failed, evictions) = many(1, |seed| Scenario::draw(seed, false));
-    assert_eq!(failed, 0, "nothing fails while nobody dies");
+    assert_eq!(failed, 0, "nothing fails without a death");
     assert!(operations > 0 && evictions > 0, "{operations} operations, {evictions} evictions");
 }
 
@@ -48,14 +48,14 @@ fn simulation_with_leaves() {
 #[test]
 fn simulation_between_hosts() {
     let (operations, failed, _) = many(3, Scenario::draw_weather);
-    assert!(operations > 0 && failed > 0, "partings are noticed: {failed} of {operations}");
+    assert!(operations > 0 && failed > 0, "partitions are noticed: {failed} of {operations}");
 }
 
 #[test]
 fn simulation_with_restarts() {
     let first = setting("FARSIDE_SEED", 0).wrapping_add(5 << 32);
     let (mut reused, mut failed) = (0, 0);
-    // A run has several joins, each with memory of its own.
+    // A run has several joins, each with separate memory.
     for seed in first..first + setting("FARSIDE_RUNS", 300).div_ceil(6) {
         let summary = simulate_restarts(seed, 4).unwrap_or_else(|trouble| panic!("{trouble}"));
         let mut numbers = std::collections::BTreeSet::from([0, 1, 2]);

@@ -1,12 +1,12 @@
-//! One user's memory of where segments are. Only a hint: a bucket itself says whether a key belongs
-//! to it, and a split leaves the way to the child in the parent, so a stale directory costs a few
-//! reads and is mended by them.
+//! One user's cache of segment addresses. Only a hint: a bucket itself says whether a key belongs to it,
+//! and a split leaves the address of the child in the parent, so a stale directory costs a few reads, which
+//! correct it.
 
 use super::layout::TAG_BITS;
 use farside::GlobalAddress;
 
-/// Most bits by which the directory is indexed: 32 MiB. Deeper segments are found through their
-/// ancestors each time.
+/// Maximum index bits of the directory: 32 MiB. Deeper segments are found through their ancestors each
+/// time.
 const BITS_MAX: u32 = 22;
 
 /// Segments by the highest bits of the hash.
@@ -18,25 +18,25 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Knows the first segment of each of the `1 << partition_bits` partitions.
+    /// Creates a directory with the first segment of each of the `1 << partition_bits` partitions.
     pub(super) fn new(partition_bits: u32, first: Vec<GlobalAddress>) -> Self {
         assert_eq!(first.len(), 1 << partition_bits, "one segment for each partition");
         Self { partition_bits, bits: partition_bits, segments: first }
     }
 
-    /// The deepest segment known on the way to `hash`.
+    /// The deepest known segment on the path to `hash`.
     #[inline]
     pub(super) fn lookup(&self, hash: u64) -> GlobalAddress {
         self.segments[(hash >> (64 - self.bits)) as usize]
     }
 
-    /// Bits of the tag by which the directory tells segments apart.
+    /// Bits of the tag by which the directory distinguishes segments.
     pub(super) fn tag_bits(&self) -> u32 {
         self.bits - self.partition_bits
     }
 
-    /// Notes that hashes which agree with `hash` in the partition and `depth` further bits went from
-    /// `from` to `to`.
+    /// Records that hashes which agree with `hash` in the partition and `depth` further bits have moved
+    /// from `from` to `to`.
     pub(super) fn learn(&mut self, hash: u64, depth: u32, from: GlobalAddress, to: GlobalAddress) {
         debug_assert!(depth <= TAG_BITS);
         let wanted = self.partition_bits + depth;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_deep_is_not_kept() {
+    fn too_deep_segments_are_not_kept() {
         let mut directory = Directory::new(8, vec![segment(0); 256]);
         directory.learn(0, TAG_BITS, segment(0), segment(9));
         assert_eq!(directory.lookup(0), segment(0));

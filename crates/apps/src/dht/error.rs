@@ -1,33 +1,33 @@
-//! What an operation of the table fails with.
+//! Errors of the table's operations.
 
 use super::layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use farside::{Error, ErrorCode, GlobalAddress};
 use std::fmt;
 
-/// Why an operation of the hash table did not happen.
+/// Why an operation of the hash table failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum DhtError {
-    /// The memory under the table refused; see its code. `NodeLost` and `LineLost` mean that this
-    /// key's bucket or record died with a node: other keys go on.
+    /// The memory refused the operation; see its code. `NodeLost` and `LineLost` mean that this key's
+    /// bucket or record was lost with a node: other keys are unaffected.
     Memory(Error),
-    /// The key has this many bytes; 1 to 65,536 fit.
+    /// The key has this many bytes; the allowed range is 1 to 65,536.
     KeySize(usize),
-    /// The value has this many bytes; at most 64 MiB fit.
+    /// The value has this many bytes; the maximum is 64 MiB.
     ValueSize(usize),
-    /// An option is out of its range; says which.
+    /// An option is out of its range; names it.
     Options(&'static str),
-    /// No table of this format starts at this address: use the address that `Dht::root` tells.
+    /// No table of this format starts at this address: use the address from `Dht::root`.
     NotATable(GlobalAddress),
-    /// What stands at this address cannot be part of the table: somebody else wrote there.
+    /// The contents at this address cannot be part of the table: another program wrote there.
     Damaged(GlobalAddress),
-    /// More keys share one hash than a bucket holds; with the table's random hash seed this does
-    /// not happen by accident.
+    /// More keys share one hash than a bucket holds; with the table's random hash seed this does not happen
+    /// by accident.
     BucketFull,
 }
 
 impl DhtError {
-    /// The row of the error table that fits best.
+    /// The best matching row of the error table.
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Memory(error) => error.code,
@@ -39,7 +39,7 @@ impl DhtError {
         }
     }
 
-    /// Whether the key's bucket or record went with a node that died or left.
+    /// Whether the key's bucket or record was lost with a node that died or left.
     pub fn is_lost(&self) -> bool {
         matches!(self.code(), ErrorCode::NodeLost | ErrorCode::NodeLeft | ErrorCode::LineLost)
     }
@@ -63,12 +63,12 @@ impl fmt::Display for DhtError {
             Self::NotATable(address) => {
                 write!(
                     f,
-                    "No hash table starts at {address}. Use the address that its creator tells."
+                    "No hash table starts at {address}. Use the address from Dht::root at its creator."
                 )
             }
             Self::Damaged(address) => write!(
                 f,
-                "What stands at {address} is no part of the hash table. Look for a program that writes there."
+                "The contents at {address} are not part of the hash table. Find the program that writes there."
             ),
             Self::BucketFull => write!(
                 f,

@@ -1,6 +1,6 @@
-//! The table's hash: 64 bits, keyed by the table's random seed, so that nobody can choose keys that
-//! meet in one bucket without knowing it. Folded 64 x 64 -> 128 bit products over 16-byte steps, the
-//! construction of wyhash (public domain).
+//! The table's hash: 64 bits, keyed by the table's random seed, so that keys which collide cannot be chosen
+//! without knowing it. Folded 64 x 64 -> 128 bit products over 16-byte steps, the construction of wyhash
+//! (public domain).
 
 const MIX: [u64; 3] = [0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db, 0x8ebc_6af0_9c88_c6e3];
 
@@ -23,7 +23,7 @@ pub(super) fn hash(key: &[u8], seed: u64) -> u64 {
     fold(MIX[2] ^ length as u64, fold(low ^ MIX[1], high ^ state))
 }
 
-/// The next value of a sequence that visits every `u64` once (splitmix64); for seeds and ids.
+/// The next value of a permutation of all `u64` values (splitmix64); for seeds and ids.
 pub(crate) fn scramble(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! What stands where in global memory. All numbers little-endian.
+//! The layout in global memory. All numbers are little-endian.
 //!
 //! ```text
 //! hash     | partition (1 to 8 bits) | tag (24 bits) | ... | low 32 bits choose the bucket |
@@ -9,24 +9,24 @@
 //! header   table id 8 | prefix 4 | depth 1 | created 1 | partition 2 | parent 8 | magic 8 | children 24 x 8
 //! bucket   table id 8 | prefix 4 | depth 1 | state 1 | 0 2 | 15 x meta 8 | 15 x link 8
 //! meta     tag 24 bits | lines 8 bits | generation 32 bits
-//! link     address of the record, bit 0 set; 0 is a free place
+//! link     address of the record, bit 0 set; 0 is a free entry
 //! record   line 0: generation 4 | key bytes and flags 4 | value bytes 4 | tag 4 | key | value ...
 //!          line 1...: generation 4 | ... value
 //! ```
-//! A segment holds the keys of its partition whose tag starts with `depth` bits of `prefix`. Each
-//! line of a record starts with the record's generation, which the bucket's entry repeats: a reader
-//! that finds the same generation in every line has one record, whole, however the memory is reused
-//! meanwhile (the per-line versions of FaRM, without a second look at the bucket).
-//! `dht_lookup.c` in the library of calls reads the same bytes by the same rules.
+//! A segment holds the keys of its partition whose tag starts with `depth` bits of `prefix`. Each line of a
+//! record starts with the record's generation, which the bucket's entry repeats: a reader that finds the
+//! same generation in every line has one record, whole, even if the memory is reused meanwhile (the
+//! per-line versions of FaRM, without a second read of the bucket). `dht_lookup.c` in the library of calls
+//! reads the same bytes by the same rules.
 
 use farside::{GlobalAddress, LineSize};
 
-/// Most bytes of a key.
+/// Maximum bytes of a key.
 pub const KEY_BYTES_MAX: usize = 65_536;
-/// Most bytes of a value.
+/// Maximum bytes of a value.
 pub const VALUE_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes of a bucket, of a segment's header, and of the lines they lie in.
+/// Bytes of a bucket, of a segment's header, and of their lines.
 pub(super) const BUCKET_BYTES: usize = 256;
 /// Entries of a bucket.
 pub(super) const SLOTS: usize = 15;
@@ -66,7 +66,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
 
-/// An address as it stands in memory: never zero.
+/// An address in its stored form: never zero.
 fn link(address: GlobalAddress) -> u64 {
     address.to_bits() | 1
 }
@@ -78,7 +78,7 @@ fn unlink(bits: u64) -> Option<GlobalAddress> {
     GlobalAddress::from_bits(bits & !1).ok()
 }
 
-/// One place of a bucket: where the record is, and enough of it to skip others.
+/// An entry of a bucket: the record's address, and enough metadata to skip others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Entry {
     meta: u64,
@@ -86,12 +86,12 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// A free place.
+    /// A free entry.
     pub(super) const FREE: Self = Self { meta: 0, link: 0 };
-    /// What `lines` tells of records with this many lines or more.
+    /// The value of `lines` for records with this many lines or more.
     pub(super) const LINES_MANY: u32 = 255;
 
-    /// The entry of a record.
+    /// Creates the entry of a record.
     pub(super) fn new(tag: u32, lines: u32, generation: u32, address: GlobalAddress) -> Self {
         debug_assert!(tag < 1 << TAG_BITS && lines > 0);
         let lines = u64::from(lines.min(Self::LINES_MANY));
@@ -101,7 +101,7 @@ impl Entry {
         }
     }
 
-    /// Whether there is no record.
+    /// Whether the entry is free.
     pub(super) fn is_free(self) -> bool {
         self.link == 0
     }
@@ -121,33 +121,33 @@ impl Entry {
         self.meta as u32
     }
 
-    /// Where the record is; `None` for a free or forged place.
+    /// The record's address; `None` for a free or forged entry.
     pub(super) fn address(self) -> Option<GlobalAddress> {
         unlink(self.link)
     }
 }
 
-/// What a bucket is going through.
+/// The state of a bucket in a split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum BucketState {
-    /// Nothing.
+    /// It is not being split.
     Normal,
-    /// It is being split: nobody changes it until its half of entries has moved.
+    /// It is being split: its entries do not change until its half of them has moved.
     Frozen,
     /// The new half of a split: its entries are still in the parent's bucket.
     Pending,
 }
 
-/// Where a key's entry is, by what one bucket says.
+/// The location of a key's entry according to one bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// Here, to be read and changed.
+    /// In this bucket, to be read and changed.
     Here,
-    /// Here until the split under way is done: to be read only.
+    /// In this bucket until the split in progress is complete: to be read only.
     HereFrozen,
-    /// In the child of this number, or in what came of it.
+    /// In the child of this number, or a descendant of it.
     Child(u32),
-    /// In the child of this number or still here: the split decides.
+    /// In the child of this number or still in this bucket: the split decides.
     Moving,
     /// Still in the parent.
     Pending,
@@ -174,7 +174,7 @@ impl Bucket {
         entry(&self.0, slot)
     }
 
-    /// Where `tag` is; `None` when these bytes are no bucket of `table`.
+    /// The location of `tag`; `None` if these bytes are no bucket of `table`.
     #[inline]
     pub(super) fn place(&self, table: u64, tag: u32) -> Option<Place> {
         place(&self.0, table, tag)
@@ -190,7 +190,7 @@ impl Bucket {
         u32_at(&self.0, 8)
     }
 
-    /// What it is going through; `None` for bytes that are no bucket.
+    /// Its state; `None` for bytes that are no bucket.
     pub(super) fn state(&self) -> Option<BucketState> {
         state(&self.0)
     }
@@ -234,7 +234,7 @@ fn place(bytes: &[u8], table: u64, tag: u32) -> Option<Place> {
     }
 }
 
-/// Whether a split at `depth` takes `tag` to the child.
+/// Whether a split at `depth` moves `tag` to the child.
 pub(super) fn goes_to_child(tag: u32, depth: u32) -> bool {
     depth < TAG_BITS && (tag >> (TAG_BITS - 1 - depth)) & 1 == 1
 }
@@ -248,11 +248,11 @@ fn state(bytes: &[u8]) -> Option<BucketState> {
     }
 }
 
-/// A bucket's line under an atomic step.
+/// A bucket's line within an atomic step.
 pub(super) struct BucketMut<'a>(pub(super) &'a mut [u8]);
 
 impl BucketMut<'_> {
-    /// Where `tag` is.
+    /// The location of `tag`.
     pub(super) fn place(&self, table: u64, tag: u32) -> Option<Place> {
         place(self.0, table, tag)
     }
@@ -262,13 +262,13 @@ impl BucketMut<'_> {
         entry(self.0, slot)
     }
 
-    /// Puts an entry.
+    /// Stores an entry.
     pub(super) fn set(&mut self, slot: usize, entry: Entry) {
         self.0[METAS + 8 * slot..][..8].copy_from_slice(&entry.meta.to_le_bytes());
         self.0[LINKS + 8 * slot..][..8].copy_from_slice(&entry.link.to_le_bytes());
     }
 
-    /// The first free place.
+    /// The first free entry.
     pub(super) fn free_slot(&self) -> Option<usize> {
         (0..SLOTS).find(|slot| self.entry(*slot).is_free())
     }
@@ -291,7 +291,7 @@ impl BucketMut<'_> {
         };
     }
 
-    /// Takes over the bytes of another bucket's entries that `keep` says yes to.
+    /// Copies the entries of another bucket that satisfy `keep`.
     pub(super) fn copy_entries(&mut self, from: &Bucket, keep: impl Fn(u32) -> bool) {
         for slot in 0..SLOTS {
             let entry = from.entry(slot);
@@ -335,7 +335,7 @@ impl SegmentHeader {
         u32::from(self.0[12])
     }
 
-    /// Bits in common when it came to be.
+    /// Bits in common when it was created.
     pub(super) fn created(&self) -> u32 {
         u32::from(self.0[13])
     }
@@ -360,12 +360,12 @@ fn child(bytes: &[u8], number: u32) -> Option<GlobalAddress> {
     unlink(u64_at(bytes, CHILDREN + 8 * number as usize))
 }
 
-/// A segment's first line under an atomic step.
+/// A segment's first line within an atomic step.
 pub(super) struct SegmentHeaderMut<'a>(pub(super) &'a mut [u8]);
 
 impl SegmentHeaderMut<'_> {
-    /// Announces a split at `depth` into `new`; the child that the split has, which is another's
-    /// when that came first, or `None` when that split is over.
+    /// Announces a split at `depth` into `new`; returns the child of the split, which is another one if
+    /// that was announced first, or `None` if that split is finished.
     pub(super) fn announce(&mut self, depth: u32, new: GlobalAddress) -> Option<GlobalAddress> {
         if u32::from(self.0[12]) != depth {
             return None;
@@ -378,7 +378,7 @@ impl SegmentHeaderMut<'_> {
         Some(new)
     }
 
-    /// Notes that the split at `depth` is over.
+    /// Records that the split at `depth` is finished.
     pub(super) fn finish(&mut self, depth: u32) {
         if u32::from(self.0[12]) == depth {
             self.0[12] = depth as u8 + 1;
@@ -386,21 +386,21 @@ impl SegmentHeaderMut<'_> {
     }
 }
 
-/// What every user of a table needs to know of it; stands in the root.
+/// The parameters of a table, stored in its root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Shape {
-    /// Random; stands in every bucket.
+    /// Random; stored in every bucket.
     pub(super) table: u64,
     /// Seed of the hash.
     pub(super) seed: u64,
     /// Bits of the hash that choose the partition, 1 to 8.
     pub(super) partition_bits: u32,
-    /// Lines of records that do not fit a smaller line.
+    /// The line size of records that do not fit a smaller line.
     pub(super) record_line: LineSize,
 }
 
 impl Shape {
-    /// The root's first bytes.
+    /// Encodes the first bytes of the root.
     pub(super) fn encode(&self) -> [u8; ROOT_HEADER] {
         let mut bytes = [0; ROOT_HEADER];
         bytes[..8].copy_from_slice(&ROOT_MAGIC.to_le_bytes());
@@ -412,7 +412,7 @@ impl Shape {
         bytes
     }
 
-    /// The shape in a root's first bytes; `None` when they are none of this format.
+    /// Decodes the first bytes of a root; `None` if they have another format.
     pub(super) fn decode(bytes: &[u8; ROOT_HEADER]) -> Option<Self> {
         let format = u16::from_le_bytes([bytes[26], bytes[27]]);
         if u64_at(bytes, 0) != ROOT_MAGIC || format != FORMAT {
@@ -439,18 +439,18 @@ pub(super) fn bucket_index(hash: u64) -> usize {
     (((hash & 0xffff_ffff) * BUCKETS as u64) >> 32) as usize
 }
 
-/// Where bucket `index` of a segment stands.
+/// The address of bucket `index` of a segment.
 #[inline]
 pub(super) fn bucket_address(segment: GlobalAddress, index: usize) -> Option<GlobalAddress> {
     segment.checked_add((BUCKET_BYTES * (1 + index)) as u64)
 }
 
-/// An address in the root's list.
+/// Encodes an address of the root's list.
 pub(super) fn encode_address(address: GlobalAddress) -> [u8; 8] {
     link(address).to_le_bytes()
 }
 
-/// An address out of the root's list.
+/// Decodes an address of the root's list.
 pub(super) fn decode_address(bytes: [u8; 8]) -> Option<GlobalAddress> {
     unlink(u64::from_le_bytes(bytes))
 }
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_tells_where_a_tag_is() {
+    fn bucket_locates_its_tags() {
         let top = 0b1010 << 20;
         let mut bucket = Bucket::new(9, top, 4, BucketState::Normal);
         assert_eq!(bucket.place(8, top), None, "another table's bucket");

@@ -1,6 +1,6 @@
 //! GETs by one remote memory call each: `dht_lookup` of the library of calls, at an executor that is part
-//! of the node where the bucket lives. It looks at bucket and record by the rules of `table.rs`; what it
-//! cannot tell, this end looks up itself, which also mends the directory.
+//! of the bucket's node. It reads bucket and record by the rules of `table.rs`; if it has no result, the
+//! caller looks the key up itself, which also updates the directory.
 
 use super::error::DhtError;
 use super::layout::bucket_address;
@@ -13,7 +13,7 @@ use farside::{Error, ErrorCode, NodeId, Session};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What became of GETs that may go by calls. Each is counted once.
+/// Counts the outcomes of GETs that may use calls. Each is counted once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LookupStats {
@@ -22,57 +22,57 @@ pub struct LookupStats {
     /// Made without a call: the bucket is at a node without an executor, as this one is, or the key has
     /// more than 64 bytes.
     pub direct: u64,
-    /// Made again without a call, since the bucket was split or being split.
+    /// Repeated without a call, since the bucket was split or being split.
     pub moved: u64,
-    /// Likewise, since the record was replaced meanwhile, or a call before this one still had the
-    /// executor's room for records.
+    /// Likewise, since the record was replaced meanwhile, or an earlier call still occupied the executor's
+    /// space for records.
     pub stale: u64,
-    /// Likewise, since record or value are larger than what a call brings.
+    /// Likewise, since the record or value exceeds what a call returns.
     pub large: u64,
-    /// Likewise, since the executor was out of reach, too slow or unable; see [`Lookups::last_error`].
+    /// Likewise, since the executor was unreachable, too slow or failed; see [`Lookups::last_error`].
     pub failed: u64,
 }
 
 impl LookupStats {
-    /// GETs that were made again without a call.
+    /// GETs that were repeated without a call.
     pub fn fell_back(&self) -> u64 {
         self.moved + self.stale + self.large + self.failed
     }
 }
 
-/// What became of a call.
+/// The outcome of a call.
 pub(super) enum Called {
     /// It has ended.
     Ended(Answer),
-    /// There is no executor at that node.
+    /// That node has no executor.
     Nowhere,
-    /// It did not run, or nobody knows.
+    /// It did not run, or that is unknown.
     Failed,
 }
 
-/// What a call tells of a key.
+/// The result of a call about a key.
 enum Told {
     Value(Vec<u8>),
     Absent,
-    /// Nothing: look it up without a call.
+    /// None: look the key up without a call.
     Nothing,
 }
 
-/// An executor of lookups.
+/// An executor for lookups.
 #[derive(Debug)]
 struct Executor {
     caller: Caller,
     program: Program,
-    /// A call that took too long and has not ended; until it has there are no others.
+    /// A call that timed out and is still running; until it ends no other call is made.
     late: Option<Ticket>,
 }
 
-/// The executors that GETs may go to, by the nodes that they are part of.
+/// The executors for GETs, by node.
 ///
-/// *Cost* of a GET by call: one round trip, the key there and the value back; nothing is cached here, and
-/// the bucket's home need not ask this node back when somebody changes the key. A GET without calls takes
-/// none on cached lines and two else; so calls are for keys that are read here seldom. One for each
-/// [`Dht`](super::Dht).
+/// *Cost* of a GET by call: one round trip, with the key one way and the value back; nothing is cached at
+/// the caller, so the bucket's home need not recall anything from it when the key changes. A GET without
+/// calls takes no round trip on cached lines and two otherwise; so calls are for keys that this node rarely
+/// reads. One per [`Dht`](super::Dht).
 #[derive(Debug)]
 pub struct Lookups {
     executors: BTreeMap<NodeId, Executor>,
@@ -82,18 +82,18 @@ pub struct Lookups {
 }
 
 impl Lookups {
-    /// None yet: all GETs are made without calls. One that takes longer than `timeout` is made so too.
+    /// Creates an empty set: all GETs are made without calls. So is one that takes longer than `timeout`.
     pub fn new(timeout: Duration) -> Self {
         let (executors, stats) = (BTreeMap::new(), LookupStats::default());
         Self { executors, timeout, stats, last_error: None }
     }
 
-    /// GETs of buckets at `home` go to this executor from now on, which is best part of that node
-    /// ([`CallServer::share`](farside::call::CallServer::share)): with another one they are as right, and
-    /// slower. Add none for the own node, where lines are at hand.
+    /// Sends GETs of buckets at `home` to this executor from now on. The executor should be part of that
+    /// node ([`CallServer::share`](farside::call::CallServer::share)): elsewhere it is equally correct, and
+    /// slower. Add none for the local node, where lines are accessed directly.
     ///
-    /// *Blocks*, as [`Caller::register`], whose errors these are: `FabricLacks` where the executor is part
-    /// of no node.
+    /// *Blocks*, as [`Caller::register`], with the same errors: `FabricLacks` if the executor is not part
+    /// of a node.
     pub fn add(&mut self, home: NodeId, mut caller: Caller) -> Result<(), Error> {
         let missing = || Error::with(ErrorCode::NoProgram, "the library has no dht_lookup");
         let entry = Entry::with_name("dht_lookup").ok_or_else(missing)?;
@@ -104,12 +104,12 @@ impl Lookups {
         Ok(())
     }
 
-    /// What became of the GETs so far.
+    /// The counts of the GETs so far.
     pub fn stats(&self) -> LookupStats {
         self.stats
     }
 
-    /// Why the last call failed that did.
+    /// The error of the last call that failed.
     pub fn last_error(&self) -> Option<&Error> {
         self.last_error.as_ref()
     }
@@ -171,8 +171,8 @@ impl Executor {
     }
 }
 
-/// Looks a key up by `call`, which gets its bucket's home and the parameters of `dht_lookup`; and without
-/// one where that tells nothing.
+/// Looks a key up by `call`, which gets its bucket's home and the parameters of `dht_lookup`; without a
+/// call if that has no result.
 #[inline]
 pub(super) fn get_with<S: Space>(
     table: &mut Table,
@@ -208,7 +208,7 @@ pub(super) fn get_with<S: Space>(
     }
 }
 
-/// What an answer of `dht_lookup` means, counted.
+/// Interprets and counts an answer of `dht_lookup`.
 fn told(answer: Answer, stats: &mut LookupStats) -> Told {
     let count = match answer.result {
         DhtLookup::MOVED => &mut stats.moved,
@@ -222,7 +222,7 @@ fn told(answer: Answer, stats: &mut LookupStats) -> Told {
                 stats.answered += 1;
                 return Told::Absent;
             }
-            // Of a record whose memory was freed when the bucket had been read, too.
+            // Also if the memory of the record was freed after the bucket had been read.
             status::NOT_PERMITTED | status::BUSY => &mut stats.stale,
             status::OUT_OF_RANGE | status::FULL => &mut stats.large,
             _ => &mut stats.failed,
@@ -233,7 +233,7 @@ fn told(answer: Answer, stats: &mut LookupStats) -> Told {
 }
 
 impl Table {
-    /// The home of the bucket where the directory says that a key is, and the question for it there.
+    /// The home of the key's bucket according to the directory, and the parameters for it.
     fn lookup<'a>(&self, key: &'a [u8]) -> Result<(NodeId, DhtLookup<'a>), DhtError> {
         let sought = self.sought(key)?;
         let segment = self.directory.lookup(sought.hash);

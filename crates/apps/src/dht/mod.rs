@@ -26,19 +26,19 @@ use layout::Shape;
 use std::hash::{BuildHasher, Hasher};
 use table::Table;
 
-/// How a table shall be. Start from `DhtOptions::default()` and change fields.
+/// Options for a table. Start from `DhtOptions::default()` and change fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DhtOptions {
-    /// The nodes over which the buckets are spread, by the highest bits of the hash; empty for all
-    /// buckets at the creator (or where memory is when it is short there).
+    /// The nodes over which the buckets are spread, by the highest bits of the hash; empty for all buckets
+    /// at the creator (or where memory is available if it is short there).
     pub nodes: Vec<NodeId>,
-    /// Partitions of the hash, a power of two from 2 to 256; 0 for sixteen a node.
+    /// Partitions of the hash, a power of two from 2 to 256; 0 for sixteen per node.
     pub partitions: u16,
-    /// The line size of records that do not fit a smaller line. Records up to this size lie in one
-    /// line and are changed in place; larger ones lie in several and are replaced.
+    /// The line size of records that do not fit a smaller line. Records up to this size use one line and
+    /// are changed in place; larger ones use several and are replaced.
     pub record_line: LineSize,
-    /// Seed of the hash; 0 for a random one. A fixed seed makes runs comparable, and lets whoever
-    /// knows it choose keys that collide.
+    /// Seed of the hash; 0 for a random one. A fixed seed makes runs comparable, and allows those who know
+    /// it to choose keys that collide.
     pub seed: u64,
 }
 
@@ -70,8 +70,9 @@ impl DhtOptions {
     }
 }
 
-/// One user's access to a hash table in global memory: its root, a private memory of where buckets
-/// are, and spare blocks. One for each thread or task, next to its [`Session`]; cloning is opening anew.
+/// One user's access to a hash table in global memory: its root, a private cache of bucket addresses, and
+/// spare blocks. One for each thread or task, next to its [`Session`]; cloning is the same as opening
+/// again.
 ///
 /// Dropping it leaves at most 64 spare blocks of each size allocated; [`Handle::close`] frees them.
 #[derive(Debug)]
@@ -80,7 +81,7 @@ pub struct Dht {
 }
 
 impl Dht {
-    /// Makes an empty table.
+    /// Creates an empty table.
     ///
     /// *Errors:* `Options`; `Memory` with `OutOfMemory` (start nodes with more memory) or `NodeLost`
     /// (leave the dead node out of `nodes`). *Blocks* for one allocation and write per partition.
@@ -91,29 +92,28 @@ impl Dht {
         Ok(Self { table: Table::new(shape, root, first, random()) })
     }
 
-    /// Opens the table whose creator tells `root`.
+    /// Opens the table with the given `root`.
     ///
-    /// *Errors:* `NotATable`; `Memory` with `NodeLost` when the root's home died. *Cost:* two reads.
+    /// *Errors:* `NotATable`; `Memory` with `NodeLost` if the root's home died. *Cost:* two reads.
     pub fn open(session: &mut Session, root: GlobalAddress) -> Result<Self, DhtError> {
         let (shape, first) = root::read_root(session, root)?;
         Ok(Self { table: Table::new(shape, root, first, random()) })
     }
 
-    /// The address by which others open the table.
+    /// The address by which other users open the table.
     pub fn root(&self) -> GlobalAddress {
         self.table.root
     }
 
-    /// The operations, through `session`.
+    /// The operations of the table, through `session`.
     pub fn with<'a>(&'a mut self, session: &'a mut Session) -> Handle<'a> {
         Handle { table: &mut self.table, session, lookups: None }
     }
 
-    /// The same, with GETs that go by one remote memory call where `lookups` has an executor for the
-    /// key's bucket.
+    /// The same, with GETs by one remote memory call if `lookups` has an executor for the key's bucket.
     ///
-    /// *Guarantees:* as without calls. What a call cannot tell, since the bucket is in motion or the
-    /// executor is out of reach, is looked up without one and counted ([`Lookups::stats`]).
+    /// *Guarantees:* as without calls. If a call has no result, since the bucket is being changed or the
+    /// executor is unreachable, the key is looked up without one, and that is counted ([`Lookups::stats`]).
     pub fn with_calls<'a>(
         &'a mut self,
         session: &'a mut Session,
@@ -125,12 +125,12 @@ impl Dht {
 
 /// The operations of a table.
 ///
-/// *Guarantees:* each operation on a key is one step at some moment between its call and its return,
-/// for all users on all nodes. *Errors* of all: `KeySize`, `ValueSize`; `Memory` with `NodeLost` or
-/// `LineLost` when this key's bucket or record died with a node (others go on; see
-/// [`Handle::forget_lost`]); `Memory` with `OutOfMemory`; `Damaged` when another program wrote into
-/// the table. After an error a change has not happened, unless its code is `NodeLost` or `LineLost`:
-/// then it may have. *Blocks* for the misses it meets, never for another user.
+/// *Guarantees:* each operation on a key takes effect atomically between its call and its return, for all
+/// users on all nodes. *Errors* of all: `KeySize`, `ValueSize`; `Memory` with `NodeLost` or `LineLost` if
+/// this key's bucket or record was lost with a node (other keys work; see [`Handle::forget_lost`]);
+/// `Memory` with `OutOfMemory`; `Damaged` if another program wrote into the table. After an error a change
+/// has not happened, unless its code is `NodeLost` or `LineLost`: then it may have. *Blocks* on cache
+/// misses, never on another user.
 #[derive(Debug)]
 pub struct Handle<'a> {
     table: &'a mut Table,
@@ -139,10 +139,10 @@ pub struct Handle<'a> {
 }
 
 impl Handle<'_> {
-    /// Puts the value of `key` into `out`; false, with `out` as it was, when there is none.
+    /// Copies the value of `key` into `out`; false, with `out` unchanged, if there is none.
     ///
-    /// *Cost* by call: one round trip. Else on cached lines: the hash, a read of the bucket, a read of the record and a copy of the
-    /// value; no allocation once `out` has room.
+    /// *Cost* by call: one round trip. Otherwise on cached lines: the hash, a read of the bucket, a read of
+    /// the record and a copy of the value; no allocation once `out` has room.
     #[inline]
     pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, DhtError> {
         match &mut self.lookups {
@@ -151,23 +151,23 @@ impl Handle<'_> {
         }
     }
 
-    /// Makes `value` the value of `key`; true when the key is new.
+    /// Sets the value of `key`; true if the key is new.
     ///
-    /// *Cost:* in place, one atomic step, when the record lies in one line and the value fits; else a
-    /// new record and one atomic step on the bucket.
+    /// *Cost:* in place, one atomic step, if the record has one line and the value fits; otherwise a new
+    /// record and one atomic step on the bucket.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<bool, DhtError> {
         self.table.put(self.session, key, value, true)
     }
 
-    /// Makes `value` the value of `key` when the key is new; true when it was.
+    /// Sets the value of `key` if the key is new; returns whether it was.
     pub fn put_if_absent(&mut self, key: &[u8], value: &[u8]) -> Result<bool, DhtError> {
         self.table.put(self.session, key, value, false)
     }
 
-    /// Changes the value of `key` in one atomic step; false when there is none.
+    /// Changes the value of `key` in one atomic step; false if there is none.
     ///
-    /// `change` may run several times, each time on the value as it then is; only the last run
-    /// counts. It must not wait: it may run while the record's line is held.
+    /// `change` may run several times, each time on the current value; only the last run counts. It must
+    /// not block: it may run while the record's line is claimed.
     pub fn update(
         &mut self,
         key: &[u8],
@@ -176,49 +176,49 @@ impl Handle<'_> {
         self.table.update(self.session, key, change)
     }
 
-    /// Takes `key` out; true when it was there.
+    /// Removes `key`; returns whether it was there.
     pub fn delete(&mut self, key: &[u8]) -> Result<bool, DhtError> {
         self.table.delete(self.session, key)
     }
 
-    /// Visits every record, in no particular order, while others go on.
+    /// Visits every record, in no particular order, concurrently with other operations.
     ///
-    /// *Guarantees:* a key that is there all the time is visited exactly once, with a value that it
-    /// had at some time during the scan; others at most once for each time they were put. What died
-    /// with a node is counted in the report. *Cost:* reads the whole table.
+    /// *Guarantees:* a key that exists throughout is visited exactly once, with a value that it had at some
+    /// time during the scan; others at most once for each time they were put. Losses with a dead node are
+    /// counted in the report. *Cost:* reads the whole table.
     pub fn scan_all(&mut self, visit: impl FnMut(&[u8], &[u8])) -> Result<ScanReport, DhtError> {
         self.table.scan(self.session, visit)
     }
 
-    /// About how many records there are, out of `samples` random buckets (1,000 give about 2 %).
+    /// Estimates the number of records from `samples` random buckets (1,000 give about 2 %).
     ///
-    /// Lost buckets count as empty. *Cost:* one bucket read a sample.
+    /// Lost buckets count as empty. *Cost:* one bucket read per sample.
     pub fn len_estimate(&mut self, samples: u32) -> Result<u64, DhtError> {
         self.table.len_estimate(self.session, samples)
     }
 
-    /// Takes out the entries whose records died with a node, so that their keys can be put anew; how
-    /// many. Until then their keys answer `NodeLost` or `LineLost`, since it cannot be known whether
-    /// they were the keys asked for.
+    /// Removes the entries whose records were lost with a node, so that their keys can be put again;
+    /// returns their number. Until then lookups that meet them fail with `NodeLost` or `LineLost`, since
+    /// the entries may be of the requested key.
     ///
     /// *Cost:* reads the whole table.
     pub fn forget_lost(&mut self) -> Result<u64, DhtError> {
         self.table.forget_lost(self.session)
     }
 
-    /// The session that the operations go through.
+    /// The session of the operations.
     pub fn session(&mut self) -> &mut Session {
         self.session
     }
 
-    /// Gives the spare blocks back to the memory; the table stays.
+    /// Frees the spare blocks; the table stays.
     pub fn close(&mut self) {
         self.table.drain_pool(self.session);
     }
 
-    /// Frees the table. Nobody else may use it any more, nor this user after it.
+    /// Frees the table. No user may access it any more.
     ///
-    /// *Errors:* as all; what could be freed is free then. *Cost:* reads the whole table.
+    /// *Errors:* as all; everything that could be freed is free then. *Cost:* reads the whole table.
     pub fn destroy(&mut self) -> Result<(), DhtError> {
         self.table.destroy(self.session)
     }

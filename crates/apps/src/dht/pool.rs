@@ -1,20 +1,19 @@
-//! One user's spare record blocks, oldest first. A replaced record's block goes to whoever replaced
-//! it and is used again for a later record under the next generation, so that readers who still hold
-//! the old entry see that it is gone (or, if they are quick, read the old record whole).
+//! One user's spare record blocks, oldest first. The block of a replaced record goes to the user that
+//! replaced it, and is reused for a later record under the next generation, so that readers with the old
+//! entry see that the record is gone (or read the old record whole, if they are in time).
 //!
-//! What is absent: blocks do not move between users, and what a user's process holds at its death
-//! stays allocated.
+//! Limits: blocks do not move between users, and those of a process stay allocated at its death.
 
 use super::hash::scramble;
 use farside::{GlobalAddress, LineSize, MemoryId};
 use std::collections::VecDeque;
 
-/// Most spare blocks of one class.
+/// Maximum spare blocks of one class.
 pub(super) const BLOCKS_MAX: usize = 64;
-/// Most bytes of spare blocks of one class, unless that is less than two blocks.
+/// Maximum bytes of spare blocks of one class, unless that is less than two blocks.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The size of a block: records of a class fit each other's blocks.
+/// The size class of a block: records of a class fit each other's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct BlockClass {
     pub(super) line: LineSize,
@@ -22,8 +21,8 @@ pub(super) struct BlockClass {
 }
 
 impl BlockClass {
-    /// The smallest class for a record of so many lines: exact up to eight, then in steps of an
-    /// eighth, so that records which grow a little keep to one class.
+    /// The smallest class for a record of `lines` lines: exact up to eight, then in steps of an eighth, so
+    /// that records which grow a little stay in one class.
     pub(super) fn fitting(line: LineSize, lines: u32) -> Self {
         let step = 1 << lines.max(8).ilog2().saturating_sub(3);
         Self { line, lines: lines.next_multiple_of(step) }
@@ -35,7 +34,7 @@ impl BlockClass {
     }
 }
 
-/// Memory for one record, and the generation of the record that it held last.
+/// Memory for one record, and the generation of its last record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Block {
     pub(super) address: GlobalAddress,
@@ -52,13 +51,13 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An empty pool for so many blocks of a class at most; `seed` starts the generations of blocks
-    /// that come from the allocator.
+    /// An empty pool for at most `blocks_max` blocks of a class; `seed` starts the generations of blocks
+    /// from the allocator.
     pub(super) fn new(blocks_max: usize, seed: u64) -> Self {
         Self { classes: Vec::new(), blocks_max, state: seed }
     }
 
-    /// A spare block of the class, with its next generation.
+    /// Takes a spare block of the class, with its next generation.
     pub(super) fn take(&mut self, class: BlockClass) -> Option<Block> {
         let (_, blocks) = self.classes.iter_mut().find(|(c, _)| *c == class)?;
         let mut block = blocks.pop_front()?;
@@ -66,14 +65,14 @@ impl Pool {
         Some(block)
     }
 
-    /// The generation for a block that the allocator gave: random, since the memory may have been a
-    /// block of this table before.
+    /// The generation for a block from the allocator: random, since the memory may have been a block of
+    /// this table before.
     pub(super) fn first_generation(&mut self) -> u32 {
         self.state = scramble(self.state);
         next_generation((self.state >> 32) as u32)
     }
 
-    /// Keeps a block; returns one for the allocator when there are too many.
+    /// Keeps a block; returns one for the allocator if there are too many.
     pub(super) fn put(&mut self, block: Block) -> Option<Block> {
         let blocks = match self.classes.iter_mut().position(|(class, _)| *class == block.class) {
             Some(at) => &mut self.classes[at].1,
@@ -90,20 +89,20 @@ impl Pool {
         None
     }
 
-    /// Forgets the blocks of a memory that is gone with its node.
+    /// Drops the blocks in a memory that is gone with its node.
     pub(super) fn forget_memory(&mut self, memory: MemoryId) {
         for (_, blocks) in &mut self.classes {
             blocks.retain(|block| block.address.memory() != memory);
         }
     }
 
-    /// Takes any block, to give it back to the allocator.
+    /// Takes any block, to return it to the allocator.
     pub(super) fn drain_one(&mut self) -> Option<Block> {
         self.classes.iter_mut().find_map(|(_, blocks)| blocks.pop_front())
     }
 }
 
-/// The generation after this one; never 0, which stands for "no record".
+/// The generation after this one; never 0, which means "no record".
 fn next_generation(generation: u32) -> u32 {
     generation.wrapping_add(1).max(1)
 }

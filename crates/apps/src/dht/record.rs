@@ -1,5 +1,5 @@
-//! The bytes of a record: header, key and value over one or more lines, each line under the
-//! record's generation.
+//! The bytes of a record: header, key and value over one or more lines, each line with the record's
+//! generation.
 
 use super::layout::{LINE_HEADER, RECORD_HEADER};
 use super::pool::BlockClass;
@@ -8,7 +8,7 @@ use std::ops::Range;
 
 const FROZEN: u32 = 1 << 31;
 
-/// How a record lies in its lines.
+/// The shape of a record: its line size and number of lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct RecordShape {
     pub(super) line: LineSize,
@@ -16,8 +16,8 @@ pub(super) struct RecordShape {
 }
 
 impl RecordShape {
-    /// The shape for `payload` bytes of key and value: the smallest single line up to `largest`,
-    /// else as many lines of `largest` as it takes.
+    /// The shape for `payload` bytes of key and value: the smallest single line up to `largest`, otherwise
+    /// as many lines of `largest` as needed.
     pub(super) fn fitting(payload: usize, largest: LineSize) -> Self {
         let single = LineSize::all()
             .take_while(|line| *line <= largest)
@@ -28,7 +28,7 @@ impl RecordShape {
         }
     }
 
-    /// The class of blocks for it.
+    /// Its class of blocks.
     pub(super) fn class(self) -> BlockClass {
         BlockClass::fitting(self.line, self.lines)
     }
@@ -40,7 +40,7 @@ pub(super) fn lines_for(line: usize, payload: usize) -> u32 {
     1 + payload.saturating_sub(first).div_ceil(line - LINE_HEADER) as u32
 }
 
-/// Where payload bytes lie: one range for each line that they touch.
+/// The byte ranges of payload bytes: one for each line that they touch.
 fn parts(line: usize, payload: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let mut at = payload.start;
     let first = line - RECORD_HEADER;
@@ -61,7 +61,7 @@ fn parts(line: usize, payload: Range<usize>) -> impl Iterator<Item = Range<usize
     })
 }
 
-/// Where the payload's first `payload` bytes end.
+/// The end of the payload's first `payload` bytes.
 pub(super) fn end_of(line: usize, payload: usize) -> usize {
     parts(line, payload.saturating_sub(1)..payload).last().map_or(RECORD_HEADER, |part| part.end)
 }
@@ -72,7 +72,7 @@ pub(super) struct RecordHeader {
     pub(super) generation: u32,
     pub(super) key_bytes: usize,
     pub(super) value_bytes: usize,
-    /// Nobody changes the record in place any more; who wants another value makes another record.
+    /// The record is not changed in place any more; a new value needs a new record.
     pub(super) frozen: bool,
     pub(super) tag: u32,
 }
@@ -103,7 +103,7 @@ impl RecordHeader {
     }
 }
 
-/// The bytes of a record, or of its first lines, out of or for global memory.
+/// The bytes of a record, or of its first lines, to be read from or written to global memory.
 #[derive(Debug, Default)]
 pub(super) struct RecordImage {
     bytes: Vec<u8>,
@@ -112,7 +112,7 @@ pub(super) struct RecordImage {
 }
 
 impl RecordImage {
-    /// Room for the first `bytes` of a record in lines of `line`, to be read into.
+    /// A buffer for the first `bytes` of a record in lines of `line`, to be read into.
     #[inline]
     pub(super) fn room(&mut self, line: usize, bytes: usize) -> &mut [u8] {
         if self.bytes.len() < bytes {
@@ -123,7 +123,7 @@ impl RecordImage {
         &mut self.bytes[..bytes]
     }
 
-    /// Whether every line that was read is of this generation.
+    /// Whether every line that was read has this generation.
     #[inline]
     pub(super) fn is_of(&self, generation: u32) -> bool {
         let generation = generation.to_le_bytes();
@@ -136,7 +136,7 @@ impl RecordImage {
         RecordHeader::decode(&self.bytes)
     }
 
-    /// Whether the record's key is `key`, which must have been read as a whole.
+    /// Whether the record's key is `key`, which must have been read whole.
     #[inline]
     pub(super) fn key_is(&self, key: &[u8]) -> bool {
         if RECORD_HEADER + key.len() <= self.line {
@@ -150,12 +150,12 @@ impl RecordImage {
         })
     }
 
-    /// Puts the record's key into `out`.
+    /// Copies the record's key into `out`.
     pub(super) fn key_into(&self, out: &mut Vec<u8>) {
         self.copy(0..self.header().key_bytes, out);
     }
 
-    /// Puts the record's value into `out`.
+    /// Copies the record's value into `out`.
     #[inline]
     pub(super) fn value_into(&self, out: &mut Vec<u8>) {
         let header = self.header();
@@ -170,7 +170,7 @@ impl RecordImage {
         }
     }
 
-    /// Makes the bytes of a record, to be written.
+    /// Builds the bytes of a record, to be written.
     pub(super) fn build(
         &mut self,
         line: usize,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_built_is_read() {
+    fn built_record_is_read_back() {
         let bytes: Vec<u8> = (0..2_000_u32).map(|i| (i * 7) as u8).collect();
         for line in [64, 128, 512] {
             for key in [1, 2, 47, 48, 49, 60, 109, 700] {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_is_told_apart_at_every_byte() {
+    fn another_key_differs_at_every_byte() {
         let key = vec![9_u8; 150];
         let mut image = RecordImage::default();
         image.build(64, 1, 1, &key, b"value");

@@ -1,4 +1,4 @@
-//! The root: what others need to find the table.
+//! The root, by which users find the table.
 
 use super::error::DhtError;
 use super::layout::{
@@ -9,8 +9,8 @@ use super::split::new_segment;
 use super::table::is_freed;
 use farside::{AllocationHint, AllocationSpec, GlobalAddress, NodeId};
 
-/// Allocates an empty table, its partitions wrapped over `nodes` by the highest bits of the hash
-/// (004 §6.2); the root and the partitions' first segments.
+/// Allocates an empty table with partitions wrapped over `nodes` by the highest bits of the hash (004
+/// §6.2); returns the root and the partitions' first segments.
 pub(super) fn create_root<S: Space>(
     space: &mut S,
     shape: &Shape,
@@ -34,7 +34,7 @@ pub(super) fn create_root<S: Space>(
     Ok((root, first))
 }
 
-/// Reads what `create_root` wrote.
+/// Reads the root that `create_root` wrote.
 pub(super) fn read_root<S: Space>(
     space: &mut S,
     root: GlobalAddress,

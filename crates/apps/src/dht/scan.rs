@@ -1,8 +1,8 @@
-//! What goes over the whole table: scanning, counting, clearing away what died, giving back.
+//! Operations on the whole table: scan, count, removal of lost entries, and destruction.
 //!
-//! A walk goes through the tags of each bucket number of each partition in rising order. A bucket
-//! covers the tags that share its prefix, splits only make ranges smaller, and a bucket's line is read
-//! in one step, so every key that is there all the time is met exactly once, whatever splits meanwhile.
+//! A walk visits the tags of each bucket number of each partition in rising order. A bucket covers the tags
+//! that share its prefix, splits only shrink ranges, and a bucket's line is read atomically. So every key
+//! that exists throughout is met exactly once, whatever splits meanwhile.
 
 use super::error::DhtError;
 use super::hash::scramble;
@@ -11,22 +11,22 @@ use super::root::read_root;
 use super::space::Space;
 use super::table::{Change, Purpose, Sought, Table};
 
-/// Times that one tag's records may change under a scan before it says `Busy`.
+/// Times that one tag's records may change under a scan before it fails with `Busy`.
 const ATTEMPTS_MAX: u32 = 1 << 16;
 
 /// A key and its value.
 type Record = (Vec<u8>, Vec<u8>);
 
-/// What a walk over the table met.
+/// The result of a walk over the table.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ScanReport {
     /// Records visited.
     pub records: u64,
-    /// Records whose bucket lives but whose bytes died with a node.
+    /// Records lost with a node whose bucket survives.
     pub lost_records: u64,
-    /// Buckets that died with a node, with an unknown number of records.
+    /// Buckets lost with a node, with an unknown number of records.
     pub lost_buckets: u64,
-    /// The first error among the lost.
+    /// The first error among the losses.
     pub first_error: Option<DhtError>,
 }
 
@@ -36,7 +36,7 @@ impl ScanReport {
     }
 }
 
-/// Where a walk is: a range of tags that one bucket covers.
+/// The position of a walk: a range of tags that one bucket covers.
 #[derive(Clone, Copy)]
 struct Position {
     partition: usize,
@@ -47,14 +47,14 @@ struct Position {
 impl Position {
     const START: Self = Self { partition: 0, index: 0, tag: 0 };
 
-    /// A hash that belongs there.
+    /// A hash in this range.
     fn hash(self, partition_bits: u32) -> u64 {
         let low = ((self.index as u64) << 32).div_ceil(BUCKETS as u64);
         let high = (self.partition as u64) << (64 - partition_bits);
         high | (u64::from(self.tag) << (64 - partition_bits - TAG_BITS)) | low
     }
 
-    /// The place of the first tag at or after `tag`; `None` at the end of the table.
+    /// The position of the first tag at or after `tag`; `None` at the end of the table.
     fn advance(self, tag: u32, partitions: usize) -> Option<Self> {
         if tag >> TAG_BITS == 0 {
             return Some(Self { tag, ..self });
@@ -67,9 +67,9 @@ impl Position {
     }
 }
 
-/// The entries of a bucket that are its own, and the first tag after its range.
+/// The entries that belong to a bucket, and the first tag after its range.
 fn own_entries(bucket: &Bucket) -> (Vec<Entry>, u32) {
-    // While a split is under way the upper half may have gone to the child already.
+    // During a split the upper half may have gone to the child already.
     let frozen = bucket.state() == Some(BucketState::Frozen);
     let depth = (bucket.depth() + u32::from(frozen)).min(TAG_BITS);
     let end = bucket.prefix() + (1 << (TAG_BITS - depth));
@@ -109,7 +109,7 @@ impl Table {
         Ok(report)
     }
 
-    /// An estimate of the number of records out of `samples` random buckets.
+    /// Estimates the number of records from `samples` random buckets.
     pub(super) fn len_estimate<S: Space>(
         &mut self,
         space: &mut S,
@@ -132,7 +132,7 @@ impl Table {
         Ok((sum * buckets / f64::from(samples.max(1))).round() as u64)
     }
 
-    /// Takes out the entries whose records died; their keys can be put anew then.
+    /// Removes the entries of lost records; their keys can then be put again.
     pub(super) fn forget_lost<S: Space>(&mut self, space: &mut S) -> Result<u64, DhtError> {
         let mut forgotten = 0;
         self.walk(space, |table, space, position, found| {
@@ -159,7 +159,7 @@ impl Table {
         Ok(forgotten)
     }
 
-    /// Frees the whole table. Nobody else may use it any more.
+    /// Frees the whole table. No user may access it any more.
     pub(super) fn destroy<S: Space>(&mut self, space: &mut S) -> Result<(), DhtError> {
         self.walk(space, |_, space, _, found| {
             for entry in found.unwrap_or_default() {
@@ -182,14 +182,14 @@ impl Table {
         Ok(space.free(self.root)?)
     }
 
-    /// Gives the spare blocks back.
+    /// Frees the spare blocks.
     pub(super) fn drain_pool<S: Space>(&mut self, space: &mut S) {
         while let Some(block) = self.pool.drain_one() {
             self.discard(space, block);
         }
     }
 
-    /// Goes over all buckets, each with its entries or the reason why it is lost.
+    /// Walks all buckets, each with its entries or the reason for its loss.
     fn walk<S: Space>(
         &mut self,
         space: &mut S,
@@ -220,7 +220,7 @@ impl Table {
         Ok(())
     }
 
-    /// The first tag after those that the directory sends to the same segment as `lost`.
+    /// The first tag after those that the directory maps to the same segment as `lost`.
     fn end_of_lost(&self, lost: Position) -> u32 {
         let bits = self.shape.partition_bits;
         let step = 1 << (TAG_BITS - self.directory.tag_bits());
@@ -234,7 +234,7 @@ impl Table {
         tag
     }
 
-    /// The records with one tag, all as they were at one time or each as it was at some time since.
+    /// The records with one tag, all as of one time or each as of some time since.
     fn records_of<S: Space>(
         &mut self,
         space: &mut S,

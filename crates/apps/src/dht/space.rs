@@ -1,13 +1,13 @@
-//! What the table needs of a memory: the session of the facade, and a test double that chooses
+//! The memory interface of the table: the session of the facade, and a test double that chooses
 //! interleavings and deaths by seed.
 
 use farside::{AllocationSpec, Error, GlobalAddress, Session};
 
-/// One program order over a global memory, as the table uses it.
+/// One program order over a global memory.
 ///
-/// What the table relies on: a read or write of bytes of one line is atomic; reads take effect in
-/// program order; a write takes effect at any time up to the next `fence` of its session, in any
-/// order to other lines; a fence that fails has ended all earlier writes too; `atomic` is one step. It
+/// Guarantees that the table relies on: a read or write of bytes of one line is atomic; reads take effect
+/// in program order; a write takes effect at any time up to the next `fence` of its session, in any order
+/// with writes to other lines; a failed fence has ended all earlier writes too; `atomic` is one step. It
 /// does not rely on `atomic` ordering earlier writes.
 pub(super) trait Space {
     fn read(&mut self, at: GlobalAddress, out: &mut [u8]) -> Result<(), Error>;

@@ -1,14 +1,14 @@
-//! Growth: a segment whose bucket is full splits into itself and a child, bucket by bucket, while
-//! everybody goes on. Each step is one atomic change and can be repeated by anybody, so a split that
-//! its starter did not live to finish is finished by whoever needs it.
+//! Growth: a segment with a full bucket splits into itself and a child, bucket by bucket, concurrently with
+//! all operations. Each step is one atomic change that any user can repeat, so a split whose starter died
+//! is completed by the next user that needs it.
 //!
 //! ```text
 //! parent's header   announce: the child's address                      ... finish: depth + 1
 //! parent's bucket             freeze -------------------> drop, depth + 1
 //! child's bucket    pending            fill from frozen
 //! ```
-//! A key that moves is the parent's until the child's bucket is filled, and the child's from then on:
-//! whoever finds the parent's bucket frozen and the key on the move settles the bucket first.
+//! A moving key belongs to the parent until the child's bucket is filled, and to the child from then on: an
+//! operation that finds the parent's bucket frozen and its key moving settles the bucket first.
 
 use super::error::DhtError;
 use super::layout::{
@@ -19,7 +19,7 @@ use super::space::Space;
 use super::table::{BucketPlace, Table};
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress};
 
-/// Which bucket a step of a split is about.
+/// The bucket of a step of a split.
 #[derive(Clone, Copy)]
 struct Step {
     parent: GlobalAddress,
@@ -28,18 +28,18 @@ struct Step {
     depth: u32,
 }
 
-/// What freezing found.
+/// The result of freezing a bucket.
 enum Frozen {
-    /// Its entries; nobody changes them until the step is done.
+    /// Its entries; they do not change until the step is complete.
     Entries,
-    /// The bucket's split at this depth is over.
+    /// The bucket's split at this depth is complete.
     Over,
-    /// The bucket waits for its own entries.
+    /// The bucket itself waits for entries of its parent.
     Pending,
 }
 
 impl Table {
-    /// Splits the segment of a full bucket; the bucket that `locate` read last.
+    /// Splits the segment of a full bucket, which `locate` read last.
     pub(super) fn grow<S: Space>(
         &mut self,
         space: &mut S,
@@ -53,7 +53,7 @@ impl Table {
         let child = match header.child(depth) {
             Some(child) => child,
             None if header.depth() < depth => {
-                // Another bucket of the split before is not done yet.
+                // Another bucket of the previous split is incomplete.
                 let before = depth - 1;
                 let child = header.child(before).ok_or(DhtError::Damaged(full.segment))?;
                 return self.split(space, full.segment, child, before);
@@ -77,7 +77,7 @@ impl Table {
         self.split(space, full.segment, child, depth)
     }
 
-    /// Moves what is left to move of an announced split.
+    /// Moves the remaining entries of an announced split.
     fn split<S: Space>(
         &mut self,
         space: &mut S,
@@ -91,7 +91,7 @@ impl Table {
         Ok(space.atomic(parent, BUCKET_BYTES, |line| SegmentHeaderMut(line).finish(depth))?)
     }
 
-    /// Goes on with the split of a frozen bucket; the one that `locate` read last.
+    /// Continues the split of a frozen bucket, which `locate` read last.
     pub(super) fn settle_child<S: Space>(
         &mut self,
         space: &mut S,
@@ -103,7 +103,7 @@ impl Table {
         self.settle(space, Step { parent, child, index, depth })
     }
 
-    /// Brings a pending bucket its entries.
+    /// Fills a pending bucket with its entries.
     pub(super) fn settle_pending<S: Space>(
         &mut self,
         space: &mut S,
@@ -127,7 +127,7 @@ impl Table {
         Ok(Step { parent, child, index, depth })
     }
 
-    /// Does one bucket's share of a split, after those of its ancestors that it waits for.
+    /// Does one bucket's part of a split, after those of the ancestors that it depends on.
     fn settle<S: Space>(&mut self, space: &mut S, step: Step) -> Result<(), DhtError> {
         let mut steps = vec![step];
         let mut entries = Bucket([0; BUCKET_BYTES]);
@@ -143,7 +143,7 @@ impl Table {
                 }
                 Frozen::Entries => match self.fill(space, step, &entries) {
                     Err(error) if !error.is_lost() => return Err(error),
-                    // A child that died takes its half with it; the other half goes on.
+                    // A dead child takes its half with it; the other half continues.
                     Ok(()) | Err(_) => self.drop_moved(space, step, &entries)?,
                 },
             }
@@ -212,8 +212,8 @@ impl Table {
         Ok(())
     }
 
-    /// A new segment whose buckets wait for their entries: at the parent's home, so that a partition
-    /// lives and dies with one node, unless memory is short there.
+    /// Allocates a segment whose buckets are pending: at the parent's home, so that a partition is lost
+    /// with one node only, unless memory is short there.
     fn new_child<S: Space>(
         &mut self,
         space: &mut S,
@@ -227,7 +227,7 @@ impl Table {
         new_segment(space, AllocationHint::Near(parent), &header, &bucket)
     }
 
-    /// The segment that took the keys with bit `number` set out of `segment`.
+    /// The child segment of `segment` for keys with bit `number` set.
     pub(super) fn child<S: Space>(
         &mut self,
         space: &mut S,
@@ -257,7 +257,7 @@ fn bucket_of(segment: GlobalAddress, index: usize) -> Result<GlobalAddress, DhtE
     bucket_address(segment, index).ok_or(DhtError::Damaged(segment))
 }
 
-/// Allocates and writes a segment of equal buckets; visible to all when this returns.
+/// Allocates and writes a segment of equal buckets; visible to all when it returns.
 pub(super) fn new_segment<S: Space>(
     space: &mut S,
     hint: AllocationHint,

@@ -1,17 +1,17 @@
 //! The operations on one key.
 //!
-//! The order of things that makes them linearizable per key, over a memory whose writes settle late:
+//! The ordering that makes them linearizable per key, over a memory with delayed writes:
 //!
 //! 1. A record is written and fenced before an entry points at it.
-//! 2. Entries change under an atomic step on their bucket that finds everything as it was when the
-//!    operation looked: the entry it replaces, or for a new key the absence of others with its tag.
-//! 3. A record's block is used again, under another generation, only after its entry has gone.
-//! 4. A record in one line is changed in place under an atomic step that finds its generation. It
-//!    may have lost its entry a moment ago: then the change counts as before that loss, which this
-//!    operation overlaps. Only a replacement computed from the old value must exclude this: it
-//!    freezes the record first.
+//! 2. Entries change in an atomic step on their bucket that finds the state unchanged since the operation
+//!    read it: the entry it replaces, or for a new key the absence of others with its tag.
+//! 3. A record's block is reused, under another generation, only after its entry was removed.
+//! 4. A record in one line is changed in place by an atomic step that finds its generation. Its entry may
+//!    have been removed just before: then the change counts as preceding that removal, which overlaps this
+//!    operation. Only a replacement computed from the old value must exclude this: it freezes the record
+//!    first.
 //!
-//! Nothing here is a lock: whoever meets a frozen record or a half-done split goes on with it.
+//! None of this is a lock: an operation that meets a frozen record or an incomplete split completes it.
 
 use super::directory::Directory;
 use super::error::DhtError;
@@ -25,12 +25,12 @@ use super::record::{RecordHeader, RecordImage, RecordShape, end_of, lines_for};
 use super::space::Space;
 use farside::{AllocationSpec, Error, ErrorCode, GlobalAddress};
 
-/// Times that an operation starts over before it says `Busy`. Each time somebody else has succeeded,
-/// so this is for a memory that does not keep its promises.
+/// Restarts of an operation before it fails with `Busy`. Each restart means that another operation has
+/// succeeded, so this limit is for a memory that breaks its guarantees.
 const ATTEMPTS_MAX: u32 = 1 << 20;
 /// Times that the same entry may lead to no record before the table counts as damaged.
 const STALE_MAX: u32 = 8;
-/// Blocks of dead nodes that one operation throws away before it gives up.
+/// Blocks of dead nodes that one operation drops before it fails.
 const BLOCKS_LOST_MAX: u32 = 64;
 
 /// One user's access to a table.
@@ -46,11 +46,11 @@ pub(super) struct Table {
     pub(super) image: RecordImage,
     /// Bytes of a record to be written.
     draft: RecordImage,
-    /// A value on its way through `update`.
+    /// The value that `update` is changing.
     value: Vec<u8>,
 }
 
-/// A key as the table sees it.
+/// A key with its hash.
 #[derive(Clone, Copy)]
 pub(super) struct Sought<'a> {
     pub(super) key: &'a [u8],
@@ -58,7 +58,7 @@ pub(super) struct Sought<'a> {
     pub(super) tag: u32,
 }
 
-/// A bucket, by its segment.
+/// A bucket of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BucketPlace {
     pub(super) segment: GlobalAddress,
@@ -66,41 +66,41 @@ pub(super) struct BucketPlace {
     pub(super) address: GlobalAddress,
 }
 
-/// What the bucket that was located says about a key.
+/// What the located bucket has of a key.
 enum Found {
     /// Its record, in this slot.
     Record { slot: usize, entry: Entry },
     /// There is none.
     Absent,
-    /// This entry's record was gone when looked at: look again.
+    /// This entry's record was gone when it was read: retry.
     Stale(Entry),
 }
 
-/// What an entry's record is.
+/// The result of examining an entry's record.
 enum Examined {
     /// The key's.
     Match,
     /// Another key's.
     Other,
-    /// Gone: replaced since the bucket was read.
+    /// It was replaced since the bucket was read.
     Gone,
 }
 
-/// What became of a change in place.
+/// The result of a change in place.
 enum InPlace {
     Done,
     /// The record must be replaced: frozen, or too small for the value.
     Replace,
-    /// The record is gone: look again.
+    /// The record is gone: retry.
     Gone,
 }
 
-/// What became of a change of a bucket.
+/// The result of a change of a bucket.
 pub(super) enum Change {
     Done,
-    /// The bucket is not as it was: look again.
+    /// The bucket has changed: retry.
     Moved,
-    /// No free place.
+    /// No free entry.
     Full,
 }
 
@@ -111,7 +111,7 @@ pub(super) enum Purpose {
     Change,
 }
 
-/// Looks at one entry over and over and tells when that is too often.
+/// Detects an entry that is stale too often.
 #[derive(Default)]
 struct Patience {
     last: Option<Entry>,
@@ -119,7 +119,7 @@ struct Patience {
 }
 
 impl Patience {
-    /// `Damaged` when a present entry keeps leading to no record.
+    /// Returns `Damaged` if a present entry keeps leading to no record.
     fn stale(&mut self, entry: Entry, bucket: GlobalAddress) -> Result<(), DhtError> {
         self.times = if self.last == Some(entry) { self.times + 1 } else { 1 };
         self.last = Some(entry);
@@ -317,7 +317,7 @@ impl Table {
         Ok(Sought { key, hash, tag: self.shape.tag(hash) })
     }
 
-    /// Reads the bucket that a hash belongs to; goes on with a split that is in the way.
+    /// Reads the bucket of a hash; continues a split that is in the way.
     #[inline]
     pub(super) fn locate<S: Space>(
         &mut self,
@@ -347,8 +347,8 @@ impl Table {
         Err(DhtError::busy())
     }
 
-    /// Looks for the key among the entries of the bucket that was located. With `whole`, a record
-    /// that is found stands in `image` as a whole, else at least its key does.
+    /// Searches the key among the entries of the located bucket. With `whole`, `image` then holds the found
+    /// record as a whole, otherwise at least its key.
     #[inline]
     fn find<S: Space>(
         &mut self,
@@ -376,7 +376,7 @@ impl Table {
         }
     }
 
-    /// Reads the record of an entry; of any key when `key` is `None`.
+    /// Reads the record of an entry; of any key if `key` is `None`.
     #[inline]
     fn examine<S: Space>(
         &mut self,
@@ -416,7 +416,7 @@ impl Table {
         Ok(Examined::Match)
     }
 
-    /// Reads the first bytes of a record; false when it is gone.
+    /// Reads the first bytes of a record; false if it is gone.
     #[inline]
     fn load<S: Space>(
         &mut self,
@@ -433,7 +433,7 @@ impl Table {
         }
     }
 
-    /// Reads the record of any key; its key and value then stand in `image`. False when it is gone.
+    /// Reads the record of any key into `image`, with key and value. False if it is gone.
     pub(super) fn read_any<S: Space>(
         &mut self,
         space: &mut S,
@@ -442,7 +442,7 @@ impl Table {
         Ok(matches!(self.examine(space, entry, None, true)?, Examined::Match))
     }
 
-    /// Changes a one-line record's value in place, where it fits.
+    /// Changes the value of a one-line record in place, if it fits.
     fn overwrite<S: Space>(
         &mut self,
         space: &mut S,
@@ -470,8 +470,8 @@ impl Table {
         }))
     }
 
-    /// Runs `change` on a one-line record's value in place; freezes the record when the new value
-    /// does not fit.
+    /// Runs `change` on the value of a one-line record in place; freezes the record if the new value does
+    /// not fit.
     fn alter<S: Space>(
         &mut self,
         space: &mut S,
@@ -506,7 +506,7 @@ impl Table {
         }))
     }
 
-    /// A record that no entry points at yet; the one made before when there is one.
+    /// Returns a record without an entry; the one built before if there is one.
     fn draft<S: Space>(
         &mut self,
         space: &mut S,
@@ -542,7 +542,7 @@ impl Table {
         Err(Error::with(ErrorCode::OutOfMemory, "every block got lost with its node").into())
     }
 
-    /// Memory for a record, here if there is some.
+    /// Allocates memory for a record, at this node if available.
     fn block<S: Space>(&mut self, space: &mut S, class: BlockClass) -> Result<Block, DhtError> {
         if let Some(block) = self.pool.take(class) {
             return Ok(block);
@@ -577,7 +577,7 @@ impl Table {
         })?)
     }
 
-    /// Adds an entry, unless another one with its tag has come since the bucket was read.
+    /// Adds an entry, unless another one with its tag was added since the bucket was read.
     fn insert<S: Space>(
         &mut self,
         space: &mut S,
@@ -606,8 +606,8 @@ impl Table {
         })?)
     }
 
-    /// Keeps the block of a record whose entry has gone. The record's number of lines must be known:
-    /// its header stands in `image` when the entry does not tell.
+    /// Keeps the block of a record whose entry was removed. The record's number of lines must be known:
+    /// `image` has its header if the entry does not say.
     fn retire<S: Space>(&mut self, space: &mut S, entry: Entry) {
         let Some(address) = entry.address() else {
             return;
@@ -627,16 +627,16 @@ impl Table {
         self.release(space, block);
     }
 
-    /// Keeps a block that nothing points at, or gives one back when there are too many.
+    /// Keeps a block without an entry, or frees one if there are too many.
     pub(super) fn release<S: Space>(&mut self, space: &mut S, block: Block) {
         if let Some(spare) = self.pool.put(block) {
             self.discard(space, spare);
         }
     }
 
-    /// Gives a block back. Its lines lose their generations first, since whoever gets the memory
-    /// next need not write them all at once. The operation that comes here has succeeded, and memory
-    /// that died with its node needs no freeing: what fails here is let go.
+    /// Frees a block. Its lines lose their generations first, since the next owner of the memory need not
+    /// write them all at once. The operation has already succeeded, and memory lost with its node needs no
+    /// freeing: errors are ignored.
     pub(super) fn discard<S: Space>(&mut self, space: &mut S, block: Block) {
         let line = block.class.line.bytes() as u64;
         let mut dead = false;
@@ -664,7 +664,7 @@ fn settled(result: Result<InPlace, Error>) -> Result<InPlace, DhtError> {
     }
 }
 
-/// Whether an access failed because the memory belongs to somebody else by now, or to nobody.
+/// Whether an access failed because the memory is free, or was allocated to another program.
 pub(super) fn is_freed(error: &Error) -> bool {
     matches!(
         error.code,

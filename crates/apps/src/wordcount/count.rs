@@ -1,8 +1,8 @@
-//! Counting into the shared table, and reading the counts out of it.
+//! Counts into the shared table, and reads the counts.
 //!
-//! A word's entry in the table holds the address of its counter, eight bytes of global memory that
-//! all workers add to. A worker sums up what it has read lately, so that a frequent word costs one
-//! addition for each of those sums and not for each occurrence.
+//! A word's entry in the table holds the address of its counter, eight bytes of global memory that all
+//! workers add to. A worker keeps local sums, so that a frequent word costs one addition per flush of the
+//! sums and not per occurrence.
 
 use super::input::Input;
 use super::words::{begins_without_word, words_of};
@@ -11,31 +11,32 @@ use farside::{Error, GlobalAddress};
 use std::collections::HashMap;
 use std::{fmt, io};
 
-/// Words after which the sums go to the counters.
+/// Words after which the sums are added to the counters.
 const SUM_WORDS: u64 = 1 << 20;
-/// Distinct words that a worker keeps sums of.
+/// Distinct words with local sums at a worker.
 const DISTINCT_WORDS_MAX: usize = 1 << 17;
 /// Counters allocated at a time.
 const COUNTERS: u64 = 64;
 
 /// The key of the empty word. Keys of other words are letters only, or begin with `LONG`.
 const EMPTY: u8 = 0xfe;
-/// Begins the key of a word that is too long for a key: its digest follows, the word is in the value.
+/// First byte of the key of a word that is too long for a key: its digest follows, and the word is in the
+/// value.
 const LONG: u8 = 0xff;
 
-/// What can go wrong.
+/// The errors of a count.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WordCountError {
-    /// A file cannot be read; says which.
+    /// A file cannot be read; names it.
     Input(io::Error),
     /// The table refused.
     Table(DhtError),
-    /// A counter could not be had or reached.
+    /// A counter could not be allocated or accessed.
     Memory(Error),
-    /// The table holds something else than word counts: use one that holds nothing else.
+    /// The table holds other data than word counts: use a table for them alone.
     OtherTable,
-    /// Counts died with a node: what is left of them would be too little.
+    /// Counts were lost with a node: the rest would be too low.
     Lost(ScanReport),
 }
 
@@ -77,16 +78,16 @@ impl From<Error> for WordCountError {
     }
 }
 
-/// Counts the words of worker `worker`'s share (of `workers`) of the input into the table; how many
-/// words that were. `progress` is told bytes of the share that are done since it was told last.
+/// Counts the words of worker `worker`'s share (of `workers`) of the input into the table; returns their
+/// number. `progress` gets the bytes of the share completed since its last call.
 ///
 /// Every worker of 0 to under `workers` must count its share, each once, into one table that holds
 /// nothing else. *Blocks* on files and lines. *Source:* the word count of the shared-memory systems
 /// that 004 §7.3 compares with.
 ///
 /// # Errors
-/// All of [`WordCountError`] but `Lost`; the table's counts are worthless then. `Input` also for a stream, which
-/// has no shares: read it, and count its text.
+/// All of [`WordCountError`] except `Lost`; the table's counts are then invalid. `Input` also for a stream,
+/// which has no shares: read it, and count its text.
 pub fn count(
     table: &mut Handle<'_>,
     input: &Input,
@@ -109,12 +110,12 @@ pub fn count(
     Ok(words)
 }
 
-/// All words with their counts, in the order of their bytes. Every worker must be done.
+/// Returns all words with their counts, in byte order. Every worker must have finished.
 ///
 /// *Cost:* reads the whole table and every counter.
 ///
 /// # Errors
-/// `Lost` when a node died with some of the counts; `Table`, `Memory`.
+/// `Lost` if some of the counts were lost with a node; `Table`, `Memory`.
 pub fn counts(table: &mut Handle<'_>) -> Result<Vec<(Vec<u8>, u64)>, WordCountError> {
     let mut entries = Vec::new();
     let mut other = false;
@@ -149,7 +150,7 @@ pub fn write_counts(counts: &[(Vec<u8>, u64)], mut out: impl io::Write) -> io::R
     out.flush()
 }
 
-/// What one worker has counted since it told the table.
+/// The sums of one worker since it last added them to the counters.
 #[derive(Default)]
 struct Sums {
     words: HashMap<Vec<u8>, Sum>,
@@ -198,7 +199,7 @@ impl Sums {
     }
 }
 
-/// The counter of a word, which the first worker that meets the word puts into the table.
+/// The counter of a word, which the first worker with the word adds to the table.
 fn counter_of(
     table: &mut Handle<'_>,
     word: &[u8],
@@ -262,7 +263,7 @@ fn key_of(word: &[u8], probe: u32) -> Vec<u8> {
     }
 }
 
-/// Word and counter of an entry; `None` for what is none.
+/// Word and counter of an entry; `None` if it is invalid.
 fn parse(key: &[u8], value: &[u8]) -> Option<(Vec<u8>, GlobalAddress)> {
     let (bits, rest) = value.split_first_chunk::<8>()?;
     let counter = GlobalAddress::from_bits(u64::from_le_bytes(*bits)).ok()?;

@@ -1,9 +1,9 @@
-//! The text to count: files as one run of bytes, in the order given, as `cat` would print them; or a
+//! The text to count: files as one sequence of bytes, in the order given, as `cat` would print them; or a
 //! text in memory.
 //!
 //! A regular file has a length, so that several workers can each read a share of it. A pipe, a terminal and
-//! files that the kernel makes while they are read (`/proc`) have none, or a wrong one: such an input is a
-//! stream, which one reader reads from its beginning to its end.
+//! files that the kernel generates while they are read (`/proc`) have none, or a wrong one: such an input
+//! is a stream, which one reader reads from its beginning to its end.
 
 use crate::dht::VALUE_BYTES_MAX;
 use std::fs::{File, Metadata};
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read at a time.
 const BLOCK_BYTES: usize = 1 << 18;
-/// The longest word: what the shared table can hold besides the address of its counter.
+/// The longest word: the maximum value of the table less the address of its counter.
 pub const WORD_BYTES_MAX: usize = VALUE_BYTES_MAX - 8;
 
-/// Files, one after the other, or a text.
+/// Files, concatenated, or a text.
 #[derive(Clone, Debug)]
 pub struct Input {
     files: Vec<InputFile>,
@@ -29,17 +29,17 @@ pub struct Input {
 
 #[derive(Clone, Debug)]
 struct InputFile {
-    /// Where it begins in the whole; files of a stream have no such place.
+    /// Its offset in the whole; unused for files of a stream.
     start: u64,
-    /// A name that means the same file in any process of this machine, or of a stream the name as given.
+    /// A path that names the same file in any process of this machine, or for a stream the path as given.
     path: PathBuf,
-    /// `None` where it has no length that holds.
+    /// `None` if it has no reliable length.
     bytes: Option<u64>,
 }
 
 impl Input {
-    /// The text of these files, which must not change while they are counted. Opens regular files for a
-    /// moment, others not before [`Self::read`]. Where one of them has no length the input is a stream.
+    /// The text of these files, which must not change while they are counted. Opens regular files briefly,
+    /// others not before [`Self::read`]. If one of them has no length, the input is a stream.
     ///
     /// # Errors
     /// The system's, with the file's name; a directory or a socket is `InvalidInput`.
@@ -56,23 +56,24 @@ impl Input {
         Ok(input)
     }
 
-    /// This text.
+    /// Wraps a text.
     pub fn of_text(text: Vec<u8>) -> Self {
         Self { files: Vec::new(), bytes: text.len() as u64, text, is_stream: false }
     }
 
-    /// Bytes of the whole text; `None` of a stream, whose end is known once it is read.
+    /// Bytes of the whole text; `None` for a stream, whose end is known once it was read.
     pub fn bytes(&self) -> Option<u64> {
         (!self.is_stream).then_some(self.bytes)
     }
 
-    /// Names under which other processes of this machine read the same files; empty for a text. Those of a
-    /// stream may mean other files there.
+    /// Paths under which other processes of this machine read the same files; empty for a text. Those of a
+    /// stream may name other files there.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.files.iter().map(|file| file.path.clone()).collect()
     }
 
-    /// The bytes among which the words of worker `worker` of `workers` begin; `InvalidInput` of a stream.
+    /// The byte range in which the words of worker `worker` of `workers` begin; `InvalidInput` for a
+    /// stream.
     pub(super) fn share(&self, worker: u32, workers: u32) -> io::Result<Range<u64>> {
         let bytes = self.bytes().ok_or_else(|| {
             let text = "a stream has no shares: read it and count its text";
@@ -86,7 +87,7 @@ impl Input {
     }
 
     /// Reads from byte `from` on, which is 0 for a stream, block by block, until the end or until `take`
-    /// returns false. No block is empty. *Blocks* on pipes and terminals until there is more of them.
+    /// returns false. No block is empty. *Blocks* on pipes and terminals until they have more data.
     ///
     /// # Errors
     /// The system's and those of `take`, with the file's name; `UnexpectedEof` for a file that has become
@@ -127,7 +128,7 @@ impl InputFile {
             return Ok(stream);
         }
         let bytes = length(&File::open(path)?, metadata.len());
-        // `/dev/stdin` is another file in another process, and a file that is open may have no name.
+        // `/dev/stdin` is another file in another process, and an open file may have no name.
         let lasting = std::fs::canonicalize(path).ok().filter(|path| is_same(path, &metadata));
         Ok(match (bytes, lasting) {
             (Some(bytes), Some(path)) => Self { start: 0, path, bytes: Some(bytes) },
@@ -135,7 +136,7 @@ impl InputFile {
         })
     }
 
-    /// Reads what of it lies behind byte `from` of the whole; whether `take` wants more.
+    /// Reads its part after byte `from` of the whole; returns whether `take` wants more.
     fn read(
         &self,
         from: u64,
@@ -174,7 +175,7 @@ impl InputFile {
     }
 }
 
-/// The length of a regular file, if it holds: its last byte is there, and none behind it.
+/// The length of a regular file, if it is reliable: its last byte exists, and none after it.
 fn length(file: &File, bytes: u64) -> Option<u64> {
     let (from, expected) = if bytes == 0 { (0, 0) } else { (bytes - 1, 1) };
     file.read_at(&mut [0; 2], from).is_ok_and(|found| found == expected).then_some(bytes)

@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// A folder of its own for a test's files, gone when the test ends.
+/// A temporary folder for a test's files, removed when the test ends.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -55,7 +55,7 @@ fn text(random: &mut Random, runs: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_text_at_hand_is_counted_like_a_file() {
+fn text_in_memory_is_counted_like_a_file() {
     let folder = Folder::new("text");
     let text = text(&mut Random::new(7), 200_000);
     assert!(text.len() > 1 << 18, "more than a block");
@@ -146,7 +146,7 @@ fn fifo_is_not_opened_before_it_is_read() {
     let folder = Folder::new("fifo");
     let path = folder.0.join("fifo");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
-    // Opening it would block: nothing writes to it yet.
+    // Opening it would block: no process writes to it yet.
     let input = Input::open(std::slice::from_ref(&path)).unwrap();
     assert_eq!(input.bytes(), None);
     let writer = std::thread::spawn(move || std::fs::write(path, b"a b").unwrap());
@@ -176,7 +176,7 @@ fn endless_word_is_refused_with_the_name_of_its_file() {
 }
 
 #[test]
-fn what_is_no_file_is_told_by_name() {
+fn unusable_path_fails_with_its_reason() {
     let folder = Folder::new("none");
     let missing = Input::open(&[folder.0.join("missing")]).unwrap_err();
     assert!(missing.kind() == io::ErrorKind::NotFound && missing.to_string().contains("missing"));
@@ -201,7 +201,7 @@ fn pipeline(paths: &[PathBuf]) -> Vec<u8> {
     output.stdout
 }
 
-/// Counts with one worker on each node; what `write_counts` prints.
+/// Counts with one worker on each node; returns the output of `write_counts`.
 fn printed_by(nodes: &[Node], paths: &[PathBuf]) -> Vec<u8> {
     let input = &Input::open(paths).unwrap();
     let options =
@@ -225,7 +225,7 @@ fn printed_by(nodes: &[Node], paths: &[PathBuf]) -> Vec<u8> {
 }
 
 #[test]
-fn counts_are_those_of_the_pipeline() {
+fn counts_equal_those_of_coreutils() {
     let folder = Folder::new("pipeline");
     let config = Config {
         memory_bytes: 64 << 20,

@@ -3,9 +3,9 @@
 use super::input::{Input, WORD_BYTES_MAX};
 use std::io;
 
-/// Calls `word` for each word that begins in the share of worker `worker` of `workers`, and `progress`
-/// with the bytes of the share that are done since it was called last. Each word of the input begins
-/// in one share, and is read to its end wherever that is.
+/// Calls `word` for each word that begins in the share of worker `worker` of `workers`. Calls `progress`
+/// with the bytes of the share completed since its last call. Each word of the input begins in one share,
+/// and is read to its end, wherever that is.
 pub(super) fn words_of<E: From<io::Error>>(
     input: &Input,
     worker: u32,
@@ -17,7 +17,7 @@ pub(super) fn words_of<E: From<io::Error>>(
     if share.is_empty() {
         return Ok(());
     }
-    // One byte earlier: a letter there means that the share begins within another's word.
+    // One byte earlier: a letter there means that the share begins within a word of another share.
     let mut at = share.start.saturating_sub(1);
     let mut inside_foreign = share.start > 0;
     let mut open = Vec::new();
@@ -51,7 +51,7 @@ pub(super) fn words_of<E: From<io::Error>>(
             }
         }
         progress(at.min(share.end).saturating_sub((at - block.len() as u64).max(share.start)));
-        // A foreign word may fill the whole share.
+        // A word of another share may fill the whole share.
         Ok(!(inside_foreign && at >= share.end))
     })?;
     if let Some(error) = failed {
@@ -63,7 +63,7 @@ pub(super) fn words_of<E: From<io::Error>>(
     Ok(())
 }
 
-/// Whether the pipeline's `tr` begins with an empty line: the text begins with something that is no
+/// Whether the pipeline's `tr` begins with an empty line: the text begins with a character other than a
 /// letter, which becomes one newline.
 pub(super) fn begins_without_word(input: &Input) -> io::Result<bool> {
     let mut begins = false;
@@ -74,7 +74,7 @@ pub(super) fn begins_without_word(input: &Input) -> io::Result<bool> {
     Ok(begins)
 }
 
-/// The error of a word that no table could hold, which is read no further: it may have no end.
+/// The error for a word that no table could hold, which is read no further: it may be endless.
 pub fn too_long() -> io::Error {
     let text = format!("a word of more than {WORD_BYTES_MAX} bytes, which is the longest");
     io::Error::new(io::ErrorKind::InvalidData, text)

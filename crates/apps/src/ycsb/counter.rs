@@ -1,5 +1,5 @@
-//! The numbers of inserted records: handed out in order, and known to all once each lower one has
-//! been inserted too.
+//! The numbers of inserted records: assigned in order, and visible once each lower one has been inserted
+//! too.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(super) struct AcknowledgedCounter {
     next: AtomicU64,
-    /// All below are acknowledged.
+    /// All numbers below are acknowledged.
     limit: AtomicU64,
     early: Mutex<BTreeSet<u64>>,
 }
 
 impl AcknowledgedCounter {
-    /// The first number handed out is `start`.
+    /// Starts the numbers at `start`.
     pub(super) fn new(start: u64) -> Self {
         Self {
             next: AtomicU64::new(start),
@@ -24,12 +24,12 @@ impl AcknowledgedCounter {
         }
     }
 
-    /// A number that nobody else gets.
+    /// Assigns a unique number.
     pub(super) fn next(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Notes that `number` is inserted.
+    /// Records that `number` is inserted.
     pub(super) fn acknowledge(&self, number: u64) {
         let mut early = self.early.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         early.insert(number);
@@ -40,7 +40,7 @@ impl AcknowledgedCounter {
         self.limit.store(limit, Ordering::Release);
     }
 
-    /// The newest number that is inserted with all below it.
+    /// The newest number with all lower ones inserted.
     #[inline]
     pub(super) fn newest(&self) -> u64 {
         self.limit.load(Ordering::Acquire).saturating_sub(1)

@@ -1,4 +1,4 @@
-//! Runs a workload against a store: what each client does, and what it measures.
+//! Runs a workload against a store: the operations of each client, and their measurement.
 
 use super::counter::AcknowledgedCounter;
 use super::generator::{Discrete, Exponential, Hotspot, ScrambledZipfian, SkewedLatest, Uniform};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Operations between two calls of the progress callback.
 const PROGRESS_OPERATIONS: u64 = 1_024;
 
-/// The kinds of operations, as they are measured.
+/// The kinds of operations in measurements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
     /// Reads a record.
@@ -24,7 +24,7 @@ pub enum Operation {
     Update,
     /// Adds a record.
     Insert,
-    /// Reads a record, then changes fields of it; measured as one.
+    /// Reads a record, then changes fields of it; measured as one operation.
     ReadModifyWrite,
 }
 
@@ -32,7 +32,7 @@ impl Operation {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Read, Self::Update, Self::Insert, Self::ReadModifyWrite];
 
-    /// YCSB's name of it.
+    /// Its name in YCSB.
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "READ",
@@ -43,16 +43,16 @@ impl Operation {
     }
 }
 
-/// Which part of a run this process has.
+/// The part of this process in a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RunOptions {
-    /// Where all random numbers of the run come from; the same for all processes.
+    /// The seed of all random numbers of the run; the same for all processes.
     pub seed: u64,
     /// This process's number, from 0.
     pub process: u32,
-    /// How many processes share the run.
+    /// The number of processes in the run.
     pub processes: u32,
-    /// Whether every record that is read is checked against its key.
+    /// Whether every record read is checked against its key.
     pub verify: bool,
 }
 
@@ -62,20 +62,20 @@ impl Default for RunOptions {
     }
 }
 
-/// A workload on its way, as the clients of one process share it.
+/// A workload in progress, shared by the clients of one process.
 #[derive(Debug)]
 pub struct Run {
     workload: Workload,
     options: RunOptions,
-    /// Numbers of records as this process counts them: the loaded ones, then those it inserts.
+    /// Numbers of records as counted by this process: the loaded ones, then those it inserts.
     inserted: AcknowledgedCounter,
     /// Requests so far, for the sequential distribution.
     sequence: AtomicU64,
 }
 
 impl Run {
-    /// A run of `workload`. With several processes, each inserts records of its own during the run and
-    /// asks for loaded ones and its own.
+    /// A run of `workload`. With several processes, each inserts its own records during the run and
+    /// requests loaded ones and its own.
     pub fn new(workload: Workload, options: RunOptions) -> Self {
         let inserted = AcknowledgedCounter::new(workload.records);
         Self {
@@ -91,9 +91,9 @@ impl Run {
         &self.workload
     }
 
-    /// Client `number` of this process, from 0 to under `Workload::threads`. The same client of the
-    /// same run does the same again: same operations, same keys, same bytes (as far as it does not
-    /// depend on what other clients insert meanwhile).
+    /// Creates client `number` of this process, below `Workload::threads`. The same client of the same run
+    /// is deterministic: same operations, same keys, same bytes (except for dependencies on concurrent
+    /// inserts of other clients).
     pub fn client<'a>(&'a self, number: u32, history: Option<HistoryLog<'a>>) -> Client<'a> {
         let threads = u64::from(self.workload.threads.max(1));
         let clients = threads * u64::from(self.options.processes);
@@ -116,7 +116,7 @@ impl Run {
         total / clients + u64::from(client < total % clients)
     }
 
-    /// The record that this process counts as `number`.
+    /// The record with this process's number `number`.
     fn record_number(&self, number: u64) -> u64 {
         match number.checked_sub(self.workload.records) {
             None => number,
@@ -128,7 +128,7 @@ impl Run {
     }
 }
 
-/// Chooses the records to ask for.
+/// Chooses the records to request.
 enum Chooser {
     Uniform(Uniform),
     Zipfian(ScrambledZipfian),
@@ -164,7 +164,7 @@ impl Chooser {
         }
     }
 
-    /// The next record to ask for: numbers beyond the newest are drawn again.
+    /// The next record to request: numbers beyond the newest are drawn again.
     fn next(&mut self, run: &Run, random: &mut Random) -> u64 {
         let newest = run.inserted.newest();
         loop {
@@ -191,7 +191,7 @@ impl Chooser {
     }
 }
 
-/// One client: a thread or task with its own view of the store.
+/// One client: a thread or task with its own access to the store.
 #[derive(Debug)]
 pub struct Client<'a> {
     run: &'a Run,
@@ -206,10 +206,10 @@ pub struct Client<'a> {
 }
 
 impl Client<'_> {
-    /// Loads this client's share of the records. `progress` is told how many operations are done since
-    /// it was told last, and may end the work.
+    /// Loads this client's share of the records. `progress` gets the number of operations completed since
+    /// its last call, and may end the work.
     ///
-    /// A failed insert is counted and the load goes on.
+    /// A failed insert is counted and the load continues.
     pub fn load<S: Store>(
         mut self,
         store: &mut S,
@@ -231,10 +231,10 @@ impl Client<'_> {
         self.report
     }
 
-    /// Does this client's share of the operations, or as many as fit the workload's time. `progress`
-    /// as in [`Client::load`].
+    /// Runs this client's share of the operations, or as many as fit the workload's time. `progress` as in
+    /// [`Client::load`].
     ///
-    /// An operation that fails is counted, and the run goes on.
+    /// A failed operation is counted, and the run continues.
     pub fn run<S: Store>(
         mut self,
         store: &mut S,
@@ -269,7 +269,7 @@ impl Client<'_> {
         self.report
     }
 
-    /// Does one operation, from `called` on; when it ended.
+    /// Runs one operation that started at `called`; returns its end.
     fn operate<S: Store>(
         &mut self,
         store: &mut S,
@@ -408,7 +408,7 @@ struct Steps {
 }
 
 impl Steps {
-    /// A step has ended; when it began and ended.
+    /// Ends a step; returns its start and end.
     fn next(&mut self) -> (Instant, Instant) {
         let began = self.end;
         self.end = Instant::now();

@@ -1,15 +1,15 @@
-//! The number generators of YCSB (Cooper et al., SoCC 2010), each with YCSB's own arithmetic, so that
-//! the same random draws give the same numbers. Checked against the values of YCSB's Java classes.
+//! The number generators of YCSB (Cooper et al., SoCC 2010), each with YCSB's arithmetic, so that the same
+//! random draws give the same numbers. Checked against the values of YCSB's Java classes.
 
 use super::random::Random;
 
-/// The constant that YCSB's zipfian distributions use unless told otherwise.
+/// The default constant of YCSB's zipfian distributions.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
 /// Items of the distribution under a scrambled zipfian one.
 const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
-/// Its zeta for 0.99, as YCSB has it.
+/// Its zeta for 0.99, as in YCSB.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
-/// Terms of a zeta that are summed one by one; the rest follows from Euler and Maclaurin.
+/// Terms of a zeta that are summed individually; the rest follows from the Euler-Maclaurin formula.
 const ZETA_TERMS: u64 = 1 << 22;
 
 /// YCSB's hash of a number: FNV-1a over its eight bytes, lowest first, without the sign.
@@ -53,7 +53,7 @@ pub struct Zipfian {
     zeta_two: f64,
     zeta_items: f64,
     eta: f64,
-    /// How many items `zeta_items` is for.
+    /// The number of items of `zeta_items`.
     counted: u64,
 }
 
@@ -90,8 +90,9 @@ impl Zipfian {
         self.next_of(random, self.items)
     }
 
-    /// The next number as if there were so many items. More than ever before: the sum of the further
-    /// ones is added (and, as in YCSB, only that part of the formula follows). Fewer: the sum stays.
+    /// The next number as for `items` items. If that is more than ever before, the sum of the additional
+    /// ones is added (and, as in YCSB, only that part of the formula follows). If it is fewer, the sum
+    /// stays.
     #[inline]
     pub fn next_of(&mut self, random: &mut Random, items: u64) -> u64 {
         if items > self.counted {
@@ -112,7 +113,7 @@ impl Zipfian {
     }
 }
 
-/// Zipfian popularity strewn over the range, so that popular items are not neighbours.
+/// Zipfian popularity scattered over the range, so that popular items are not neighbours.
 #[derive(Clone, Debug)]
 pub struct ScrambledZipfian {
     min: u64,
@@ -146,19 +147,19 @@ pub struct SkewedLatest {
 }
 
 impl SkewedLatest {
-    /// For a run that begins when `newest` is the newest number.
+    /// For a run that begins with `newest` as the newest number.
     pub fn new(newest: u64, theta: f64) -> Self {
         Self { under: Zipfian::new(0, newest.saturating_sub(1), theta) }
     }
 
-    /// The next number, when `newest` is the newest one.
+    /// The next number, with `newest` as the newest one.
     #[inline]
     pub fn next(&mut self, random: &mut Random, newest: u64) -> u64 {
         newest - self.under.next_of(random, newest).min(newest)
     }
 }
 
-/// Numbers from a range, all as often.
+/// Numbers from a range with equal probability.
 #[derive(Clone, Debug)]
 pub struct Uniform {
     min: u64,
@@ -178,7 +179,7 @@ impl Uniform {
     }
 }
 
-/// Numbers from a range of which the first part gets most of the draws.
+/// Numbers from a range with most of the draws in its first part.
 #[derive(Clone, Debug)]
 pub struct Hotspot {
     min: u64,
@@ -188,15 +189,15 @@ pub struct Hotspot {
 }
 
 impl Hotspot {
-    /// Numbers from `min` to `max`; a share of `hot_draws` from the first `hot_share` of them. Shares
-    /// are from 0 to 1.
+    /// Numbers from `min` to `max`; a share of `hot_draws` from the first `hot_share` of them. Shares are
+    /// from 0 to 1.
     pub fn new(min: u64, max: u64, hot_share: f64, hot_draws: f64) -> Self {
         let items = max.saturating_sub(min) + 1;
         let hot_items = (items as f64 * hot_share) as u64;
         Self { min, hot_items, cold_items: items - hot_items.min(items), hot_draws }
     }
 
-    /// The next number. Where one of the two parts is empty, the other one gets its draws.
+    /// The next number. If one of the two parts is empty, the other one gets its draws.
     #[inline]
     pub fn next(&mut self, random: &mut Random) -> u64 {
         let hot = random.unit() < self.hot_draws;
@@ -207,7 +208,7 @@ impl Hotspot {
     }
 }
 
-/// Distances whose likelihood falls off exponentially.
+/// Distances with an exponentially decreasing probability.
 #[derive(Clone, Debug)]
 pub struct Exponential {
     gamma: f64,
@@ -226,7 +227,7 @@ impl Exponential {
     }
 }
 
-/// One of several things, each with its own weight.
+/// A weighted choice.
 #[derive(Clone, Debug)]
 pub struct Discrete<T> {
     parts: Vec<(f64, T)>,
@@ -234,14 +235,14 @@ pub struct Discrete<T> {
 }
 
 impl<T: Copy> Discrete<T> {
-    /// The things that have a weight over zero; `None` when there are none.
+    /// The choices with a positive weight; `None` if there are none.
     pub fn new(parts: impl IntoIterator<Item = (f64, T)>) -> Option<Self> {
         let parts: Vec<_> = parts.into_iter().filter(|(weight, _)| *weight > 0.0).collect();
         let sum = parts.iter().map(|(weight, _)| weight).sum();
         (!parts.is_empty()).then_some(Self { parts, sum })
     }
 
-    /// The next thing.
+    /// The next choice.
     #[inline]
     pub fn next(&mut self, random: &mut Random) -> T {
         let mut left = random.unit();

@@ -1,32 +1,32 @@
-//! A run written down for linearizability checkers of others: one JSON object a line,
+//! The history of a run for external linearizability checkers: one JSON object per line,
 //!
 //! ```text
 //! {"process":3,"operation":"read","key":"user17","value":"9f3a...","invoke_ns":...,"return_ns":...,"outcome":"ok"}
 //! ```
-//! Each operation has a line when it begins, one more each time that an update has computed the value it is
-//! about to leave, and a line when it has ended. They have the same process and `invoke_ns`, and the last one
-//! counts. Those before the end have a `return_ns` of null and the outcome that holds if the process dies now:
-//! `unknown` with a value, `failed` without one, since nothing was changed yet. Each line is in the file before
-//! the operation continues, so what a process did before it was killed is there, and what it had in flight.
+//! Each operation has a line when it begins, one more each time that an update has computed the value that
+//! it is about to write, and a line when it has ended. They have the same process and `invoke_ns`, and the
+//! last one counts. The lines before the end have a `return_ns` of null and the outcome that holds if the
+//! process dies now: `unknown` with a value, `failed` without one, since nothing was changed yet. Each line
+//! is in the file before the operation continues, so the file has everything that a killed process did, and
+//! what it had in flight.
 //!
-//! `value` is the digest of the record that was read, or that an insert or update left behind; null
-//! where there was none. A key is a register: an update is a write of the value that it left (one that
-//! came out of the value before it, which a checker may use or not). `outcome` is `ok`; `not_found` for an
-//! update of no record; `failed` for what failed without effect: a read, which says nothing, or an update
-//! that had no value yet; `unknown` for a change that failed or was in flight, which may have happened at any
-//! time after its call, or never. Times are nanoseconds since 1970 by the machine's clock at the
-//! start of the process, and so comparable between the processes of a machine; each interval is
-//! widened by what that comparison may be off. So intervals of one process may seem to overlap a little;
-//! its lines are in its order.
+//! `value` is the digest of the record that was read, or that an insert or update wrote; null if there was
+//! none. A key is a register: an update is a write of its new value (computed from the previous one, which
+//! a checker may use or not). `outcome` is `ok`; `not_found` for an update of no record; `failed` for a
+//! failure without effect: a read, which says nothing, or an update that had no value yet; `unknown` for a
+//! change that failed or was in flight, which may have happened at any time after its call, or never. Times
+//! are nanoseconds since 1970 by the machine's clock at the start of the process, and so comparable between
+//! the processes of a machine; each interval is widened by the error of that comparison. So intervals of
+//! one process may overlap a little; its lines are in its order.
 
 use std::io::{self, Write};
 use std::sync::Mutex;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Comparisons of the two clocks, of which the narrowest counts.
+/// Comparisons of the two clocks, of which the narrowest is used.
 const COMPARISONS: usize = 64;
 
-/// Where the operations of all clients of a process are written down.
+/// The history of all clients of a process.
 pub struct History {
     out: Mutex<Out>,
     clock: Clock,
@@ -43,10 +43,10 @@ impl std::fmt::Debug for History {
     }
 }
 
-/// How an operation ended, for a checker.
+/// The outcome of an operation for a checker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// As the value says.
+    /// Success, with the value.
     Ok,
     /// An update of no record.
     NotFound,
@@ -68,12 +68,12 @@ impl Outcome {
 }
 
 impl History {
-    /// Writes to `writer`, each line by itself: what is written must survive the death of this process.
+    /// Writes to `writer`, each line by itself: written lines must survive the death of this process.
     pub fn new(writer: Box<dyn Write + Send>) -> Self {
         Self { out: Mutex::new(Out { writer, failure: None }), clock: Clock::new() }
     }
 
-    /// The log of one client; `process` is unlike every other client's in the whole run.
+    /// The log of one client; `process` is unique in the whole run.
     pub fn log(&self, process: u64) -> HistoryLog<'_> {
         HistoryLog { history: self, process, line: Vec::with_capacity(512) }
     }
@@ -109,13 +109,13 @@ pub struct HistoryLog<'a> {
 }
 
 impl HistoryLog<'_> {
-    /// Notes that an operation begins, or that one in flight has the value that it is about to leave.
+    /// Records the beginning of an operation, or the value that an operation in flight is about to write.
     pub fn begin(&mut self, operation: &str, key: &[u8], value: Option<u64>, called: Instant) {
         let outcome = if value.is_some() { Outcome::Unknown } else { Outcome::Failed };
         self.write(operation, key, value, (called, None), outcome);
     }
 
-    /// Notes how an operation has ended; `times` begin as its [`begin`](Self::begin) did.
+    /// Records the outcome of an operation; `times` start with that of its [`begin`](Self::begin).
     pub fn end(
         &mut self,
         operation: &str,
@@ -156,7 +156,7 @@ impl HistoryLog<'_> {
     }
 }
 
-/// The inside of a JSON string.
+/// Escapes text for a JSON string.
 fn escape(text: &[u8], out: &mut Vec<u8>) {
     for c in String::from_utf8_lossy(text).chars() {
         match c {
@@ -169,7 +169,7 @@ fn escape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Ties the clock that never jumps to the one that all processes share.
+/// Relates the monotonic clock to the one that all processes share.
 #[derive(Debug)]
 struct Clock {
     start: Instant,
@@ -228,7 +228,7 @@ mod tests {
         log.end("read", b"a\"\\\n\xff", Some(255), (moment, moment), Outcome::Ok);
         log.begin("update", b"k", None, moment);
         log.end("update", b"k", None, (moment, moment), Outcome::NotFound);
-        // As in a process that is killed: nothing is dropped or finished.
+        // As in a killed process: nothing is dropped or finished.
         std::mem::forget(log);
         let (low, high) = (
             history.clock.start_ns - history.clock.off_ns,
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_is_told_at_the_end() {
+    fn failed_write_is_reported_at_the_end() {
         struct Full;
         impl Write for Full {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

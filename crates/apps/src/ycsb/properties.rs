@@ -1,12 +1,12 @@
-//! YCSB's own property files: Java's format (`key=value`, `key: value`, `key value`, `#` and `!`
-//! comments, a backslash goes on in the next line), and its names.
+//! YCSB's property files: Java's format (`key=value`, `key: value`, `key value`, `#` and `!` comments, a
+//! backslash continues the line), and YCSB's names.
 
 use super::workload::{FieldLength, NO_SCANS, RequestDistribution, Workload};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// Properties of YCSB that mean nothing here: they set up other stores, or how YCSB itself reports.
+/// Properties of YCSB without a meaning here: they configure other stores, or YCSB's own reports.
 const WITHOUT_EFFECT: &[&str] = &[
     "basicdb.verbose",
     "columnfamily",
@@ -43,18 +43,18 @@ const WITHOUT_EFFECT: &[&str] = &[
     "timeseries.granularity",
 ];
 
-/// A workload out of a property file, and what of the file did not matter for it.
+/// The workload of a property file, and the keys that it did not use.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Parsed {
     /// The workload.
     pub workload: Workload,
-    /// Keys that YCSB's core workload has no meaning for, with their lines.
+    /// Keys that YCSB's core workload does not define, with their lines.
     pub unknown: Vec<(usize, String)>,
-    /// Keys that YCSB knows and this benchmark has no use for, with their lines.
+    /// Keys that YCSB defines and this benchmark does not use, with their lines.
     pub without_effect: Vec<(usize, String)>,
 }
 
-/// A property with a value that cannot be used.
+/// A property with an unusable value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PropertyError {
     /// Its line in the file, from 1.
@@ -63,7 +63,7 @@ pub struct PropertyError {
     pub key: String,
     /// Its value.
     pub value: String,
-    /// What the value should be, or why this one cannot be.
+    /// The expected value, or why this one is invalid.
     pub wanted: String,
 }
 
@@ -77,10 +77,10 @@ impl fmt::Display for PropertyError {
 impl std::error::Error for PropertyError {}
 
 impl Workload {
-    /// The workload that a property file describes; what it does not say is as YCSB has it.
+    /// Parses the workload in a property file; missing properties have YCSB's defaults.
     ///
     /// # Errors
-    /// The first property with a bad value, in the order of the file; unknown keys are no errors.
+    /// The first property with a bad value, in file order; unknown keys are no errors.
     pub fn from_properties(text: &str) -> Result<Parsed, PropertyError> {
         let mut file = File::read(text);
         let workload = file.workload()?;
@@ -98,10 +98,10 @@ struct Property {
     value: String,
 }
 
-/// The properties of a file that nobody has taken yet; of a key given twice the last.
+/// The properties of a file that were not taken yet; the last of a key given twice.
 struct File {
     properties: BTreeMap<String, Property>,
-    /// The first error met; the properties are taken in another order than the file's.
+    /// The first error so far; the properties are taken in another order than the file's.
     error: Option<PropertyError>,
 }
 
@@ -234,7 +234,7 @@ impl File {
         names.iter().position(|known| **known == *name).unwrap_or(0)
     }
 
-    /// Takes a property; the usual value when it is not there or bad.
+    /// Takes a property; the default if it is missing or bad.
     fn value<T: FromStr>(
         &mut self,
         key: &str,
@@ -247,7 +247,7 @@ impl File {
         };
         match property.value.trim().parse() {
             Ok(value) if fits(&value) => {
-                // Proportions and target stay until they have been judged together.
+                // Proportions and target stay until they have been checked together.
                 if !key.ends_with("proportion") && key != "target" {
                     self.properties.remove(key);
                 }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_ycsbs_default() {
+    fn missing_properties_have_ycsbs_defaults() {
         let parsed = Workload::from_properties("").unwrap();
         assert_eq!(parsed.workload, Workload::default());
         let wanted = Proportions { read: 0.95, update: 0.05, ..Proportions::NONE };
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_told_apart_from_those_without_effect() {
+    fn unknown_keys_are_distinguished_from_unused_ones() {
         let parsed =
             Workload::from_properties("table=usertable\nrecordcuont=5\nstatus=true\n").unwrap();
         assert_eq!(parsed.unknown, [(2, "recordcuont".to_owned())]);

@@ -1,4 +1,4 @@
-//! The random numbers of a run: splitmix64, the same from the same seed on every machine.
+//! The random numbers of a run: splitmix64, reproducible from its seed on every machine.
 
 use crate::dht::scramble;
 
@@ -14,7 +14,7 @@ impl Random {
         Self { state: seed }
     }
 
-    /// The sequence number `stream` of a seed, unlike every other one's.
+    /// The sequence `stream` of a seed, distinct from all others.
     pub fn stream(seed: u64, stream: u64) -> Self {
         Self::new(scramble(seed ^ scramble(stream)))
     }

@@ -1,21 +1,21 @@
-//! What stands in records: bytes that can be checked against the key they are found under.
+//! The contents of records: bytes that can be checked against their key.
 //!
-//! A field is a random 8-byte stamp and then bytes that follow from stamp, key and field number. So
-//! a value under the wrong key, a field in the wrong place and a torn field all show. Fields of under
-//! 16 bytes follow from key and number alone. A record is its fields one after the other; when their
-//! lengths vary, each with its length before it.
+//! A field is a random 8-byte stamp followed by bytes derived from stamp, key and field number. So a value
+//! under the wrong key, a field in the wrong position and a torn field are all detected. Fields of under 16
+//! bytes are derived from key and number alone. A record is its fields in sequence; if their lengths vary,
+//! each is preceded by its length.
 
 use super::generator::Zipfian;
 use super::random::Random;
 use super::workload::{FieldLength, Workload};
 use crate::dht::scramble;
 
-/// Fields shorter than this carry no stamp.
+/// Fields shorter than this have no stamp.
 const STAMPED_BYTES: usize = 16;
-/// Bytes of a length, where lengths vary.
+/// Bytes of a length, if lengths vary.
 const LENGTH_BYTES: usize = 4;
 
-/// Makes and checks the records of a workload.
+/// Generates and checks the records of a workload.
 #[derive(Clone, Debug)]
 pub struct Records {
     fields: usize,
@@ -30,7 +30,7 @@ enum Length {
 }
 
 impl Records {
-    /// For the fields of `workload`.
+    /// Creates a generator for the fields of `workload`.
     pub fn new(workload: &Workload) -> Self {
         let length = match workload.field_length {
             FieldLength::Constant(bytes) => Length::Constant(bytes as usize),
@@ -49,7 +49,7 @@ impl Records {
         self.fields
     }
 
-    /// Makes a whole record for `key`.
+    /// Generates a whole record for `key`.
     pub fn fill(&mut self, key: &[u8], random: &mut Random, out: &mut Vec<u8>) {
         out.clear();
         for field in 0..self.fields {
@@ -63,7 +63,7 @@ impl Records {
         }
     }
 
-    /// Writes field `field` of the record of `key` anew; false when `record` is no record.
+    /// Rewrites field `field` of the record of `key`; false if `record` is no record.
     pub fn change(
         &mut self,
         key: &[u8],
@@ -86,7 +86,7 @@ impl Records {
         true
     }
 
-    /// Whether these bytes are a record of `key`; with `only`, whether that field is right.
+    /// Whether these bytes are a record of `key`; with `only`, whether that field is correct.
     pub fn verify(&self, key: &[u8], record: &[u8], only: Option<usize>) -> bool {
         let mut wanted = Vec::new();
         let right = |field: usize, bytes: &[u8], wanted: &mut Vec<u8>| {
@@ -124,7 +124,7 @@ impl Records {
         }
     }
 
-    /// Where field `field` stands.
+    /// The byte range of field `field`.
     fn part(&self, record: &[u8], field: usize) -> Option<std::ops::Range<usize>> {
         if let Length::Constant(bytes) = self.length {
             let part = field * bytes..(field + 1) * bytes;
@@ -133,7 +133,7 @@ impl Records {
         (0..=field).try_fold(0..0, |before, _| self.part_after(record, before.end))
     }
 
-    /// Where the field stands that begins at `end`.
+    /// The byte range of the field that begins at `end`.
     fn part_after(&self, record: &[u8], end: usize) -> Option<std::ops::Range<usize>> {
         let (start, bytes) = match self.length {
             Length::Constant(bytes) => (end, bytes),
@@ -147,7 +147,7 @@ impl Records {
     }
 }
 
-/// A short name for a value: equal values have equal ones, others hardly ever.
+/// A digest of a value: equal values have equal ones, others hardly ever.
 pub fn digest(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(8);
     let state = words.by_ref().fold(bytes.len() as u64, |state, word| {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_not_changed() {
+    fn invalid_record_is_not_changed() {
         let mut records = of(FieldLength::Uniform(1, 50), 2);
         let mut nothing = vec![255; 9];
         assert!(!records.change(b"k", 1, &mut Random::new(1), &mut nothing));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn digests_tell_values_apart() {
+    fn digests_distinguish_values() {
         let values: Vec<Vec<u8>> = (0..500_u32).map(|i| vec![i as u8; i as usize / 5]).collect();
         let mut digests: Vec<u64> = values.iter().map(|value| digest(value)).collect();
         digests.sort_unstable();

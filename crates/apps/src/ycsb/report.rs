@@ -1,21 +1,21 @@
-//! What a run measured.
+//! The measurements of a run.
 
 use super::driver::Operation;
 use hdrhistogram::Histogram;
 
-/// The longest latency told apart from longer ones.
+/// The maximum recorded latency: longer ones are counted as this one.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What was measured of one kind of operation.
+/// The measurements of one kind of operation.
 #[derive(Clone, Debug)]
 pub struct OperationReport {
     /// Latencies in nanoseconds of all that ended without an error, to 1 in 1,000.
     pub latency_ns: Histogram<u64>,
-    /// How many of them found no record.
+    /// The number of them that found no record.
     pub absent: u64,
-    /// How many of them found a record that does not belong to its key.
+    /// The number of them that found a record of another key.
     pub wrong: u64,
-    /// How many failed; their latencies are not counted.
+    /// The number that failed; their latencies are not counted.
     pub errors: u64,
     /// The first error.
     pub first_error: Option<String>,
@@ -50,11 +50,11 @@ impl OperationReport {
     }
 }
 
-/// What a client, or several, measured.
+/// The measurements of one or more clients.
 #[derive(Clone, Debug)]
 pub struct Report {
     operations: Vec<OperationReport>,
-    /// Nanoseconds from the first operation's call to the last one's return; of the slowest client.
+    /// Nanoseconds from the first operation's call to the last one's return, for the slowest client.
     pub elapsed_ns: u64,
 }
 
@@ -65,7 +65,7 @@ impl Default for Report {
 }
 
 impl Report {
-    /// What was measured of a kind.
+    /// The measurements of a kind.
     pub fn operation(&self, operation: Operation) -> &OperationReport {
         &self.operations[operation as usize]
     }
@@ -94,7 +94,7 @@ impl Report {
         self.count() as f64 * 1e9 / self.elapsed_ns.max(1) as f64
     }
 
-    /// Adds what another client measured at the same time.
+    /// Adds the measurements of another concurrent client.
     pub fn merge(&mut self, other: &Self) {
         for (mine, other) in self.operations.iter_mut().zip(&other.operations) {
             // Both have the same bounds.

@@ -1,4 +1,4 @@
-//! What the driver needs of a store.
+//! The store interface of the driver.
 
 use crate::dht::{DhtError, Handle};
 
@@ -7,20 +7,20 @@ pub trait Store {
     /// Why an operation failed.
     type Error: std::error::Error;
 
-    /// Puts the record of `key` into `out`; false when there is none.
+    /// Copies the record of `key` into `out`; false if there is none.
     ///
     /// # Errors
     /// The store's own.
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Self::Error>;
 
-    /// Makes `record` the record of `key`, new or not.
+    /// Sets the record of `key`, new or not.
     ///
     /// # Errors
     /// The store's own; the record may be there then.
     fn insert(&mut self, key: &[u8], record: &[u8]) -> Result<(), Self::Error>;
 
-    /// Changes the record of `key` in one step; false when there is none. `change` may run several
-    /// times; the last run counts.
+    /// Changes the record of `key` in one step; false if there is none. `change` may run several times; the
+    /// last run counts.
     ///
     /// # Errors
     /// The store's own; the record may be changed then.

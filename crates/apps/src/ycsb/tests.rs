@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
-/// A map that remembers what was asked, and may go wrong.
+/// A map that records its operations, and can be made to fail.
 #[derive(Default)]
 struct Map {
     records: HashMap<Vec<u8>, Vec<u8>>,
@@ -95,7 +95,7 @@ fn the_same_seed_does_the_same_again() {
 }
 
 #[test]
-fn a_mixed_up_store_is_found_out() {
+fn mixed_up_store_is_detected() {
     let run = run_of(CoreWorkload::C, 100, 1_000);
     let mut map = loaded(&run);
     let mut key = Vec::new();
@@ -176,7 +176,7 @@ fn processes_and_threads_share_records_and_operations() {
 }
 
 #[test]
-fn progress_is_told_and_may_end_the_run() {
+fn progress_is_reported_and_may_end_the_run() {
     let run = run_of(CoreWorkload::C, 10, 5_000);
     let mut map = loaded(&run);
     let mut told = 0;
@@ -203,7 +203,7 @@ impl Write for Shared {
     }
 }
 
-/// What a history says of one field of its lines.
+/// The value of one field of a history line.
 fn field<'a>(line: &'a str, name: &str) -> &'a str {
     let start = line.find(&format!("\"{name}\":")).unwrap() + name.len() + 3;
     line[start..].split([',', '}']).next().unwrap().trim_matches('"')

@@ -1,10 +1,10 @@
-//! What a run does: the core workloads of YCSB and what its property files can change of them.
+//! The definition of a run: the core workloads of YCSB and their changes by property files.
 
 use super::generator::ZIPFIAN_CONSTANT;
 use std::fmt;
 use std::str::FromStr;
 
-/// Why no workload E, and none of its properties.
+/// The reason for refusing workload E and its properties.
 pub(super) const NO_SCANS: &str = "scans need records in the order of keys, and the store under test is a hash table, which has none";
 
 /// The core workloads of YCSB (`workloads/workloada` ... `workloadf` of its distribution).
@@ -23,10 +23,10 @@ pub enum CoreWorkload {
 }
 
 impl CoreWorkload {
-    /// All that a hash table can run.
+    /// All workloads that a hash table can run.
     pub const ALL: [Self; 5] = [Self::A, Self::B, Self::C, Self::D, Self::F];
 
-    /// Its definition, for so many records and operations.
+    /// Its definition, for these numbers of records and operations.
     pub fn workload(self, records: u64, operations: u64) -> Workload {
         let none = Proportions::NONE;
         let proportions = match self {
@@ -110,17 +110,17 @@ pub struct Proportions {
 }
 
 impl Proportions {
-    /// Nothing at all.
+    /// No operations.
     pub const NONE: Self = Self { read: 0.0, update: 0.0, insert: 0.0, read_modify_write: 0.0 };
 }
 
-/// Which records are asked for how often.
+/// The distribution of requests over records.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum RequestDistribution {
-    /// All as often.
+    /// Equal probability.
     Uniform,
-    /// Some very often, strewn over all.
+    /// A few records very often, scattered over all.
     Zipfian,
     /// The newest most often.
     Latest,
@@ -133,22 +133,22 @@ pub enum RequestDistribution {
     },
     /// Newer ones exponentially more often.
     Exponential {
-        /// So many of 100 requests ...
+        /// This many of 100 requests ...
         percentile: f64,
         /// ... go to this share of the newest records.
         share: f64,
     },
-    /// One after the other, over and over.
+    /// In sequence, repeatedly.
     Sequential,
 }
 
-/// How long fields are.
+/// The distribution of field lengths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FieldLength {
-    /// Always so many bytes.
+    /// Always this many bytes.
     Constant(u32),
-    /// From the first to the second number of bytes, all as often.
+    /// From the first to the second number of bytes, with equal probability.
     Uniform(u32, u32),
     /// From the first to the second number of bytes, shorter ones more often.
     Zipfian(u32, u32),
@@ -163,40 +163,40 @@ impl FieldLength {
     }
 }
 
-/// A run: what is loaded, and what is done with it. The default is YCSB's default of each property,
-/// with 1,000 records and operations.
+/// A run: the records to load, and the operations. The default has YCSB's default of each property, with
+/// 1,000 records and operations.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Workload {
     /// Records in the table before the run (`recordcount`).
     pub records: u64,
     /// Operations of the run (`operationcount`).
     pub operations: u64,
-    /// The first record to load and ask for (`insertstart`).
+    /// The first record to load and request (`insertstart`).
     pub insert_start: u64,
-    /// How many to load and ask for from there (`insertcount`).
+    /// The number of records to load and request from there (`insertcount`).
     pub insert_count: u64,
     /// Fields of a record (`fieldcount`).
     pub fields: u32,
     /// Bytes of a field (`fieldlength`, `minfieldlength`, `fieldlengthdistribution`).
     pub field_length: FieldLength,
-    /// Whether a read wants all fields or one (`readallfields`). The table stores a record as one
-    /// value and always reads it all; one field means that only that one is verified.
+    /// Whether a read wants all fields or one (`readallfields`). The table stores a record as one value and
+    /// always reads it all; with one field, only that one is verified.
     pub read_all_fields: bool,
     /// Whether an update writes all fields or one (`writeallfields`).
     pub write_all_fields: bool,
     /// The kinds of operations (`readproportion`, ...).
     pub proportions: Proportions,
-    /// Which records (`requestdistribution`).
+    /// The distribution of requests (`requestdistribution`).
     pub requests: RequestDistribution,
     /// The constant of zipfian distributions (`zipfianconstant`), over 0 and under 1.
     pub zipfian_constant: f64,
     /// Whether keys are numbered in order, rather than by the hash of their number (`insertorder`).
     pub ordered_inserts: bool,
-    /// Digits of a key's number at least (`zeropadding`).
+    /// The minimum number of digits of a key's number (`zeropadding`).
     pub zero_padding: usize,
-    /// After how many seconds a run ends at the latest (`maxexecutiontime`); 0 for never.
+    /// The time limit of a run in seconds (`maxexecutiontime`); 0 for none.
     pub execution_seconds_max: u64,
-    /// Clients at once (`threadcount`).
+    /// Concurrent clients (`threadcount`).
     pub threads: u32,
 }
 

@@ -6,12 +6,12 @@ use crate::region::{RegionTable, place_of};
 use farside_base::RegionId;
 use farside_fabric::{Arena, Stop};
 
-/// The regions that a port has used, by place; other places are [`blank`].
+/// The regions that a port has used, by entry; unused entries are [`blank`].
 pub(super) struct RegionCache {
     places: Vec<(RegionId, Arena)>,
 }
 
-/// An entry that no region's number finds at `place`, since it is of another place.
+/// Returns an entry that no region's number finds at `place`, since it belongs to another.
 fn blank(place: usize) -> (RegionId, Arena) {
     (RegionId(!(place as u32)), Arena::heap(0))
 }
@@ -21,7 +21,7 @@ impl RegionCache {
         Self { places: Vec::new() }
     }
 
-    /// The memory of a region, if the port has used it before.
+    /// Returns the memory of a region, if the port has used it before.
     #[inline(always)]
     pub(super) fn find(&self, region: RegionId) -> Option<&Arena> {
         match self.places.get(place_of(region)) {
@@ -48,12 +48,12 @@ impl RegionCache {
 }
 
 impl ShmPort {
-    /// Forgets regions that were ended since the last look.
+    /// Forgets regions that were deregistered since the last check.
     pub(super) fn forget_regions(&mut self) {
         self.regions.compare(&lock(&self.inner.regions));
     }
 
-    /// Takes a region over into the cache, or says that there is none.
+    /// Adds a region to the cache. Returns whether there is one.
     #[cold]
     pub(super) fn learn(&mut self, region: RegionId) -> Result<&Arena, Stop> {
         let arena = {

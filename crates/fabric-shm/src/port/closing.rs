@@ -1,11 +1,11 @@
-//! Requests of peers that began before this end closed their links. A peer's thread that is stopped within a
-//! copy cannot be interrupted, and its mapping cannot be taken away: whether such a copy may still land is
-//! all that can be known.
+//! Requests of peers that began before this end closed their links. A peer's thread that is stopped
+//! within a copy cannot be interrupted, and its mapping cannot be removed: the only available knowledge
+//! is whether such a copy may still write.
 //!
-//! A requester marks itself at work, then looks whether its link is closed; this end has said so, and then
-//! looks whether the other port is at work. By the heavy barrier a port that is not at work now sees that
-//! the link is closed; one that is at work is done when its count of work has changed, or when its process
-//! has ended.
+//! A requester marks itself at work, then checks whether its link is closed; this end has closed it,
+//! and then checks whether the other port is at work. By the heavy barrier a port that is not at work
+//! now sees that the link is closed; one that is at work is done when its count of work has changed, or
+//! when its process has ended.
 
 use super::ShmPort;
 use crate::barrier;
@@ -33,8 +33,8 @@ pub(super) struct Landing {
 }
 
 impl Landing {
-    /// The request that the other end of a link may be carrying out now, right after this end has said that
-    /// the link is closed; `None` when there is none.
+    /// Returns the request that the other end of a link may be executing now, right after this end has
+    /// closed the link; `None` if there is none.
     pub(super) fn of(connection: &Connection) -> Option<Self> {
         let peer = connection.peer.get()?;
         barrier::heavy();
@@ -48,14 +48,14 @@ impl Landing {
             Some(Ok(process)) => Some(process),
             // No such process any more.
             Some(Err(rustix::io::Errno::SRCH)) => return None,
-            // What ended the link from outside is the end of the peer's process.
+            // A link that was ended from outside was ended by the end of the peer's process.
             Some(Err(_)) | None if connection.has_ended() => return None,
             Some(Err(_)) | None => None,
         };
         Some(Self { link: connection.link, peer: peer.clone(), count, process })
     }
 
-    /// Whether it may still write.
+    /// Returns whether it may still write.
     pub(super) fn may_land(&self) -> bool {
         self.peer.in_flight() == self.count && !self.process.as_ref().is_some_and(has_ended)
     }
@@ -64,11 +64,11 @@ impl Landing {
 fn has_ended(process: &OwnedFd) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut ends = [PollFd::new(process, PollFlags::IN)];
-    // Refused only for want of kernel memory; then it is asked again.
+    // Refused only for lack of kernel memory; then it is retried.
     poll(&mut ends, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// An import whose answer is awaited.
+/// A pending import.
 pub(super) struct AskedImport {
     link: LinkId,
     token: RegionToken,
@@ -76,7 +76,7 @@ pub(super) struct AskedImport {
     until: Instant,
 }
 
-/// No answer is awaited for longer, whatever the options say.
+/// The longest wait for an answer, whatever the options say.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
 impl AskedImport {
@@ -96,7 +96,7 @@ impl AskedImport {
 }
 
 impl ShmPort {
-    /// As `import`, without waiting.
+    /// Imports a region without waiting for the answer.
     pub(super) fn import_begun(
         &mut self,
         link: LinkId,
@@ -140,7 +140,7 @@ impl ShmPort {
         self.imports.add(link, token, grant, memory, [&board, &other_end])
     }
 
-    /// As `import`.
+    /// Imports a region and waits for the answer.
     pub(super) fn import_and_wait(
         &mut self,
         link: LinkId,
@@ -151,7 +151,7 @@ impl ShmPort {
     }
 }
 
-/// Asks the owner of a region for it.
+/// Requests a region from its owner.
 pub(super) fn ask_for(
     inner: &Inner,
     connection: &Connection,

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone)]
 #[repr(align(64))]
 pub(super) struct Import {
-    /// Link and number, since a request must name both; [`NOBODY`] when the place is free.
+    /// Link and number, since a request must name both; [`NOBODY`] if the entry is free.
     name: u64,
     /// What the owner allows, whatever the token says.
     pub(super) memory: PeerMemory,
@@ -25,13 +25,13 @@ pub(super) struct Import {
 }
 
 impl Import {
-    /// Whether the owner lets requests pass now.
+    /// Returns whether the owner lets requests pass now.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.key_now.load(Ordering::Acquire) == self.key && self.closed.load(Ordering::Acquire) == 0
     }
 
-    /// How a request ends that may not pass.
+    /// Returns the status of a request that may not pass.
     #[cold]
     pub(super) fn refusal(&self) -> CompletionStatus {
         if self.closed.load(Ordering::Acquire) != 0 {
@@ -45,8 +45,8 @@ impl Import {
 /// No link has the number in it.
 const NOBODY: u64 = u64::MAX;
 
-/// The low bits of a number are its place, the others count the uses of that place. A place that
-/// has had all its uses is not used again, so no number stands for two regions.
+/// The low bits of a number are its entry, the others count the uses of that entry. An entry whose
+/// count is exhausted is not used again, so no number names two regions.
 const PLACE_BITS: u32 = 16;
 const PLACES: u32 = 1 << PLACE_BITS;
 
@@ -60,16 +60,16 @@ fn place_of(region: RemoteRegionId) -> usize {
     (region.0 & (PLACES - 1)) as usize
 }
 
-/// All imported regions of a port, by place.
+/// All imported regions of a port, by entry.
 #[derive(Default)]
 pub(super) struct ImportTable {
     places: Vec<Import>,
-    /// Places to use again, with the number to use next. The one that was freed first comes first.
+    /// Free entries, with the number to use next, oldest first.
     free: VecDeque<RemoteRegionId>,
 }
 
 impl ImportTable {
-    /// The region that a request names, if it was imported on the request's link.
+    /// Returns the region that a request names, if it was imported on the request's link.
     #[inline(always)]
     pub(super) fn find(&self, link: LinkId, region: RemoteRegionId) -> Option<&Import> {
         match self.places.get(place_of(region)) {
@@ -78,11 +78,11 @@ impl ImportTable {
         }
     }
 
-    /// Adds a region whose memory is mapped; the number it had, when it was added before. `peer` is
-    /// the board of its owner and the link memory of the other end.
+    /// Adds a region whose memory is mapped. Returns its existing number if it was added before. `peer`
+    /// is the board of its owner and the link memory of the other end.
     ///
     /// # Errors
-    /// `Limit` when there are too many.
+    /// `Limit` if there are too many.
     pub(super) fn add(
         &mut self,
         link: LinkId,
@@ -120,14 +120,14 @@ impl ImportTable {
         Ok(number)
     }
 
-    /// The regions imported on a link.
+    /// Returns the regions imported on a link.
     pub(super) fn of_link(&self, link: LinkId) -> impl Iterator<Item = (RemoteRegionId, &Import)> {
         let imports = self.places.iter().filter(|import| import.name != NOBODY);
         let imports = imports.map(|import| (RemoteRegionId(import.name as u32), import));
         imports.filter(move |(_, import)| import.name >> 32 == u64::from(link.0))
     }
 
-    /// Unmaps what was imported on a link. Requests find nothing there and then look at the link.
+    /// Unmaps the imports of a link. Requests find nothing there and then check the link.
     pub(super) fn drop_link(&mut self, link: LinkId) {
         let numbers: Vec<_> = self.of_link(link).map(|(number, _)| number).collect();
         for number in numbers {

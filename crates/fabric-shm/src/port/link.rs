@@ -49,21 +49,21 @@ impl ReadWords for View {
     }
 }
 
-/// What a link number stands for.
+/// The state of a link number.
 pub(super) enum LinkSlot {
     /// Not given out, or known to the control thread only.
     Absent,
-    /// Somebody has to answer.
+    /// Requested, and not answered yet by this program or the peer.
     Waiting(Box<Waiting>),
-    /// Usable, or failed and not yet gone.
+    /// Usable, or failed and not closed yet.
     Open(Box<Link>),
-    /// Gone.
+    /// Closed or lost.
     Gone {
         /// How the next request on it ends; all further ones are flushed.
         status: CompletionStatus,
-        /// The peer asked and went before it was answered.
+        /// The peer requested the link and ended before it was answered.
         unanswered: bool,
-        /// It counts among the links of the port until it is closed here too.
+        /// It counts towards the links of the port until it is closed locally too.
         counted: bool,
     },
 }
@@ -77,11 +77,11 @@ pub(super) enum Waiting {
 /// How requests on a link end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// As they deserve.
+    /// The link works: each request completes with its own result.
     Up,
-    /// The peer is gone, or its end has failed: the next one says so.
+    /// The peer is gone, or its end has failed: the next request reports it.
     Down,
-    /// One has failed, or said that the peer is gone: all are flushed.
+    /// A request has failed, or has reported the loss: all are flushed.
     Failed,
 }
 
@@ -98,20 +98,20 @@ pub(super) struct Link {
     pub(super) state: State,
     /// No more messages are taken from it.
     pub(super) deaf: bool,
-    /// A message came after the last one went, so the peer may well wait for the next.
+    /// A message arrived after the last one was sent, so the peer may wait for the next.
     pub(super) heard: bool,
-    /// A message went after the last one came, so the next may well be answered.
+    /// A message was sent after the last one arrived, so the next may be its answer.
     pub(super) spoke: bool,
     pub(super) connection: Arc<Connection>,
 }
 
 impl LinkSlot {
-    /// A link that was closed here.
+    /// Returns the entry of a link that was closed locally.
     pub(super) fn closed() -> Self {
         Self::Gone { status: CompletionStatus::Flushed, unanswered: false, counted: false }
     }
 
-    /// The connection, as long as there is one.
+    /// Returns the connection, if there is one.
     pub(super) fn connection(&self) -> Option<&Arc<Connection>> {
         match self {
             Self::Absent | Self::Gone { .. } => None,
@@ -124,7 +124,7 @@ impl LinkSlot {
         }
     }
 
-    /// The receive queue that it uses.
+    /// Returns the receive queue that it uses.
     pub(super) fn queue(&self) -> Option<ReceiveQueueId> {
         match self {
             Self::Absent | Self::Gone { .. } => None,
@@ -136,7 +136,7 @@ impl LinkSlot {
         }
     }
 
-    /// Takes out what `connect` began.
+    /// Takes the state of a pending `connect`.
     pub(super) fn take_connecting(&mut self) -> Option<Waiting> {
         match self {
             Self::Waiting(waiting) if matches!(**waiting, Waiting::Connecting { .. }) => {}
@@ -148,7 +148,7 @@ impl LinkSlot {
         }
     }
 
-    /// Takes out what a peer asked for.
+    /// Takes the state of a peer's request.
     pub(super) fn take_requested(&mut self) -> Option<(Arc<Connection>, Peer)> {
         match self {
             Self::Waiting(waiting) if matches!(**waiting, Waiting::Requested { .. }) => {}
@@ -165,19 +165,18 @@ impl LinkSlot {
 }
 
 impl Link {
-    /// Tells the requests of the other end that they must not run any more; those under way have to be
-    /// waited for.
+    /// Forbids further requests of the other end; those in flight have to be waited for.
     pub(super) fn shut(&self) {
         WriteWords::store(self.producer.own(), link::CLOSED, 1, Ordering::SeqCst);
     }
 
-    /// Whether nothing more can be taken from it now.
+    /// Returns whether nothing more can be taken from it now.
     pub(super) fn is_drained(&self) -> bool {
         self.deaf || !self.consumer.is_ready()
     }
 
-    /// As after a failed request, because the peer broke the rules of its messages: no completion
-    /// would tell, so both ends get `Lost`.
+    /// Fails the link because the peer violated the message protocol: no completion would report it, so
+    /// both ends get `Lost`.
     #[cold]
     pub(super) fn break_off(&mut self) {
         self.deaf = true;

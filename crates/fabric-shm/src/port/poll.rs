@@ -12,17 +12,17 @@ use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Receive
 use farside_fabric::{Arena, OutOfBounds};
 use std::sync::atomic::Ordering;
 
-/// What becomes of a message that met a receive.
+/// The result of delivering a message to a receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     /// It is done with.
     Taken,
-    /// It was not put anywhere and meets the next receive.
+    /// It was not stored and takes the next receive.
     Again,
 }
 
 impl ShmPort {
-    /// Moves completions of requests, then messages where it is time for them, to `out`.
+    /// Moves completions of requests, then messages if they are due, to `out`.
     #[inline(never)]
     pub(super) fn poll_all(&mut self, out: &mut [Completion]) -> usize {
         let finished = self.completions.take(out);
@@ -38,8 +38,8 @@ impl ShmPort {
         finished + self.receive(&mut out[finished..])
     }
 
-    /// Moves messages into receives, one link after the other, beginning after the one where the
-    /// last call began; how many completions were written.
+    /// Moves messages into receives, one link after the other, beginning after the one with which the
+    /// last call began. Returns how many completions were written.
     #[inline(never)]
     pub(super) fn receive(&mut self, out: &mut [Completion]) -> usize {
         let count = self.open.len();
@@ -54,7 +54,7 @@ impl ShmPort {
         written
     }
 
-    /// As [`receive`](Self::receive), of one link of the open ones, on which there is something.
+    /// As [`receive`](Self::receive), for one open link that has something.
     #[inline(never)]
     pub(super) fn receive_from(&mut self, at: usize, out: &mut [Completion]) -> usize {
         let Some(watch) = self.open.get_mut(at) else { return 0 };
@@ -75,7 +75,7 @@ impl ShmPort {
         written
     }
 
-    /// Tells all peers how much was taken, before this port sleeps: they may wait for room.
+    /// Notifies all peers of freed slots before this port sleeps: they may wait for room.
     pub(super) fn tell_all(&mut self) {
         for watch in &mut self.open {
             if let Some(LinkSlot::Open(link)) = self.links.get_mut(watch.link.0 as usize)
@@ -88,8 +88,8 @@ impl ShmPort {
     }
 }
 
-/// What a look for messages needs of an open link, kept together, since most looks are in vain. In
-/// a cache line of its own, since another port of the process may have its own beside it.
+/// The part of an open link that a check for messages needs, kept together since most checks find
+/// nothing. In a cache line of its own, since another port of the process may have its own next to it.
 #[repr(align(64))]
 pub(super) struct Watch {
     pub(super) link: LinkId,
@@ -106,7 +106,7 @@ impl Watch {
         }
     }
 
-    /// Whether there is neither a message nor anything that the peer waits to be told.
+    /// Returns whether there is neither a message nor a notification that the peer waits for.
     #[inline(always)]
     pub(super) fn is_idle(&self) -> bool {
         self.seen.is_idle(&self.memory)
@@ -118,7 +118,7 @@ impl Watch {
     }
 }
 
-/// Not in line, for the sake of the registers of the common case.
+/// Not inlined, to leave registers to the common case.
 #[inline(never)]
 fn copy_apart(
     ring: &View,
@@ -131,7 +131,7 @@ fn copy_apart(
 }
 
 impl Link {
-    /// Moves messages into receives while there are both, and room in `out`; how many.
+    /// Moves messages into receives while there are both, and room in `out`. Returns how many.
     #[inline(always)]
     fn drain(
         &mut self,
@@ -160,8 +160,8 @@ impl Link {
         written
     }
 
-    /// Takes a message of the common kind in whose delivery nothing is amiss, a SEND that lies in
-    /// its slot, and tells of it in `out`; whether it was one. If not, nothing has happened.
+    /// Delivers a valid SEND that fits in its slot on the fast path, and stores its completion in
+    /// `out`. Returns whether it did; if not, nothing has happened.
     #[inline(always)]
     fn deliver_straight(
         &mut self,
@@ -192,8 +192,8 @@ impl Link {
         true
     }
 
-    /// Takes any message, if there is a receive for it and the peer kept the rules, and tells of it
-    /// in `out`; whether it did.
+    /// Delivers any message, if there is a receive for it and the peer kept the protocol, and stores
+    /// its completion in `out`. Returns whether it did.
     #[inline(never)]
     fn deliver_generally(
         &mut self,
@@ -221,8 +221,8 @@ impl Link {
         true
     }
 
-    /// Notes that a message came. Where messages alternate, the answer's slot comes while the
-    /// caller thinks.
+    /// Records that a message arrived. If messages alternate, the slot of the answer is prefetched
+    /// while the caller computes.
     #[inline(always)]
     fn hear(&mut self) {
         self.heard = true;
@@ -231,9 +231,9 @@ impl Link {
         }
     }
 
-    /// Puts a message into a receive, and what came of it into `out`, in place, since a completion
-    /// that is copied right after it was written waits for its pieces. `None` when the peer broke
-    /// the rules.
+    /// Copies a message into a receive and stores the completion in `out`, in place, since copying a
+    /// completion right after it was written would stall on its parts. `None` if the peer violated the
+    /// protocol.
     fn deliver(
         &mut self,
         message: &Message,
@@ -295,7 +295,7 @@ impl Link {
         Some(Delivery::Taken)
     }
 
-    /// The message ends the link, as does every message that meets too short a receive.
+    /// Handles a message longer than its receive, which ends the link.
     #[cold]
     fn too_long(&mut self, receive: &Receive, out: &mut Completion) -> Delivery {
         self.deaf = true;
@@ -303,7 +303,8 @@ impl Link {
         Delivery::Taken
     }
 
-    /// The receive's region was ended after it was posted: the receive goes, the message stays.
+    /// Handles a receive whose region was deregistered after it was posted: the receive is used up, the
+    /// message stays.
     #[cold]
     fn without_memory(&self, receive: &Receive, out: &mut Completion) -> Delivery {
         *out = self.refusal(receive, CompletionStatus::Flushed);

@@ -2,13 +2,15 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | this port's thread | reach a peer's region as its access says | between [`start_work`] and [`end_work`], after the key on the owner's board was the import's |
-//! | the owner of that region | reuse or unmap it | after it took the key away and found this port not at work |
+//! | this port's thread | access peers' regions | from [`start_work`] to [`end_work`], if its key is valid |
+//! | the owner of that region | reuse or unmap it | after it removed the key and found this port not at work |
 //!
 //! [`start_work`]: ShmPort::start_work
 //! [`end_work`]: ShmPort::end_work
 //!
-//! Copies are ordered by fences: whoever sees what a link does next (a message, an atomic, a flag
+//! The check compares the key on the owner's board with the import's.
+//!
+//! Copies are ordered by fences: a thread that sees what a link does next (a message, an atomic, a flag
 //! in a later WRITE) also sees what it did before. On x86-64 these fences cost nothing, and there the
 //! bytes of one WRITE are seen in rising order too, as copies into an [`Arena`] promise; slices are
 //! gathered in the order of their list.
@@ -28,9 +30,9 @@ use farside_base::{
 use farside_fabric::{Arena, OutOfBounds, Parts, Posted, Stop};
 use std::sync::atomic::{Ordering, fence};
 
-/// Inline bytes that are awaited at the target, at most so many, are left where another processor
-/// finds them sooner. The poster has to fetch what it touches again of those lines, so that nothing is
-/// done about bytes that nobody awaits.
+/// Most inline bytes whose arrival the target awaits that are left where another processor finds them
+/// sooner. The poster has to fetch those lines again if it touches them, so other bytes are not treated
+/// like this.
 const AWAITED_BYTES_MAX: usize = 128;
 
 /// Why a request did not run. Small, so that an outcome fits into registers.
@@ -38,9 +40,9 @@ const AWAITED_BYTES_MAX: usize = 128;
 enum Refusal {
     /// It was not taken, and never can be.
     Invalid(Invalid),
-    /// It was not taken, for want of a place at the receiver.
+    /// It was not taken, for lack of a slot at the receiver.
     NotReady,
-    /// It was not taken, for want of a place for its completion.
+    /// It was not taken, for lack of an entry for its completion.
     Full,
     /// It was not taken, unless the port learns this region.
     UnknownRegion(RegionId),
@@ -48,7 +50,7 @@ enum Refusal {
     Failed(CompletionStatus),
 }
 
-/// What cannot be right about a request.
+/// Why a request is invalid.
 #[derive(Clone, Copy)]
 enum Invalid {
     Link,
@@ -63,7 +65,7 @@ enum Invalid {
 }
 
 impl Invalid {
-    /// The name that callers know.
+    /// Returns the name that callers know.
     fn name(self) -> &'static str {
         match self {
             Self::Link => "link",
@@ -95,17 +97,17 @@ impl From<NoPlace> for Refusal {
     fn from(reason: NoPlace) -> Self {
         match reason {
             NoPlace::Full => Self::NotReady,
-            // Its counts are impossible: nothing sensible will come from this peer.
+            // Its counts are impossible: the peer violates the protocol.
             NoPlace::Violation => Self::Failed(CompletionStatus::PeerLost),
         }
     }
 }
 
-/// What to do with a request that was not taken.
+/// Whether a request that was not taken is tried again.
 enum Again {
     /// Stop at it.
     No(Stop),
-    /// Try it again: the port has learned what it lacked.
+    /// Retry it: the port has learned what it lacked.
     Yes,
 }
 
@@ -115,11 +117,11 @@ impl From<Stop> for Again {
     }
 }
 
-/// What a request did: its kind, and the bytes it moved.
+/// The result of a request: its kind, and the bytes it moved.
 type Done = Result<(CompletionKind, u32), Refusal>;
 
 impl ShmPort {
-    /// Marks this port as being at work, so that an owner who takes a region away waits for it.
+    /// Marks this port as being at work, so that an owner who deregisters a region waits for it.
     #[inline(always)]
     pub(super) fn start_work(&self) {
         // Only this thread writes the word, and only while it is at work is it odd.
@@ -139,7 +141,7 @@ impl ShmPort {
         self.work_word.store(count, Ordering::Release);
     }
 
-    /// As `post`, when a link has ended or a region has gone.
+    /// As `post`, if a link has ended or a region is gone.
     #[cold]
     #[inline(never)]
     pub(super) fn post_attending(&mut self, list: &[Work<'_>]) -> Posted {
@@ -159,8 +161,7 @@ impl ShmPort {
         posted
     }
 
-    /// Runs a single SEND. When it goes straight it reaches no peer's region, so nobody has to know
-    /// of it.
+    /// Runs a single SEND. On the fast path it reaches no peer's region, so no owner has to know of it.
     #[inline(never)]
     pub(super) fn post_send(&mut self, list: &[Work<'_>]) -> Posted {
         match list {
@@ -169,7 +170,7 @@ impl ShmPort {
         }
     }
 
-    /// Runs a SEND of inline bytes that fill a slot, if nothing is amiss; whether it was one.
+    /// Runs a SEND of inline bytes that fill a slot, on the fast path. Returns whether it did.
     #[inline(always)]
     fn post_line(&mut self, work: &Work<'_>) -> bool {
         let Operation::Send { source: Source::Inline(bytes), immediate: None } = work.operation
@@ -216,7 +217,7 @@ impl ShmPort {
         Posted { accepted: list.len(), stop: None }
     }
 
-    /// Runs a request that is of a common kind and in which nothing is amiss; whether it was one.
+    /// Runs a valid request of a common kind on the fast path. Returns whether it did.
     #[inline(always)]
     pub(super) fn post_straight(&mut self, work: &Work<'_>) -> bool {
         if matches!(work.operation, Operation::Send { .. }) {
@@ -229,7 +230,7 @@ impl ShmPort {
         true
     }
 
-    /// Runs a SEND in which nothing is amiss; whether it was one.
+    /// Runs a valid SEND on the fast path. Returns whether it did.
     #[inline(always)]
     fn post_send_straight(&mut self, work: &Work<'_>) -> bool {
         let Operation::Send { ref source, immediate } = work.operation else { return false };
@@ -241,13 +242,13 @@ impl ShmPort {
         true
     }
 
-    /// Not in line, since what it needs beside is more than what one-sided requests need.
+    /// Not inlined, since it needs more than one-sided requests do.
     #[inline(never)]
     fn post_send_straight_apart(&mut self, work: &Work<'_>) -> bool {
         self.post_send_straight(work)
     }
 
-    /// Runs any request; why it was not taken, if it was not.
+    /// Runs any request. Returns why it was not taken, if it was not.
     #[inline(never)]
     fn post_generally(&mut self, work: &Work<'_>) -> Option<Stop> {
         loop {
@@ -269,8 +270,7 @@ impl ShmPort {
         }
     }
 
-    /// What becomes of a request that did not run: completed with an error, not taken, or to be
-    /// tried again.
+    /// Handles a request that did not run: completed with an error, not taken, or retried.
     #[cold]
     fn post_refused(&mut self, work: &Work<'_>, refusal: Refusal) -> Result<(), Again> {
         match self.links.get(work.link.0 as usize) {
@@ -281,7 +281,7 @@ impl ShmPort {
         match refusal {
             Refusal::Invalid(what) => Err(Again::No(Stop::Invalid(what.name()))),
             Refusal::NotReady => Err(Again::No(Stop::ReceiverNotReady)),
-            // A request that cannot be right is told so even when it could not be taken now.
+            // An invalid request is reported as such even if it could not be taken now.
             Refusal::Full => {
                 self.check_alone(work)?;
                 Err(Again::No(Stop::QueueFull))
@@ -298,7 +298,7 @@ impl ShmPort {
         }
     }
 
-    /// A request on a link that is not usable any more is taken and ends with an error.
+    /// Handles a request on a link that is not usable any more: taken, and completed with an error.
     fn post_when_over(&mut self, work: &Work<'_>) -> Result<(), Again> {
         self.check_alone(work)?;
         if self.completions.is_full() {
@@ -320,13 +320,13 @@ impl ShmPort {
     fn fail_request(&mut self, work: &Work<'_>, status: CompletionStatus) {
         let kind = Parts::of(&work.operation).kind;
         let room = self.completions.room();
-        debug_assert!(room.is_some(), "whoever takes a request has seen room for its end");
+        debug_assert!(room.is_some(), "room for the completion was checked before");
         if let Some(room) = room {
             room.fill(&finished(work, kind, 0, status));
         }
     }
 
-    /// All that can be said against a request without its link.
+    /// Checks a request as far as possible without its link.
     fn check_alone(&mut self, work: &Work<'_>) -> Result<(), Stop> {
         let parts = Parts::of(&work.operation);
         parts.check(&CAPABILITIES)?;
@@ -344,7 +344,7 @@ impl ShmPort {
     }
 }
 
-/// Tells of a request that went well, if it is to be told.
+/// Completes a successful request, if it is signaled.
 #[inline(always)]
 fn complete(work: &Work<'_>, room: Room<'_>, kind: CompletionKind, bytes: u32) {
     if work.flags.signalled {
@@ -362,7 +362,7 @@ fn finished(
     Finished { id: work.id, link: work.link, bytes, kind, status }
 }
 
-/// What a request runs on.
+/// The parts of a port that a request runs on.
 struct Way<'p> {
     links: &'p mut [LinkSlot],
     memory: Memory<'p>,
@@ -416,7 +416,7 @@ impl Way<'_> {
         let bytes = self.memory.check_source(source, TRANSFER_BYTES_MAX)?;
         let target = self.memory.target_of(link, to, Access::WRITE, u64::from(bytes))?;
         let link = usable(self.links, link)?;
-        // Before the bytes, since nothing may have happened when there is no place.
+        // Before the bytes, since nothing may have happened if there is no slot.
         let place = link.producer.reserve(8)?;
         self.memory.gather(source, target, to.offset)?;
         let stored = link.producer.own().store(place.payload, u64::from(bytes), Ordering::Relaxed);
@@ -428,7 +428,7 @@ impl Way<'_> {
 }
 
 impl Link {
-    /// Hands a message over whose bytes are in place.
+    /// Publishes a message whose bytes are in place.
     #[inline(always)]
     fn send_from(&mut self, place: &Place, bytes: u32, immediate: Option<u32>) {
         let (kind, immediate) = match immediate {
@@ -442,7 +442,7 @@ impl Link {
     }
 }
 
-/// A link that may carry messages.
+/// Returns a link that may carry messages.
 #[inline(always)]
 fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut Link, Refusal> {
     match links.get_mut(number.0 as usize) {
@@ -451,9 +451,9 @@ fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut Link, Refusal> 
     }
 }
 
-/// The straight way, for the common cases in which all is well: `None` when it is another case, or
-/// anything is not, and then nothing has happened. A region is imported on one link and unmapped
-/// when that is over, so whoever has found it needs no look at the link.
+/// The fast path, for valid requests of common kinds: `None` for any other, and then nothing has
+/// happened. A region is imported on one link and unmapped when that ends, so finding it proves the
+/// link open.
 impl Memory<'_> {
     #[inline(always)]
     fn run_straight(&self, work: &Work<'_>) -> Option<(CompletionKind, u32)> {
@@ -467,7 +467,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Bytes of a SEND that went straight.
+    /// Runs a SEND on the fast path. Returns its bytes.
     #[inline(always)]
     fn send_straight(
         &self,
@@ -596,15 +596,16 @@ impl Memory<'_> {
         Some((CompletionKind::Atomic, 8))
     }
 
-    /// A peer's region, if the owner's terms and key allow `need` now. Its bounds are left to the
+    /// Returns a peer's region, if the owner's terms and key allow `need` now. Its bounds are left to the
     /// access.
     #[inline(always)]
     fn target(&self, link: LinkId, at: RemoteSlice, need: Access) -> Option<&Arena> {
         self.import(link, at, need).map(|(_, arena)| arena)
     }
 
-    /// The same for what reads it, which has to look after its access whether the import is open still: the
-    /// owner may have closed the link and given its memory back meanwhile, which is then zero.
+    /// The same for requests that read it. They must check after the access whether the import is still
+    /// open: the owner may have closed the link and freed its memory meanwhile, which then reads as
+    /// zero.
     #[inline(always)]
     fn import(&self, link: LinkId, at: RemoteSlice, need: Access) -> Option<(&Import, &Arena)> {
         let import = self.imports.find(link, at.region)?;
@@ -613,9 +614,9 @@ impl Memory<'_> {
     }
 }
 
-/// The general way, which checks in the order in which faults are told.
+/// The general path, which checks in the order in which faults are reported.
 impl Memory<'_> {
-    /// Why an atomic did not go straight.
+    /// Returns why an atomic did not take the fast path.
     #[cold]
     fn why_no_atomic(&self, link: LinkId, operation: &Operation<'_>) -> Refusal {
         let parts = Parts::of(operation);
@@ -664,7 +665,7 @@ impl Memory<'_> {
         Ok((CompletionKind::AtomicWrite, 0))
     }
 
-    /// What was stored is where everybody sees it, so nothing remains but to say so.
+    /// Stores are visible to all threads already, so a FLUSH only completes.
     fn flush(&self, link: LinkId, from: RemoteSlice, bytes: u64, scope: FlushScope) -> Done {
         if scope != FlushScope::Visible {
             return Err(Invalid::LacksFlush.into());
@@ -674,8 +675,8 @@ impl Memory<'_> {
         Ok((CompletionKind::Flush, 0))
     }
 
-    /// A peer's region, if the owner's terms and key allow `need` now, for `bytes` whose source was
-    /// checked.
+    /// Returns a peer's region, if the owner's terms and key allow `need` now, for `bytes` whose source
+    /// was checked.
     fn target_of(
         &self,
         link: LinkId,
@@ -686,7 +687,7 @@ impl Memory<'_> {
         self.import_of(link, at, need, bytes).map(|(_, arena)| arena)
     }
 
-    /// The same for what reads it, as [`import`](Self::import).
+    /// The same for requests that read it, as [`import`](Self::import).
     #[inline(always)]
     fn import_of(
         &self,
@@ -706,7 +707,7 @@ impl Memory<'_> {
         Ok((import, arena))
     }
 
-    /// The region of a local slice, which lies within it.
+    /// Returns the region of a local slice, which is within it.
     #[inline(always)]
     fn local(&self, slice: &LocalSlice) -> Result<&Arena, Refusal> {
         let arena = self.regions.find(slice.region);
@@ -717,7 +718,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Bytes of slices that are all right.
+    /// Returns the bytes of valid slices.
     #[inline]
     fn check_slices(&self, slices: &[LocalSlice], most: u64) -> Result<u32, Refusal> {
         if slices.len() > CAPABILITIES.slices_max as usize {
@@ -736,7 +737,7 @@ impl Memory<'_> {
         Ok(bytes as u32)
     }
 
-    /// Bytes of a source that is all right.
+    /// Returns the bytes of a valid source.
     #[inline]
     fn check_source(&self, source: &Source<'_>, most: u64) -> Result<u32, Refusal> {
         match *source {
@@ -748,7 +749,7 @@ impl Memory<'_> {
         }
     }
 
-    /// Copies a checked source to where there is room for it.
+    /// Copies a checked source to a destination with room for it.
     #[inline]
     fn gather(&self, source: &Source<'_>, to: &Arena, offset: u64) -> Result<(), Refusal> {
         let past_the_end = |OutOfBounds| Refusal::Failed(CompletionStatus::RemoteAccess);

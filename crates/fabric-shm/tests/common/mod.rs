@@ -1,5 +1,5 @@
-//! What the process tests share: a child that is this same executable in another role, and ends of
-//! links that are easy to hold.
+//! Shared test code: child processes that run this same executable in another role, and nodes with a
+//! simple interface.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use farside_base::{
@@ -14,10 +14,10 @@ use rustix::process::{
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Says which role a child plays, and its arguments after blanks.
+/// The environment variable of a child's role, with arguments after blanks.
 pub(crate) const ROLE: &str = "FARSIDE_SHM_TEST_ROLE";
 
-/// After so long a test is taken for hung.
+/// The time after which a test counts as hung.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// Bytes of every test region.
@@ -37,7 +37,7 @@ impl Helper {
         Self::of(Self::play(Command::new(this), test, role)).expect("a child process")
     }
 
-    /// What `program`, this executable or one that ends in it, needs to run `test` alone with `role`.
+    /// Prepares `program`, this executable or a wrapper of it, to run `test` alone with `role`.
     pub(crate) fn play(mut program: Command, test: &str, role: &str) -> Command {
         program
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -51,19 +51,19 @@ impl Helper {
         command.spawn().map(Self)
     }
 
-    /// Waits until it has ended; whether it has done what it should.
+    /// Waits until it has ended. Returns whether it succeeded.
     pub(crate) fn succeeds(mut self) -> bool {
         self.0.wait().expect("to wait for a child").success()
     }
 
-    /// Limits how many descriptors it may have, or to what this process may.
+    /// Limits its number of descriptors, or resets it to this process's limit.
     pub(crate) fn limit_descriptors(&self, most: Option<u64>) {
         let own = getrlimit(Resource::Nofile);
         let limit = Rlimit { current: most.or(own.current), maximum: own.maximum };
         prlimit(Some(Pid::from_child(&self.0)), Resource::Nofile, limit).expect("to limit a child");
     }
 
-    /// kill -9, and waits until it is gone.
+    /// Kills it (SIGKILL), and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.0.kill().expect("to kill a child");
         self.0.wait().expect("to wait for a child");
@@ -77,7 +77,7 @@ impl Helper {
         assert!(stopped.is_some_and(|(_, status)| status.stopped()));
     }
 
-    /// Lets it go on.
+    /// Continues it (SIGCONT).
     pub(crate) fn resume(&self) {
         kill_process(Pid::from_child(&self.0), Signal::CONT).expect("to resume a child");
     }
@@ -90,13 +90,13 @@ impl Drop for Helper {
     }
 }
 
-/// The role of this process, if it is a child.
+/// Returns the role of this process, if it is a child.
 pub(crate) fn role() -> Option<Vec<String>> {
     let role = std::env::var(ROLE).ok()?;
     Some(role.split(' ').map(str::to_owned).collect())
 }
 
-/// A listen name of this test run.
+/// Returns a listen name of this test run.
 pub(crate) fn name(what: &str) -> String {
     format!("test-{}-{what}", std::process::id())
 }
@@ -132,7 +132,7 @@ impl Node {
         node
     }
 
-    /// Posts receive number `at`, which has a place of its own.
+    /// Posts receive number `at`, which has memory of its own.
     pub(crate) fn post_receive(&mut self, at: u64) {
         let receive = Receive {
             id: WorkId(at),
@@ -151,7 +151,7 @@ impl Node {
         self.region.arena.load(offset, order).expect("in bounds")
     }
 
-    /// Polls once and keeps what came.
+    /// Polls once and keeps the results.
     pub(crate) fn poll(&mut self) {
         let mut out = [Completion::BLANK; 32];
         self.port.link_events(&mut self.events);
@@ -172,7 +172,7 @@ impl Node {
                 return value;
             }
             if !self.port.arm() {
-                assert!(waiter.wait(Some(WATCHDOG)), "waited in vain for {what}");
+                assert!(waiter.wait(Some(WATCHDOG)), "timed out waiting for {what}");
             }
             self.port.disarm();
         }
@@ -188,13 +188,13 @@ impl Node {
         })
     }
 
-    /// The word in a received message.
+    /// Returns the word in a received message.
     pub(crate) fn word_of(&self, received: &Completion) -> u64 {
         assert_eq!(received.status, CompletionStatus::Success, "{received:?}");
         self.word(65_536 + received.id.0 * u64::from(RECEIVE_BYTES))
     }
 
-    /// The word in the next message, whose receive is posted again.
+    /// Returns the word in the next message, and posts its receive again.
     pub(crate) fn message(&mut self) -> u64 {
         let received = self.completion();
         let word = self.word_of(&received);
@@ -239,7 +239,7 @@ impl Node {
         }
     }
 
-    /// Posts one request and gives its completion.
+    /// Posts one request and returns its completion.
     pub(crate) fn perform(&mut self, link: LinkId, operation: Operation<'_>) -> Completion {
         let work = self.work(link, u64::MAX, operation);
         let posted = self.port.post(&[work]);
@@ -251,7 +251,7 @@ impl Node {
         })
     }
 
-    /// Sends a word; false when the ring is full.
+    /// Sends a word. Returns false if the ring is full.
     pub(crate) fn try_send(&mut self, link: LinkId, word: u64) -> bool {
         let bytes = word.to_ne_bytes();
         let operation = Operation::Send { source: Source::Inline(&bytes), immediate: None };

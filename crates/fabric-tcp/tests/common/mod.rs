@@ -1,5 +1,5 @@
-//! What the tests share: ends of links that are easy to hold, and children that are this same
-//! executable in another role.
+//! Shared test code: nodes with a simple interface, and child processes that run this same executable
+//! in another role.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use farside_base::{
@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Somewhere on this host where nobody listens: an address of the loop of its own.
+/// Returns an endpoint of this host at which no process listens: a loopback address of its own.
 pub(crate) fn free_endpoint() -> Endpoint {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -28,12 +28,12 @@ pub(crate) fn free_endpoint() -> Endpoint {
     Endpoint::from(SocketAddr::new(IpAddr::V4(Ipv4Addr::from(number)), port))
 }
 
-/// A fabric that listens on this host.
+/// Returns a fabric that listens on this host.
 pub(crate) fn fabric_of(options: TcpOptions) -> TcpFabric {
     TcpFabric::new(options).expect("a fabric")
 }
 
-/// Fabrics that all know where the others listen.
+/// Returns fabrics that all know the endpoints of the others.
 pub(crate) fn fabrics_of(security: &Security, count: usize) -> Vec<TcpFabric> {
     let hosts: Vec<_> = (0..count).map(|_| free_endpoint()).collect();
     let fabric = |endpoint: &Endpoint| {
@@ -43,15 +43,15 @@ pub(crate) fn fabrics_of(security: &Security, count: usize) -> Vec<TcpFabric> {
     hosts.iter().map(fabric).collect()
 }
 
-/// Says which role a child plays, and its arguments after blanks.
+/// The environment variable of a child's role, with arguments after blanks.
 pub(crate) const ROLE: &str = "FARSIDE_TCP_TEST_ROLE";
-/// After so long a test is taken for hung.
+/// The time after which a test counts as hung.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 /// Bytes of every test region.
 pub(crate) const REGION_BYTES: u64 = 1 << 20;
 /// Bytes of every receive.
 pub(crate) const RECEIVE_BYTES: u32 = 64;
-/// Receives of every queue, and where they lie.
+/// Receives of every queue, and their offset.
 pub(crate) const RECEIVES: u64 = 128;
 const RECEIVES_AT: u64 = 65_536;
 
@@ -59,13 +59,13 @@ const RECEIVES_AT: u64 = 65_536;
 pub(crate) struct Helper(Child);
 
 impl Helper {
-    /// Starts this executable again, to run `test` alone with `role`, behind `wrapper` (a command that
+    /// Starts this executable again, to run `test` alone with `role`, through `wrapper` (a command that
     /// runs another).
     pub(crate) fn start_in(wrapper: &[&str], test: &str, role: &str) -> Self {
         Self(Self::command(wrapper, test, role).spawn().expect("a child process"))
     }
 
-    /// The same as another user; `None` when that user cannot run this executable.
+    /// Starts it as another user; `None` if that user cannot run this executable.
     pub(crate) fn start_as(user: u32, test: &str, role: &str) -> Option<Self> {
         Self::command(&[], test, role).uid(user).gid(user).spawn().ok().map(Self)
     }
@@ -80,7 +80,7 @@ impl Helper {
         command
     }
 
-    /// Waits until it has ended; whether it has done what it should.
+    /// Waits until it has ended. Returns whether it succeeded.
     pub(crate) fn succeeds(mut self) -> bool {
         self.0.wait().expect("to wait for a child").success()
     }
@@ -89,7 +89,7 @@ impl Helper {
         Self::start_in(&[], test, role)
     }
 
-    /// kill -9, and waits until it is gone.
+    /// Kills it (SIGKILL), and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.0.kill().expect("to kill a child");
         self.0.wait().expect("to wait for a child");
@@ -109,14 +109,14 @@ impl Helper {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).expect("its descriptors");
         let number = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse::<u64>().ok();
         let open: Vec<u64> = open.map(|entry| entry.expect("one")).filter_map(number).collect();
-        // The numbers that are free decide, and those below the limit alone.
+        // The limit is on descriptor numbers, so the free ones below it count.
         let free = (0..).filter(|number| !open.contains(number)).nth(more);
         let maximum = getrlimit(Resource::Nofile).maximum;
         let limit = Rlimit { current: free, maximum };
         prlimit(Some(process), Resource::Nofile, limit).expect("to limit a child");
     }
 
-    /// Lets it go on.
+    /// Continues it (SIGCONT).
     pub(crate) fn resume(&self) {
         kill_process(Pid::from_child(&self.0), Signal::CONT).expect("to resume a child");
     }
@@ -129,7 +129,7 @@ impl Drop for Helper {
     }
 }
 
-/// The role of this process, if it is a child.
+/// Returns the role of this process, if it is a child.
 pub(crate) fn role() -> Option<Vec<String>> {
     let role = std::env::var(ROLE).ok()?;
     Some(role.split(' ').map(str::to_owned).collect())
@@ -146,12 +146,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// A node that only connects.
+    /// Returns a node that only connects.
     pub(crate) fn new(options: TcpOptions) -> Self {
         Self::with(fabric_of(options), None)
     }
 
-    /// A node that listens as `p` at an endpoint.
+    /// Returns a node that listens as `p` at an endpoint.
     pub(crate) fn at(endpoint: &str, options: TcpOptions) -> Self {
         let listen = Some(endpoint.parse().expect("an endpoint"));
         Self::with(fabric_of(TcpOptions { listen, ..options }), Some("p"))
@@ -170,7 +170,7 @@ impl Node {
         node
     }
 
-    /// Posts receive number `at`, which has a place of its own.
+    /// Posts receive number `at`, which has memory of its own.
     pub(crate) fn post_receive(&mut self, at: u64) {
         let offset = RECEIVES_AT + at * u64::from(RECEIVE_BYTES);
         let into = self.slice(offset, RECEIVE_BYTES);
@@ -190,7 +190,7 @@ impl Node {
         self.region.arena.write(offset, &word.to_ne_bytes()).expect("in bounds");
     }
 
-    /// Polls once and keeps what came.
+    /// Polls once and keeps the results.
     pub(crate) fn poll(&mut self) {
         let mut out = [Completion::BLANK; 32];
         self.port.link_events(&mut self.events);
@@ -211,7 +211,7 @@ impl Node {
                 return value;
             }
             if !self.port.arm() {
-                assert!(waiter.wait(Some(WATCHDOG)), "waited in vain for {what}");
+                assert!(waiter.wait(Some(WATCHDOG)), "timed out waiting for {what}");
             }
             self.port.disarm();
         }
@@ -227,13 +227,13 @@ impl Node {
         })
     }
 
-    /// The word in a received message.
+    /// Returns the word in a received message.
     pub(crate) fn word_of(&self, received: &Completion) -> u64 {
         assert_eq!(received.status, CompletionStatus::Success, "{received:?}");
         self.word(RECEIVES_AT + received.id.0 * u64::from(RECEIVE_BYTES))
     }
 
-    /// The word in the next message, whose receive is posted again.
+    /// Returns the word in the next message, and posts its receive again.
     pub(crate) fn message(&mut self) -> u64 {
         let received = self.completion();
         let word = self.word_of(&received);
@@ -282,7 +282,7 @@ impl Node {
         Work { id: WorkId(id), link, flags, operation }
     }
 
-    /// Posts one request and gives its completion.
+    /// Posts one request and returns its completion.
     pub(crate) fn perform(&mut self, link: LinkId, operation: Operation<'_>) -> Completion {
         let work = self.work(link, u64::MAX, operation);
         let posted = self.port.post(&[work]);
@@ -294,7 +294,7 @@ impl Node {
         })
     }
 
-    /// Sends a word; false when the queue is full.
+    /// Sends a word. Returns false if the queue is full.
     pub(crate) fn try_send(&mut self, link: LinkId, word: u64) -> bool {
         let bytes = word.to_ne_bytes();
         let operation = Operation::Send { source: Source::Inline(&bytes), immediate: None };

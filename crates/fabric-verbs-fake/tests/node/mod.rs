@@ -1,4 +1,4 @@
-//! Two fabrics over the fake library, and what tests of them say often.
+//! Two fabrics over the fake library, and helpers of their tests.
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 pub(crate) const LEASE: Duration = Duration::from_millis(200);
 
-/// The fake device alone, as it is at first: what a test tells it is for the whole process.
+/// Locks the fake device in its initial state: its script is shared by the whole process.
 pub(crate) fn alone() -> (MutexGuard<'static, ()>, Fake) {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,15 +97,15 @@ pub(crate) fn until<T>(
         }
         std::thread::yield_now();
     }
-    panic!("waited in vain for {what}");
+    panic!("timed out waiting for {what}");
 }
 
-/// The next completion of the first node.
+/// Returns the next completion of the first node.
 pub(crate) fn completion(nodes: [&mut Node; 2]) -> Completion {
     until("a completion", nodes, |one, _| (!one.done.is_empty()).then(|| one.done.remove(0)))
 }
 
-/// A link from the first node to the second: its number at either, and the second's region.
+/// Returns a link from the first node to the second: its number at either, and the second's region.
 pub(crate) fn connect(one: &mut Node, other: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
     let address = other.port.address().expect("a listener");
     let here = one.port.connect(&address, b"", one.queue).expect("a link");

@@ -1,4 +1,4 @@
-//! Regions that peers ask for, and the windows that are bound for them, one at a time on each link.
+//! Imports of peers, and the windows bound for them, one at a time on each link.
 
 use super::Thread;
 use crate::conversation::Over;
@@ -12,24 +12,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Most regions that a peer has asked for and was not answered.
+/// Most unanswered imports of a peer.
 const WAITING_MAX: usize = 64;
-/// How long the end of a bind is looked for at a time.
+/// How long the completion of a bind is polled for at a time.
 const LOOK: Duration = Duration::from_micros(20);
-/// After so long it is looked for again.
+/// The interval of these polls.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What the peer of a link has asked for.
+/// The imports of a link's peer.
 #[derive(Default)]
 pub(crate) struct Asked {
     /// A window is being bound for this request.
     binding: Option<(u32, RegionToken)>,
-    /// Behind that one, oldest first.
+    /// Waiting after that one, oldest first.
     waiting: VecDeque<(u32, RegionToken)>,
 }
 
 impl Thread {
-    /// A peer asks for a region.
+    /// Handles an import of a peer.
     pub(super) fn import(
         &mut self,
         token: Token,
@@ -39,7 +39,7 @@ impl Thread {
         if let Some(conversation) = self.conversations.get_mut(&token.0) {
             let waiting = &mut conversation.asked.waiting;
             if waiting.len() >= WAITING_MAX {
-                let words = "it asks for regions and does not wait for the answers";
+                let words = "it has more pending imports than allowed";
                 return Err(Over::Violation(words.to_owned()));
             }
             waiting.push_back((request, *region));
@@ -48,7 +48,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Answers what a peer has asked for, up to the first that needs a window.
+    /// Answers a peer's imports, up to the first that needs a window.
     fn grant_next(&mut self, token: Token) {
         let core = Arc::clone(&self.core);
         while let Some(conversation) = self.conversations.get_mut(&token.0)
@@ -69,7 +69,7 @@ impl Thread {
         }
     }
 
-    /// The end of a bind.
+    /// Handles the completion of a bind.
     pub(super) fn bound(&mut self, token: Token, status: u32) {
         let core = Arc::clone(&self.core);
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
@@ -98,7 +98,7 @@ impl Thread {
         }
     }
 
-    /// Looks for ends of binds, where the ports' own threads may not.
+    /// Polls for completions of binds, which the ports' own threads may not do in time.
     pub(super) fn look_for_binds(&mut self) {
         let until = Instant::now() + LOOK;
         let mut ends = Vec::new();

@@ -1,4 +1,4 @@
-//! Queue pairs connected by rdma_cm: what the control thread does beside the conversation.
+//! Queue pairs connected by rdma_cm: the control thread's part, next to the conversation.
 //!
 //! ```text
 //! caller                                              called
@@ -8,14 +8,14 @@
 //!   established               <- rdma_cm -              established
 //!   Ready                       - conversation ->       the link is up
 //! ```
-//! Of InfiniBand's and RoCE's queue pairs each side changes the states itself, by what rdma_cm has
-//! agreed; iWARP's are changed by the kernel. Steps that may wait in the kernel go by a thread of
-//! their own, and so does the end of an identifier.
+//! The queue pairs of InfiniBand and RoCE are moved through their states by each side itself, with what
+//! rdma_cm has negotiated; those of iWARP by the kernel. Steps that may block in the kernel run in a
+//! thread of their own, and so does the destruction of an identifier.
 //!
-//! A connection of iWARP ends with the first request that its target refuses, and neither adapter
-//! tells the requester which or why. So each side that sees a connection end that nobody closed says
-//! `Parted`, and when both have, the port makes the best of it. A peer whose process died says nothing:
-//! the end of its control stream does.
+//! An iWARP connection ends with the first request that its target refuses, and neither adapter reports
+//! to the requester which or why. So each side whose connection ends without a close sends `Parted`,
+//! and when both have, the port derives the result from both. A peer whose process died sends nothing:
+//! the end of its control stream reports that.
 
 use super::Thread;
 use crate::conversation::{Conversation, Over, Stage};
@@ -32,28 +32,28 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// How long the kernel may look for an address or a route.
+/// How long the kernel may take to resolve an address or a route.
 const RESOLVE_MS: i32 = 2000;
 /// How long a connection may take beyond two leases.
 const MEETING_TIME: Duration = Duration::from_secs(3);
 
-/// What rdma_cm has to do with a conversation.
+/// The rdma_cm part of a conversation.
 #[derive(Default)]
 pub(crate) struct Met {
     id: Option<Kept>,
-    /// What the called side knows the caller by.
+    /// The secret by which the accepting side recognizes the dialling one.
     secret: [u8; SECRET_BYTES],
     /// When it must have connected.
     deadline: Option<Instant>,
-    /// The kernel here says that the connection is there.
+    /// The local kernel has reported the connection as established.
     pub(crate) established: bool,
-    /// The kernel here says that it is over; when.
+    /// When the local kernel reported its end.
     ended: Option<Instant>,
-    /// The peer was told.
+    /// The peer was notified of that.
     said: bool,
-    /// What the peer says of that, and since when.
+    /// The peer's notification of the end, and since when.
     heard: Option<(Parting, Instant)>,
-    /// The port was told.
+    /// The port was notified.
     told: bool,
 }
 
@@ -66,13 +66,13 @@ struct Kept {
 impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            // Fails without that thread; then it ends here.
+            // Fails without that thread; then the identifier is destroyed here.
             let _ = self.grave.send(id);
         }
     }
 }
 
-/// What is expected of rdma_cm, and where its identifiers end.
+/// The pending rdma_cm requests, and the thread that destroys its identifiers.
 pub(super) struct Expected {
     secrets: HashMap<[u8; SECRET_BYTES], Token>,
     grave: Sender<Arc<Id>>,
@@ -100,7 +100,7 @@ fn secret() -> Result<[u8; SECRET_BYTES], FabricError> {
 }
 
 impl Thread {
-    /// The program here accepts somebody.
+    /// Accepts a peer on behalf of this program.
     pub(super) fn accept(
         &mut self,
         token: Token,
@@ -128,7 +128,7 @@ impl Thread {
         }
     }
 
-    /// Where the caller's request is expected, if rdma_cm brings it.
+    /// Returns where the caller's request is expected, if rdma_cm connects.
     fn expect(&mut self, token: Token) -> Result<Option<Meeting>, FabricError> {
         let place = self.core.manager.as_ref().and_then(|manager| manager.place);
         let (Some(place), Some(expected)) = (place, &mut self.expected) else {
@@ -147,17 +147,18 @@ impl Thread {
         }
     }
 
-    /// The program there has accepted: this side goes to where it is expected.
+    /// Dials the address at which the accepting peer expects rdma_cm's request.
     pub(super) fn meet(&mut self, token: Token, meeting: Option<&Meeting>) -> Result<(), Over> {
         let core = Arc::clone(&self.core);
         let (Some(manager), Some(meeting), Some(expected)) =
             (&core.manager, meeting, &self.expected)
         else {
-            let words = "it connects queue pairs otherwise than it was asked".to_owned();
+            let words = "it connects queue pairs in another way than requested".to_owned();
             return Err(Over::Violation(words));
         };
         if manager.address.is_ipv4() != meeting.place.is_ipv4() {
-            let words = format!("no way by rdma_cm from {} to {}", manager.address, meeting.place);
+            let words =
+                format!("no route by rdma_cm from {} to {}", manager.address, meeting.place);
             return Err(Over::Unreachable(words));
         }
         let failed = |error: io::Error| Over::Unreachable(format!("rdma_cm: {error}"));
@@ -171,7 +172,7 @@ impl Thread {
         id.resolve(manager.address, meeting.place, RESOLVE_MS).map_err(failed)
     }
 
-    /// Takes what rdma_cm has to say.
+    /// Handles the events of rdma_cm.
     pub(super) fn look_at_manager(&mut self) {
         let channel = self.core.manager.as_ref().map(|manager| Arc::clone(&manager.channel));
         while let Some(event) = channel.as_ref().and_then(|channel| channel.next()) {
@@ -207,7 +208,7 @@ impl Thread {
                 self.parted_here(token);
                 Ok(())
             }
-            // Of the device its own events tell.
+            // The device reports these by its own events.
             (
                 numbers::CM_ADDR_CHANGE | numbers::CM_TIMEWAIT_EXIT | numbers::CM_DEVICE_REMOVAL,
                 _,
@@ -224,7 +225,7 @@ impl Thread {
         }
     }
 
-    /// Somebody's request: whose it is, the secret tells.
+    /// Matches a peer's rdma_cm request with its conversation by the secret.
     fn match_request(&mut self, mut id: Id, said: &[u8]) {
         let Some(expected) = &mut self.expected else {
             return;
@@ -262,7 +263,7 @@ impl Thread {
         Some((handle, terms))
     }
 
-    /// Does a step that may wait, by a thread of its own; true from it means that the link is up.
+    /// Runs a step that may block in a thread of its own. The step returns true when the link is up.
     fn apart(&mut self, token: Token, step: impl FnOnce() -> io::Result<bool> + Send + 'static) {
         let core = Arc::clone(&self.core);
         let thread = std::thread::Builder::new().name("farside-join".to_owned());
@@ -283,7 +284,7 @@ impl Thread {
         self.conversations.get(&token.0)?.met.id.as_ref()?.id.clone()
     }
 
-    /// The address is known: the device must be the one that the queue pair is of.
+    /// Checks that the resolved address is on the device of the queue pair, and resolves the route.
     fn go_by_own_device(&self, token: Token) -> Result<(), Over> {
         let Some(id) = self.id_of(token) else {
             return Ok(());
@@ -292,13 +293,13 @@ impl Thread {
         let own = (device.context.listed.name.clone(), device.port);
         let leads = id.device();
         if leads.as_ref() != Some(&own) {
-            let words = format!("rdma_cm leads to {leads:?}, and the queue pair is of {own:?}");
+            let words = format!("rdma_cm resolves to {leads:?}, but the queue pair is of {own:?}");
             return Err(Over::Unreachable(words));
         }
         id.resolve_route(RESOLVE_MS).map_err(|error| Over::Unreachable(error.to_string()))
     }
 
-    /// The way is known: asks the other side's kernel, with the secret.
+    /// Sends the request to the peer's kernel over the resolved route, with the secret.
     fn ask_manager(&mut self, token: Token) -> Result<(), Over> {
         let (Some(id), Some((_, terms))) = (self.id_of(token), self.terms_of(token)) else {
             return Ok(());
@@ -309,7 +310,7 @@ impl Thread {
         Ok(())
     }
 
-    /// The other side's kernel has answered, and leaves the queue pair to this side.
+    /// Connects this side's queue pair after the answer of the peer's kernel.
     fn join_answered(&mut self, token: Token) -> Result<(), Over> {
         if let (Some(id), Some((handle, terms))) = (self.id_of(token), self.terms_of(token)) {
             self.apart(token, move || {
@@ -320,14 +321,14 @@ impl Thread {
         Ok(())
     }
 
-    /// The adapters' connection of a link is over.
+    /// Handles the end of the adapters' connection of a link.
     fn parted_here(&mut self, token: Token) {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
         };
         let end = conversation.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
         if end == OwnEnd::Closed {
-            // The peer is told so at once.
+            // The peer is notified at once.
             return;
         }
         conversation.met.ended.get_or_insert_with(Instant::now);
@@ -336,8 +337,8 @@ impl Thread {
         self.part(token);
     }
 
-    /// The device says that a queue pair is broken, or has refused a request of the peer's (`Flushed`),
-    /// of which the peer is told.
+    /// Handles an event of the device: a queue pair is broken, or has refused a request of the peer's
+    /// (`Flushed`), of which the peer is notified.
     pub(super) fn pair_fails(&mut self, queue_pair: u64, row: &status::Row) {
         // Of one that this side has ended all is known, and its address may be another one's by now.
         let is_it = |found: &Conversation| {
@@ -365,7 +366,7 @@ impl Thread {
         }
     }
 
-    /// The peer says that the connection is over.
+    /// Handles `Parted`: the peer reports the end of the connection.
     pub(super) fn parted_there(&mut self, token: Token, why: Parting) {
         if let Some(conversation) = self.conversations.get_mut(&token.0) {
             conversation.met.heard.get_or_insert_with(|| (why, Instant::now()));
@@ -373,7 +374,7 @@ impl Thread {
         self.part(token);
     }
 
-    /// Tells the port: at once, where its adapter will tell more, else when both sides know.
+    /// Reports the end to the port: at once if its adapter will report more, else when both sides know.
     fn part(&mut self, token: Token) {
         let tells = self.core.device.confirmation.is_none();
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
@@ -388,7 +389,7 @@ impl Thread {
         }
     }
 
-    /// Once a tick, of a conversation that goes on.
+    /// Checks a live conversation once a tick.
     pub(super) fn look_at_meeting(&mut self, token: Token, now: Instant) {
         let lease = self.core.options.lease;
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
@@ -405,7 +406,7 @@ impl Thread {
         let heard =
             met.heard.filter(|(_, since)| now.saturating_duration_since(*since) > lease / 2);
         if heard.is_some() && met.ended.is_none() {
-            // What is left here says no more than the peer did.
+            // Nothing local adds to what the peer reported.
             met.ended = Some(now);
             self.part(token);
         }

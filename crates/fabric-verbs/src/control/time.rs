@@ -1,8 +1,8 @@
-//! Time on the control thread: ticks, keep-alives, leases.
+//! The timers of the control thread: ticks, keepalives, leases.
 //!
-//! Each end holds its peer to its own lease, and they may differ. So each says that it lives often
-//! enough for the shorter of both, as soon as it knows the peer's: the called one by the first frame,
-//! the caller by the answer to it. Until the link is up an end waits for the longer one.
+//! Each end applies its own lease to its peer, and the two may differ. So each sends keepalives often
+//! enough for the shorter of both, as soon as it knows the peer's: the accepting side by the first
+//! frame, the dialling side by the answer to it. Until the link is up an end waits for the longer one.
 
 use super::Thread;
 use crate::conversation::{Conversation, Over, Stage};
@@ -12,7 +12,7 @@ use crate::wire::{End, Frame};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Looks at peers in a lease.
+/// Checks of peers in a lease.
 const LOOKS: u32 = LEASE_TICKS as u32;
 
 fn lease_of(peer: &End) -> Duration {
@@ -48,7 +48,7 @@ impl Thread {
         }
     }
 
-    /// A peer has said what its lease is.
+    /// Adapts the timers to a peer's lease.
     pub(super) fn quicken(&mut self, peer: &End) {
         let beat = lease_of(peer) / LOOKS;
         if beat < self.beat {
@@ -64,13 +64,13 @@ impl Thread {
                 continue;
             };
             if late > self.tick {
-                // This thread did not run: what was not heard meanwhile says nothing of peers.
+                // This thread was delayed: peers are not charged with the silence meanwhile.
                 conversation.heard += late;
             }
             if conversation.stage.keeps_alive() {
                 let (pace, patience) = pace(conversation, own);
                 if now.saturating_duration_since(conversation.heard) > patience {
-                    let words = format!("nothing was heard of the peer's fabric for {patience:?}");
+                    let words = format!("the peer's fabric was silent for {patience:?}");
                     self.over(token, Over::Unreachable(words));
                 } else if now.saturating_duration_since(conversation.said) * 4 >= pace {
                     self.say(token, &Frame::Alive);
@@ -83,14 +83,14 @@ impl Thread {
     }
 }
 
-/// For which lease this side says that it lives, and by which it judges its peer.
+/// Returns the lease for which this side sends keepalives, and the one that it applies to its peer.
 fn pace(conversation: &Conversation, own: Duration) -> (Duration, Duration) {
     let peers = conversation.peer.as_ref().map_or(own, lease_of);
     let patience = if conversation.stage == Stage::Up { own } else { own.max(peers) };
     (own.min(peers), patience)
 }
 
-/// Wakes a port that sleeps while requests are under way for so long that it must look at them.
+/// Wakes a sleeping port whose requests have been in flight for so long that it must check them.
 fn remind(inbox: &Inbox, ticks: u64) {
     let since = inbox.bell.watched_since.load(Ordering::Acquire);
     if since != 0 && ticks > since + 1 {

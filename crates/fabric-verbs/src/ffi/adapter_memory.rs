@@ -2,12 +2,12 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | holders of an [`AdapterMemory`] | copy bytes in and out, from any thread | until the last `Arc` goes |
+//! | holders of an [`AdapterMemory`] | copy bytes in and out, from any thread | until the last `Arc` is dropped |
 //! | the adapter | reach it by the keys of its regions | while these are registered |
 //! | a [`MemoryRegion`](super::MemoryRegion) made of it | keep its `Arc` | so that its registration ends first |
 //!
-//! The library gives no address of it, only calls that copy, of which nothing is promised but that they
-//! happen. mlx5's provider copies words of four bytes, and wants places and lengths in such words.
+//! The library has no address of it, only calls that copy, of which nothing but the copy is promised.
+//! mlx5's provider copies words of four bytes, and requires offsets and lengths in such words.
 
 use super::device::{Context, ProtectionDomain, check, made};
 use super::types::*;
@@ -46,15 +46,15 @@ unsafe impl Send for AdapterMemory {}
 unsafe impl Sync for AdapterMemory {}
 
 impl AdapterMemory {
-    /// Whether library and provider have such memory at all.
+    /// Returns whether library and provider have such memory at all.
     pub(crate) fn is_had(context: &Context) -> bool {
         Operations::of(context).is_some()
     }
 
-    /// Takes so many bytes, a multiple of eight.
+    /// Allocates this many bytes of device memory, a multiple of eight.
     ///
     /// # Errors
-    /// `Unsupported` where there are no such calls; what the system says: `ENOMEM` when there is no more.
+    /// `Unsupported` if there are no such calls; errors of the system: `ENOMEM` if there is no more.
     pub(crate) fn new(context: &Arc<Context>, bytes: u64) -> io::Result<Arc<Self>> {
         let operations = Operations::of(context).ok_or(io::ErrorKind::Unsupported)?;
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -77,7 +77,7 @@ impl AdapterMemory {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// When they pass the end; what the provider says of places that it does not like.
+    /// If they pass the end; errors of the provider for offsets that it does not support.
     pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.within(offset, bytes.len())?;
         let from = bytes.as_ptr().cast::<c_void>();

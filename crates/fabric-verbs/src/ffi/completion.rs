@@ -42,7 +42,7 @@ impl Channel {
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// What to wait for.
+    /// Returns the descriptor to wait for.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as self.
         unsafe { BorrowedFd::borrow_raw(self.descriptor()) }
@@ -71,7 +71,7 @@ unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
     /// # Errors
-    /// What the system says; `EINVAL` for more entries than the device has.
+    /// Errors of the system; `EINVAL` for more entries than the device has.
     pub(crate) fn new(channel: &Arc<Channel>, entries: u32) -> io::Result<Arc<Self>> {
         let context = &channel.context;
         let unsupported = || io::Error::from(io::ErrorKind::Unsupported);
@@ -85,10 +85,10 @@ impl CompletionQueue {
         Ok(Arc::new(Self { channel: Arc::clone(channel), raw: made(raw)?, poll, notify }))
     }
 
-    /// Takes completions; how many were written to the front of `out`.
+    /// Takes completions. Returns how many were written to the front of `out`.
     ///
     /// # Errors
-    /// When the queue is broken: too many completions met it, or the device is gone.
+    /// If the queue is broken: it has overrun, or the device is gone.
     #[inline]
     pub(crate) fn poll(&self, out: &mut [WorkCompletion]) -> io::Result<usize> {
         let most = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
@@ -103,7 +103,7 @@ impl CompletionQueue {
         check(unsafe { (self.notify)(self.raw.as_ptr(), 0) })
     }
 
-    /// Takes what the channel has to say and acknowledges it, without waiting.
+    /// Takes the channel's events and acknowledges them, without waiting.
     pub(crate) fn drain(&self) {
         let library = &self.channel.context.library;
         let (mut queue, mut context) = (null_mut(), null_mut());
@@ -122,14 +122,14 @@ impl CompletionQueue {
         }
     }
 
-    /// How many completions it holds.
+    /// Returns how many completions it holds.
     pub(crate) fn entries(&self) -> u32 {
         // SAFETY: lives as long as self; changes under `resize` alone, which the port calls.
         let entries = unsafe { self.raw.as_ref().cqe };
         u32::try_from(entries).unwrap_or(0)
     }
 
-    /// Makes room for at least so many.
+    /// Resizes the queue to at least this many entries.
     ///
     /// # Errors
     /// When the device cannot do that; the queue is as it was.
@@ -139,7 +139,7 @@ impl CompletionQueue {
         check(unsafe { (self.channel.context.library.resize_cq)(self.raw.as_ptr(), entries) })
     }
 
-    /// For comparing with an asynchronous event.
+    /// Returns its address, for comparing with an asynchronous event.
     pub(crate) fn address(&self) -> u64 {
         self.raw.as_ptr().addr() as u64
     }
@@ -170,7 +170,7 @@ unsafe impl Sync for SharedReceiveQueue {}
 
 impl SharedReceiveQueue {
     /// # Errors
-    /// What the system says; `EINVAL` for more entries than the device has.
+    /// Errors of the system; `EINVAL` for more entries than the device has.
     pub(crate) fn new(domain: &Arc<ProtectionDomain>, depth: u32) -> io::Result<Arc<Self>> {
         let context = &domain.context;
         let post = context.operations().post_srq_recv.ok_or(io::ErrorKind::Unsupported)?;
@@ -203,7 +203,7 @@ impl SharedReceiveQueue {
         check(unsafe { (self.post)(self.raw.as_ptr(), &raw mut request, &raw mut bad) })
     }
 
-    /// For comparing with an asynchronous event.
+    /// Returns its address, for comparing with an asynchronous event.
     pub(crate) fn address(&self) -> u64 {
         self.raw.as_ptr().addr() as u64
     }

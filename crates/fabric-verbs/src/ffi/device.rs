@@ -2,9 +2,9 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | holders of a [`Context`] | query, from any thread (libibverbs locks) | until the last `Arc` goes |
+//! | holders of a [`Context`] | query, from any thread (libibverbs locks) | until the last `Arc` is dropped |
 //! | one thread at a time | take asynchronous events | as above; each is acknowledged at once |
-//! | whatever belongs to a context | keep its `Arc` | so that it is closed last |
+//! | objects of a context | keep its `Arc` | so that it is closed last |
 
 use super::adapter_memory::AdapterMemory;
 use super::library::Library;
@@ -22,7 +22,7 @@ pub(crate) struct Listed {
     pub(crate) transport: i32,
 }
 
-/// The result of a function that returns an error number, or -1 and `errno`.
+/// Checks a function that returns an error number, or -1 and `errno`.
 pub(super) fn check(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
@@ -31,7 +31,7 @@ pub(super) fn check(result: c_int) -> io::Result<()> {
     }
 }
 
-/// The result of a function that returns null and `errno`.
+/// Checks a function that returns null and `errno`.
 pub(super) fn made<T>(object: *mut T) -> io::Result<NonNull<T>> {
     NonNull::new(object).ok_or_else(|| match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(0) => io::ErrorKind::Other.into(),
@@ -45,7 +45,7 @@ pub(super) fn text(bytes: &[c_char]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The library's list while it is looked at.
+/// The library's list of devices, while it is read.
 struct List<'l> {
     library: &'l Library,
     devices: NonNull<*mut ibv_device>,
@@ -61,7 +61,7 @@ impl<'l> List<'l> {
     }
 
     fn devices(&self) -> &[*mut ibv_device] {
-        // SAFETY: the list has as many entries as was said, until it is freed.
+        // SAFETY: the list has as many entries as reported, until it is freed.
         unsafe { std::slice::from_raw_parts(self.devices.as_ptr(), self.count) }
     }
 
@@ -82,7 +82,7 @@ impl Drop for List<'_> {
     }
 }
 
-/// The devices there are. `ENOSYS` says that the kernel has no RDMA at all.
+/// Returns the devices. `ENOSYS` says that the kernel has no RDMA at all.
 pub(crate) fn list(library: &Library) -> io::Result<Vec<Listed>> {
     match List::new(library) {
         Ok(list) => Ok(list.entries().map(|(_, listed)| listed).collect()),
@@ -103,7 +103,7 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// What an asynchronous event is about.
+/// The subject of an asynchronous event.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct AsyncEvent {
     /// `ibv_event_type`.
@@ -116,7 +116,7 @@ impl Context {
     /// Opens a device by name.
     ///
     /// # Errors
-    /// `NotFound` when there is none of that name; what the system says.
+    /// `NotFound` if there is none of that name; errors of the system.
     pub(crate) fn open(library: &Arc<Library>, name: &str) -> io::Result<Arc<Self>> {
         let list = List::new(library)?;
         let found = list.entries().find(|(_, listed)| listed.name == name);
@@ -157,7 +157,7 @@ impl Context {
         unsafe { BorrowedFd::borrow_raw(self.async_fd()) }
     }
 
-    /// The extended operations, if the structure reaches as far as `at` bytes from its tail's start.
+    /// Returns the extended operations, if the structure reaches as far as `at` bytes from its tail's start.
     pub(super) fn extended(&self, at: usize) -> Option<&verbs_context_tail> {
         if self.fields().abi_compat.addr() != usize::MAX {
             return None;
@@ -172,7 +172,7 @@ impl Context {
         (tail.sz >= size_of::<verbs_context_tail>() - at).then_some(tail)
     }
 
-    /// The same from further before, if the structure reaches as far.
+    /// Returns the operations of a longer tail, if the structure reaches as far.
     pub(super) fn wide(&self) -> Option<&verbs_context_wide> {
         let sz = self.extended(0)?.sz;
         let before = std::mem::offset_of!(verbs_context_wide, tail);
@@ -192,7 +192,7 @@ impl Context {
         Ok(attributes)
     }
 
-    /// What newer libraries know besides; `None` where this one does not.
+    /// Returns the extended attributes; `None` if this library has none.
     pub(crate) fn query_device_extended(&self) -> Option<ibv_device_attr_ex> {
         let at = std::mem::offset_of!(verbs_context_tail, query_device_ex);
         let query = self.extended(at)?.query_device_ex?;
@@ -213,8 +213,8 @@ impl Context {
         Ok(attributes)
     }
 
-    /// The entries of all ports' GID tables that are set, with their types; `None` where the library
-    /// or the kernel does not tell.
+    /// Returns the entries of all ports' GID tables that are set, with their types; `None` if the
+    /// library or the kernel does not report them.
     pub(crate) fn query_gid_table(&self, most: usize) -> Option<Vec<ibv_gid_entry>> {
         let query = self.library.query_gid_table?;
         let blank =
@@ -235,7 +235,7 @@ impl Context {
         Ok(gid.0)
     }
 
-    /// The next asynchronous event, if there is one.
+    /// Returns the next asynchronous event, if there is one.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut event = ibv_async_event { element: std::ptr::null_mut(), event_type: 0 };
         // SAFETY: fills the structure; does not wait, since the descriptor does not block.
@@ -257,7 +257,7 @@ impl Drop for Context {
     }
 }
 
-/// What may reach what: regions and queue pairs of one domain.
+/// A protection domain: regions and queue pairs that may access each other.
 pub(crate) struct ProtectionDomain {
     pub(crate) context: Arc<Context>,
     pub(super) raw: NonNull<ibv_pd>,
@@ -287,15 +287,16 @@ impl Drop for ProtectionDomain {
 pub(crate) struct MemoryRegion {
     domain: Arc<ProtectionDomain>,
     pub(super) raw: NonNull<ibv_mr>,
-    /// On iWARP, of memory that peers may not write: the same for this side's requests. What a READ
-    /// brings is a tagged WRITE of the answering adapter there (RFC 5040 4.4), for which most adapters
-    /// want that right. Its key is never told to a peer's program; the requests themselves bear it.
+    /// On iWARP, a second registration of memory that peers may not write, for this side's requests.
+    /// There the answer of a READ is a tagged WRITE of the responding adapter (RFC 5040 4.4), for which
+    /// most adapters require that right. Its key is never sent to a peer's program; the requests
+    /// themselves carry it.
     local: Option<NonNull<ibv_mr>>,
     /// Keeps the memory while the adapter may use it.
     memory: Backing,
 }
 
-/// What a region is made of.
+/// The kind of memory of a region.
 pub(crate) enum Backing {
     /// Memory of this process.
     Arena(farside_fabric::Arena),
@@ -309,12 +310,12 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Registers all of an arena with `ibv_access_flags`, of which the optional ones are taken where
-    /// library and kernel know them.
+    /// Registers all of an arena with `ibv_access_flags`; optional ones are used if library and kernel
+    /// know them.
     ///
     /// # Errors
-    /// What the system says: `ENOMEM` for too much locked memory, `EINVAL` for access that this
-    /// memory cannot have.
+    /// Errors of the system: `ENOMEM` for too much locked memory, `EINVAL` for access that this memory
+    /// cannot have.
     pub(crate) fn new(
         domain: &Arc<ProtectionDomain>,
         memory: farside_fabric::Arena,
@@ -366,25 +367,25 @@ impl MemoryRegion {
         Ok(Self { domain: Arc::clone(domain), raw, local: None, memory })
     }
 
-    /// What it is made of.
+    /// Returns the kind of memory.
     pub(crate) const fn backing(&self) -> &Backing {
         &self.memory
     }
 
-    /// The key for local requests.
+    /// Returns the key for local requests.
     pub(crate) fn local_key(&self) -> u32 {
         let local = self.local.unwrap_or(self.raw);
         // SAFETY: lives as long as self; fixed.
         unsafe { local.as_ref().lkey }
     }
 
-    /// The key for requests of peers.
+    /// Returns the key for requests of peers.
     pub(crate) fn remote_key(&self) -> u32 {
         // SAFETY: as above.
         unsafe { self.raw.as_ref().rkey }
     }
 
-    /// How many bytes it has.
+    /// Returns how many bytes it has.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.memory {
             Backing::Arena(arena) => arena.len() as u64,
@@ -392,7 +393,7 @@ impl MemoryRegion {
         }
     }
 
-    /// Where it begins, for requests.
+    /// Returns its start address, for requests.
     pub(crate) fn address(&self) -> u64 {
         match &self.memory {
             Backing::Arena(arena) => arena.at(0, 0).map_or(0, |start| start.addr() as u64),
@@ -404,7 +405,7 @@ impl MemoryRegion {
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
         for raw in [Some(self.raw), self.local].into_iter().flatten() {
-            // SAFETY: each deregistered once, while the memory is still there.
+            // SAFETY: each deregistered once, while the memory still exists.
             unsafe { (self.domain.context.library.dereg_mr)(raw.as_ptr()) };
         }
     }

@@ -1,12 +1,12 @@
-//! Sizes and places of C's structures as this machine's headers have them, beside those of `types`.
-//! Without a C compiler or headers there is nothing to compare with, which the test says.
+//! Compares sizes and offsets of C's structures in this machine's headers with those of `types`.
+//! Without a C compiler or headers there is nothing to compare with, which the test reports.
 
 use super::types::*;
 use std::io::Write;
 use std::mem::offset_of;
 use std::process::{Command, Stdio};
 
-/// `struct` and, of a field, its C name, with what Rust thinks.
+/// `struct`, C name of a field (if any), and the value in Rust.
 type Place = (&'static str, &'static str, usize);
 
 macro_rules! of {
@@ -145,7 +145,7 @@ fn places_of_rdma_cm() -> Vec<Place> {
     places
 }
 
-/// What C thinks of the same, each on a line.
+/// Returns the values in C, each on a line.
 fn asked(header: &str, places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
     let mut source = format!(
         "#include <infiniband/verbs.h>\n#include <{header}>\n#include <stdio.h>\n\
@@ -158,7 +158,7 @@ fn asked(header: &str, places: &[(&str, &str, usize)]) -> Option<Vec<String>> {
         };
         source += &format!("printf(\"%zu\\n\", {value});\n");
     }
-    // Places in the tail are counted from its end.
+    // Offsets in the tail are counted from its end.
     let wide = ["reg_dm_mr", "alloc_dm", "free_dm"];
     for field in wide.iter().chain(&["query_device_ex", "create_qp_ex", "sz", "context"]) {
         let place = format!("offsetof(struct verbs_context, {field})");

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | [`Library::load`] | open the library, take the addresses of its functions | once a library |
 //! | the other files of `ffi` | call them with objects of the same library | while they hold the `Arc` |
-//! | nobody | unload it: threads of providers may run in it | |
+//! | no code | unload it: threads of providers may run in it | |
 //!
 //! Plain `dlsym`: of a symbol with several versions it finds the default one, which for all of these
 //! is `IBVERBS_1.1` or newer; a library without versions (a fake one) is found as well. A function
@@ -15,15 +15,15 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is opened unless told otherwise.
+/// The default library.
 pub const LIBRARY: &str = "libibverbs.so.1";
 
-/// Why there is no library.
+/// Why the library cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum NoLibrary {
-    /// It is not there; the loader's words.
+    /// It is not installed; the text of the loader.
     Absent(String),
-    /// It is there and lacks this function.
+    /// It lacks this function.
     Lacks(&'static str),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for NoLibrary {
     }
 }
 
-/// A type of each function, and where it is.
+/// Declares a type of each function, and its address.
 macro_rules! functions {
     (
         $library:ident
@@ -155,19 +155,19 @@ impl Opened {
         Err(absent(&words.to_string_lossy()))
     }
 
-    /// The symbol of a name that ends with a zero byte.
+    /// Returns the symbol of a name that ends with a zero byte.
     pub(super) fn find(&self, name: &'static str) -> Option<*mut c_void> {
-        // SAFETY: the handle is open for ever, the name ends with a zero byte.
+        // SAFETY: the handle is never closed, and the name ends with a zero byte.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr().cast::<c_char>()) };
         (!found.is_null()).then_some(found)
     }
 }
 
 impl Library {
-    /// The library of this name or path; opened once, kept for ever.
+    /// Returns the library of this name or path; opened once, never closed.
     ///
     /// # Errors
-    /// When it is not there, or is none.
+    /// If it is not installed, or not such a library.
     pub(crate) fn load(name: &str) -> Result<Arc<Self>, NoLibrary> {
         static LOADED: Mutex<Vec<(String, Arc<Library>)>> = Mutex::new(Vec::new());
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -192,8 +192,8 @@ mod tests {
 
     #[test]
     fn a_library_that_is_absent_or_another_is_said() {
-        let absent = Library::load("libibverbs-that-nobody-has.so.1");
-        assert!(matches!(absent, Err(NoLibrary::Absent(words)) if words.contains("nobody")));
+        let absent = Library::load("libibverbs-that-is-absent.so.1");
+        assert!(matches!(absent, Err(NoLibrary::Absent(words)) if words.contains("is-absent")));
         let other = Library::load("libc.so.6");
         assert_eq!(other.err(), Some(NoLibrary::Lacks("ibv_get_device_list")));
     }

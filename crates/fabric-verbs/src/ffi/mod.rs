@@ -1,13 +1,13 @@
-//! The one place that speaks C: libibverbs, found at run time, behind types that own what they name.
+//! The only module that calls C: libibverbs, loaded at run time, behind types that own the objects that
+//! they name.
 //!
 //! `types` are C's structures, `library` its functions; `device`, `completion`, `queue_pair`,
-//! `adapter_memory` and `window` own objects, each of which keeps what it was made from, so that things end in the order
-//! that C wants.
-//! `rdma_cm` is librdmacm, which not every device needs.
-//! `pages` is memory for large regions.
+//! `adapter_memory` and `window` own objects, each of which keeps what it was created from, so that
+//! objects are destroyed in the order that C requires. `rdma_cm` is librdmacm, which not every device
+//! needs. `pages` is memory for large regions.
 //!
-//! What is absent: a C compiler, headers and generated code in the build; every function that is not
-//! used.
+//! Not used: a C compiler, headers or generated code in the build. Functions that are not needed are
+//! not declared.
 
 mod adapter_memory;
 mod completion;

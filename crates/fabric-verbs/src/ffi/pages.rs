@@ -1,9 +1,9 @@
-//! Memory for large regions: whole pages of their own, huge ones where the system agrees, touched by
+//! Memory for large regions: whole pages of their own, huge ones if the system agrees, touched by
 //! several threads before the adapter pins them one by one.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | [`anonymous`], [`map_device`] | map, advise, touch | before anybody else knows of the memory |
+//! | [`anonymous`], [`map_device`] | map, advise, touch | before other code knows of the memory |
 //! | holders of the arena over it | read, write, atomics | until it and its clones are dropped |
 //! | [`Pages::drop`] | unmap, once | when the last of those is dropped |
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// Bytes of a huge page.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// From so many bytes on, several threads touch them.
+/// Bytes from which on several threads touch the pages.
 const SHARED_WORK_BYTES: usize = 64 << 20;
 /// Most threads that touch.
 const THREADS_MAX: usize = 8;
@@ -36,22 +36,22 @@ unsafe impl Sync for Pages {}
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `anonymous` at this place and size; arenas over it are gone.
+        // SAFETY: mapped by `anonymous` at this address and size; arenas over it are gone.
         unsafe { libc::munmap(self.start, self.bytes) };
     }
 }
 
-/// Zeroed memory of this process alone.
+/// Allocates zeroed memory of this process alone.
 ///
 /// # Errors
-/// `OutOfMemory` when there is none.
+/// `OutOfMemory` if there is none.
 pub(crate) fn anonymous(bytes: usize) -> io::Result<Arena> {
     let none = io::ErrorKind::OutOfMemory;
     // A huge page more, so that one can begin at the beginning.
     let mapped = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(none)?;
     let (rights, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: the kernel chooses an unused place.
+    // SAFETY: the kernel chooses an unused address.
     let start = unsafe { libc::mmap(null_mut(), mapped, rights, flags, -1, 0) };
     if start == libc::MAP_FAILED {
         return Err(none.into());
@@ -68,15 +68,15 @@ pub(crate) fn anonymous(bytes: usize) -> io::Result<Arena> {
     Ok(unsafe { Arena::from_raw(base, bytes, Arc::new(pages)) })
 }
 
-/// The first bytes of a device file or file, shared with whoever maps it too; for persistent memory in
-/// its character device (`/dev/dax0.0`), in multiples of its alignment, 2 MiB mostly.
+/// Maps the start of a device file or file, shared with other mappings; for persistent memory its
+/// character device (`/dev/dax0.0`), in multiples of its alignment, mostly 2 MiB.
 ///
 /// # Errors
-/// What the system says: no such file, not permitted, `EINVAL` for a size that the device refuses.
+/// Errors of the system: no such file, not permitted, `EINVAL` for a size that the device refuses.
 pub fn map_device(path: &Path, bytes: usize) -> io::Result<Arena> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let rights = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: the kernel chooses an unused place; the mapping outlives the descriptor.
+    // SAFETY: the kernel chooses an unused address; the mapping outlives the descriptor.
     let start =
         unsafe { libc::mmap(null_mut(), bytes, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
     if start == libc::MAP_FAILED {
@@ -84,12 +84,12 @@ pub fn map_device(path: &Path, bytes: usize) -> io::Result<Arena> {
     }
     let pages = Pages { start, bytes };
     let base = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    // SAFETY: page-aligned, readable and writable, and `pages` keeps it. A file that somebody makes
-    // shorter meanwhile ends this process, as with every mapping.
+    // SAFETY: page-aligned, readable and writable, and `pages` keeps it. A file that is truncated
+    // meanwhile ends this process, as with every mapping.
     Ok(unsafe { Arena::from_raw(base, bytes, Arc::new(pages)) })
 }
 
-/// Lets the kernel fill pages, with several threads where there are many.
+/// Populates pages, with several threads if there are many.
 fn touch(base: *mut u8, bytes: usize) {
     if bytes < SHARED_WORK_BYTES {
         return populate(base.expose_provenance(), bytes);
@@ -106,8 +106,8 @@ fn touch(base: *mut u8, bytes: usize) {
 
 fn populate(start: usize, bytes: usize) {
     let start = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: pages of a mapping that nobody else knows of. An older kernel refuses; then pages come
-    // as the adapter pins them.
+    // SAFETY: pages of a mapping that no other code knows. An older kernel refuses; then the pages are
+    // allocated as the adapter pins them.
     unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) };
 }
 

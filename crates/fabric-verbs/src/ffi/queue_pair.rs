@@ -1,14 +1,14 @@
-//! Queue pairs: made, moved through their states, posted to.
+//! Queue pairs: creation, state changes, posting.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
 //! | the port that owns a [`QueuePair`] | post; destroy it by dropping it | while it has it |
-//! | holders of its [`Handle`], any thread | change its state, bind a window | until it is destroyed, which waits for them |
+//! | holders of its [`Handle`], any thread | change its state, bind a window | until it is destroyed, which waits |
 //! | the adapter | read and write slices by their keys | until the request's completion |
 //!
-//! Requests are given to the adapter by the extended interface (`ibv_wr_*`: fields straight into its
-//! queue) where queue pairs can be made with it, else as one list by `ibv_post_send`; either way with
-//! one doorbell for all requests between two calls of `ring`.
+//! Requests are posted by the extended interface (`ibv_wr_*`: fields written directly into the queue)
+//! if the queue pair supports it, otherwise as one post list by `ibv_post_send`; either way with one
+//! doorbell for all requests between two calls of `ring`.
 
 use super::completion::{CompletionQueue, SharedReceiveQueue, Slice};
 use super::device::{ProtectionDomain, check, made};
@@ -20,7 +20,7 @@ use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a queue pair is to hold.
+/// The capacity and features of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     pub(crate) requests: u32,
@@ -34,8 +34,8 @@ pub(crate) struct Shape {
     pub(crate) atomics: bool,
     /// Use the extended interface.
     pub(crate) extended: bool,
-    /// But give requests of several slices to the adapter as lists: the provider's extended
-    /// interface gets those wrong (soft-RoCE's up to rdma-core 56 takes the first length for all).
+    /// But post requests of several slices as lists: the provider's extended interface gets those wrong
+    /// (soft-RoCE's up to rdma-core 56 takes the first length for all).
     pub(crate) gathers_by_list: bool,
     /// In lists: slices of so few bytes altogether are copied by the provider when they are posted,
     /// unless they wait for READs.
@@ -44,7 +44,7 @@ pub(crate) struct Shape {
     pub(crate) copied_bytes: u32,
 }
 
-/// What a request does at the peer.
+/// The operation of a request at the peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Verb {
     Write,
@@ -58,7 +58,7 @@ pub(crate) enum Verb {
     SendImmediate(u32),
 }
 
-/// Where its bytes are here.
+/// The local bytes of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Bytes<'a> {
     Slices(&'a [Slice]),
@@ -77,7 +77,7 @@ pub(crate) struct Request<'a> {
     pub(crate) bytes: Bytes<'a>,
 }
 
-/// What a queue pair needs to know of its peer, and how it shall behave.
+/// The attributes that a queue pair needs of its peer and path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
     /// `ibv_mtu`.
@@ -104,8 +104,8 @@ pub(crate) struct Route {
     pub(crate) not_ready_timer: u8,
 }
 
-/// A queue pair that lives, or none any more; under a lock, so that it is not destroyed while
-/// somebody changes its state.
+/// A queue pair, or none once it is destroyed; under a lock, so that it is not destroyed during a state
+/// change.
 struct Shared {
     raw: Mutex<Option<NonNull<ibv_qp>>>,
     domain: Arc<ProtectionDomain>,
@@ -120,7 +120,7 @@ struct Shared {
 pub(crate) enum OwnEnd {
     /// This side did nothing.
     None,
-    /// It has failed here.
+    /// It has failed locally.
     Failed,
     /// The program, or its port, has closed the link.
     Closed,
@@ -144,8 +144,8 @@ impl Handle {
         check(unsafe { (library.modify_qp)(raw.as_ptr(), &raw mut *attributes, mask) })
     }
 
-    /// Gives requests to the adapter from any thread: by a list of its own, for which the provider
-    /// takes its lock of the queue, as it does for each of the port's lists.
+    /// Posts a request from any thread: as a list of its own, for which the provider takes its lock of
+    /// the queue, as it does for each of the port's lists.
     pub(super) fn post(&self, request: &mut ibv_send_wr) -> io::Result<()> {
         let raw = self.0.raw.lock().unwrap_or_else(PoisonError::into_inner);
         let raw = raw.ok_or(io::ErrorKind::NotConnected)?;
@@ -156,7 +156,7 @@ impl Handle {
         check(unsafe { post(raw.as_ptr(), &raw mut *request, &raw mut bad) })
     }
 
-    /// From its making to the state in which receives may be posted.
+    /// Moves it to INIT, in which receives may be posted.
     pub(crate) fn initialise(&self, port: u8, access: c_int) -> io::Result<()> {
         let mut attributes = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -207,12 +207,12 @@ impl Handle {
         self.0.number
     }
 
-    /// For comparing with an asynchronous event.
+    /// Returns its address, for comparing with an asynchronous event.
     pub(crate) fn address(&self) -> u64 {
         self.0.address
     }
 
-    /// Whether this side has ended it.
+    /// Returns whether this side has ended it.
     pub(crate) fn own_end(&self) -> OwnEnd {
         match self.0.end.load(Ordering::Acquire) {
             0 => OwnEnd::None,
@@ -221,17 +221,18 @@ impl Handle {
         }
     }
 
-    /// As `fail`, because the link is closed.
+    /// Moves it to the error state, because the link is closed.
     pub(crate) fn close(&self) {
         self.0.end.fetch_max(OwnEnd::Closed as u8, Ordering::AcqRel);
         self.fail();
     }
 
-    /// To the error state: nothing more is sent or taken, and everything outstanding is flushed.
+    /// Moves it to the error state: nothing more is sent or received, and everything outstanding is
+    /// flushed.
     pub(crate) fn fail(&self) {
         self.0.end.fetch_max(OwnEnd::Failed as u8, Ordering::AcqRel);
         let mut attributes = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..Default::default() };
-        // Fails only for a queue pair that is gone, or whose device is.
+        // Fails only for a queue pair, or a device, that is gone.
         let _ = self.modify(&mut attributes, IBV_QP_STATE);
     }
 }
@@ -242,25 +243,25 @@ struct Way {
     extended: Option<NonNull<ibv_qp_ex>>,
     /// A list of the extended interface is begun.
     begun: bool,
-    /// Requests of several slices do not go that way.
+    /// Requests of several slices are not posted by the extended interface.
     gathers_by_list: bool,
-    /// What went wrong with a list before the last one.
+    /// The error of a list before the last one.
     error: Option<io::Error>,
     list: List,
     post: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
 }
 
 impl Way {
-    /// The extended interface, where a request goes that way.
+    /// Returns the extended interface, if a request is posted by it.
     fn extended_for(&self, request: &Request<'_>) -> Option<NonNull<ibv_qp_ex>> {
         let several = matches!(request.bytes, Bytes::Slices(slices) if slices.len() > 1);
         self.extended.filter(|_| !(several && self.gathers_by_list))
     }
 
-    /// Rings for what was begun by the extended interface.
+    /// Rings the doorbell for requests begun by the extended interface.
     ///
     /// # Safety
-    /// The queue pair lives, and nobody else posts to it.
+    /// The queue pair lives, and no other thread posts to it.
     unsafe fn complete(&mut self) -> io::Result<()> {
         let Some(extended) = self.extended.filter(|_| std::mem::take(&mut self.begun)) else {
             return Ok(());
@@ -281,7 +282,7 @@ pub(crate) struct QueuePair {
     shared: Arc<Shared>,
     raw: NonNull<ibv_qp>,
     way: Way,
-    /// What the adapter gave, which may be more than was asked for.
+    /// The size that the adapter granted, which may be more than requested.
     pub(crate) inline_bytes: u32,
     atomic_write: bool,
     flush: bool,
@@ -294,7 +295,7 @@ unsafe impl Send for QueuePair {}
 
 impl QueuePair {
     /// # Errors
-    /// What the system says: `EINVAL` or `EOPNOTSUPP` for a shape that the device lacks, `ENOMEM` for
+    /// Errors of the system: `EINVAL` or `EOPNOTSUPP` for a shape that the device lacks, `ENOMEM` for
     /// too many.
     pub(crate) fn new(
         domain: &Arc<ProtectionDomain>,
@@ -343,7 +344,8 @@ impl QueuePair {
         self.shared.number
     }
 
-    /// Whether the bytes of a WRITE land in the order of their addresses, as the provider says.
+    /// Returns whether the bytes of a WRITE are placed in the order of their addresses, as reported by
+    /// the provider.
     pub(crate) fn is_in_order(&self) -> bool {
         const WHOLE_MESSAGE: c_int = 1;
         let query = self.shared.domain.context.library.query_qp_data_in_order;
@@ -352,7 +354,7 @@ impl QueuePair {
         answer == Some(WHOLE_MESSAGE)
     }
 
-    /// Adds a request to the list that `ring` gives to the adapter.
+    /// Adds a request to those that `ring` posts.
     #[inline]
     pub(crate) fn push(&mut self, request: &Request<'_>) {
         let may = self.may(request.verb);
@@ -363,7 +365,7 @@ impl QueuePair {
         let (way, raw) = (&mut self.way, self.raw);
         let begun = match way.extended_for(request) {
             Some(extended) => {
-                // What is to come before must go before.
+                // Earlier requests must be posted first.
                 let before = way.list.post(raw, way.post);
                 // SAFETY: it lives, posting is exclusive, and it was made for this verb.
                 unsafe { push_extended(extended, &mut way.begun, request) };
@@ -389,10 +391,10 @@ impl QueuePair {
         }
     }
 
-    /// One doorbell for what was pushed.
+    /// Rings one doorbell for the pushed requests.
     ///
     /// # Errors
-    /// When the adapter took none of them, or (by a list) not all.
+    /// If the adapter took none of them, or (by a list) not all.
     #[inline]
     pub(crate) fn ring(&mut self) -> io::Result<()> {
         // SAFETY: it lives, and posting is exclusive.
@@ -410,7 +412,7 @@ impl Drop for QueuePair {
         self.shared.end.fetch_max(OwnEnd::Closed as u8, Ordering::AcqRel);
         let mut raw = self.shared.raw.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(raw) = raw.take() {
-            // SAFETY: destroyed once, under the lock of whoever changes its state.
+            // SAFETY: destroyed once, under the lock of its state changes.
             unsafe { (self.shared.domain.context.library.destroy_qp)(raw.as_ptr()) };
         }
     }
@@ -506,7 +508,7 @@ fn make_extended(
             Ok((raw, way, attributes.cap.max_inline_data))
         }
         None => {
-            // SAFETY: nobody else knows of it.
+            // SAFETY: no other code knows of it.
             unsafe { (context.library.destroy_qp)(raw.as_ptr()) };
             Err(io::ErrorKind::Unsupported.into())
         }
@@ -514,12 +516,12 @@ fn make_extended(
 }
 
 /// # Safety
-/// The queue pair lives, nobody else posts to it, and it was made for the verb.
+/// The queue pair lives, no other thread posts to it, and it was made for the verb.
 #[inline]
 unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request: &Request<'_>) {
     let pair = extended.as_ptr();
-    // SAFETY: as promised by the caller. A function that is absent belongs to a verb that the queue
-    // pair was not made for, so that nothing is called by null. The keys bound what is reached.
+    // SAFETY: as promised by the caller. A missing function belongs to a verb that the queue pair was
+    // not created for, so no null pointer is called. The keys bound the memory that is accessed.
     unsafe {
         if !std::mem::replace(begun, true)
             && let Some(start) = (*pair).wr_start
@@ -527,7 +529,7 @@ unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request:
             start(pair);
         }
         (*pair).wr_id = request.id;
-        // Providers that copy the flags as they are (soft-RoCE) need to be told of inline bytes.
+        // Providers that copy the flags unchanged (soft-RoCE) need the flag for inline bytes.
         let inline = matches!(request.bytes, Bytes::Inline(bytes) if !bytes.is_empty());
         (*pair).wr_flags = flags(request, if inline { IBV_SEND_INLINE } else { 0 });
         let (key, address) = (request.key, request.address);
@@ -588,19 +590,19 @@ fn flags(request: &Request<'_>, more: c_uint) -> c_uint {
     signalled | fence | more
 }
 
-/// Type and level of a FLUSH.
+/// Returns the type and level of a FLUSH.
 fn flush(bytes: u64, scope: FlushScope) -> (u8, u8) {
     let persistent = scope == FlushScope::Persistent;
     let kind = if persistent { IBV_FLUSH_PERSISTENT } else { IBV_FLUSH_GLOBAL };
     (kind, if bytes == 0 { IBV_FLUSH_MR } else { IBV_FLUSH_RANGE })
 }
 
-/// A list of requests for `ibv_post_send`, made anew for each doorbell in memory that is kept.
+/// A post list for `ibv_post_send`, built for each doorbell in reused memory.
 struct List {
     requests: Vec<ibv_send_wr>,
     slices: Vec<Slice>,
     inline: Vec<u8>,
-    /// Which slices are places in `inline`.
+    /// Which slices are offsets in `inline`.
     inline_slices: Vec<usize>,
     copied_bytes: u32,
 }
@@ -616,8 +618,8 @@ impl List {
         }
     }
 
-    /// Copies a request in. Where its slices and inline bytes begin is noted as a number in the place
-    /// of a pointer, which `post` makes of it when nothing moves any more.
+    /// Copies a request in. The start of its slices and inline bytes is stored as an index in the
+    /// pointer's field, which `post` turns into a pointer when nothing moves any more.
     fn push(&mut self, request: &Request<'_>) {
         let (address, rkey) = (request.address, request.key);
         let rdma = ibv_send_wr_remote {
@@ -641,7 +643,7 @@ impl List {
             }
             Verb::Send => (IBV_WR_SEND, 0, rdma),
             Verb::SendImmediate(immediate) => (IBV_WR_SEND_WITH_IMM, immediate, rdma),
-            // There are none of these without the extended interface, and none is declared.
+            // These do not exist without the extended interface, and are not declared.
             Verb::AtomicWrite(_) | Verb::Flush { .. } => return,
         };
         let start = self.slices.len();
@@ -703,8 +705,8 @@ impl List {
             next = &raw mut *request;
         }
         let mut bad = null_mut();
-        // SAFETY: the queue pair lives; the list, its slices and inline bytes stay where they are
-        // until the call returns, which has copied them by then.
+        // SAFETY: the queue pair lives; the list, its slices and inline bytes stay in place until the
+        // call returns, which has copied them by then.
         let done = check(unsafe { post(pair.as_ptr(), next, &raw mut bad) });
         self.requests.clear();
         self.slices.clear();

@@ -1,13 +1,14 @@
-//! librdmacm, found at run time: identifiers, their events, and what they do to queue pairs of ours.
+//! librdmacm, loaded at run time: identifiers, their events, and the states of this crate's queue
+//! pairs.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the control thread | take events of an [`EventChannel`]; each is copied and acknowledged at once | while it has it |
-//! | holders of an [`Id`], any thread | ask for its next step (librdmacm locks) | until the last `Arc` goes |
-//! | whoever drops the last `Arc` of an [`Id`] | wait until the kernel has let go of it | never the control thread |
+//! | the control thread | take events of an [`EventChannel`], copied and acknowledged at once | while it has it |
+//! | holders of an [`Id`], any thread | start its next step (librdmacm locks) | until the last `Arc` is dropped |
+//! | the last owner of an [`Id`]'s `Arc` | wait until the kernel has released it | never the control thread |
 //!
-//! Queue pairs are not made here: one is named by its number, which both the kernel's ways of
-//! connecting (InfiniBand's and iWARP's) take from any context of the same device.
+//! Queue pairs are not created here: one is named by its number, which both of the kernel's connection
+//! managers (InfiniBand's and iWARP's) accept from any context of the same device.
 
 use super::device::{check, made, text};
 use super::library::{NoLibrary, Opened, functions};
@@ -20,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is opened unless told otherwise.
+/// The default library.
 pub const CONNECTION_MANAGER: &str = "librdmacm.so.1";
 
 /// `RDMA_PS_TCP`: reliable connections.
@@ -65,10 +66,10 @@ functions! {
 }
 
 impl ManagerLibrary {
-    /// The library of this name or path; opened once, kept for ever.
+    /// Returns the library of this name or path; opened once, never closed.
     ///
     /// # Errors
-    /// When it is not there, or is none.
+    /// If it is not installed, or not such a library.
     pub(crate) fn load(name: &str) -> Result<Arc<Self>, NoLibrary> {
         static LOADED: Mutex<Vec<(String, Arc<ManagerLibrary>)>> = Mutex::new(Vec::new());
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,7 +82,7 @@ impl ManagerLibrary {
     }
 }
 
-/// Where events of identifiers come out. Its descriptor does not block.
+/// The channel of identifiers' events. Its descriptor is non-blocking.
 pub(crate) struct EventChannel {
     library: Arc<ManagerLibrary>,
     raw: NonNull<rdma_event_channel>,
@@ -99,9 +100,9 @@ pub(crate) struct ManagerEvent {
     pub(crate) number: u32,
     /// Zero, an error number (negative), or a reason of the peer's kernel.
     pub(crate) status: i32,
-    /// What the identifier was made or marked with.
+    /// The token with which the identifier was created or marked.
     pub(crate) token: u64,
-    /// What the peer said, of a request; InfiniBand pads it with zeroes.
+    /// The private data of the peer, for a request; InfiniBand pads it with zeroes.
     pub(crate) said: Vec<u8>,
     /// Of a request: the identifier to accept or reject it with.
     pub(crate) request: Option<Id>,
@@ -112,7 +113,7 @@ const CONNECT_REQUEST: u32 = 4;
 
 impl EventChannel {
     /// # Errors
-    /// What the system says; `ENODEV` or `ENOENT` where the kernel's module `rdma_ucm` is not loaded.
+    /// Errors of the system; `ENODEV` or `ENOENT` if the kernel's module `rdma_ucm` is not loaded.
     pub(crate) fn new(library: &Arc<ManagerLibrary>) -> io::Result<Arc<Self>> {
         // SAFETY: takes nothing.
         let raw = made(unsafe { (library.create_event_channel)() })?;
@@ -131,20 +132,20 @@ impl EventChannel {
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// What to wait for.
+    /// Returns the descriptor to wait for.
     pub(crate) fn borrowed(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as self.
         unsafe { BorrowedFd::borrow_raw(self.descriptor()) }
     }
 
-    /// The next event, if there is one.
+    /// Returns the next event, if there is one.
     pub(crate) fn next(self: &Arc<Self>) -> Option<ManagerEvent> {
         let mut event = null_mut();
         // SAFETY: writes one pointer; does not wait, since the descriptor does not block.
         let done = unsafe { (self.library.get_cm_event)(self.raw.as_ptr(), &raw mut event) };
         let event = NonNull::new(event).filter(|_| done == 0)?;
-        // SAFETY: an event lives until it is acknowledged below, and its identifier as long; what the
-        // peer said is as long as the event says.
+        // SAFETY: an event lives until it is acknowledged below, and its identifier as long; the
+        // private data is as long as the event says.
         let taken = unsafe {
             let fields = event.as_ref();
             let (length, start) = (fields.conn.private_data_len, fields.conn.private_data);
@@ -175,7 +176,7 @@ impl Drop for EventChannel {
     }
 }
 
-/// How a connection shall behave.
+/// The parameters of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Terms {
     pub(crate) queue_pair: u32,
@@ -220,20 +221,20 @@ unsafe impl Send for Id {}
 unsafe impl Sync for Id {}
 
 impl Id {
-    /// An identifier whose events bear `token`.
+    /// Creates an identifier whose events carry `token`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub(crate) fn new(channel: &Arc<EventChannel>, token: u64) -> io::Result<Self> {
         let mut raw = null_mut();
         let context = std::ptr::without_provenance_mut(usize::try_from(token).unwrap_or(0));
         let create = channel.library.create_id;
-        // SAFETY: a channel that lives; the context is a number that nobody follows.
+        // SAFETY: a channel that lives; the context is a number that is never dereferenced.
         check(unsafe { create(channel.raw.as_ptr(), &raw mut raw, context, PORT_SPACE) })?;
         Ok(Self { channel: Arc::clone(channel), raw: made(raw)? })
     }
 
-    /// Lets its further events bear `token`.
+    /// Lets its further events carry `token`.
     pub(crate) fn mark(&mut self, token: u64) {
         let context = std::ptr::without_provenance_mut(usize::try_from(token).unwrap_or(0));
         // SAFETY: it lives, and librdmacm only passes the field on.
@@ -251,7 +252,7 @@ impl Id {
     }
 
     /// # Errors
-    /// What the system says.
+    /// Errors of the system.
     pub(crate) fn listen(&self, backlog: c_int) -> io::Result<u16> {
         let library = &self.channel.library;
         // SAFETY: it lives.
@@ -262,7 +263,7 @@ impl Id {
 
     /// Device and port that it is bound to.
     pub(crate) fn device(&self) -> Option<(String, u8)> {
-        // SAFETY: it lives; once it is bound, its context and that one's device live for ever.
+        // SAFETY: it lives; once it is bound, its context and device are never closed.
         unsafe {
             let fields = self.raw.as_ref();
             let context = NonNull::new(fields.verbs)?;
@@ -271,10 +272,10 @@ impl Id {
         }
     }
 
-    /// Looks for the way from one address to another; an event tells.
+    /// Starts to resolve the address of a peer; an event reports the result.
     ///
     /// # Errors
-    /// What the system says at once.
+    /// Immediate errors of the system.
     pub(crate) fn resolve(&self, from: IpAddr, to: SocketAddr, time_ms: c_int) -> io::Result<()> {
         let (mut from, mut to) = (storage(SocketAddr::new(from, 0)), storage(to));
         let resolve = self.channel.library.resolve_addr;
@@ -285,19 +286,20 @@ impl Id {
         })
     }
 
-    /// Looks for the route behind the address; an event tells.
+    /// Starts to resolve the route to the address; an event reports the result.
     ///
     /// # Errors
-    /// What the system says at once.
+    /// Immediate errors of the system.
     pub(crate) fn resolve_route(&self, time_ms: c_int) -> io::Result<()> {
         // SAFETY: it lives.
         check(unsafe { (self.channel.library.resolve_route)(self.raw.as_ptr(), time_ms) })
     }
 
-    /// Asks the peer to connect. iWARP's kernel part may wait for the peer's TCP meanwhile.
+    /// Requests a connection from the peer. The kernel's iWARP part may wait for the peer's TCP
+    /// meanwhile.
     ///
     /// # Errors
-    /// What the system says at once; an event tells of the rest.
+    /// Immediate errors of the system; an event reports later ones.
     pub(crate) fn connect(&self, terms: &Terms, said: &[u8]) -> io::Result<()> {
         let mut parameters = terms.parameters(said);
         // SAFETY: it lives; parameters and what they point to are read during the call.
@@ -307,7 +309,7 @@ impl Id {
     /// Accepts a request.
     ///
     /// # Errors
-    /// What the system says at once; an event tells of the rest.
+    /// Immediate errors of the system; an event reports later ones.
     pub(crate) fn accept(&self, terms: &Terms) -> io::Result<()> {
         let mut parameters = terms.parameters(&[]);
         // SAFETY: it lives; the parameters are read during the call.
@@ -317,25 +319,26 @@ impl Id {
     /// Refuses a request.
     pub(crate) fn reject(&self) {
         let reject = self.channel.library.reject;
-        // SAFETY: it lives. Fails only for a request that has gone, which is refused enough.
+        // SAFETY: it lives. Fails only for a request that is gone, which needs no refusal.
         let _ = unsafe { reject(self.raw.as_ptr(), std::ptr::null(), 0) };
     }
 
-    /// Says to the peer that this side's queue pair is connected. InfiniBand only.
+    /// Reports to the peer that this side's queue pair is connected. InfiniBand only.
     ///
     /// # Errors
-    /// What the system says; `Unsupported` for a library that is too old.
+    /// Errors of the system; `Unsupported` for a library that is too old.
     pub(crate) fn establish(&self) -> io::Result<()> {
         let establish = self.channel.library.establish.ok_or(io::ErrorKind::Unsupported)?;
         // SAFETY: it lives.
         check(unsafe { establish(self.raw.as_ptr()) })
     }
 
-    /// Takes an initialised queue pair to where it receives and sends, as the kernel's handshake has
-    /// agreed and within the terms. InfiniBand only; may wait for the peer's hardware address.
+    /// Moves an initialised queue pair to ready-to-receive and ready-to-send, as negotiated by the
+    /// kernel's handshake and within the terms. InfiniBand only; may wait for the peer's hardware
+    /// address.
     ///
     /// # Errors
-    /// What the system says; `Unsupported` for a library that is too old.
+    /// Errors of the system; `Unsupported` for a library that is too old.
     pub(crate) fn join(&self, pair: &Handle, terms: &Terms) -> io::Result<()> {
         let (mut attributes, mut mask) = self.attributes(IBV_QPS_RTR)?;
         attributes.path_mtu = attributes.path_mtu.min(terms.mtu.into());
@@ -401,11 +404,11 @@ fn storage(address: SocketAddr) -> libc::sockaddr_storage {
     out
 }
 
-/// The addresses of this host's network devices, in the system's order; none of loopback, and none
-/// that means something on one link only.
+/// Returns the addresses of this host's network devices, in the system's order, without loopback and
+/// link-local addresses.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub(crate) fn own_addresses() -> io::Result<Vec<IpAddr>> {
     let mut first = null_mut();
     // SAFETY: writes the start of a list, which is freed below.
@@ -427,7 +430,7 @@ pub(crate) fn own_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(all)
 }
 
-/// The number of an address.
+/// Returns the number of an address.
 ///
 /// # Safety
 /// It is null, or an address as long as its family has them.
@@ -476,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_library_that_is_absent_or_another_is_said() {
-        let absent = ManagerLibrary::load("librdmacm-that-nobody-has.so.1");
+        let absent = ManagerLibrary::load("librdmacm-that-is-absent.so.1");
         assert!(matches!(absent, Err(NoLibrary::Absent(_))));
         let other = ManagerLibrary::load("libc.so.6");
         assert_eq!(other.err(), Some(NoLibrary::Lacks("rdma_create_event_channel")));

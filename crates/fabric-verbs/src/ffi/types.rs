@@ -1,6 +1,6 @@
-//! The C types of libibverbs that are used here, written by hand from rdma-core 56's `verbs.h`; they
-//! have not changed since rdma-core 20 but for what has been added at their ends. `layout_tests`
-//! compares every size and place with the installed headers, where there are some.
+//! The C types of libibverbs that are used, written by hand from rdma-core 56's `verbs.h`; they have
+//! not changed since rdma-core 20 except for additions at their ends. `layout_tests` compares every
+//! size and offset with the installed headers, if there are any.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
@@ -29,7 +29,7 @@ pub(crate) struct ibv_device {
     pub(crate) ibdev_path: [c_char; 256],
 }
 
-/// A slot of a table that nobody calls.
+/// An entry of a function table that is not called.
 pub(crate) type Unused = Option<unsafe extern "C" fn()>;
 
 #[repr(C)]
@@ -63,8 +63,8 @@ pub(crate) struct ibv_context {
     pub(crate) abi_compat: *mut c_void,
 }
 
-/// The end of `verbs_context`, which grows at its beginning: what lies before `ibv_context` in
-/// memory when `abi_compat` is all ones. `sz` says from where on, counted from the end.
+/// The end of `verbs_context`, which grows at its beginning: the memory before `ibv_context` if
+/// `abi_compat` is all ones. `sz` says from where on, counted from the end.
 #[repr(C)]
 pub(crate) struct verbs_context_tail {
     pub(crate) query_device_ex: Option<
@@ -311,7 +311,7 @@ pub(crate) struct ibv_sge {
     pub(crate) lkey: u32,
 }
 
-/// `wr` as its longest form; `rdma` has its key where `atomic` has `compare_add`.
+/// `wr` in its longest form; `rdma` has its key where `atomic` has `compare_add`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union ibv_send_wr_remote {
@@ -335,7 +335,7 @@ pub(crate) struct ibv_send_wr_atomic {
     pub(crate) rkey: u32,
 }
 
-/// What `ibv_send_wr` says of binding a window; its longest form of what comes last.
+/// The part of `ibv_send_wr` for binding a window, with the longest form of its last field.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_send_wr_bind {
@@ -514,7 +514,7 @@ pub(crate) struct rdma_event_channel {
     pub(crate) fd: c_int,
 }
 
-/// Up to `port_num`; it goes on.
+/// Up to `port_num`; C has further fields.
 #[repr(C)]
 pub(crate) struct rdma_cm_id {
     pub(crate) verbs: *mut ibv_context,
@@ -524,7 +524,7 @@ pub(crate) struct rdma_cm_id {
     _addresses: [libc::sockaddr_storage; 2],
     _gids: [u64; 5],
     _path_rec: *mut c_void,
-    /// With what C leaves free behind it.
+    /// With C's padding after it.
     _num_paths: [c_int; 2],
     pub(crate) ps: c_int,
     pub(crate) port_num: u8,
@@ -543,7 +543,7 @@ pub(crate) struct rdma_conn_param {
     pub(crate) qp_num: u32,
 }
 
-/// With the form of `param` that connections have; it goes on.
+/// With the form of `param` that connections have; C has further fields.
 #[repr(C)]
 pub(crate) struct rdma_cm_event {
     pub(crate) id: *mut rdma_cm_id,
@@ -581,7 +581,7 @@ pub(crate) struct ibv_qp_ex {
     pub(crate) wr_start: Setter0,
     pub(crate) wr_complete: Option<unsafe extern "C" fn(*mut ibv_qp_ex) -> c_int>,
     pub(crate) wr_abort: Setter0,
-    /// From here on only where a queue pair was made with the flag of it: an older library's
+    /// From here on only if the queue pair was created with the flag of it: an older library's
     /// structure ends before.
     pub(crate) wr_atomic_write:
         Option<unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void)>,
@@ -604,7 +604,7 @@ pub(crate) const IBV_ACCESS_ON_DEMAND: c_int = 1 << 6;
 pub(crate) const IBV_ACCESS_FLUSH_GLOBAL: c_int = 1 << 8;
 pub(crate) const IBV_ACCESS_FLUSH_PERSISTENT: c_int = 1 << 9;
 pub(crate) const IBV_ACCESS_RELAXED_ORDERING: c_int = 1 << 20;
-/// Flags that are dropped where they are not known: bits 20 to 29.
+/// Flags that are ignored if they are not known: bits 20 to 29.
 pub(crate) const IBV_ACCESS_OPTIONAL_RANGE: c_int = 0x3ff0_0000;
 
 pub(crate) const IBV_QP_INIT_ATTR_PD: u32 = 1;

@@ -1,12 +1,12 @@
-//! Memory windows of type 2B: a second key of a region, which serves on one queue pair alone.
+//! Memory windows of type 2B: a second rkey of a region, valid on one queue pair alone.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the one that has a [`Window`] | bind it; end it by dropping it | before its queue pair and its region end |
+//! | the owner of a [`Window`] | bind it; deallocate it by dropping it | before its queue pair and its region end |
 //! | the adapter | reach the region's bytes by the window's key, on that queue pair | once it is bound, until it ends |
 //!
-//! A window that is bound keeps its queue pair and its region from ending properly, on some adapters for
-//! long: whoever has it ends it first.
+//! A bound window delays the destruction of its queue pair and its region, on some adapters for long:
+//! its owner deallocates it first.
 
 use super::device::{MemoryRegion, ProtectionDomain, made};
 use super::queue_pair::Handle;
@@ -27,7 +27,7 @@ unsafe impl Send for Window {}
 
 impl Window {
     /// # Errors
-    /// What the system says: `ENOMEM` when there are no more, `Unsupported` where there are none.
+    /// Errors of the system: `ENOMEM` if there are no more, `Unsupported` if there are none.
     pub(crate) fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
         let operations = domain.context.operations();
         let alloc = operations.alloc_mw.ok_or(io::ErrorKind::Unsupported)?;
@@ -37,14 +37,15 @@ impl Window {
         Ok(Self { domain: Arc::clone(domain), raw })
     }
 
-    /// Asks the adapter to bind all of a region, for peers of one queue pair to do what `access` says.
-    /// A completion of `id` tells when that is done. The key's low byte is `tag`; gives the key.
+    /// Posts the bind of a window to all of a region, which permits the peer of one queue pair what
+    /// `access` says. A completion of `id` reports when it is done. The rkey's low byte is `tag`;
+    /// returns the rkey.
     ///
-    /// The bind waits, by its fence, for a READ of no bytes before it, which is done when all before that
-    /// is. Soft-RoCE (Linux 7.3) binds a second time when it repeats an earlier request that was lost or
-    /// met no receive (`req_retry` leaves a request that is done as it is, and the requester takes all
-    /// from there on anew); of a window that is bound that is an error, which ends the queue pair. With
-    /// nothing before it that may be repeated it is not.
+    /// The bind is fenced after a READ of no bytes, which completes when all before it has. Soft-RoCE
+    /// (Linux 7.3) binds a second time when it repeats an earlier request that was lost or met
+    /// receiver-not-ready (`req_retry` leaves a completed request as it is, and the requester executes
+    /// all from there on again); a second bind of a bound window is an error, which moves the queue
+    /// pair to the error state. With nothing before it that may be repeated, that does not happen.
     ///
     /// # Errors
     /// When the queue pair is gone or the adapter takes no such request; nothing has happened.

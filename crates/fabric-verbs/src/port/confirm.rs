@@ -1,6 +1,7 @@
-//! iWARP's completions say that a request was sent, not what became of it there. So its requests are
-//! silent, and a READ of a word of the peer's, behind the last of them, tells that all are done: the
-//! target answers it after what came before (RFC 5040 5.5). One is under way on a link at a time.
+//! Confirmation of iWARP's requests. An iWARP completion means that a request was sent, not that it was
+//! executed. So requests are unsignaled, and a READ of a word of the peer's after the last of them
+//! proves that all are done: the target answers it after what came before (RFC 5040 5.5). A link has at
+//! most one in flight.
 
 use super::VerbsPort;
 use super::link::{Entry, Link};
@@ -12,7 +13,7 @@ use crate::wire::Parting;
 use farside_base::{CompletionKind, CompletionStatus, LinkId, WorkId};
 use std::sync::atomic::Ordering;
 
-/// Puts the question behind a link's requests, where nothing under way will tell of them.
+/// Posts the confirming READ after a link's requests, unless a request in flight is signaled.
 #[inline]
 pub(super) fn ask(link: &mut Link, own: &Confirmation, ticks: u64) {
     if link.told > 0 || link.under_way.is_empty() {
@@ -35,7 +36,7 @@ pub(super) fn ask(link: &mut Link, own: &Confirmation, ticks: u64) {
     link.note(PROBE, ticks);
 }
 
-/// No request of the program's: it asks whether those before it are done.
+/// Not a request of the program: it checks whether those before it are done.
 pub(super) const PROBE: Entry = Entry {
     id: WorkId(0),
     bytes: 0,
@@ -48,23 +49,23 @@ pub(super) const PROBE: Entry = Entry {
 };
 
 impl VerbsPort {
-    /// Whether requests are done only when a READ behind them is.
+    /// Returns whether requests are done only when a READ after them is.
     #[inline]
     pub(super) fn confirms(&self) -> bool {
         self.core.device.confirmation.is_some()
     }
 
-    /// Asks on a link where nothing under way will tell.
+    /// Posts the confirming READ on a link, unless a request in flight is signaled.
     pub(super) fn confirm(&mut self, id: LinkId) {
         let ticks = self.core.ticks.load(Ordering::Relaxed);
         if let (Some(link), Some(own)) = (self.links.find(id), &self.core.device.confirmation) {
             ask(link, own, ticks);
-            // Fails once the connection has ended: of why, the control thread will tell.
+            // Fails once the connection has ended; the control thread reports why.
             let _ = link.pair.as_mut().map_or(Ok(()), |pair| pair.ring());
         }
     }
 
-    /// The end of a READ, or the failure of any request, with `older` ones before it.
+    /// Handles the completion of a READ, or the failure of any request, with `older` ones before it.
     pub(super) fn take_confirmed(&mut self, id: LinkId, done: &WorkCompletion, older: usize) {
         let Some(link) = self.links.find(id) else {
             return;
@@ -85,7 +86,7 @@ impl VerbsPort {
             self.done_until(id, older);
         }
         if !success {
-            // Of a question that failed the first of those before it is the reason.
+            // If the confirming READ failed, the first request before it is the reason.
             let first = self.links.find(id).and_then(|link| link.under_way.front());
             let status = first.map_or(row.status, |entry| meant(entry, &row));
             return self.fail(id, status, Some(words()));
@@ -100,15 +101,15 @@ impl VerbsPort {
         }
     }
 
-    /// The adapter says that a connection is over, and no more. The control thread will tell why; if it
-    /// does not, the lease ends the link.
+    /// Handles an adapter's bare report of the end of a connection. The control thread reports why; if
+    /// it does not, the lease ends the link.
     pub(super) fn suspect(&mut self, id: LinkId, words: String) {
         if let Some(link) = self.links.find(id).filter(|link| !link.is_down()) {
             link.trouble.get_or_insert(words);
         }
     }
 
-    /// The oldest requests of a link are done.
+    /// Completes the oldest requests of a link.
     fn done_until(&mut self, id: LinkId, count: usize) {
         for _ in 0..count {
             let Some(link) = self.links.find(id) else {
@@ -123,10 +124,11 @@ impl VerbsPort {
         }
     }
 
-    /// The connection of a link ended with a request that its target refused, of which nothing else
-    /// tells: what it was follows from what is not known to be done, and from what the peer knows.
+    /// Handles the end of a link's connection by a request that its target refused, which nothing else
+    /// reports: the reason follows from the requests that are not known to be done, and from what the
+    /// peer knows.
     pub(super) fn part(&mut self, id: LinkId, why: Parting) {
-        // What was done before counts.
+        // Requests that were done before count.
         self.gather();
         let Some(link) = self.links.find(id).filter(|link| !link.is_down()) else {
             return;
@@ -134,7 +136,7 @@ impl VerbsPort {
         let one_sided = |entry: &Entry| !entry.probe && !entry.takes_receive;
         let before = link.under_way.iter().position(one_sided);
         if let (Parting::Refused, Some(before)) = (why, before) {
-            // Messages are not refused like that: those before it had arrived.
+            // Messages are not refused like that: those before it have arrived.
             self.done_until(id, before);
         }
         let first = self.links.find(id).and_then(|link| {
@@ -143,22 +145,22 @@ impl VerbsPort {
         });
         let (status, words) = meaning(first, why);
         let said = self.links.find(id).and_then(|link| link.trouble.take());
-        let said = said.map_or_else(String::new, |said| format!("; the adapter here says {said}"));
+        let said = said.map_or_else(String::new, |said| format!("; this adapter reports {said}"));
         self.fail(id, status, Some(format!("{words}{said}")));
     }
 }
 
-/// How the first request ends that is not known to be done, and why. `first` says whether it takes a
-/// receive, if there is one.
+/// Returns how the first request that is not known to be done completes, and why. `first` says whether
+/// it takes a receive, if there is one.
 fn meaning(first: Option<bool>, why: Parting) -> (CompletionStatus, &'static str) {
     match (first, why) {
         (None, _) => (
             CompletionStatus::Flushed,
-            "the connection ended with a request of the peer's that failed, or was refused here",
+            "the connection ended with a request of the peer's that failed, or was refused locally",
         ),
         (Some(_), Parting::Own) => (
             CompletionStatus::Unreachable,
-            "the peer's end of the connection failed by a request of its own: connect anew",
+            "the peer's end of the connection failed by a request of its own: reconnect",
         ),
         (Some(true), _) => (
             CompletionStatus::ReceiverNotReady,

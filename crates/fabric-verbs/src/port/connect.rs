@@ -1,4 +1,4 @@
-//! Links from call to close, and what the control thread tells of them.
+//! Links from dial to close, and the events of the control thread about them.
 
 use super::VerbsPort;
 use super::link::{Link, LinkState};
@@ -22,11 +22,11 @@ use std::time::Duration;
 
 /// How long a peer's kernel may take to connect a queue pair.
 const JOIN_TIME: Duration = Duration::from_secs(4);
-/// Links that never came about of which the port knows why.
+/// Failed dials whose reason the port keeps.
 const IN_VAIN_MAX: usize = 16;
 
 impl VerbsPort {
-    /// Where to look for a name, and the name.
+    /// Returns the endpoints to search for a name, and the name.
     fn targets(&self, to: &str) -> Result<(Vec<Endpoint>, String), FabricError> {
         let none = FabricError::Unknown("address");
         if to.contains('/') {
@@ -42,7 +42,7 @@ impl VerbsPort {
         Ok((targets, to.to_owned()))
     }
 
-    /// A queue pair for a link, ready to be connected, and room for its completions.
+    /// Returns a queue pair for a link, ready to be connected, and room for its completions.
     fn equip(&mut self, receives: ReceiveQueueId) -> Result<(QueuePair, End), FabricError> {
         let system = |reason| FabricError::System("queue pair", reason);
         let queue = self.queues.find(receives).ok_or(FabricError::Unknown("receive queue"))?;
@@ -149,11 +149,11 @@ impl VerbsPort {
             self.end(id);
             return Err(FabricError::System("queue pair cannot be connected", reason));
         }
-        // The caller's fabric says that its queue pair takes packets: one trip, never its program.
+        // The caller's fabric answers `Ready`: one round trip, without its program.
         let (done, reply) = (Reply::new(), reply.to_vec());
         let command = Command::Accept { token, handle, end, reply, done: Arc::clone(&done) };
         self.core.command(command);
-        // The kernel there may look for this side's hardware address, twice.
+        // The kernel may resolve this side's hardware address, twice.
         let given = done.wait(self.core.options.lease * 2 + JOIN_TIME);
         if let Err(error) = given.unwrap_or(Err(FabricError::PeerLost)) {
             self.end(id);
@@ -189,7 +189,7 @@ impl VerbsPort {
         if let Some(handle) = &link.handle {
             handle.close();
         }
-        // What was done, or arrived, before counts.
+        // Requests done, and messages received, before count.
         self.gather();
         if let Some(link) = self.take_out(id) {
             for entry in link.under_way.iter().filter(|entry| !entry.probe) {
@@ -208,7 +208,7 @@ impl VerbsPort {
         self.core.command(Command::Close { token });
     }
 
-    /// Ends the windows of a link, before its queue pair goes.
+    /// Deallocates the windows of a link, before its queue pair is destroyed.
     pub(super) fn end_windows(&self, link: &Link) {
         if let Some(handle) = link.handle.as_ref().filter(|_| self.core.manner().windows) {
             handle.close();
@@ -216,7 +216,7 @@ impl VerbsPort {
         }
     }
 
-    /// Takes a link out of every table; its queue pair is gone when this returns.
+    /// Removes a link from every table; its queue pair is destroyed when this returns.
     fn take_out(&mut self, id: LinkId) -> Option<Box<Link>> {
         let mut link = self.links.remove(id)?;
         self.begun.retain(|begun| *begun != id);
@@ -241,7 +241,7 @@ impl VerbsPort {
         Some(link)
     }
 
-    /// Keeps the words about a link that never came about, for a while.
+    /// Keeps the reason of a failed dial for a while.
     fn remember(&mut self, link: LinkId, words: String) {
         if self.in_vain.len() >= IN_VAIN_MAX {
             self.in_vain.pop_front();
@@ -249,7 +249,7 @@ impl VerbsPort {
         self.in_vain.push_back((link, words));
     }
 
-    /// Takes what the control thread has told.
+    /// Handles the events of the control thread.
     #[cold]
     pub(super) fn absorb(&mut self) {
         for item in self.inbox.take() {
@@ -305,7 +305,7 @@ impl VerbsPort {
             }
             Inbound::Fault { token, status, words } => {
                 if let Some(link) = self.links.by_token(token).map(|link| link.id) {
-                    // A bad completion of this side tells the cause better.
+                    // A failed completion of this side reports the cause better.
                     self.gather();
                     match status {
                         CompletionStatus::Flushed => self.refused_here(link, words),
@@ -336,7 +336,7 @@ impl VerbsPort {
     }
 }
 
-/// What queue pairs allow at all; regions allow less.
+/// Returns the access that queue pairs allow at all; regions allow less.
 fn access(flush: FlushScope, atomics: AtomicFact) -> i32 {
     let mut access = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
     if atomics != AtomicFact::None {

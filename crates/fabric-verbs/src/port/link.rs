@@ -1,4 +1,4 @@
-//! One link of a port: its queue pair, the requests under way on it, and how it ends.
+//! One link of a port: its queue pair, its requests in flight, and how it ends.
 
 use crate::ffi::{Handle, QueuePair};
 use crate::inbox::Token;
@@ -6,8 +6,8 @@ use crate::wire::End;
 use farside_base::{CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, WorkId};
 use std::collections::VecDeque;
 
-/// Links of a port at a time, at most: the low bits of a link's number are its place, the rest, but
-/// for the highest, how often the place was used. The highest bit marks receives in `wr_id`.
+/// Most links of a port at a time: the low bits of a link's number are its table index, the rest,
+/// except the highest, how often the entry was used. The highest bit marks receives in `wr_id`.
 pub(super) const PLACE_BITS: u32 = 12;
 const PLACES_MAX: usize = 1 << PLACE_BITS;
 const AGES: u32 = 1 << (31 - PLACE_BITS);
@@ -20,33 +20,33 @@ fn age_of(link: LinkId) -> u32 {
     link.0 >> PLACE_BITS
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) id: WorkId,
     pub(super) bytes: u32,
     pub(super) kind: CompletionKind,
-    /// The program wants to hear of its success.
+    /// Signaled by the program.
     pub(super) signalled: bool,
-    /// The adapter will tell of its success.
+    /// The work request is signaled: the adapter reports its success.
     pub(super) told: bool,
     /// It is an atomic on a word that is not aligned.
     pub(super) misaligned: bool,
     /// It takes a receive of the peer.
     pub(super) takes_receive: bool,
-    /// No request of the program's: it asks whether those before it are done.
+    /// Not a request of the program: it checks whether those before it are done.
     pub(super) probe: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// This side has called.
+    /// This side has dialled.
     Connecting,
-    /// The program here has been asked.
+    /// The peer has dialled, and this program was asked.
     Requested,
     Up,
-    /// A request failed, or the link is lost: what is posted is flushed. `first` is how the first of
-    /// them ends, once.
+    /// A request failed, or the link is lost: posted requests are flushed. `first` is how the first of
+    /// them completes, once.
     Down {
         first: Option<CompletionStatus>,
     },
@@ -69,9 +69,9 @@ pub(super) struct Link {
     pub(super) first: u32,
     /// Completions that wait to be polled.
     pub(super) unpolled: u32,
-    /// Of those under way, how many the adapter will tell of.
+    /// How many of those in flight the adapter will report (signaled).
     pub(super) told: u32,
-    /// How many in a row at the end it will not.
+    /// How many in a row at the end it will not report (unsignaled).
     pub(super) untold: u32,
     /// How many are no requests of the program's.
     pub(super) asks: u32,
@@ -80,19 +80,19 @@ pub(super) struct Link {
     /// A list was begun that the adapter's doorbell has not announced.
     pub(super) begun: bool,
     pub(super) trouble: Option<String>,
-    /// `Lost` has been said.
+    /// `Lost` was reported.
     pub(super) lost: bool,
-    /// The adapter here has refused a request of the peer's, or ends the connection without a reason.
+    /// This adapter has refused a request of the peer's, or ended the connection without a reason.
     pub(super) spoilt: Option<Spoilt>,
-    /// The peer's fabric says that its adapter has refused a request of this side's.
+    /// The peer's fabric reports that its adapter has refused a request of this side's.
     pub(super) refused_there: bool,
 }
 
-/// How a connection that the adapter here ends came to that.
+/// Why this adapter ended a connection.
 pub(super) struct Spoilt {
     /// In ticks.
     pub(super) since: u64,
-    /// Why, where the adapter said so.
+    /// The reason, if the adapter reported one.
     pub(super) words: Option<String>,
 }
 
@@ -133,20 +133,20 @@ impl Link {
         self.under_way.reserve(requests as usize + 1);
     }
 
-    /// Whether another request of the program's has room.
+    /// Returns whether another request of the program's has room.
     #[inline]
     pub(super) fn has_room(&self, outstanding_max: u32) -> bool {
         self.under_way.len() as u32 - self.asks + self.unpolled < outstanding_max
     }
 
-    /// What `wr_id` the next request has.
+    /// Returns the `wr_id` of the next request.
     #[inline]
     pub(super) fn next_request(&self) -> u64 {
         let number = self.first.wrapping_add(self.under_way.len() as u32);
         u64::from(self.id.0) << 32 | u64::from(number)
     }
 
-    /// Notes a request that goes to the adapter now.
+    /// Records a request that is posted to the adapter now.
     #[inline]
     pub(super) fn note(&mut self, entry: Entry, ticks: u64) {
         if self.under_way.is_empty() {
@@ -172,8 +172,8 @@ impl Link {
         Some(entry)
     }
 
-    /// How many requests are older than the one of this number, which is under way; `None` when it
-    /// is not.
+    /// Returns how many requests are older than the one of this number; `None` if that is not in
+    /// flight.
     #[inline]
     pub(super) fn older_than(&self, number: u32) -> Option<usize> {
         let older = number.wrapping_sub(self.first) as usize;
@@ -185,22 +185,22 @@ impl Link {
     }
 }
 
-/// The links of a port, by place.
+/// The links of a port, by table index.
 #[derive(Default)]
 pub(super) struct Links {
     places: Vec<Place>,
-    /// Free places, longest free first.
+    /// Free entries, longest free first.
     free: VecDeque<usize>,
 }
 
 struct Place {
-    /// The number of the link that is or was last there.
+    /// The number of the entry's current or last link.
     last: LinkId,
     link: Option<Box<Link>>,
 }
 
 impl Links {
-    /// A new link, unless there is no place.
+    /// Adds a link, unless the table is full.
     pub(super) fn add(&mut self, token: Token, state: LinkState) -> Option<&mut Link> {
         let at = match self.free.pop_front() {
             Some(at) => {
@@ -231,7 +231,7 @@ impl Links {
         (link.id == id).then_some(link)
     }
 
-    /// Whether there was such a link, which is gone.
+    /// Returns whether there was such a link, which is closed.
     pub(super) fn is_gone(&self, id: LinkId) -> bool {
         let place = self.places.get(place_of(id));
         place.is_some_and(|place| {

@@ -1,4 +1,4 @@
-//! What comes back: completions of the adapter and of links that end, in the order for polling.
+//! Completions of the adapter and of ending links, in the order for polling.
 
 use super::link::{Entry, Link, LinkState};
 use super::receive::{RECEIVE, Slot};
@@ -13,11 +13,11 @@ use farside_fabric::{LinkEvent, Loss};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// A way that moves less than a megabyte a second is taken for none: a request has the lease, and the
-/// time that its bytes take at this rate.
+/// A path slower than a megabyte a second counts as broken: a request has the lease, and the time that
+/// its bytes take at this rate.
 const SLOWEST_BYTES_PER_US: u64 = 1;
 
-/// A completion that waits to be polled, and what its polling sets free.
+/// A completion that waits to be polled, and what its polling frees.
 pub(super) struct Staged {
     completion: Completion,
     frees: Frees,
@@ -27,7 +27,7 @@ pub(super) struct Staged {
 enum Frees {
     /// Room on its link.
     Room,
-    /// Room among the requests of links that are gone.
+    /// An entry among the requests of closed links.
     Orphan,
     /// A slot of a receive queue.
     Receive(Slot),
@@ -94,7 +94,7 @@ impl VerbsPort {
         count
     }
 
-    /// Looks everywhere where something may be, for a port that is about to sleep.
+    /// Checks every source of events, for a port that is about to sleep.
     pub(super) fn look_again(&mut self) {
         if self.inbox.is_filled() {
             self.absorb();
@@ -126,7 +126,7 @@ impl VerbsPort {
         }
     }
 
-    /// A message or immediate that has met a receive.
+    /// Handles a message or immediate that took a receive.
     #[inline]
     fn take_receive(&mut self, done: &WorkCompletion) {
         if let Some(token) = intake::binds(done.wr_id) {
@@ -139,7 +139,7 @@ impl VerbsPort {
         };
         let status = match done.status {
             numbers::SUCCESS => CompletionStatus::Success,
-            // Adapters differ in which of these they give to the receiver of too long a message.
+            // Adapters differ in which of these they report to the receiver of too long a message.
             numbers::LOC_LEN_ERR | numbers::LOC_QP_OP_ERR | numbers::REM_INV_REQ_ERR => {
                 CompletionStatus::LengthExceeded
             }
@@ -176,11 +176,11 @@ impl VerbsPort {
         }
     }
 
-    /// The end of a request of this port, and of the silent ones before it.
+    /// Handles the completion of a request of this port, and of the unsignaled ones before it.
     #[inline]
     fn take_sent(&mut self, done: &WorkCompletion) {
         let id = LinkId((done.wr_id >> 32) as u32);
-        // A link that is down was flushed here already.
+        // A link that is down was flushed already.
         let Some(link) = self.links.find(id).filter(|link| !link.is_down()) else {
             return;
         };
@@ -195,7 +195,7 @@ impl VerbsPort {
             return self.take_confirmed(id, done, older);
         }
         for _ in 0..older {
-            // Those before it are done too, and silent, or they would have come before.
+            // Unsignaled ones before it are done too, or they would have completed before.
             link.pop();
         }
         if done.status != numbers::SUCCESS {
@@ -218,7 +218,7 @@ impl VerbsPort {
         }
     }
 
-    /// Takes a link down by its own failure: the oldest request tells the cause, the rest is flushed.
+    /// Takes a link down by its own failure: the oldest request reports the cause, the rest is flushed.
     #[cold]
     pub(super) fn fail(&mut self, id: LinkId, status: CompletionStatus, words: Option<String>) {
         self.take_link_down(id, status, words);
@@ -254,15 +254,15 @@ impl VerbsPort {
         link.state = LinkState::Down { first };
     }
 
-    /// Takes a link down because its peer or the way there is gone.
+    /// Takes a link down because its peer or the path to it is gone.
     pub(super) fn lose(&mut self, id: LinkId, loss: Loss, status: CompletionStatus, words: String) {
-        // What was done, or arrived, before counts.
+        // Requests done, and messages received, before count.
         self.gather();
         self.take_link_down(id, status, Some(words));
         self.say_lost(id, loss);
     }
 
-    /// Says that a link is lost, once, behind everything that came before.
+    /// Reports a link as lost, once, after everything that came before.
     pub(super) fn say_lost(&mut self, id: LinkId, loss: Loss) {
         let before = self.staged_total;
         if let Some(link) = self.links.find(id)
@@ -272,7 +272,7 @@ impl VerbsPort {
         }
     }
 
-    /// The adapter or one of its queues is of no use any more: all links end.
+    /// Ends all links: the adapter or one of its queues has failed.
     #[cold]
     pub(super) fn break_down(&mut self, words: &str) {
         if self.broken.is_some() {
@@ -319,7 +319,7 @@ impl VerbsPort {
         }
     }
 
-    /// Ends a link on which nothing was done for longer than the lease and what its bytes may take.
+    /// Ends a link without progress for longer than the lease and the time of its bytes.
     fn end_late(&mut self, id: LinkId, age: u64) {
         let (lease, patience) = (self.core.options.lease, self.core.options.patience);
         let Some(link) = self.links.find(id) else {
@@ -348,13 +348,13 @@ fn waits_for_a_receive(link: &Link) -> bool {
     link.under_way.iter().any(|entry| entry.takes_receive)
 }
 
-/// How a request ends that an adapter refused, by what it was.
+/// Returns the status of a request that an adapter refused, by its kind.
 pub(super) fn meant(entry: &Entry, row: &status::Row) -> CompletionStatus {
     let refused = row.status == CompletionStatus::RemoteAccess;
     match (refused, row.number) {
         (true, _) if entry.misaligned => CompletionStatus::RemoteAlignment,
         (true, numbers::REM_INV_REQ_ERR) if entry.takes_receive => CompletionStatus::LengthExceeded,
-        // What some adapters say of a message longer than its receive.
+        // Some adapters report this for a message longer than its receive.
         (_, numbers::REM_OP_ERR) if entry.takes_receive => CompletionStatus::LengthExceeded,
         // A request longer than the adapter's longest, which is refused before.
         (_, numbers::LOC_LEN_ERR) => CompletionStatus::Broken,

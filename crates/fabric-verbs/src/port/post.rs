@@ -1,4 +1,4 @@
-//! Requests on their way to the adapter: checked, noted, given to it with one doorbell a link.
+//! Posting: requests are checked, recorded, and posted to the adapter with one doorbell a link.
 
 use super::VerbsPort;
 use super::confirm::{self, PROBE};
@@ -20,12 +20,12 @@ struct Plan<'a> {
     kind: CompletionKind,
     remote: Option<RemoteSlice>,
     from: From<'a>,
-    /// It must be a word at a multiple of eight there.
+    /// It must be a word at a multiple of eight at the peer.
     word: bool,
     takes_receive: bool,
 }
 
-/// Where a request goes to.
+/// The destination of a request.
 struct Target {
     address: u64,
     key: u32,
@@ -63,7 +63,7 @@ fn source<'a>(source: &Source<'a>) -> From<'a> {
 }
 
 impl VerbsPort {
-    /// Forgets cached regions when one has ended since the last look. One load.
+    /// Forgets cached regions if one was deregistered since the last check. One load.
     #[inline]
     pub(super) fn forget_regions(&mut self) {
         let changes = self.core.region_changes.load(Ordering::Acquire);
@@ -97,7 +97,7 @@ impl VerbsPort {
         posted
     }
 
-    /// One doorbell for each link with a list.
+    /// Rings one doorbell for each link with a list.
     #[inline]
     fn ring(&mut self) {
         while let Some(id) = self.begun.pop() {
@@ -112,11 +112,11 @@ impl VerbsPort {
             let rung = link.pair.as_mut().map_or(Ok(()), |pair| pair.ring());
             if let Err(error) = rung {
                 if confirmation.is_some() {
-                    // The connection has ended: of why, the control thread will tell.
+                    // The connection has ended; the control thread reports why.
                     continue;
                 }
                 let words = format!("the adapter takes no requests: {error}");
-                // Some providers look at an atomic's alignment before they post it.
+                // Some providers check an atomic's alignment before they post it.
                 let odd = link.under_way.front().is_some_and(|entry| entry.misaligned);
                 let status = match odd {
                     true => CompletionStatus::RemoteAlignment,
@@ -140,7 +140,7 @@ impl VerbsPort {
             LinkState::Connecting | LinkState::Requested => return Err(Stop::Invalid("link")),
         }
         if !link.has_room(outstanding_max) {
-            // Those that are silent leave by what the adapter has told since.
+            // Unsignaled requests are retired by completions since.
             self.ring();
             self.gather();
             let link = self.links.find(work.link).ok_or(Stop::Invalid("link"))?;
@@ -154,7 +154,7 @@ impl VerbsPort {
         self.give(work, &plan)
     }
 
-    /// A request of a link that is gone: taken, and flushed.
+    /// Handles a request of a closed link: taken, and flushed.
     #[cold]
     fn take_for_nobody(&mut self, work: &Work<'_>) -> Result<(), Stop> {
         if !self.links.is_gone(work.link) {
@@ -175,7 +175,8 @@ impl VerbsPort {
         Ok(())
     }
 
-    /// A request of a link that is down: taken, and flushed, but for the first that tells why.
+    /// Handles a request of a link that is down: taken, and flushed, except the first, which reports
+    /// why.
     #[cold]
     fn take_down(&mut self, work: &Work<'_>) -> Result<(), Stop> {
         let outstanding_max = self.core.capabilities.outstanding_max;
@@ -199,7 +200,7 @@ impl VerbsPort {
         Ok(())
     }
 
-    /// What an operation is for the adapter; what the device lacks is refused by name.
+    /// Returns the verb of an operation; operations that the device lacks are refused by name.
     #[inline]
     fn plan<'a>(&self, operation: &Operation<'a>) -> Result<Plan<'a>, Stop> {
         let has = &self.core.capabilities;
@@ -261,13 +262,14 @@ impl VerbsPort {
         })
     }
 
-    /// The place of a remote slice: where the adapter there finds it, and by which key.
+    /// Returns the address and rkey of a remote slice.
     #[inline]
     fn remote(&self, link: LinkId, slice: &RemoteSlice) -> Result<Target, Stop> {
         let found = self.remotes.get(slice.region.0 as usize).copied().flatten();
         let found = found.filter(|remote| remote.link == link);
         let remote = found.ok_or(Stop::Invalid("remote region"))?;
-        // What passes the end, or even wraps, is outside the region, and the adapter there says so.
+        // Bytes past the end, or that wrap, are outside the region, and the peer's adapter reports
+        // that.
         let within = slice.offset < remote.bytes && remote.bytes - slice.offset >= 8;
         Ok(Target {
             address: remote.address.wrapping_add(slice.offset),
@@ -276,8 +278,8 @@ impl VerbsPort {
         })
     }
 
-    /// Resolves the local slices of a list into `self.slices`; how many bytes they have. The adapter
-    /// takes empty slices for the longest ones, so they are left out.
+    /// Resolves the local slices of a list into `self.slices`. Returns how many bytes they have. Empty
+    /// slices are left out: the adapter treats a length of zero as the longest one.
     #[inline]
     fn resolve(&mut self, slices: &[LocalSlice]) -> Result<u64, Stop> {
         if slices.len() > self.core.capabilities.slices_max as usize {
@@ -295,7 +297,7 @@ impl VerbsPort {
         Ok(bytes)
     }
 
-    /// Resolves where the bytes of a request are here; how many there are.
+    /// Resolves the local bytes of a request. Returns how many there are.
     #[inline]
     fn collect(&mut self, plan: &Plan<'_>) -> Result<u64, Stop> {
         let has = &self.core.capabilities;
@@ -342,17 +344,18 @@ impl VerbsPort {
             && self.slices.is_empty()
             && let Some(peer) = &link.peer
         {
-            // Some adapters get a READ of no bytes wrong: it tells what one of the peer's word does.
+            // Some adapters get a READ of no bytes wrong: a READ of one of the peer's words replaces
+            // it.
             target = Target { address: peer.word.address, key: peer.word.key, odd_word: false };
             self.slices.push(own.landing);
         }
-        // Now and then the adapter tells of a silent one too, so that its queue is freed.
+        // An unsignaled request is signaled from time to time, so that its queue entries are freed.
         let told = (work.flags.signalled || link.untold >= often)
             && (!confirms || plan.kind == CompletionKind::Read);
         let request = Request {
             id: link.next_request(),
             signalled: told,
-            // READs are answered in order there, and take no fence.
+            // READs are answered in order by the peer, and need no fence.
             fence: work.flags.fence && !(confirms && plan.kind == CompletionKind::Read),
             verb: plan.verb,
             address: target.address,
@@ -383,7 +386,8 @@ impl VerbsPort {
         Ok(())
     }
 
-    /// Asks, by a WRITE of no bytes, whether silent requests are done that nothing else tells of.
+    /// Posts a WRITE of no bytes that is signaled, if unsignaled requests are not covered by another
+    /// completion.
     pub(super) fn probe(&mut self, id: LinkId, ticks: u64) {
         if self.confirms() {
             return self.confirm(id);

@@ -1,4 +1,4 @@
-//! Receive queues: each a shared receive queue of the adapter, and what its receives are for.
+//! Receive queues: each a shared receive queue of the adapter, and the work ids of its receives.
 
 use super::VerbsPort;
 use crate::ffi::{SharedReceiveQueue, Slice};
@@ -12,7 +12,7 @@ pub(super) const RECEIVE: u64 = 1 << 63;
 /// Most receive queues of a port.
 const QUEUES_MAX: usize = 1 << 15;
 
-/// The place of a receive: queue and slot.
+/// The position of a receive: queue and slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) queue: u32,
@@ -32,7 +32,7 @@ impl Slot {
 
 pub(super) struct ReceiveQueue {
     pub(super) shared: Arc<SharedReceiveQueue>,
-    /// Name and place of the receive in each slot.
+    /// The work id and memory of the receive in each slot.
     slots: Vec<(WorkId, Slice)>,
     free: Vec<u32>,
     /// Links that use it.
@@ -50,30 +50,30 @@ impl ReceiveQueues {
         self.queues.get_mut(queue.0 as usize)?.as_mut()
     }
 
-    /// Whether the adapter's queue of this address is among them.
+    /// Returns whether the adapter's queue of this address is among them.
     pub(super) fn has(&self, address: u64) -> bool {
         self.queues.iter().flatten().any(|queue| queue.shared.address() == address)
     }
 
-    /// The name of the receive in a slot.
+    /// Returns the name of the receive in a slot.
     pub(super) fn name(&mut self, slot: Slot) -> Option<WorkId> {
         let queue = self.find(ReceiveQueueId(slot.queue))?;
         queue.slots.get(slot.slot as usize).map(|(id, _)| *id)
     }
 
-    /// Gives a slot back, whose receive has been polled.
+    /// Frees a slot whose receive was polled.
     pub(super) fn give_back(&mut self, slot: Slot) {
         if let Some(queue) = self.find(ReceiveQueueId(slot.queue)) {
             queue.free.push(slot.slot);
         }
     }
 
-    /// Posts a receive again that no message has met after all.
+    /// Posts a receive again that was flushed without a message.
     pub(super) fn post_again(&mut self, slot: Slot) {
         if let Some(queue) = self.find(ReceiveQueueId(slot.queue))
             && let Some((_, into)) = queue.slots.get(slot.slot as usize)
         {
-            // Its place in the adapter's queue is free, since it came back from there.
+            // Its entry in the adapter's queue is free, since it was returned from there.
             let _ = queue.shared.post(slot.request(), *into);
         }
     }
@@ -125,14 +125,14 @@ impl VerbsPort {
             return Err(FabricError::Limit("receive queue in use"));
         }
         let depth = found.slots.len() as u32;
-        // What was met before is staged, with the names of its receives.
+        // Completed receives are staged, with their work ids.
         self.gather();
         if let Some(place) = self.queues.queues.get_mut(queue.0 as usize) {
             *place = None;
         }
         self.queues.free.push_back(queue.0);
         self.completions_used -= depth;
-        // Receives that are polled yet must not give slots back to another queue of this number.
+        // Receives polled later must not free slots of another queue with this number.
         for staged in &mut self.staged {
             staged.forget_queue(queue.0);
         }
@@ -167,7 +167,7 @@ impl VerbsPort {
         Ok(())
     }
 
-    /// Where a local slice lies, for the adapter.
+    /// Returns the address and key of a local slice, for the adapter.
     #[inline]
     pub(super) fn local(&mut self, slice: &LocalSlice) -> Result<Slice, Stop> {
         let place = match self.regions.find(slice.region) {

@@ -1,15 +1,16 @@
-//! Requests that an adapter refuses: its peer is told by a negative acknowledgement, and the queue pair
-//! that refused goes to its error state by itself.
+//! Requests that an adapter refuses: the responder sends a negative acknowledgement, and its queue pair
+//! moves to the error state by itself.
 //!
-//! Two things can keep the requester from hearing it, and leave it with an adapter that was not
-//! answered. Soft-RoCE tells this side first, and sends nothing any more if the queue pair is taken to
-//! its error state in between; so here it is left alone. And the acknowledgement may get lost: a queue
-//! pair in its error state answers no repetition. So the fabric that refused says so by the control
-//! stream too (`Parted`), and the requester takes that for the reason why nothing came. Which request
-//! it was is for its adapter to say.
+//! Two things can keep the acknowledgement from the requester, whose adapter then has no answer.
+//! Soft-RoCE reports the refusal locally first, and sends nothing any more if the queue pair is moved
+//! to the error state in between; so this side leaves the queue pair alone. And the acknowledgement may
+//! get lost: a queue pair in the error state answers no repetition. So the fabric that refused also
+//! sends `Parted` on the control stream, and the requester takes that as the reason for the missing
+//! answer. Which request it was is reported by its own adapter.
 //!
-//! Some adapters (soft-RoCE) also end a connection on which they cannot send because their port is down,
-//! and say no more than that. Such a link is lost at once, and not only when the peer has noticed.
+//! Some adapters (soft-RoCE) also end a connection on which they cannot send because their port is
+//! down, and report no more than that. Such a link is lost at once, and not only when the peer has
+//! noticed.
 
 use super::VerbsPort;
 use super::link::{Entry, LinkState, Spoilt};
@@ -20,13 +21,13 @@ use farside_base::{CompletionKind, CompletionStatus, LinkId};
 use std::sync::atomic::Ordering;
 
 const NO_REASON: &str = "the adapter ended the connection, most likely over a request of the peer's \
-                         that it refused; look at the peer's first failure; connect anew";
-const PORT_DOWN: &str = "the adapter ended the connection, since its port was down; look at the cable, the \
+                         that it refused; check the peer's first failure; reconnect";
+const PORT_DOWN: &str = "the adapter ended the connection, since its port was down; check the cable, the \
                          switch's port and the network device";
-const REFUSED_THERE: &str = "the peer's fabric says that its adapter has refused a request";
+const REFUSED_THERE: &str = "the peer's fabric reports that its adapter has refused a request";
 
 impl VerbsPort {
-    /// A receive tells that the adapter here has refused a request of the peer's.
+    /// Handles a receive's completion that reports a refused request of the peer's.
     pub(super) fn refuses(&mut self, id: LinkId, words: String) {
         if let Some(link) = self.links.find(id) {
             let token = link.token;
@@ -35,8 +36,9 @@ impl VerbsPort {
         self.refused_here(id, words);
     }
 
-    /// The adapter here has refused a request of the peer's, and ends the connection once it has told
-    /// the peer. What is under way of this side is left to it until then.
+    /// Records that this adapter has refused a request of the peer's. The connection ends once the
+    /// adapter has sent the negative acknowledgement; requests of this side in flight are left to it
+    /// until then.
     pub(super) fn refused_here(&mut self, id: LinkId, words: String) {
         let ticks = self.core.ticks.load(Ordering::Relaxed);
         let Some(link) = self.links.find(id).filter(|link| link.state == LinkState::Up) else {
@@ -50,7 +52,7 @@ impl VerbsPort {
         link.spoilt = Some(Spoilt { since: ticks, words: Some(words) });
     }
 
-    /// The adapter has flushed a request of a link on which none has failed before.
+    /// Handles a flushed request of a link on which none has failed before.
     pub(super) fn flushed(&mut self, id: LinkId) {
         let ticks = self.core.ticks.load(Ordering::Relaxed);
         let confirms = self.confirms();
@@ -59,13 +61,13 @@ impl VerbsPort {
         };
         let own_end = link.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
         if confirms || own_end != OwnEnd::None {
-            // The inbox tells why.
+            // The inbox reports why.
             return;
         }
         match &link.spoilt {
             Some(Spoilt { words: Some(_), .. }) => self.end_spoilt(id),
             Some(_) => {}
-            // The adapter may have said why, on its way here.
+            // The adapter's reason may be about to arrive.
             None => link.spoilt = Some(Spoilt { since: ticks, words: None }),
         }
         if self.port_was_down() {
@@ -73,7 +75,8 @@ impl VerbsPort {
         }
     }
 
-    /// The device's port is down: connections that the adapter has ended meanwhile, it ended for that.
+    /// Handles a port that is down: connections that the adapter has ended meanwhile, it ended for
+    /// that.
     pub(super) fn port_is_down(&mut self) {
         self.port_down = Some(self.core.ticks.load(Ordering::Relaxed));
         self.gather();
@@ -82,7 +85,7 @@ impl VerbsPort {
         }
     }
 
-    /// Whether that is no longer ago than a request may wait for its end.
+    /// Returns whether that is no longer ago than a request may wait for its end.
     fn port_was_down(&self) -> bool {
         let ticks = self.core.ticks.load(Ordering::Relaxed);
         self.port_down.is_some_and(|since| ticks <= since + LEASE_TICKS)
@@ -96,7 +99,7 @@ impl VerbsPort {
         }
     }
 
-    /// Ends a link whose connection the adapter has ended: what is under way is flushed.
+    /// Ends a link whose connection the adapter has ended: requests in flight are flushed.
     pub(super) fn end_spoilt(&mut self, id: LinkId) {
         let spoilt = self.links.find(id).and_then(|link| link.spoilt.take());
         let words = spoilt.and_then(|spoilt| spoilt.words);
@@ -104,8 +107,8 @@ impl VerbsPort {
         self.fail(id, CompletionStatus::Flushed, Some(words));
     }
 
-    /// What the peer's fabric says of the connection. If a request was refused, the adapter here will
-    /// say which, or that it was not answered.
+    /// Handles the peer's report on the connection. If a request was refused, this adapter will report
+    /// which, or that it was not answered.
     pub(super) fn refused_there(&mut self, id: LinkId, why: Parting) {
         if let Some(link) = self.links.find(id).filter(|link| !link.is_down())
             && why == Parting::Refused
@@ -115,8 +118,8 @@ impl VerbsPort {
         }
     }
 
-    /// The oldest request of a link was not answered: the peer is out of reach, unless its fabric says
-    /// that its adapter has refused something.
+    /// Handles an unanswered oldest request: the peer is unreachable, unless its fabric reports that
+    /// its adapter has refused something.
     pub(super) fn unanswered(&mut self, id: LinkId, words: String) {
         let Some(link) = self.links.find(id) else {
             return;
@@ -130,7 +133,7 @@ impl VerbsPort {
     }
 }
 
-/// How a request ends of which no more is known than that it was refused.
+/// Returns the status of a request that was refused for an unknown reason.
 fn refused(entry: &Entry) -> CompletionStatus {
     match entry.kind {
         CompletionKind::Send => CompletionStatus::LengthExceeded,

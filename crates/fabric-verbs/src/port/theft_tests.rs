@@ -1,5 +1,5 @@
-//! A key that one link was given, on another link: refused where there are memory windows. On this
-//! machine's RDMA device, as in a guest; without one the test says so and passes.
+//! An rkey granted to one link is refused on another link if there are memory windows. On this
+//! machine's RDMA device, or in a guest; without one the test reports so and passes.
 
 use super::VerbsPort;
 use crate::{Options, VerbsFabric};
@@ -54,14 +54,14 @@ impl End {
         panic!("no event");
     }
 
-    /// A link to another end, and its region there.
+    /// Returns a link to another end, and its imported region.
     fn connect(&mut self, to: &mut Self) -> (LinkId, RemoteRegionId) {
         let address = to.port.address().expect("a listener");
         let link = self.port.connect(&address, b"", self.queue).expect("a link");
         let there = to.event().link();
         to.port.accept(there, b"", to.queue).expect("to be accepted");
         assert!(matches!(self.event(), LinkEvent::Connected { .. }));
-        // Nobody polls there meanwhile.
+        // The peer's port is not polled meanwhile.
         let region = self.port.import(link, &to.region.token).expect("a region");
         (link, region)
     }
@@ -83,7 +83,7 @@ impl End {
         panic!("no completion");
     }
 
-    /// Uses the key of somebody's region for one's own.
+    /// Uses the rkey of another node's region for an own import.
     fn steal(&mut self, own: RemoteRegionId, key: u32) {
         let own = self.port.remotes[own.0 as usize].as_mut();
         own.expect("a region").key = key;
@@ -94,7 +94,8 @@ impl End {
     }
 }
 
-/// How it ends when another process, and another link of the same, uses the key of a link.
+/// Returns how it completes when another process, and another link of the same, uses the rkey of a
+/// link.
 fn thefts(windows: bool) -> Option<(bool, [CompletionStatus; 2])> {
     let (mut near, mut far) = (End::open(windows)?, End::open(windows)?);
     let mut thief = End::open(windows)?;

@@ -1,9 +1,9 @@
-//! What the tests share.
+//! Shared code of the tests.
 
 use std::io::Write;
 
-/// Says what is not tested here, and why. Past the test harness, which keeps what tests that pass
-/// print to itself: whoever runs the tests on a machine without RDMA shall see what that leaves out.
+/// Prints what is not tested here, and why. Written past the test harness, which captures the output of
+/// tests that pass, so that a run on a machine without RDMA shows what it leaves out.
 pub(crate) fn skipped(why: &str) {
     let _ = writeln!(std::io::stdout(), "skipped: {why}");
 }

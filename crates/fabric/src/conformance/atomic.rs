@@ -1,4 +1,4 @@
-//! Atomics: the value before, and never a lost update.
+//! Atomics: the previous value, and never a lost update.
 
 use super::Subject;
 use super::scene::{Scene, Wire, succeeded, work};
@@ -6,11 +6,11 @@ use crate::random::Random;
 use farside_base::{AtomicScope, CompletionKind, LocalSlice, Operation};
 use std::sync::atomic::Ordering;
 
-/// Where the cases keep the word at the target, and the result here.
+/// The offset of the word at the target, and of the local result.
 const WORD: u64 = 128;
 const RESULT: u64 = 256;
 
-/// Sets the word and runs one atomic on it: the value before comes back, the word ends as `after`,
+/// Sets the word and runs one atomic on it: the previous value is returned, the word becomes `after`,
 /// and its neighbours stay.
 #[track_caller]
 fn check(scene: &mut Scene<'_>, wire: &Wire, word: u64, after: u64, operation: Operation<'_>) {
@@ -24,7 +24,7 @@ fn check(scene: &mut Scene<'_>, wire: &Wire, word: u64, after: u64, operation: O
     scene.memory_is(wire.to, WORD - 8, &words(after));
 }
 
-/// Where the atomics of `check` put the value before.
+/// Returns the slice in which the atomics of `check` store the previous value.
 fn result(scene: &Scene<'_>, wire: &Wire) -> LocalSlice {
     scene.nodes[wire.from].slice(RESULT, 8)
 }
@@ -131,10 +131,10 @@ fn extended_pair(subject: &dyn Subject) -> Option<(Scene<'_>, Wire)> {
     atomic_pair(subject).filter(|(scene, _)| scene.capabilities.extended_atomics)
 }
 
-/// How often each side adds or tries in the cases with several threads.
+/// How often each side adds or retries in the cases with several threads.
 const TIMES: u64 = 1500;
 
-/// A requester's side of the threaded cases: one atomic, and the value before.
+/// Runs one atomic of a requester in the threaded cases. Returns the previous value.
 fn once(side: &mut Scene<'_>, wire: &Wire, operation: Operation<'_>) -> u64 {
     side.post(0, &[work(1, wire.here, operation)]);
     succeeded(&side.completion(0), CompletionKind::Atomic, 8);
@@ -142,8 +142,8 @@ fn once(side: &mut Scene<'_>, wire: &Wire, operation: Operation<'_>) -> u64 {
     word.expect("an aligned word of the region")
 }
 
-/// Runs two requesters on threads of their own against the third node, which a third thread polls
-/// where its fabric needs that.
+/// Runs two requesters on threads of their own against the third node, which a third thread polls if
+/// its fabric needs that.
 fn contend(
     scene: &mut Scene<'_>,
     run: impl Fn(&mut Scene<'_>, &Wire) -> Vec<u64> + Sync,
@@ -181,7 +181,7 @@ fn contend(
     results
 }
 
-/// The word, once it has the value it must end with.
+/// Waits until the word has its expected final value.
 fn settles_at(scene: &mut Scene<'_>, node: usize, value: u64) {
     scene.memory_is(node, WORD, &value.to_ne_bytes());
 }

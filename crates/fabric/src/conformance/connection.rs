@@ -1,4 +1,4 @@
-//! Links from connect to close, and peers that go away.
+//! Links from connect to close, and peers that end.
 
 use super::Subject;
 use super::scene::{
@@ -19,7 +19,7 @@ fn request<'a>(
     if scene.capabilities.write { write(slices, wire.at(0)) } else { send(slices) }
 }
 
-/// Asserts that requests on a link whose peer is gone end as they must.
+/// Asserts that requests on a link whose peer is gone complete as specified.
 #[track_caller]
 fn is_dead(scene: &mut Scene<'_>, wire: &Wire) {
     let slices = [scene.nodes[wire.from].slice(0, 8)];
@@ -108,23 +108,23 @@ pub(super) fn link_is_unusable_until_accepted(subject: &dyn Subject) {
 
 pub(super) fn unknown_links_and_queues_are_refused(subject: &dyn Subject) {
     let (mut scene, wire) = Scene::pair(subject);
-    let (nobody, nothing) = (LinkId(u32::MAX), ReceiveQueueId(u32::MAX));
+    let (unknown, nothing) = (LinkId(u32::MAX), ReceiveQueueId(u32::MAX));
     let address = scene.nodes[1].address.clone();
     let queue = scene.nodes[0].queue;
     let token = scene.nodes[1].region.token;
     let port = scene.nodes[0].port();
-    assert!(matches!(port.accept(nobody, b"", queue), Err(FabricError::Unknown(_))));
+    assert!(matches!(port.accept(unknown, b"", queue), Err(FabricError::Unknown(_))));
     assert!(matches!(port.accept(wire.here, b"", queue), Err(FabricError::Unknown(_))));
-    assert!(matches!(port.refuse(nobody, b""), Err(FabricError::Unknown(_))));
-    assert!(matches!(port.import(nobody, &token), Err(FabricError::Unknown(_))));
+    assert!(matches!(port.refuse(unknown, b""), Err(FabricError::Unknown(_))));
+    assert!(matches!(port.import(unknown, &token), Err(FabricError::Unknown(_))));
     assert!(matches!(port.connect(&address, b"", nothing), Err(FabricError::Unknown(_))));
-    port.close(nobody);
+    port.close(unknown);
     assert!(!port.path(wire.here).is_empty(), "a link has a path to speak of");
-    let _ = port.path(nobody);
+    let _ = port.path(unknown);
     scene.works(&wire);
 }
 
-pub(super) fn nobody_there_is_said(subject: &dyn Subject) {
+pub(super) fn connect_without_listener_is_not_reached(subject: &dyn Subject) {
     let mut scene = Scene::new(subject, 1);
     let queue = scene.nodes[0].queue;
     let nowhere = subject.address();
@@ -142,7 +142,7 @@ pub(super) fn nobody_there_is_said(subject: &dyn Subject) {
                     let done = scene.completion(0);
                     assert_eq!(done.status, CompletionStatus::Flushed, "{done:?}");
                 }
-                other => panic!("connected to nobody: {other:?}"),
+                other => panic!("connected without a listener: {other:?}"),
             },
         }
     }
@@ -171,7 +171,7 @@ pub(super) fn receive_queues_end_and_come_again(subject: &dyn Subject) {
     let unused = ReceiveQueueId(u32::MAX);
     let unknown = scene.nodes[1].port().destroy_receive_queue(unused);
     assert!(matches!(unknown, Err(FabricError::Unknown(_))), "{unknown:?}");
-    // More often than a port has room for at a time, with receives that nobody meets.
+    // More often than a port has room for at a time, with receives that no message takes.
     for round in 0..5000 {
         let queue = scene.nodes[1].port().create_receive_queue(4).expect("a receive queue");
         if round % 100 == 0 {
@@ -286,7 +286,7 @@ pub(super) fn messages_before_a_loss_come_before_it(subject: &dyn Subject) {
         let list: Vec<_> = (0..8).map(request).collect();
         scene.nodes[1].passive = true;
         scene.post(0, &list);
-        // A completed SEND has arrived, whoever goes afterwards.
+        // A completed SEND has arrived, whichever end closes afterwards.
         for done in scene.completions(0, 8) {
             succeeded(&done, CompletionKind::Send, 8);
         }
@@ -347,7 +347,7 @@ pub(super) fn requester_that_left_is_no_link(subject: &dyn Subject) {
     match scene.nodes[1].port().accept(there, b"", queue) {
         Err(FabricError::PeerLost | FabricError::Unknown(_)) => {}
         Ok(()) => scene.lost(1, there),
-        Err(other) => panic!("accepting nobody: {other}"),
+        Err(other) => panic!("accepting a link that is gone: {other}"),
     }
     scene.nodes[1].port().close(there);
     scene.poll();
@@ -429,7 +429,7 @@ pub(super) fn links_max_is_a_limit(subject: &dyn Subject) {
     assert!(matches!(over, Err(FabricError::Limit("links_max"))), "{over:?}");
 }
 
-pub(super) fn peer_that_dies_amid_messages_is_told(subject: &dyn Subject) {
+pub(super) fn sender_learns_of_peer_death_amid_messages(subject: &dyn Subject) {
     let mut scene = Scene::new(subject, 2);
     // Sends without looking for receives.
     let ends = scene.capabilities.receiver_not_ready == BackPressure::EndsLink;
@@ -447,7 +447,7 @@ pub(super) fn peer_that_dies_amid_messages_is_told(subject: &dyn Subject) {
                     far.receive(0, id, 0, 8);
                     far.completion(0);
                 }
-                // Some receives are left and some messages are under way.
+                // Some receives are left and some messages are in flight.
                 far.receive(0, 100, 0, 8);
                 far.nodes[0].port = None;
             },

@@ -1,4 +1,4 @@
-//! ATOMIC WRITE and FLUSH, and memory that the caller brings.
+//! ATOMIC WRITE and FLUSH, and memory provided by the caller.
 
 use super::Subject;
 use super::scene::{Scene, Wire, pattern, silent, slice, succeeded, work, write};
@@ -15,7 +15,7 @@ fn region(scene: &Scene<'_>, node: usize, access: Access) -> Result<Region, Fabr
     scene.nodes[node].fabric.register(&spec)
 }
 
-/// A pair whose second node has a region with this access.
+/// Returns a pair whose second node has a region with this access.
 fn pair(subject: &dyn Subject, access: Access) -> (Scene<'_>, Wire, Region, RemoteSlice) {
     let (mut scene, wire) = Scene::pair(subject);
     let region = region(&scene, 1, access).expect("access that the fabric can give");
@@ -147,7 +147,7 @@ pub(super) fn memory_that_the_caller_brings_serves_like_any_other(subject: &dyn 
         };
         scene.until("bytes to be placed", |_| here(&own).then_some(()));
     }
-    // It serves as a local region too.
+    // It can be used as a local region too.
     let wide = [slice(&region, BYTES - 8, 9)];
     let wire_back = wire.reversed();
     let (accepted, stop) = scene.try_post(1, &[work(1, wire.there, write(&wide, wire_back.at(0)))]);

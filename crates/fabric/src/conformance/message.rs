@@ -9,11 +9,11 @@ use farside_base::{
     Access, BackPressure, CompletionKind, CompletionStatus, Operation, Receive, Source, WorkId,
 };
 
-/// Where the cases send from and receive to.
+/// The offsets from which the cases send and to which they receive.
 const FROM: u64 = 512;
 const INTO: u64 = 8 * 1024;
 
-/// Also asks for the order of messages, without which few cases could be told right from wrong.
+/// Also requires the order of messages, without which few cases could check anything.
 fn message_pair(subject: &dyn Subject) -> Option<(Scene<'_>, Wire)> {
     let (scene, wire) = Scene::pair(subject);
     let suits = scene.capabilities.send && scene.capabilities.message_order;
@@ -87,7 +87,7 @@ pub(super) fn message_longer_than_its_receive_fails_alone(subject: &dyn Subject)
     scene.receive(1, 5, INTO, 16);
     let slices = [scene.nodes[0].slice(FROM, 17)];
     let done = scene.perform(&wire, send(&slices));
-    // A fabric that holds messages at the receiver completes the SEND before it meets a receive.
+    // A fabric that holds messages at the receiver completes the SEND before it takes a receive.
     let held = done.status == CompletionStatus::Success;
     let refused = done.status == CompletionStatus::LengthExceeded;
     assert!(held || refused, "{done:?}");
@@ -319,7 +319,7 @@ pub(super) fn separate_receive_queues_stay_separate(subject: &dyn Subject) {
     assert_eq!(scene.nodes[1].completions, []);
 }
 
-/// Whether ordered messages of several links can meet in one queue.
+/// Returns whether ordered messages of several links can share one queue.
 fn shares(scene: &Scene<'_>) -> bool {
     let has = &scene.capabilities;
     has.send && has.message_order && has.shared_receive_queue
@@ -341,7 +341,7 @@ fn send_numbered(side: &mut Scene<'_>, wire: &Wire, messages: u64) {
 
 pub(super) fn senders_on_threads_share_one_receive_queue(subject: &dyn Subject) {
     const MESSAGES: u64 = 1500;
-    /// Receives posted at a time, so that the queue runs dry again and again.
+    /// Receives posted at a time, so that the queue runs empty repeatedly.
     const RECEIVES: u64 = 12;
     let mut scene = Scene::new(subject, 3);
     if !shares(&scene) {
@@ -350,7 +350,7 @@ pub(super) fn senders_on_threads_share_one_receive_queue(subject: &dyn Subject) 
     let wires = [scene.wire(0, 2), scene.wire(1, 2)];
     let mut sides = scene.split();
     let mut receiver = sides.pop().expect("three nodes");
-    // It outlives the scope: whoever waits for his last completion must not lose his peer.
+    // It outlives the scope: a sender that waits for its last completion must not lose its peer.
     let receiver = &mut receiver;
     std::thread::scope(move |threads| {
         for (mut side, wire) in sides.into_iter().zip(wires) {

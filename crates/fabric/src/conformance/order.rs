@@ -177,7 +177,7 @@ pub(super) fn fence_waits_for_earlier_reads(subject: &dyn Subject) {
 
 pub(super) fn one_sided_requests_need_nothing_of_the_target(subject: &dyn Subject) {
     let (mut scene, wire) = Scene::pair(subject);
-    // From here on nobody calls the target's port.
+    // From here on no thread calls the target's port.
     scene.nodes[1].passive = true;
     let capabilities = scene.capabilities;
     let local = [scene.nodes[0].slice(0, 256)];
@@ -209,7 +209,7 @@ pub(super) fn full_queue_refuses_and_recovers(subject: &dyn Subject) {
     };
     let slices = [scene.nodes[0].slice(0, 8)];
     let least = u64::from(scene.capabilities.outstanding_max);
-    // Without a poll the queue must fill at some time: nothing here is unbounded.
+    // Without a poll the queue must fill eventually: no queue is unbounded.
     let most = 64 * least + (1 << 17);
     for _ in 0..2 {
         let mut posted = 0;
@@ -239,7 +239,7 @@ pub(super) fn queue_takes_as_many_as_declared(subject: &dyn Subject) {
     let slices = [scene.nodes[0].slice(0, 8)];
     let request = |id| work(id, wire.here, write(&slices, wire.at(0)));
     let list: Vec<_> = (0..count).map(request).collect();
-    // Nothing is polled meanwhile, so a `QueueFull` that stays has no excuse.
+    // Nothing is polled meanwhile, so a lasting `QueueFull` is an error.
     let (mut taken, mut tries) = (0, 0);
     while taken < list.len() {
         taken += scene.nodes[0].port().post(&list[taken..]).accepted;
@@ -251,7 +251,7 @@ pub(super) fn queue_takes_as_many_as_declared(subject: &dyn Subject) {
     assert_eq!(ids(&done), (0..count).collect::<Vec<_>>());
 }
 
-/// The bytes of a WRITE, then the word that says which round it was.
+/// The bytes of a WRITE, then the word with the number of the round.
 const BLOCK: usize = 4096;
 const FLAG: u64 = BLOCK as u64;
 
@@ -339,7 +339,7 @@ pub(super) fn bytes_of_a_write_land_in_rising_order(subject: &dyn Subject) {
     together(
         &mut scene,
         |near| {
-            // One WRITE, whose last word says that all before it is there.
+            // One WRITE, whose last word proves that all before it has arrived.
             let block = [near.nodes[0].slice(0, BLOCK + 8)];
             for round in 1..=ROUNDS {
                 near.nodes[0].put(0, &[round as u8; BLOCK]);
@@ -356,7 +356,7 @@ pub(super) fn bytes_of_a_write_land_in_rising_order(subject: &dyn Subject) {
     );
 }
 
-/// The target's side: waits for each round's flag, finds the block whole, answers.
+/// The target's side: waits for each round's flag, checks the block, replies.
 fn expect_rounds(far: &mut Scene<'_>, rounds: u64) {
     let arena = far.nodes[0].region.arena.clone();
     for round in 1..=rounds {

@@ -1,4 +1,4 @@
-//! What a target's memory is protected by: key, bounds, permission, alignment, on every request.
+//! The protection of a target's memory: key, bounds, permission, alignment, on every request.
 
 use super::Subject;
 use super::scene::{
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 const REFUSED: CompletionStatus = CompletionStatus::RemoteAccess;
 
-/// Two nodes with a link that must not notice anything, and fresh links to break.
+/// Two nodes with a link that must not be affected, and fresh links to break.
 struct Trespass<'s> {
     scene: Scene<'s>,
     other: Wire,
@@ -23,7 +23,7 @@ struct Trespass<'s> {
     watched: Vec<Arena>,
 }
 
-/// The same request on another remote region.
+/// Returns the same request on another remote region.
 fn at_region<'a>(mut operation: Operation<'a>, region: RemoteRegionId) -> Operation<'a> {
     match &mut operation {
         Operation::Write { to: at, .. }
@@ -56,14 +56,14 @@ impl<'s> Trespass<'s> {
         &mut self.scene.nodes[1]
     }
 
-    /// A further region of the target.
+    /// Returns a further region of the target.
     fn region(&mut self, bytes: u64, access: Access) -> Region {
         let region = register(&*self.target().fabric, bytes, access);
         self.watched.push(region.arena.clone());
         region
     }
 
-    /// One request of each kind, on a word at `offset` of a region yet to be named, with the
+    /// Returns one request of each kind, on a word at `offset` of a region yet to be named, with the
     /// permission that it needs.
     fn kinds<'a>(&self, slices: &'a [LocalSlice], offset: u64) -> Vec<(Access, Operation<'a>)> {
         let has = &self.scene.capabilities;
@@ -82,7 +82,8 @@ impl<'s> Trespass<'s> {
         list
     }
 
-    /// Every kind of request that `which` picks, on a word at `offset`, fails with `status`.
+    /// Asserts that every kind of request that `which` picks, on a word at `offset`, fails with
+    /// `status`.
     #[track_caller]
     fn fails(
         &mut self,
@@ -105,8 +106,8 @@ impl<'s> Trespass<'s> {
         }
     }
 
-    /// Runs `bad` unsignalled, with a good request behind it: it completes with `status`, the rest
-    /// is flushed, no byte changes at either side, the other link works on.
+    /// Runs `bad` unsignaled, followed by a good request: it completes with `status`, the rest is
+    /// flushed, no byte changes at either side, the other link continues to work.
     #[track_caller]
     fn one_fails(&mut self, wire: &Wire, bad: Operation<'_>, status: CompletionStatus) {
         let announced = matches!(bad, Operation::Write { immediate: Some(_), .. });
@@ -188,7 +189,7 @@ pub(super) fn keys_differ_between_regions_and_registrations(subject: &dyn Subjec
         assert!(keys.insert(region.token.key), "a key twice");
         fabric.deregister(region.id).expect("a region to be ended");
     }
-    // Each bit of 64 fair keys is set in some and clear in others, but once in 2^57 runs.
+    // Each bit of 64 random keys is set in some and clear in others, except once in 2^57 runs.
     let words = || keys.iter().map(|key| key.0);
     assert_eq!(words().fold(0, |all, key| all | key), u64::MAX, "a bit is always clear");
     assert_eq!(words().fold(u64::MAX, |all, key| all & key), 0, "a bit is always set");
@@ -373,7 +374,7 @@ fn wait_for_writes(side: &mut Scene<'_>, arena: &Arena) {
     });
 }
 
-/// Asserts that nobody changes the memory any more.
+/// Asserts that the memory does not change any more.
 fn stays_as_it_is(side: &mut Scene<'_>, arena: &Arena) {
     let then = contents(arena);
     for _ in 0..100 {
@@ -383,8 +384,8 @@ fn stays_as_it_is(side: &mut Scene<'_>, arena: &Arena) {
     }
 }
 
-/// Writes 1 KiB of ever new numbers, without waiting for one to end, until one fails, with `status`;
-/// then everything behind that is flushed.
+/// Writes 1 KiB of increasing numbers, without waiting for completions, until one fails with `status`;
+/// then everything after that is flushed.
 fn write_until(side: &mut Scene<'_>, wire: &Wire, place: RemoteSlice, status: CompletionStatus) {
     let slices = [side.nodes[0].slice(0, 1024)];
     let mut taken = 0;

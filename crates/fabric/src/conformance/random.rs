@@ -9,7 +9,7 @@ use farside_base::{
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a randomized case; should it fail, says how to see that again.
+/// Runs a randomized case; if it fails, prints how to repeat it.
 fn seeded(subject: &dyn Subject, case: impl FnOnce(u64)) {
     let seed = subject.seed();
     let Err(panic) = catch_unwind(AssertUnwindSafe(|| case(seed))) else {
@@ -27,7 +27,7 @@ const LANE: u64 = 2048;
 const BATCH_MAX: u64 = 12;
 const BATCHES: u64 = 150;
 
-/// A request as plain data: what the fabric shall do and what the oracle does.
+/// A request as plain data, applied to the fabric and to the oracle.
 #[derive(Clone, Debug)]
 enum Step {
     Write { to: u64, data: Vec<u8>, inline: bool },
@@ -76,7 +76,7 @@ impl Step {
         }
     }
 
-    /// The request, with its bytes in these slices.
+    /// Returns the request, with its bytes in these slices.
     fn operation<'a>(&'a self, wire: &Wire, slices: &'a [LocalSlice]) -> Operation<'a> {
         match self {
             Self::Write { to, data, inline } => Operation::Write {
@@ -105,7 +105,7 @@ impl Step {
         }
     }
 
-    /// Does the same to the oracle; the bytes that come back.
+    /// Applies it to the oracle. Returns the resulting bytes.
     fn apply(&self, memory: &mut [u8]) -> Vec<u8> {
         match self {
             Self::Write { to, data, .. } => {
@@ -155,7 +155,7 @@ fn cut(random: &mut Random, scene: &Scene<'_>, lane: u64, step: &Step) -> Vec<Lo
     slices
 }
 
-/// Posts one batch on one wire, waits, and compares everything that came back with the oracle.
+/// Posts one batch on one wire, waits, and compares all results with the oracle.
 fn batch(random: &mut Random, scene: &mut Scene<'_>, wire: &Wire, oracle: &mut [u8], number: u64) {
     let most = if scene.capabilities.message_order { BATCH_MAX } else { 1 };
     let count = 1 + random.below(most);
@@ -172,7 +172,7 @@ fn batch(random: &mut Random, scene: &mut Scene<'_>, wire: &Wire, oracle: &mut [
     let mut list: Vec<Work<'_>> = Vec::new();
     for (at, (step, slices)) in steps.iter().zip(&slices).enumerate() {
         let mut request = work(at as u64, wire.here, step.operation(wire, slices));
-        // What comes back has no order against later requests unless these are fenced.
+        // Results are not ordered against later requests unless these are fenced.
         request.flags.fence = at > 0 && steps[at - 1].kind() != CompletionKind::Write;
         request.flags.signalled = at + 1 == steps.len() || random.below(3) == 0;
         list.push(request);
@@ -214,13 +214,13 @@ pub(super) fn one_sided_requests_agree_with_an_oracle(subject: &dyn Subject) {
     });
 }
 
-/// A message on its way, as the oracle knows it.
+/// A message in flight, as recorded by the oracle.
 struct Message {
     data: Vec<u8>,
     immediate: Option<u32>,
 }
 
-/// Bytes of each receive, which lies at the number of its place times this.
+/// Bytes of each receive; its offset is its index times this.
 const RECEIVE: u64 = 256;
 const MESSAGES: usize = 1200;
 
@@ -236,8 +236,8 @@ struct Mail<'s> {
     received: usize,
     /// Receives posted.
     posted: usize,
-    /// The places of the receiver without a posted receive. Messages of several links end in any
-    /// order, so a place is free when its own receive has completed.
+    /// Indexes at the receiver without a posted receive. Messages of several links complete in any
+    /// order, so an index is free when its own receive has completed.
     places: Vec<u64>,
 }
 
@@ -254,7 +254,7 @@ impl Mail<'_> {
     }
 
     fn send(&mut self) {
-        // No more than there are receives for, so that no sender waits for ever.
+        // No more than there are receives for, so that no sender waits forever.
         if self.sent == MESSAGES || self.sent == self.posted {
             return;
         }
@@ -269,8 +269,8 @@ impl Mail<'_> {
         let immediate = announced.then(|| self.random.word() as u32);
         let inline = bytes <= self.scene.capabilities.inline_bytes_max as usize;
         let node = &self.scene.nodes[wire.from];
-        // The bytes lie still until the message was received: a place for each of a wire's messages
-        // under way, which are never more than the receives.
+        // The bytes stay unchanged until the message was received: each outstanding message of a wire
+        // has its own bytes, and there are never more messages than receives.
         let lane = which * QUEUE_DEPTH + self.sent_on[which] % QUEUE_DEPTH;
         let place = lane as u64 * RECEIVE;
         self.sent_on[which] += 1;

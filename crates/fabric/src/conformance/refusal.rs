@@ -1,4 +1,4 @@
-//! What is refused: bad requests here, forged and forbidden ones at the target, and whatever a
+//! Refusals: invalid local requests, forged and forbidden ones at the target, and everything that a
 //! fabric declares that it lacks.
 
 use super::Subject;
@@ -9,8 +9,8 @@ use farside_base::{
     ReceiveQueueId, RegionId, RegionKind, RemoteRegionId, RemoteSlice, Source, WorkId,
 };
 
-/// Posts a good request, the bad one and another good one: the first is done, the second refused
-/// by name with nothing done, the third not reached.
+/// Posts a good request, the bad one and another good one: the first is done, the second refused by
+/// name without an effect, the third not reached.
 #[track_caller]
 fn refused_in_list(
     scene: &mut Scene<'_>,
@@ -65,7 +65,7 @@ pub(super) fn unknown_link_is_refused(subject: &dyn Subject) {
     scene.works(&wire);
 }
 
-/// A WRITE and a READ of these local slices, as far as the fabric can.
+/// Returns a WRITE and a READ of these local slices, as far as the fabric can.
 fn uses<'a>(scene: &Scene<'_>, wire: &Wire, slices: &'a [LocalSlice]) -> Vec<Operation<'a>> {
     let read = Operation::Read { into: slices, from: wire.at(32) };
     let mut list = Vec::new();
@@ -201,7 +201,7 @@ pub(super) fn oversized_regions_are_refused(subject: &dyn Subject) {
         let region = scene.nodes[0].fabric.register(&spec);
         assert!(matches!(region, Err(FabricError::Limit("region_bytes_max"))), "{region:?}");
     }
-    // Two turns count, and the kind that a fabric lacks is told first.
+    // Both mappings count, and a missing kind is reported first.
     if scene.capabilities.mirrored_regions && most < u64::MAX / 2 {
         let (bytes, kind) = (most / 2 + 1, RegionKind::Mirrored);
         let spec = RegionSpec { bytes, access: Access::ALL, kind };

@@ -1,4 +1,4 @@
-//! Kinds of regions: memory whose end joins its beginning, and memory at the adapter.
+//! Kinds of regions: mirrored memory, whose end is followed by its beginning, and device memory.
 
 use super::Subject;
 use super::scene::{Scene, Wire, pattern, slice, succeeded, write};
@@ -20,7 +20,7 @@ fn register(fabric: &dyn Fabric, bytes: u64, kind: RegionKind) -> Region {
     region
 }
 
-/// Bytes of one turn of a mirrored region that was asked for with `bytes`.
+/// Returns the bytes of one mapping of a mirrored region that was requested with `bytes`.
 #[track_caller]
 fn turn_of(region: &Region, bytes: u64) -> u64 {
     let turn = region.token.bytes / 2;
@@ -82,7 +82,7 @@ pub(super) fn requests_pass_the_joint_of_a_mirrored_region(subject: &dyn Subject
         let data = pattern(at, bytes);
         let (before, after) = data.split_at(at as usize);
         let joint = RemoteSlice { offset: turn - at, ..there };
-        // The local side passes its joint too.
+        // The local side crosses its boundary too.
         let slices = [slice(&near, own - at, bytes)];
         if scene.capabilities.write {
             near.arena.write(own - at, &data).expect("within two turns");
@@ -204,7 +204,7 @@ pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
     for kind in &kinds[..1 + usize::from(scene.capabilities.mirrored_regions)] {
         let region = register(&*scene.nodes[1].fabric, 4096, *kind);
         let there = import(&mut scene, &wire, &region);
-        // Where nothing can be reached everything is READ.
+        // A fabric without reachable regions uses READ.
         let Some(reached) = reach(&mut scene, there) else { continue };
         assert_eq!(reached.len() as u64, region.token.bytes);
         let look = |offset| {
@@ -224,7 +224,7 @@ pub(super) fn what_is_reached_is_what_lies_there(subject: &dyn Subject) {
         }
         assert_eq!(look(region.token.bytes - 99), Err(crate::OutOfBounds));
         let stranger = RemoteSlice { region: farside_base::RemoteRegionId(u32::MAX), offset: 0 };
-        assert!(reach(&mut scene, stranger).is_none(), "nobody imported it");
+        assert!(reach(&mut scene, stranger).is_none(), "it was not imported");
         // It stays memory, whatever becomes of the region and the link.
         scene.nodes[1].fabric.deregister(region.id).expect("a region to be ended");
         assert!(reach(&mut scene, there).is_none(), "a region that was ended");
@@ -252,7 +252,7 @@ pub(super) fn a_reached_word_outlives_its_link(subject: &dyn Subject) {
     let whole = scene.nodes[wire.from].port().reach(wire.here, there.region).is_some();
     let first = word(&mut scene, RemoteSlice { offset: 64, ..there });
     assert_eq!(first.is_some(), whole, "words are reached where regions are");
-    // Where nothing can be reached peers WRITE.
+    // A fabric without reachable regions uses WRITE.
     let Some(first) = first else { return };
     for offset in [4, 4092, 4096, u64::MAX] {
         assert!(word(&mut scene, RemoteSlice { offset, ..there }).is_none(), "offset {offset}");
@@ -287,11 +287,11 @@ pub(super) fn memory_at_the_adapter_is_bounded_and_comes_back(subject: &dyn Subj
         is_over(take(u64::MAX));
         let all = take(most).expect("all there is");
         is_over(take(1));
-        // Other memory, and other fabrics, have what they had.
+        // Other memory, and other fabrics, keep their limits.
         register(fabric, most, RegionKind::Memory);
         let other = register(&*scene.nodes[1].fabric, most, RegionKind::Device);
         scene.nodes[1].fabric.deregister(other.id).expect("a region to be ended");
-        // The memory may live on here, but the place at the adapter does not.
+        // The arena may live on, but the device memory is freed.
         fabric.deregister(all.id).expect("a region to be ended");
         let halves = [take(most / 2), take(most / 2)].map(|half| half.expect("half of it"));
         for half in halves {

@@ -1,5 +1,5 @@
-//! Memory that gives up order (`Access::RELAXED_ORDERING`): whole behind a message, and no freer than
-//! other memory.
+//! Memory with relaxed ordering (`Access::RELAXED_ORDERING`): complete when a later message arrives,
+//! and protected like other memory.
 
 use super::Subject;
 use super::scene::{
@@ -8,7 +8,7 @@ use super::scene::{
 use crate::Region;
 use farside_base::{Access, AtomicScope, CompletionKind, Operation, RemoteSlice};
 
-/// Of two WRITEs each: lengths that go different ways through a fabric, most of them odd.
+/// Of two WRITEs each: lengths that take different paths through a fabric, most of them odd.
 const LENGTHS: [[usize; 2]; 7] = [
     [1, 8],
     [64, 7],
@@ -20,7 +20,7 @@ const LENGTHS: [[usize; 2]; 7] = [
 ];
 const BYTES: usize = 1 << 19;
 
-/// A region of the target that `access` is given to, as the other side names it.
+/// Returns a region of the target with `access`, as imported by the other side.
 fn relaxed(scene: &mut Scene<'_>, wire: &Wire, access: Access) -> (Region, RemoteSlice) {
     let access = access.with(Access::RELAXED_ORDERING);
     let region = register(&*scene.nodes[wire.to].fabric, BYTES as u64, access);

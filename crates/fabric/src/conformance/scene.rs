@@ -1,5 +1,5 @@
-//! What every case starts from: some nodes, connected, each with a port, a region and a receive
-//! queue; and the waiting, which is the same everywhere: poll all ports, settle, look again.
+//! The setup of every case: some nodes, connected, each with a port, a region and a receive queue; and
+//! the common way to wait: poll all ports, settle, check again.
 
 use super::Subject;
 use crate::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec, Stop};
@@ -19,7 +19,7 @@ pub(super) const QUEUE_DEPTH: usize = 64;
 /// Lengths around the edges of words, cache lines and pages.
 pub(super) const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 4095, 4096, 4097];
-/// How often `quiet` looks for what must not come.
+/// How often `quiet` polls for events that must not occur.
 const QUIET_POLLS: usize = 200;
 
 pub(super) struct Scene<'s> {
@@ -27,7 +27,7 @@ pub(super) struct Scene<'s> {
     pub(super) capabilities: Capabilities,
     pub(super) nodes: Vec<Node>,
     next_id: u64,
-    /// Set when a thread of the case has failed, so that none waits for it in vain.
+    /// Set when a thread of the case has failed, so that no other waits for it forever.
     failed: Arc<AtomicBool>,
 }
 
@@ -45,10 +45,10 @@ pub(super) struct Node {
     pub(super) port: Option<Box<dyn Port>>,
     pub(super) address: String,
     pub(super) region: Region,
-    /// The queue of its first link, and of all others where queues can be shared.
+    /// The queue of its first link, and of all others if queues can be shared.
     pub(super) queue: ReceiveQueueId,
     linked: bool,
-    /// Polled and not yet looked at.
+    /// Polled and not yet used.
     pub(super) completions: VecDeque<Completion>,
     pub(super) events: VecDeque<LinkEvent>,
     /// The case forbids to poll this one.
@@ -68,17 +68,17 @@ pub(super) struct Wire {
     pub(super) target: RemoteRegionId,
     /// The region of `from`, as imported by `to`.
     pub(super) back: RemoteRegionId,
-    /// The receive queues of `from` and `to` that serve it.
+    /// The receive queues of `from` and `to` for it.
     pub(super) queues: [ReceiveQueueId; 2],
 }
 
 impl Wire {
-    /// A place in the target's region.
+    /// Returns a slice of the target's region.
     pub(super) fn at(&self, offset: u64) -> RemoteSlice {
         RemoteSlice { region: self.target, offset }
     }
 
-    /// The same link seen from its other end.
+    /// Returns the same link seen from its other end.
     pub(super) fn reversed(&self) -> Self {
         Self {
             from: self.to,
@@ -115,7 +115,7 @@ impl Node {
         self.port.as_deref_mut().expect("a port that the case has not dropped")
     }
 
-    /// Bytes of this node's region.
+    /// Returns the bytes of this node's region.
     pub(super) fn slice(&self, offset: u64, bytes: usize) -> LocalSlice {
         slice(&self.region, offset, bytes)
     }
@@ -152,8 +152,8 @@ pub(super) fn slice(region: &Region, offset: u64, bytes: usize) -> LocalSlice {
     LocalSlice { region: region.id, offset, bytes: bytes as u32 }
 }
 
-/// Runs two sides at the same time, each on a thread with a scene of its own node only (node 0
-/// there), and puts the nodes back.
+/// Runs two sides concurrently, each on a thread with a scene of its own node only (node 0 there), and
+/// puts the nodes back.
 pub(super) fn together(
     scene: &mut Scene<'_>,
     near: impl FnOnce(&mut Scene<'_>) + Send,
@@ -162,7 +162,7 @@ pub(super) fn together(
     assert_eq!(scene.nodes.len(), 2, "one node a side");
     let mut sides = scene.split().into_iter();
     let (mut one, mut other) = (sides.next().expect("two"), sides.next().expect("two"));
-    // Each thread owns its scene, whose drop tells the other of a panic.
+    // Each thread owns its scene, whose drop notifies the other of a panic.
     let nodes = std::thread::scope(move |threads| {
         let other = threads.spawn(move || {
             far(&mut other);
@@ -175,13 +175,13 @@ pub(super) fn together(
     scene.nodes = nodes;
 }
 
-/// Bytes that are hardly ever equal by accident.
+/// Returns bytes that are hardly ever equal by accident.
 pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = crate::random::Random::new(seed);
     (0..bytes).map(|_| random.word() as u8).collect()
 }
 
-/// A signalled request.
+/// Returns a signaled request.
 pub(super) fn work<'a>(id: u64, link: LinkId, operation: Operation<'a>) -> Work<'a> {
     Work {
         id: WorkId(id),
@@ -191,7 +191,7 @@ pub(super) fn work<'a>(id: u64, link: LinkId, operation: Operation<'a>) -> Work<
     }
 }
 
-/// A request whose success is silent.
+/// Returns an unsignaled request.
 pub(super) fn silent<'a>(id: u64, link: LinkId, operation: Operation<'a>) -> Work<'a> {
     Work { flags: WorkFlags::default(), ..work(id, link, operation) }
 }
@@ -246,7 +246,7 @@ impl<'s> Scene<'s> {
         nodes.into_iter().map(alone).collect()
     }
 
-    /// Two nodes and a link from the first to the second.
+    /// Returns two nodes and a link from the first to the second.
     pub(super) fn pair(subject: &'s dyn Subject) -> (Self, Wire) {
         let mut scene = Self::new(subject, 2);
         let wire = scene.wire(0, 1);
@@ -270,7 +270,7 @@ impl<'s> Scene<'s> {
         Wire { from, to, here, there, target, back, queues }
     }
 
-    /// The receive queue that a further link of `node` uses.
+    /// Returns the receive queue that a further link of `node` uses.
     pub(super) fn queue_for_link(&mut self, node: usize) -> ReceiveQueueId {
         let shared = self.capabilities.shared_receive_queue;
         let node = &mut self.nodes[node];
@@ -295,7 +295,7 @@ impl<'s> Scene<'s> {
         }
     }
 
-    /// Waits until `link` of `node` is connected; what the peer replied.
+    /// Waits until `link` of `node` is connected. Returns the peer's reply.
     pub(super) fn connected(&mut self, node: usize, link: LinkId) -> Vec<u8> {
         match self.event(node) {
             LinkEvent::Connected { link: which, reply } if which == link => reply,
@@ -329,7 +329,7 @@ impl<'s> Scene<'s> {
     /// Polls until `ready` has a value.
     ///
     /// # Panics
-    /// After `polls_max` polls in vain.
+    /// After `polls_max` empty polls.
     pub(super) fn until<T>(
         &mut self,
         what: &str,
@@ -344,11 +344,11 @@ impl<'s> Scene<'s> {
             let failed = self.failed.load(Ordering::Acquire);
             assert!(!failed, "another thread of the case failed");
         }
-        panic!("waited for {what}: {} polls in vain", self.subject.polls_max());
+        panic!("waited for {what}: {} empty polls", self.subject.polls_max());
     }
 
-    /// Settles after the poll `count`; who polls in vain for long leaves the processor, and whatever
-    /// locks a fabric may have, to those it waits for.
+    /// Pauses after poll number `count`: after many empty polls the processor, and the locks that a
+    /// fabric may have, are left to the threads that are waited for.
     #[allow(
         clippy::disallowed_methods,
         reason = "leaves the processor to others; nothing is waited for by it"
@@ -370,7 +370,7 @@ impl<'s> Scene<'s> {
         }
     }
 
-    /// Asserts that nothing more comes at `node`.
+    /// Asserts that nothing more arrives at `node`.
     #[track_caller]
     pub(super) fn quiet(&mut self, node: usize) {
         for _ in 0..QUIET_POLLS {
@@ -381,7 +381,7 @@ impl<'s> Scene<'s> {
         assert_eq!(self.nodes[node].events, [], "nothing more happens to links");
     }
 
-    /// A name for a request that no other has.
+    /// Returns a unique work id.
     pub(super) fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
@@ -402,7 +402,7 @@ impl<'s> Scene<'s> {
         })
     }
 
-    /// Posts all of a list; waits for room and receives where necessary.
+    /// Posts all of a list; waits for room and receives if necessary.
     #[track_caller]
     pub(super) fn post(&mut self, node: usize, list: &[Work<'_>]) {
         let mut done = 0;
@@ -417,7 +417,7 @@ impl<'s> Scene<'s> {
         });
     }
 
-    /// Posts one signalled request on a wire and waits for its completion.
+    /// Posts one signaled request on a wire and waits for its completion.
     #[track_caller]
     pub(super) fn perform(&mut self, wire: &Wire, operation: Operation<'_>) -> Completion {
         let id = self.id();
@@ -449,7 +449,7 @@ impl<'s> Scene<'s> {
         assert_eq!((posted.accepted, posted.stop), (1, None), "a receive within the depth");
     }
 
-    /// Asserts what a completed WRITE has left in a node's memory, waiting where the fabric
+    /// Asserts the bytes of a completed WRITE in a node's memory, waiting for them if the fabric
     /// promises placement only later.
     #[track_caller]
     pub(super) fn memory_is(&mut self, node: usize, offset: u64, expected: &[u8]) {
@@ -486,7 +486,7 @@ impl<'s> Scene<'s> {
     }
 }
 
-/// One atomic of each kind that the fabric has.
+/// Returns one atomic of each kind that the fabric has.
 pub(super) fn atomics(
     has: &Capabilities,
     at: RemoteSlice,

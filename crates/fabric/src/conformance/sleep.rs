@@ -127,7 +127,7 @@ pub(super) fn link_events_wake_who_sleeps_on_another_port(subject: &dyn Subject)
     let mut other = scene.nodes[1].fabric.open(&PortSpec { listen: None }).expect("a port");
     let waiter = other.waiter();
     scene.nodes[1].port().wake_also(other.waiter());
-    // Who accepts may find that the peer has gone, and is told so: here it shall not have.
+    // An accepting port may find its peer gone, and reports that; in this case it must not.
     let accepts = AtomicU32::new(0);
     for round in 1..=20 {
         together(
@@ -170,8 +170,8 @@ pub(super) fn no_wake_up_is_lost(subject: &dyn Subject) {
     let Some((mut scene, wire)) = sleepy_pair(subject) else {
         return;
     };
-    // Each side answers the other's message and sleeps; now and then it is busy for a while, so
-    // that messages come before, between and after the steps of arming.
+    // Each side answers the other's message and sleeps; from time to time it is busy for a while, so
+    // that messages arrive before, between and after the steps of arming.
     let side = |side: &mut Scene<'_>, wire: &Wire, first: bool| {
         let slices = [side.nodes[0].slice(0, 8)];
         let mut random = crate::random::Random::new(u64::from(first));

@@ -1,4 +1,4 @@
-//! WRITE and READ: every length, alignment and list, and not a byte beside.
+//! WRITE and READ: every length, alignment and list, and no byte outside.
 
 use super::Subject;
 use super::scene::{
@@ -6,7 +6,7 @@ use super::scene::{
 };
 use farside_base::{Access, CompletionKind, LocalSlice, Operation, RemoteSlice, Source, WorkId};
 
-/// Writes a pattern with a guard byte on either side, and looks at the guards too.
+/// Writes a pattern with a guard byte on either side, and checks the guards too.
 fn check_write(scene: &mut Scene<'_>, wire: &Wire, from: u64, to: u64, bytes: usize) {
     let data = pattern(from ^ (to << 8) ^ bytes as u64, bytes);
     scene.nodes[wire.from].put(from, &data);
@@ -29,7 +29,7 @@ fn check_read(scene: &mut Scene<'_>, wire: &Wire, into: u64, from: u64, bytes: u
     assert_eq!(scene.nodes[wire.from].bytes_at(into - 1, bytes + 2), expected);
 }
 
-/// The lengths around edges that one request may have.
+/// Returns the lengths around edges that one request may have.
 fn lengths(scene: &Scene<'_>) -> impl Iterator<Item = usize> + use<> {
     let most = scene.capabilities.transfer_bytes_max;
     LENGTHS.into_iter().filter(move |bytes| *bytes as u64 <= most)
@@ -124,7 +124,7 @@ pub(super) fn longest_transfer_moves(subject: &dyn Subject) {
     }
 }
 
-/// Cuts `bytes` into `count` slices that lie apart, in falling order of address, some empty.
+/// Cuts `bytes` into `count` separate slices, in falling order of address, some empty.
 fn scattered(scene: &Scene<'_>, node: usize, count: usize) -> Vec<LocalSlice> {
     let place = |at: usize| REGION_BYTES / 2 - 600 * at as u64 - at as u64 % 7;
     let length = |at: usize| if at % 4 == 3 { 0 } else { 5 + 37 * at % 501 };

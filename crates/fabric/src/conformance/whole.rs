@@ -1,5 +1,5 @@
-//! What an observer sees of a request that is under way: whole words, and bytes in rising order where
-//! that is declared. The observer is another thread, which looks from the end to the beginning.
+//! What an observer sees of a request in flight: whole words, and bytes in rising order if that is
+//! declared. The observer is another thread, which reads from the end to the beginning.
 
 use super::Subject;
 use super::scene::{Scene, Wire, together, work};
@@ -9,7 +9,7 @@ use farside_base::{
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One way to write: where to, and the slices that it comes from.
+/// A form of WRITE: its target, and its source slices.
 struct Shape {
     to: u64,
     slices: &'static [(u64, usize)],
@@ -20,7 +20,7 @@ const fn plain(to: u64, slices: &'static [(u64, usize)]) -> Shape {
     Shape { to, slices, inline: false }
 }
 
-/// Sizes and alignments that take different ways through copies: within a line, over its end, some
+/// Sizes and alignments that take different paths through copies: within a line, over its end, some
 /// lines, many, from several slices.
 const SHAPES: [Shape; 15] = [
     plain(0, &[(0, 8)]),
@@ -55,7 +55,7 @@ impl Shape {
         inline && short && self.slices.len() <= has.slices_max as usize
     }
 
-    /// Whether `bytes` before `end` are of one slice.
+    /// Returns whether `bytes` before `end` are of one slice.
     fn is_one_slice(&self, end: u64, bytes: u64) -> bool {
         let mut joint = self.to;
         self.slices.iter().all(|(_, length)| {
@@ -64,15 +64,15 @@ impl Shape {
         })
     }
 
-    /// Whether the fabric keeps words of it whole.
+    /// Returns whether the fabric keeps words of it whole.
     fn has_whole_words(&self, has: &Capabilities) -> bool {
         let end = self.to + self.bytes() as u64;
         let aligned = self.to.is_multiple_of(8) && end.is_multiple_of(8);
         has.words >= if aligned { WordScope::Aligned } else { WordScope::Any }
     }
 
-    /// Looks once, from the end to the beginning. With `words` aligned words of one slice are whole; and
-    /// with `rising` what comes earlier in memory is no older.
+    /// Checks once, from the end to the beginning. With `words` aligned words of one slice are whole;
+    /// and with `rising` lower addresses are no older.
     fn look(&self, arena: &Arena, words: bool, rising: bool) {
         let (start, end) = (self.to, self.to + self.bytes() as u64);
         let mut later = 0;
@@ -126,7 +126,7 @@ impl Shape {
     }
 }
 
-/// Every shape is written again and again while another thread looks.
+/// Writes every shape repeatedly while another thread checks.
 fn observe_writes(subject: &dyn Subject, rising: bool) {
     let (mut scene, wire) = Scene::pair(subject);
     if !scene.capabilities.write || (rising && !scene.capabilities.byte_order) {
@@ -166,7 +166,7 @@ pub(super) fn bytes_of_a_write_are_seen_in_rising_order(subject: &dyn Subject) {
     observe_writes(subject, true);
 }
 
-/// Somebody changes each word as soon as it is there, and nothing comes back.
+/// Another thread changes each word as soon as it arrives, and no byte is written a second time.
 pub(super) fn bytes_of_a_write_land_once(subject: &dyn Subject) {
     let (mut scene, wire) = Scene::pair(subject);
     let has = scene.capabilities;
@@ -203,7 +203,7 @@ pub(super) fn bytes_of_a_write_land_once(subject: &dyn Subject) {
                 for round in 1..=rounds {
                     for at in words() {
                         let here = || target.load(at, Ordering::Acquire) == Ok(round);
-                        // Most come while nothing else is done: the moment to change them is then.
+                        // Most arrive while no other thread runs: then they are changed at once.
                         let soon = (0..1000).any(|_| here());
                         far.until("a word", |_| (soon || here()).then_some(()));
                         target.store(at, CHANGED, Ordering::Release).expect("within the region");

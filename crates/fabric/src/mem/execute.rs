@@ -11,7 +11,7 @@ use std::sync::atomic::{Ordering, fence};
 /// How an accepted request ended: bytes moved, or why not.
 type Outcome = Result<u32, CompletionStatus>;
 
-/// Where a request of one link goes.
+/// The link of a request, with both ends.
 struct Way<'s> {
     here: &'s PortState,
     there: &'s PortState,
@@ -44,7 +44,7 @@ impl State {
         Ok(())
     }
 
-    /// Everything that can be said without the peer. Nothing has happened when it refuses.
+    /// Checks a request as far as possible without the peer. Nothing has happened if it refuses.
     fn check(
         &self,
         capabilities: &Capabilities,
@@ -102,11 +102,11 @@ impl State {
             return Err(CompletionStatus::Flushed);
         };
         let region = self.remote(way, at, parts)?;
-        // Whoever sees what follows also sees what came before on this link.
+        // A thread that sees what follows also sees what came before on this link.
         fence(Ordering::AcqRel);
         match parts.kind {
             CompletionKind::Atomic => self.atomic(way, operation, parts, region, at.offset)?,
-            // Everything before has been done where everybody sees it.
+            // Everything before has been executed where all threads see it.
             CompletionKind::Flush => {}
             CompletionKind::AtomicWrite => store(operation, region, at.offset)?,
             CompletionKind::Read => self.scatter(way, parts.local, region, at.offset)?,
@@ -115,8 +115,8 @@ impl State {
         Ok(bytes as u32)
     }
 
-    /// A request that takes `receive` at the peer: its outcome, and how the receive ended unless
-    /// it stays posted.
+    /// Executes a request that takes `receive` at the peer. Returns its outcome, and how the receive
+    /// completes unless it stays posted.
     fn message(
         &self,
         way: &Way<'_>,
@@ -163,8 +163,8 @@ impl State {
         port.finish(completion, Some(receive.queue));
     }
 
-    /// The region behind an import, if the owner's own record allows this request. What the token
-    /// claims counts for nothing but its number and key.
+    /// Returns the region of an import, if its owner's record allows this request. Of the token only
+    /// number and key count.
     fn remote(
         &self,
         way: &Way<'_>,
@@ -254,7 +254,7 @@ impl State {
         Ok(())
     }
 
-    /// A local region of the request, which `check` has found.
+    /// Returns a local region of the request, which `check` has found.
     fn own(&self, way: &Way<'_>, slice: &LocalSlice) -> Result<&Registered, CompletionStatus> {
         let region = self.region(way.here.process, slice.region);
         region.ok_or(CompletionStatus::Flushed)
@@ -262,7 +262,7 @@ impl State {
 }
 
 impl Way<'_> {
-    /// The receive that the next message of this link would take.
+    /// Returns the receive that the next message of this link would take.
     fn receive(&self) -> Option<Receive> {
         let queue = self.there.links.get(&self.link.peer.1)?.queue?;
         self.there.queues.get(&queue)?.posted.front().copied()

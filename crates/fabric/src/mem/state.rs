@@ -28,7 +28,7 @@ pub(super) struct State {
     ports: HashMap<PortNumber, PortState>,
 }
 
-/// A region as its owner knows it: what a request is judged by.
+/// A region as its owner recorded it, against which each request is checked.
 pub(super) struct Registered {
     pub(super) arena: Arena,
     pub(super) key: RemoteKey,
@@ -54,7 +54,7 @@ pub(super) struct PortState {
     other_waiter: Option<Arc<dyn Waiter>>,
 }
 
-/// A completion, and the receive queue that gets its place back when it is polled.
+/// A completion, and the receive queue whose entry it frees when it is polled.
 pub(super) struct Finished {
     pub(super) completion: Completion,
     pub(super) queue: Option<ReceiveQueueId>,
@@ -63,9 +63,9 @@ pub(super) struct Finished {
 pub(super) struct ReceiveQueue {
     depth: usize,
     pub(super) posted: VecDeque<Receive>,
-    /// Taken receives whose completions nobody has polled yet.
+    /// Taken receives with an unpolled completion.
     pub(super) unpolled: usize,
-    /// Links that take receives from here.
+    /// Links that use this queue.
     links: usize,
 }
 
@@ -79,15 +79,15 @@ pub(super) struct Link {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// `connect` was called here; the peer has not answered.
+    /// `connect` was called locally; the peer has not answered.
     Connecting,
     /// The peer connected; this side has not answered.
     Requested,
     /// Usable.
     Ready,
-    /// The peer is gone; the next request tells so and fails the link.
+    /// The peer is gone; the next request reports it and fails the link.
     Lost,
-    /// A request failed, or the link was closed here: everything is flushed.
+    /// A request failed, or the link was closed locally: everything is flushed.
     Failed,
 }
 
@@ -105,7 +105,7 @@ impl State {
         self.ports.get_mut(&port).expect("a port's state lives as long as the port")
     }
 
-    /// The other end of a link, when that still exists and points back.
+    /// Returns the other end of a link, when that still exists and points back.
     pub(super) fn peer_of(&self, link: &Link) -> Option<(&PortState, &Link)> {
         let port = self.ports.get(&link.peer.0)?;
         Some((port, port.links.get(&link.peer.1)?))
@@ -145,7 +145,7 @@ impl State {
         Region { id, arena, token, device: None }
     }
 
-    /// Requests run under the lock that the caller holds, so none is under way.
+    /// Requests run under the lock that the caller holds, so none is in flight.
     pub(super) fn deregister(
         &mut self,
         process: ProcessNumber,
@@ -198,7 +198,7 @@ impl State {
         }
     }
 
-    /// Tells one end of a link that the other is gone.
+    /// Notifies one end of a link that the other is gone.
     fn lose(&mut self, (port, link): (PortNumber, LinkId)) {
         let Some(port) = self.ports.get_mut(&port) else {
             return;
@@ -318,7 +318,7 @@ impl State {
         Ok(())
     }
 
-    /// Who asked for `link`, as long as it is neither answered nor given up.
+    /// Returns the requester of `link`, while it is neither answered nor abandoned.
     fn requester(
         &self,
         port: PortNumber,
@@ -393,7 +393,7 @@ impl State {
         }
     }
 
-    /// Checks that a slice lies in a region of `process`.
+    /// Checks that a slice is within a region of `process`.
     pub(super) fn check_slice(
         &self,
         process: ProcessNumber,
@@ -422,7 +422,7 @@ impl State {
         for (place, finished) in out.iter_mut().zip(port.completions.drain(..count)) {
             *place = finished.completion;
             match finished.queue {
-                // One that was ended needs no place back.
+                // A destroyed queue has no entry to free.
                 Some(queue) => {
                     if let Some(queue) = port.queues.get_mut(&queue) {
                         queue.unpolled -= 1;
@@ -434,7 +434,7 @@ impl State {
         count
     }
 
-    /// A loss waits until the messages that came before it have been polled.
+    /// A loss is held back until the messages received before it have been polled.
     pub(super) fn link_events(&mut self, port: PortNumber, out: &mut Vec<LinkEvent>) {
         let port = self.port_mut(port);
         for _ in 0..port.events.len() {
@@ -473,7 +473,7 @@ impl Link {
 }
 
 impl PortState {
-    /// What a request on `link` meets; `None` when no request may name it.
+    /// Returns the state that a request on `link` finds; `None` if no request may name it.
     pub(super) fn state_of(&self, link: LinkId) -> Option<LinkState> {
         match self.links.get(&link).map(|end| end.state) {
             Some(LinkState::Connecting | LinkState::Requested) => None,
@@ -501,7 +501,7 @@ impl PortState {
         Ok(())
     }
 
-    /// Takes a link out of the table; events about it that nobody saw go with it.
+    /// Removes a link from the table, with its unreported events.
     fn forget(&mut self, link: LinkId) -> Option<Link> {
         let end = self.links.remove(&link)?;
         if let Some(queue) = end.queue {
@@ -511,7 +511,7 @@ impl PortState {
         Some(end)
     }
 
-    /// The queue of a link, which lives as long as the link.
+    /// Returns the queue of a link, which lives as long as the link.
     pub(super) fn queue_mut(&mut self, queue: ReceiveQueueId) -> &mut ReceiveQueue {
         self.queues.get_mut(&queue).expect("a queue that a link uses is not ended")
     }

@@ -1,34 +1,34 @@
-//! The copies behind an arena: how bytes are moved that others may change meanwhile.
+//! The copies of an arena: how bytes are moved that other threads may change meanwhile.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | a [`Shared`] side | load and store by [`Word`]'s shared accesses | always, whoever else does |
+//! | a [`Shared`] side | load and store by [`Word`]'s shared accesses | always, also while others do |
 //! | a [`Private`] side | load and store as the compiler likes | while its caller has it borrowed |
 //! | [`fetch_long`], [`place_pieces`] | assembly on both sides | as the stricter of its sides |
 //!
-//! No access touches a byte outside the bytes that were asked for. Short copies are in line, since
-//! the call would cost more than they do. `rep movsb` is used nowhere: it was slower at every size
-//! in cache, and thirty times slower where the sides are not aligned alike.
+//! No access touches a byte outside the bytes that were asked for. Short copies are inlined, since the
+//! call would cost more than they do. `rep movsb` is not used: it was slower at every size in cache,
+//! and thirty times slower if the sides are not aligned alike.
 //!
-//! What is [`place`]d in an arena may be looked at meanwhile, and be changed as soon as it is there. So
-//! its stores come in rising address order, none of them upon another one, and each at a multiple of
-//! its size: nothing comes back, no store crosses a cache line, no word is stored by halves, and on
-//! x86-64, which shows stores to everybody in their order (and does not reorder them
-//! where they are no string or non-temporal stores), no byte is seen before those below it. The
-//! language keeps the order too: it moves no assembly block that may touch memory past another.
-//! Nobody looks at what is [`fetch`]ed out of an arena until it is all there.
+//! Bytes that are [`place`]d in an arena may be read meanwhile, and changed as soon as they are there.
+//! So the stores come in rising address order, none overlaps another, and each is at a multiple of its
+//! size: no byte is written twice, no store crosses a cache line, and no word is stored by halves. On
+//! x86-64, which shows stores to all processors in their order (and does not reorder them if they are
+//! no string or non-temporal stores), no byte is seen before those below it. The language keeps the
+//! order too: it moves no assembly block that may touch memory past another. Bytes that are [`fetch`]ed
+//! out of an arena are read only when all are there.
 
 /// Memory on one side of a copy.
 ///
 /// # Safety
-/// `load` and `store` touch exactly the bytes of `W` at the place, at any alignment.
+/// `load` and `store` touch exactly the bytes of `W` at the address, at any alignment.
 pub(super) unsafe trait Side {
     /// # Safety
-    /// The place is readable for a `W`.
+    /// The address is readable for a `W`.
     unsafe fn load<W: Word>(from: *const u8) -> W;
 
     /// # Safety
-    /// The place is writable for a `W`.
+    /// The address is writable for a `W`.
     unsafe fn store<W: Word>(to: *mut u8, word: W);
 }
 
@@ -58,18 +58,18 @@ unsafe impl Side for Shared {
 unsafe impl Side for Private {
     #[inline(always)]
     unsafe fn load<W: Word>(from: *const u8) -> W {
-        // SAFETY: the caller's; nobody else changes what the caller borrowed.
+        // SAFETY: the caller's; no other thread changes what the caller borrowed.
         unsafe { from.cast::<W>().read_unaligned() }
     }
 
     #[inline(always)]
     unsafe fn store<W: Word>(to: *mut u8, word: W) {
-        // SAFETY: the caller's; nobody else looks at what the caller borrowed exclusively.
+        // SAFETY: the caller's; no other thread reads what the caller borrowed exclusively.
         unsafe { to.cast::<W>().write_unaligned(word) }
     }
 }
 
-/// What one instruction moves: 1, 2, 4, 8 or 16 bytes, of which any value is valid.
+/// The unit of one instruction: 1, 2, 4, 8 or 16 bytes, of which any value is valid.
 ///
 /// # Safety
 /// The shared accesses touch exactly `size_of::<Self>()` bytes, at any alignment, and are no
@@ -77,11 +77,11 @@ unsafe impl Side for Private {
 /// 8 bytes or fewer is not torn.
 pub(super) unsafe trait Word: Copy {
     /// # Safety
-    /// The place is readable for these bytes.
+    /// The address is readable for these bytes.
     unsafe fn load_shared(from: *const u8) -> Self;
 
     /// # Safety
-    /// The place is writable for these bytes.
+    /// The address is writable for these bytes.
     unsafe fn store_shared(self, to: *mut u8);
 }
 
@@ -108,7 +108,7 @@ unsafe fn copy_twice<F: Side, T: Side, W: Word>(from: *const u8, to: *mut u8, by
 /// `from` is readable memory of an arena and `to` borrowed and writable, for `bytes`.
 #[inline(always)]
 pub(super) unsafe fn fetch(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the caller's; each arm moves just the bytes there are.
+    // SAFETY: the caller's; each arm moves exactly the bytes there are.
     unsafe {
         if bytes == 8 {
             Private::store(to, Shared::load::<u64>(from));
@@ -132,8 +132,8 @@ pub(super) unsafe fn fetch(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies `bytes` bytes into an arena in rising order, as the head of this file says: an aligned
-/// word, and whole sixteens up to a cache line, in line; everything else by a call.
+/// Copies `bytes` bytes into an arena in rising order, as the header of this file says: an aligned
+/// word, and whole sixteens up to a cache line, inline; everything else by a call.
 ///
 /// # Safety
 /// `from` is readable and of the kind that its side says, `to` is writable memory of an arena, for
@@ -141,8 +141,8 @@ pub(super) unsafe fn fetch(from: *const u8, to: *mut u8, bytes: usize) {
 #[inline(always)]
 pub(super) unsafe fn place<F: Side>(from: *const u8, to: *mut u8, bytes: usize) {
     let corners = to.addr() | bytes;
-    // SAFETY: the caller's; each arm moves just the bytes there are. The sixteens lie at multiples
-    // of 16, since `to` and `bytes` are such.
+    // SAFETY: the caller's; each arm moves exactly the bytes there are. The sixteens are at multiples
+    // of 16, since `to` and `bytes` are.
     unsafe {
         if bytes == 8 && corners & 7 == 0 {
             Shared::store(to, F::load::<u64>(from));
@@ -162,18 +162,18 @@ pub(super) unsafe fn place<F: Side>(from: *const u8, to: *mut u8, bytes: usize) 
     }
 }
 
-/// Moves words of 1, 2, 4, 8, 16 and 32 bytes up to the first cache line, whole lines, and words of
-/// 32 to 1 bytes: each where its size divides its place.
+/// Moves words of 1, 2, 4, 8, 16 and 32 bytes up to the first cache line, whole lines, and words of 32
+/// to 1 bytes, each at a multiple of its size.
 ///
 /// # Safety
-/// As [`place`]; a private source bears shared accesses as well.
+/// As [`place`]; a private source allows shared accesses as well.
 #[inline(never)]
 unsafe fn place_pieces(from: *const u8, to: *mut u8, bytes: usize) {
     let mut run = Run { from, to, left: bytes };
     // SAFETY: the caller's; a run moves no more than what is left of it.
     unsafe {
         if !to.addr().is_multiple_of(LINE) {
-            // A word that is too long for what is left ends the climb, and so do all above it.
+            // A word too long for the rest ends the climb, and so do all longer ones.
             let _ = run.climb::<u8>()
                 && run.climb::<u16>()
                 && run.climb::<u32>()
@@ -197,10 +197,10 @@ unsafe fn place_pieces(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Bytes of a cache line: what no store of [`place`] crosses.
+/// Bytes of a cache line, which no store of [`place`] crosses.
 const LINE: usize = 64;
 
-/// What is left of a copy.
+/// The rest of a copy.
 struct Run {
     from: *const u8,
     to: *mut u8,
@@ -208,8 +208,8 @@ struct Run {
 }
 
 impl Run {
-    /// Moves one word if there is one here that ends at a multiple of twice its size, so that the
-    /// next larger word starts there; false when what is left is too short for that.
+    /// Moves one word if that makes the address a multiple of twice its size, so that the next larger
+    /// word starts there; false if the rest is too short for that.
     ///
     /// # Safety
     /// As [`place`], for what is left.
@@ -231,7 +231,7 @@ impl Run {
         self.to.addr() & (LINE / 2) == 0 || unsafe { self.half_line() }
     }
 
-    /// Moves 32 bytes if there are so many; whether there were.
+    /// Moves 32 bytes if as many are left. Returns whether they were.
     ///
     /// # Safety
     /// As [`place`], for what is left.
@@ -252,7 +252,7 @@ impl Run {
         unsafe { self.rest_if::<W>(self.left >= size_of::<W>()) };
     }
 
-    /// Moves one word if told so.
+    /// Moves one word if `enough`.
     ///
     /// # Safety
     /// As [`place`], for what is left, which is a word at least if `enough`.
@@ -301,7 +301,7 @@ mod portable;
 mod tests {
     use super::*;
 
-    /// What every width of copy must do, whichever this processor does best.
+    /// The properties of every width of copy, whichever is fastest on this processor.
     fn check(copy: unsafe fn(*const u8, *mut u8, usize)) {
         let pattern: Vec<u8> = (0..2048).map(|at| (at * 11 + at / 256) as u8).collect();
         for bytes in (64..600).chain([639, 640, 767, 768, 769, 1023, 1024, 1500]) {

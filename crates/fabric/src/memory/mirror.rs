@@ -1,21 +1,21 @@
-//! Memory whose end joins its beginning: one memfd, mapped twice in a row.
+//! Memory mapped twice in a row: one memfd, whose end is followed by its beginning.
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | [`Mirror::new`] | reserve address space and map into it | before anybody else knows of it |
+//! | [`Mirror::new`] | reserve address space and map into it | before other code knows of it |
 //! | holders of the arena over it | read, write, atomics | until it and its clones are dropped |
-//! | [`Mirror::drop`] | give the address space back, once | when the last of those is dropped |
+//! | [`Mirror::drop`] | return the address space, once | when the last of those is dropped |
 //!
-//! The two mappings are different addresses of the same bytes. Whoever uses them does so by atomics
-//! and assembly, which the language allows to meet at one byte under two names.
+//! The two mappings are different addresses of the same bytes. They are accessed by atomics and
+//! assembly, which the language allows to access one byte under two names.
 
 use std::io;
 
-/// The address space of both turns.
+/// The address space of both mappings.
 #[cfg(target_os = "linux")]
 pub(super) struct Mirror {
     base: *mut std::ffi::c_void,
-    /// Of both turns.
+    /// Of both mappings.
     bytes: usize,
 }
 
@@ -28,7 +28,7 @@ unsafe impl Sync for Mirror {}
 
 #[cfg(target_os = "linux")]
 impl Mirror {
-    /// Two turns of at least `bytes` and at least a page.
+    /// Maps at least `bytes` and at least a page, twice.
     pub(super) fn new(bytes: usize) -> io::Result<Self> {
         use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
         use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
@@ -38,22 +38,22 @@ impl Mirror {
         let both = turn.checked_mul(2).ok_or(none)?;
         let memory = memfd_create("farside-mirror", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, turn as u64)?;
-        // SAFETY: the kernel chooses an unused place.
+        // SAFETY: the kernel chooses an unused address.
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), both, ProtFlags::empty(), MapFlags::PRIVATE)
         }?;
-        // From here on a failure gives the address space back.
+        // From here on a failure returns the address space.
         let mirror = Self { base, bytes: both };
         let (rights, flags) =
             (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
         for start in [0, turn] {
-            // SAFETY: replaces a part of the address space that `mirror` owns, which nobody knows.
+            // SAFETY: replaces a part of the address space that `mirror` owns; no other code knows it.
             unsafe { mmap(base.byte_add(start), turn, rights, flags, &memory, 0) }?;
         }
         Ok(mirror)
     }
 
-    /// Where the first turn begins, and the bytes of both.
+    /// Returns the start of the first mapping, and the bytes of both.
     pub(super) fn place(&self) -> (*mut u8, usize) {
         (self.base.cast(), self.bytes)
     }
@@ -62,13 +62,13 @@ impl Mirror {
 #[cfg(target_os = "linux")]
 impl Drop for Mirror {
     fn drop(&mut self) {
-        // SAFETY: reserved by `new` at this place and size; arenas over it hold it, so none is left.
+        // SAFETY: reserved by `new` at this address and size; arenas over it hold it, so none is left.
         let unmapped = unsafe { rustix::mm::munmap(self.base, self.bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// There are none here.
+/// Not supported on this platform.
 #[cfg(not(target_os = "linux"))]
 pub(super) enum Mirror {}
 
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn address_space_is_given_back() {
         for _ in 0..100 {
-            // A thousand times more than there is, were it kept.
+            // A thousand times the available space, if it were kept.
             drop(Arena::mirrored(1 << 40).unwrap());
         }
         assert!(Arena::mirrored(0).is_ok_and(|arena| !arena.is_empty()));

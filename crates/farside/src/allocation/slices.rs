@@ -1,13 +1,13 @@
 //! Allocations and frees in progress at their home, carried out in slices.
 //!
-//! An allocation zeroes what was in use before and sets the tag of each line; a free takes each tag away and
-//! recalls every copy of the line. Both take time in proportion to their lines, so a poll of the engine does
-//! at most one [`Budget::SLICE`] for requests that arrive and one for a job in progress, in round robin.
-//! Between two polls the node serves its peers and its other sessions.
+//! An allocation zeroes previously used memory and sets the tag of each line; a free clears each tag and
+//! recalls every copy of the line. Both take time in proportion to their lines. A poll of the engine
+//! therefore does at most one [`Budget::SLICE`] for requests that arrive and one for a job in progress, in
+//! round robin. Between two polls the node serves its peers and its other sessions.
 //!
 //! Invariants:
-//! - The tag of an allocation's first line is set last and taken away first. The first line is what an
-//!   address is freed by, so nothing can be freed before `alloc` has returned it, or twice.
+//! - The tag of an allocation's first line is set last and cleared first. An address is freed by its first
+//!   line, so nothing can be freed before `alloc` has returned it, or twice.
 //! - A free has at most [`RECALLS_MAX`] lines that wait for their holders.
 //! - A block returns to the allocator when no line of it is held by any node.
 
@@ -20,7 +20,7 @@ use farside_base::{GlobalAddress, LineAddress, LineSize, NodeId, OperationId};
 use farside_protocol::coherence::{Event, Extent, Here, Level};
 use std::collections::{BTreeMap, VecDeque};
 
-/// What one slice may touch.
+/// The work limit of one slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Budget {
     /// Lines whose tags change.
@@ -36,8 +36,8 @@ impl Budget {
 
 const _: () = assert!(Budget::SLICE.bytes >= LineSize::MAX.bytes() as u64);
 
-/// Lines of one free that wait for acknowledgements at a time: enough to hide a round trip, few enough that
-/// queues of messages stay short.
+/// Lines of one free that wait for acknowledgements at a time: enough to hide a round trip, few enough to
+/// keep message queues short.
 pub(super) const RECALLS_MAX: u64 = 128;
 
 /// An allocation whose block is reserved.
@@ -47,7 +47,7 @@ pub(super) struct Allocation {
     pub(super) lines: u64,
     /// Requested bytes, in whole words.
     pub(super) bytes: u64,
-    /// Offset in the home's memory up to which the block may hold bytes of former allocations.
+    /// Offset in the home's memory up to which the block may contain bytes of earlier allocations.
     pub(super) stale_to: u64,
     /// Lines that are ready, from the front; the tag of the first is set when all are.
     pub(super) done: u64,
@@ -63,13 +63,13 @@ impl Allocation {
         self.stale_to.saturating_sub(from)
     }
 
-    /// Whether what is left of it fits into one budget.
+    /// Whether the rest of it fits into one budget.
     pub(super) fn fits(&self, budget: Budget) -> bool {
         let from = self.start.offset() + self.done * self.line_bytes();
         self.lines - self.done <= budget.lines && self.stale_bytes(from) <= budget.bytes
     }
 
-    /// Makes lines ready as far as the budget allows; true when all are.
+    /// Prepares lines within the budget; true when all are ready.
     pub(super) fn advance(
         &mut self,
         lines: &Lines,
@@ -111,20 +111,20 @@ impl Allocation {
     }
 }
 
-/// An allocation that is being freed: each of its lines is recalled from all nodes first (V13: memory is not
-/// used again while any node holds it).
+/// An allocation that is being freed: each of its lines is recalled from all nodes first (V13: memory is
+/// not reused while any node holds it).
 #[derive(Clone, Copy, Debug)]
 struct Freeing {
     start: LineAddress,
-    /// Lines that are recalled or were, from the front.
+    /// Lines from the front whose recall has started.
     walked: u64,
     /// Of these, lines that wait for acknowledgements.
     outstanding: u64,
-    /// The walk has met the allocation's end.
+    /// The walk has reached the end of the allocation.
     at_end: bool,
     /// It is not runnable until recalls have ended.
     parked: bool,
-    /// A removed node that may still write had one of its lines.
+    /// A removed node that may still write held one of its lines.
     quarantined: bool,
     requester: Requester,
 }
@@ -139,11 +139,11 @@ enum Job {
 #[derive(Debug)]
 pub(super) struct Jobs {
     jobs: BTreeMap<u64, Job>,
-    /// Jobs that a slice advances, the next one first.
+    /// Jobs that a slice can advance, the next one first.
     runnable: VecDeque<u64>,
-    /// What requests that arrive may still touch in this poll.
+    /// The budget that requests may still use in this poll.
     pub(super) arriving: Budget,
-    /// What slices have touched so far.
+    /// The work of all slices so far.
     pub(super) touched: Budget,
 }
 
@@ -172,7 +172,8 @@ impl Jobs {
         self.runnable.push_back(number);
     }
 
-    /// A requester is dead. Its frees go on; its allocations too, and are freed again at their end.
+    /// Handles the death of a requester. Its frees continue; its allocations too, and are freed at their
+    /// end.
     pub(super) fn node_dead(&mut self, node: NodeId) {
         for job in self.jobs.values_mut() {
             let (Job::Allocate(Allocation { requester, .. })
@@ -183,14 +184,14 @@ impl Jobs {
         }
     }
 
-    /// A removed node that may still write had a line of this free.
+    /// Notes that a removed node that may still write held a line of this free.
     fn quarantine(&mut self, number: u64) {
         if let Some(Job::Free(freeing)) = self.jobs.get_mut(&number) {
             freeing.quarantined = true;
         }
     }
 
-    /// One line of a free is held by no node any more.
+    /// Notes that no node holds one line of a free any more.
     pub(super) fn retired(&mut self, number: u64) {
         let Some(Job::Free(freeing)) = self.jobs.get_mut(&number) else {
             return;
@@ -204,7 +205,7 @@ impl Jobs {
         }
     }
 
-    /// The next line that a free recalls; none when it has enough in flight or is at its end.
+    /// The next line that a free recalls; none if enough are in flight or it has reached its end.
     fn next_line(&mut self, lines: &Lines, number: u64) -> Option<LineAddress> {
         let Some(Job::Free(freeing)) = self.jobs.get_mut(&number) else {
             return None;
@@ -222,7 +223,7 @@ impl Jobs {
         })
     }
 
-    /// Queues a free whose slice has ended, or parks it; takes it out when it is complete.
+    /// Queues a free after its slice, or parks it; removes it when it is complete.
     fn end_slice(&mut self, number: u64) -> Option<Freeing> {
         let Some(Job::Free(freeing)) = self.jobs.get_mut(&number) else {
             return None;
@@ -246,7 +247,7 @@ impl Homes {
         self.jobs.is_runnable()
     }
 
-    /// A node is removed that may still write: frees in progress may be of lines that it had.
+    /// Quarantines the frees in progress, whose lines a removed node that may still write may have held.
     pub(crate) fn quarantine_frees(&mut self) {
         for job in self.jobs.jobs.values_mut() {
             if let Job::Free(freeing) = job {
@@ -255,14 +256,14 @@ impl Homes {
         }
     }
 
-    /// One line of a free is held by no node any more.
+    /// Notes that no node holds one line of a free any more.
     pub(crate) fn retired(&mut self, operation: OperationId) {
         self.jobs.retired(home_number(operation));
     }
 }
 
 impl Engine {
-    /// Does one slice of the allocation or free that has waited longest; false when there is none.
+    /// Runs one slice of the job that has waited longest; false when there is none.
     pub(crate) fn allocation_slice(&mut self) -> bool {
         self.homes.jobs.arriving = Budget::SLICE;
         let Some(number) = self.homes.jobs.runnable.pop_front() else {
@@ -285,7 +286,7 @@ impl Engine {
         true
     }
 
-    /// All lines of an allocation are ready.
+    /// Completes an allocation whose lines are all ready.
     pub(super) fn allocated(&mut self, allocation: &Allocation) {
         let address = allocation.start.address();
         match allocation.requester {

@@ -1,4 +1,4 @@
-//! Driven nodes, so that each poll of an engine is a step of the test: counts bound what a poll does.
+//! Driven nodes, so that each poll of an engine is a step of the test: counters bound the work of a poll.
 
 use super::{Budget, Job, RECALLS_MAX};
 use crate::{AllocationHint, AllocationSpec, Config, Error, ErrorCode, Joining, LineSize, Node};
@@ -8,7 +8,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Polls after which a test has failed: far more than any of them needs.
+/// Polls after which a test fails: far more than any of them needs.
 const POLLS_MAX: usize = 1 << 20;
 const LARGE: u64 = 4 << 20;
 const LINE: LineSize = LineSize::MIN;
@@ -40,12 +40,13 @@ fn poll<F: Future>(future: &mut Pin<&mut F>) -> Poll<F::Output> {
     future.as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// Lines and bytes that slices of a node have touched so far.
+/// Lines and bytes that the slices of a node have touched so far.
 fn touched(node: &Node) -> Budget {
     node.core().engine().homes.jobs.touched
 }
 
-/// Polls the engines one after the other until the future is ready; `each` looks after every poll of the first node.
+/// Polls the engines in rotation until the future is ready; `each` checks after every poll of the first
+/// node.
 fn finish<F: Future>(nodes: &[Node], future: F, mut each: impl FnMut()) -> F::Output {
     let mut future = pin!(future);
     for _ in 0..POLLS_MAX {
@@ -89,7 +90,7 @@ fn large_alloc_and_free_are_bounded_in_each_poll() {
         let after = touched(&nodes[0]);
         assert_eq!(after.lines - before.lines, LARGE_LINES);
         assert!(polls >= LARGE_LINES / Budget::SLICE.lines - 1, "{polls} polls");
-        // The first time the memory is as the system gave it, and stays untouched.
+        // In the first round the memory is as the operating system provided it, and stays untouched.
         assert_eq!(after.bytes - before.bytes, if round == 0 { 0 } else { LARGE });
         let mut bytes = vec![1; LARGE as usize];
         session.read(address, &mut bytes).unwrap();

@@ -1,5 +1,5 @@
-//! Helpers carried out by an executor away from the memory: each access becomes one-sided requests, and
-//! the call goes on when they have completed (003 §5.2).
+//! Helpers on remote memory: each access becomes one-sided requests, and the call continues when they have
+//! completed (003 §5.2).
 
 use super::beside::{BYTES_PER_ACCESS, Piece};
 use super::memory::{Denied, Memory, Place};
@@ -12,16 +12,16 @@ use farside_fabric::Arena;
 use farside_rmc::helpers::{BUFFER_BYTES_MAX, Call, Hashing, status};
 use farside_rmc::run::Request;
 
-/// Bytes of scratch memory that a call has while it waits: the longest buffer of a helper.
+/// Bytes of scratch memory of a waiting call: the longest buffer of a helper.
 pub(super) const BLOCK_BYTES: u64 = BUFFER_BYTES_MAX as u64;
 
-/// One request to the fabric.
+/// One work request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) link: LinkId,
     region: RemoteRegionId,
     offset: u64,
-    /// Within the block.
+    /// Offset within the block.
     at: u64,
     bytes: u32,
     what: What,
@@ -36,7 +36,7 @@ enum What {
 }
 
 impl Step {
-    /// As a work request whose bytes are in the block at `block` of region `scratch`.
+    /// Posts it as a work request whose bytes are in the block at `block` of region `scratch`.
     pub(super) fn post<R>(
         &self,
         id: WorkId,
@@ -62,31 +62,31 @@ impl Step {
     }
 }
 
-/// An access under way.
+/// An access in flight.
 #[derive(Debug)]
 pub(super) struct Across {
     request: Request,
-    /// Of a hash: what it is so far, of how many bytes, and of how many of the present block.
+    /// For a hash: its value so far, the bytes hashed, and the bytes hashed of the present block.
     hashing: Option<Hashing>,
     hashed: u64,
     of_block: usize,
 }
 
-/// What an access that has completed comes to.
+/// Outcome of completed requests of an access.
 #[derive(Debug)]
 pub(super) enum Come {
-    /// The helper's result; the bytes that it brings were added to what is lent for them.
+    /// The helper's result; its output was appended to `bytes`.
     Answer(u64),
-    /// More requests are needed, which were added to what is lent for them.
+    /// More requests are needed, which were appended to `steps`.
     More,
     /// The slice is over.
     Slice,
-    /// The word that is waited for is as it was: ask again.
+    /// The awaited word is unchanged: read it again.
     Same,
 }
 
 impl Across {
-    /// Adds the requests of an access to `steps`, with what goes out put into the block.
+    /// Appends the requests of an access to `steps` and copies outgoing bytes into the block.
     pub(super) fn begin(
         request: &Request,
         inputs: [&[u8]; 2],
@@ -146,7 +146,7 @@ impl Across {
                 return pieces(inputs[1].len(), What::Write, steps);
             }
             Call::Crc32cOf | Call::Xxhash64Of => {
-                // All of it must be open to the caller before the first byte is read.
+                // The whole range must be permitted before the first byte is read.
                 memory.region(region, offset, third, Access::READ)?;
                 match self.block_bytes() {
                     0 => return Ok(()),
@@ -159,13 +159,13 @@ impl Across {
         Ok(())
     }
 
-    /// Bytes that are hashed next by one request.
+    /// Returns the bytes hashed next by one request.
     fn block_bytes(&self) -> usize {
         let left = self.request.arguments[2].saturating_sub(self.hashed);
         usize::try_from(left.min(BLOCK_BYTES)).unwrap_or(0)
     }
 
-    /// Hashes of the block what the slice has `left`; whether that is all of it.
+    /// Hashes of the block as much as the slice has `left`; returns whether that is all of it.
     fn hash(&mut self, block: &Arena, left: &mut usize) -> Result<bool, Denied> {
         let bytes = self.block_bytes();
         let (from, most) = (self.of_block, left.saturating_mul(BYTES_PER_ACCESS));
@@ -184,8 +184,8 @@ impl Across {
         Ok(whole)
     }
 
-    /// Every request of the last steps has completed. Both lists are empty before. Goes on as long as the
-    /// slice has something `left`.
+    /// Handles the completion of all requests of the last steps. Both lists are empty on entry. Continues as long
+    /// as the slice has something `left`.
     pub(super) fn come(
         &mut self,
         memory: &Memory,
@@ -224,7 +224,7 @@ impl Across {
     }
 }
 
-/// A request for a place in a region, if it may be reached so.
+/// Returns a request for a range of a region, if this access is permitted.
 fn step_to(
     memory: &Memory,
     (region, offset): (u64, u64),

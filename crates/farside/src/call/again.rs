@@ -1,17 +1,17 @@
-//! When somebody who is out of reach is called again.
+//! Reconnect back-off: exponential, with an upper bound.
 
-/// The first time at once, then after this and twice as long each time, up to the second.
+/// The first attempt is immediate; then this delay, doubled each time, up to the maximum.
 const WAIT_NS: u64 = 500_000;
 const WAIT_NS_MAX: u64 = 100_000_000;
 
-/// Calls in a row that came to nothing.
+/// Failed attempts in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Again {
     tries: u32,
 }
 
 impl Again {
-    /// How long to wait before the next call; asked for once each.
+    /// Returns the delay before the next attempt; call once per attempt.
     pub(super) fn wait_ns(&mut self) -> u64 {
         let doublings = self.tries.saturating_sub(1).min(16);
         let wait_ns = if self.tries == 0 { 0 } else { (WAIT_NS << doublings).min(WAIT_NS_MAX) };
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_up_to_a_bound() {
+    fn delays_double_up_to_a_bound() {
         let mut again = Again::default();
         let waits: Vec<u64> = (0..40).map(|_| again.wait_ns()).collect();
         assert_eq!(waits[..4], [0, 500_000, 1_000_000, 2_000_000]);

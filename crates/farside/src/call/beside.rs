@@ -1,4 +1,4 @@
-//! Helpers carried out by an executor beside the memory: loads and stores instead of requests.
+//! Helpers on local memory: loads and stores instead of work requests.
 
 use super::global::{Global, Seat, is_global, orders};
 use super::memory::{Denied, Memory};
@@ -13,33 +13,33 @@ use std::sync::atomic::Ordering;
 /// Bytes that cost as much as an access.
 pub(super) const BYTES_PER_ACCESS: usize = 64;
 
-/// Most bytes of a notification, and most notifications of calls that nobody has carried away yet.
+/// Most bytes of a notification, and most notifications that have not been sent yet.
 const NOTICE_BYTES_MAX: usize = 4096;
 const NOTICES_MAX: usize = 256;
 
-/// Bytes for subscribers of a topic.
+/// A notification for subscribers of a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Notice {
     pub(super) topic: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// What a call can reach for the duration of a slice.
+/// The resources that a call can access during a slice.
 pub(super) struct Beside<'a> {
     pub(super) memory: &'a Memory,
     pub(super) own: &'a mut Declared,
     pub(super) shared: &'a mut Declared,
-    /// Since the executor started.
+    /// Time since the executor started.
     pub(super) now_ns: u64,
-    /// Accesses that are left of the slice; whatever comes after them waits for the next one.
+    /// Accesses that the slice has left; later ones wait for the next slice.
     pub(super) left: usize,
     pub(super) holder: Holder,
     pub(super) notices: &'a mut Vec<Notice>,
-    /// The global memory, where calls may reach it.
+    /// The global memory, if calls may access it.
     pub(super) global: Option<&'a mut Global>,
-    /// The call's own, while something is under way there.
+    /// The call's seat, while it has operations pending in the global memory.
     pub(super) seat: Option<&'a mut Seat>,
-    /// Why the last request was put off, if it was.
+    /// Why the last request was deferred, if it was.
     pub(super) put_off: Option<Later>,
 }
 
@@ -48,20 +48,20 @@ pub(super) struct Beside<'a> {
 pub(super) enum Later {
     /// The slice is over.
     Slice,
-    /// It is long, and goes a piece at a time.
+    /// Its buffer is long; it proceeds in chunks.
     Pieces,
-    /// The memory is at the other end of a link.
+    /// The memory is remote.
     Elsewhere,
     /// Another call holds the lock.
     Lock,
-    /// The word is as it was.
+    /// The word is unchanged.
     Word,
-    /// The global memory is not at hand, or must be as the call has written it first.
+    /// The access to the global memory misses, or must wait for writes of the call.
     Global,
 }
 
 impl Beside<'_> {
-    /// Whether the slice has this much left; takes it.
+    /// Consumes the cost of this many bytes; returns whether the slice had any left.
     fn takes(&mut self, bytes: usize) -> bool {
         if self.left == 0 {
             self.put_off = Some(Later::Slice);
@@ -76,12 +76,12 @@ impl Beside<'_> {
         Reply::Later
     }
 
-    /// Whether so many bytes of a region are too many to be moved in one go here.
+    /// Whether an access to local memory is too long for one step.
     fn is_long(&self, region: u64, bytes: usize) -> bool {
         bytes > WHOLE_BYTES && self.memory.is_here(region)
     }
 
-    /// A status where memory is denied to a helper that returns one.
+    /// Returns the status of an access for a helper that returns one.
     fn status(&mut self, result: Result<(), Denied>) -> Reply {
         match result {
             Ok(()) => Reply::Now(0),
@@ -90,7 +90,7 @@ impl Beside<'_> {
         }
     }
 
-    /// The end of the call where memory is denied to a helper that returns a word.
+    /// Returns the word of an access; ends the call if it is denied, for helpers without a status.
     fn word(&mut self, result: Result<u64, Denied>) -> Reply {
         match result {
             Ok(word) => Reply::Now(word),
@@ -109,7 +109,7 @@ impl Beside<'_> {
         arena.write(offset, bytes).map_err(|_| Denied::NotPermitted)
     }
 
-    /// Each piece with its bytes of the buffer; all are checked before the first is moved.
+    /// Passes each piece with its range of the buffer to `each`; all are checked before the first is moved.
     fn pieces(
         &self,
         region: u64,
@@ -163,7 +163,7 @@ impl Beside<'_> {
                         Call::FetchAdd => arena.fetch_add(offset, third),
                         _ => arena.compare_swap(offset, third, fourth),
                     };
-                    // A word that is not aligned has no atomics, here as over the network.
+                    // Atomics on an unaligned word are refused, as over the network.
                     before.map_err(|_| Denied::NotPermitted)
                 });
                 self.word(swapped)
@@ -227,7 +227,7 @@ impl Beside<'_> {
             Done::Elsewhere => perform(self.shared),
             done => done,
         };
-        // Nobody waits for more than one of these.
+        // At most one allocation per slice bounds the delay of other calls.
         if self.own.take_made() | self.shared.take_made() {
             self.left = 0;
         }
@@ -304,7 +304,7 @@ impl Near for Beside<'_> {
     }
 }
 
-/// A piece of a vectored access: its place, and its bytes of the buffer.
+/// A piece of a vectored access: its offset in the region and its range of the buffer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) offset: u64,
@@ -312,7 +312,7 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// The pieces that a program has written down, which together have exactly so many bytes.
+    /// Decodes the pieces of a program; `None` unless their lengths sum to exactly `bytes`.
     pub(super) fn all(pieces: &[u8], bytes: usize) -> Option<impl Iterator<Item = Self> + Clone> {
         let count = pieces.len() / PIECE_BYTES as usize;
         let pieces = pieces.chunks_exact(PIECE_BYTES as usize).scan(0_usize, |end, piece| {
@@ -328,7 +328,7 @@ impl Piece {
     }
 }
 
-/// The 8 bytes at a place that was found to be inside; whole where it is aligned.
+/// Loads 8 bytes within bounds; not torn if aligned.
 fn load(arena: &Arena, offset: u64) -> u64 {
     arena.load(offset, Ordering::Acquire).unwrap_or_else(|_| {
         let mut word = [0; 8];

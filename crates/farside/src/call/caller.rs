@@ -1,4 +1,8 @@
-//! The end that invokes calls.
+//! Client of remote memory calls: registers programs at an executor, invokes them and receives answers.
+//!
+//! At-most-once invocation: after a reconnect, requests without an answer are sent again with the same slot and
+//! sequence number, which the executor uses to suppress duplicates (as in NFS sessions, RFC 8881 §2.10.6).
+//! Reconnects use exponential back-off.
 
 mod share;
 mod upload;
@@ -27,26 +31,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use upload::Upload;
 
-/// Calls that this end runs itself at once.
+/// Most local runs in progress.
 const HERE_MAX: usize = 32;
-/// Accesses of a call here that may follow each other within a turn: some microseconds.
+/// Rounds of local runs per poll, if their requests complete at once: some microseconds.
 const ROUNDS_HERE: usize = 64;
 
-/// How a caller shall be. Start from [`CallerOptions::default`].
+/// Options for a [`Caller`]. Start from [`CallerOptions::default`].
 #[derive(Clone, Debug)]
 pub struct CallerOptions {
-    /// Calls that may be in progress at once, at most 256; an executor may allow fewer.
+    /// Most calls in progress at once, at most 256; an executor may allow fewer.
     pub slots: u16,
     /// Most bytes of parameters.
     pub parameter_bytes_max: u32,
     /// Most bytes of output of a call.
     pub output_bytes_max: u32,
-    /// Whose quota it counts towards, at most 32 bytes.
+    /// The tenant whose quota it counts towards, at most 32 bytes.
     pub tenant: String,
-    /// How long connecting and registering may take.
+    /// Timeout for connecting and registering.
     pub timeout: Duration,
-    /// How long an executor that is out of reach is called again before its session counts as over;
-    /// `None`: twice the fabric's lease, so not at all where nobody is ever out of reach.
+    /// How long a disconnected executor is redialled before the session counts as closed. `None`: twice the
+    /// fabric's lease, which is zero on fabrics without disconnections.
     pub patience: Option<Duration>,
 }
 
@@ -63,11 +67,11 @@ impl Default for CallerOptions {
     }
 }
 
-/// A call in progress.
+/// Handle of a call in progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(u64);
 
-/// What a call came to.
+/// The answer to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// What the program returned.
@@ -76,30 +80,30 @@ pub struct Answer {
     pub output: Vec<u8>,
 }
 
-/// Where a call runs.
+/// The site where a call runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Runs {
     /// At the executor that this caller is connected to: one round trip.
     There,
-    /// Here, by one-sided requests to the executor's memory: a round trip for each access.
+    /// At the caller, by one-sided requests to the executor's memory: a round trip for each access.
     Here,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// Unless nobody asks for its end.
+    /// `None` if the caller has forgotten the call.
     ticket: Option<Ticket>,
     header: Header,
-    /// Of its body.
+    /// Bytes of its body.
     bytes: u32,
 }
 
 #[derive(Clone, Debug)]
 enum Link {
-    /// Being connected, since then.
+    /// Connecting.
     Coming(LinkId),
     Up(LinkId),
-    /// To be tried again then.
+    /// Disconnected; dialled again at this time.
     Down {
         again_ns: u64,
     },
@@ -108,9 +112,9 @@ enum Link {
 
 /// Registers programs at an executor and invokes them.
 ///
-/// *Guarantees.* A call runs at most once; it ends once, by an answer or an error. Where an error leaves
-/// open whether it ran (`PeerLost`), that is said. Calls may end in any order.
-/// Calls of the core never block: [`Caller::invoke`], [`Caller::turn`], [`Caller::poll`].
+/// *Guarantees.* A call runs at most once; it ends once, with an answer or an error. If an error leaves open
+/// whether it ran (`PeerLost`), the text says so. Calls may end in any order. [`Caller::invoke`], [`Caller::turn`]
+/// and [`Caller::poll`] never block.
 pub struct Caller {
     fabric: Arc<dyn Fabric>,
     name: String,
@@ -118,48 +122,48 @@ pub struct Caller {
     options: CallerOptions,
     id: SessionId,
     link: Link,
-    /// It has had a session.
+    /// Whether it has had a session.
     welcomed: bool,
-    /// Since when the executor is out of reach, while it is.
+    /// When the executor was disconnected, until it is connected again.
     away_since_ns: Option<u64>,
     again: Again,
     window: Window,
     waiting: Vec<Option<Waiting>>,
-    /// Where outputs land. An executor that is stopped within a copy may still write there over a link that is closed
-    /// here. It needs no quarantine: the memory serves this session alone, a slot is used again only when its call
-    /// is answered, and the thread that welcomes the session again is the one that copies.
+    /// Memory for outputs. An executor that is preempted within a copy may still write there over a link closed
+    /// here. It needs no quarantine: the memory serves this session only, a slot is reused only when its call is
+    /// answered, and the thread that resumes the session is the one that copies.
     room: Registered,
     message_bytes: u32,
     output_bytes: u32,
-    /// Ends that were not asked for yet.
+    /// Outcomes not polled yet.
     ended: VecDeque<(Ticket, Result<Answer, Error>)>,
     tickets: u64,
-    /// Of waits for ends.
+    /// Spin budget of waits for answers.
     spins: Spins,
     events: Vec<LinkEvent>,
     regions: Vec<(u8, RegionToken)>,
     here: Option<Here>,
-    /// The global memory for runs here, while there is no executor here.
+    /// The global memory for local runs, while there is no local executor.
     global: Option<Global>,
-    /// The object that is being registered.
+    /// The object being registered.
     upload: Option<Upload>,
-    /// Objects by the numbers of their programs, for runs here.
+    /// Objects by number, for local runs.
     objects: BTreeMap<u64, Arc<[u8]>>,
 }
 
-/// What runs at this end.
+/// The local runs.
 struct Here {
     executor: Executor,
     scratch: Registered,
-    /// By place in the executor.
+    /// By slot of the executor.
     tickets: Vec<Option<Ticket>>,
-    /// How many of them there are.
+    /// Number of local runs in progress.
     running: usize,
     ready: VecDeque<usize>,
 }
 
 impl Here {
-    /// Whether a turn has nothing to do here, so that whoever only waits for calls there pays nothing for it.
+    /// Whether a poll has no work on local runs, so that callers without them pay nothing.
     fn is_idle(&self) -> bool {
         self.running == 0 && !self.executor.watches() && self.executor.global.is_none()
     }
@@ -172,13 +176,13 @@ impl std::fmt::Debug for Caller {
 }
 
 impl Caller {
-    /// Connects to the executor at `name` and waits for its welcome.
+    /// Connects to the executor at `name` and waits until it accepts.
     ///
     /// *Blocks*, for at most [`CallerOptions::timeout`].
     ///
     /// # Errors
-    /// As [`Self::begin`]; `TimedOut`, `NobodyListens`; `OverQuota` when the tenant has all its callers, or the
-    /// executor; `ChannelMismatch` when it refuses otherwise, with its reason.
+    /// As [`Self::begin`]; `TimedOut`, `NobodyListens`; `OverQuota` if the tenant or the executor is at its limit
+    /// of callers; `ChannelMismatch` if it is refused otherwise, with the reason.
     pub fn connect(
         fabric: &Arc<dyn Fabric>,
         name: &str,
@@ -195,10 +199,10 @@ impl Caller {
         }
     }
 
-    /// Begins to connect; [`Self::turn`] goes on.
+    /// Begins to connect; [`Self::turn`] continues.
     ///
     /// # Errors
-    /// `NobodyListens` where that is known at once, `FabricLacks`, `BadConfiguration`, `System`.
+    /// `NobodyListens` if that is known immediately, `FabricLacks`, `BadConfiguration`, `System`.
     pub fn begin(
         fabric: &Arc<dyn Fabric>,
         name: &str,
@@ -210,7 +214,7 @@ impl Caller {
             && options.output_bytes_max > 0
             && options.parameter_bytes_max < 1 << 20;
         if !whole {
-            let text = "a caller has 1 to 256 slots, room for output, less than 1 MiB of parameters \
+            let text = "a caller has 1 to 256 slots, space for output, less than 1 MiB of parameters \
                         and a tenant's name of at most 32 bytes";
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
@@ -268,17 +272,17 @@ impl Caller {
         Ok(())
     }
 
-    /// Whether the executor has welcomed it and is in reach.
+    /// Whether the executor has accepted it and is connected.
     pub const fn is_connected(&self) -> bool {
         matches!(self.link, Link::Up(_))
     }
 
-    /// Calls that could be begun now.
+    /// Returns how many calls could be begun now.
     pub fn room(&self) -> usize {
         if self.welcomed { self.window.room() } else { 0 }
     }
 
-    /// How the executor is reached, and why so.
+    /// Returns how the executor is reached, and why so.
     pub fn path(&self) -> Option<String> {
         match self.link {
             Link::Up(link) => Some(self.mail.port.path(link)),
@@ -286,18 +290,18 @@ impl Caller {
         }
     }
 
-    /// Regions that the executor lends: number, bytes, and what may be done with them.
+    /// Returns the regions that the executor lends: number, bytes and access rights.
     pub fn regions(&self) -> impl Iterator<Item = (u8, u64, Access)> {
         self.regions.iter().map(|(number, token)| (*number, token.bytes, token.access))
     }
 
-    /// Gives a program back, with all programs of its object, which share their state. What they keep for this
-    /// caller is erased, and everything of them with the last caller; calls of them that are in progress end.
+    /// Unregisters a program, with all programs of its object, which share their state. Erases their state for this
+    /// caller, and all of it with the last caller; their calls in progress end.
     ///
     /// *Blocks*, for at most [`CallerOptions::timeout`].
     ///
     /// # Errors
-    /// `NoProgram`; `PeerLost`; `TimedOut`, where the executor gives it back when it takes the request.
+    /// `NoProgram`; `PeerLost`; `TimedOut`, in which case the executor unregisters it when it receives the request.
     pub fn unregister(&mut self, program: &Program) -> Result<(), Error> {
         let until = Instant::now() + self.options.timeout;
         let ticket = self.ask_wait(Verb::Unregister, &program.number.to_le_bytes(), &[])?;
@@ -314,11 +318,11 @@ impl Caller {
         Ok(())
     }
 
-    /// Begins a call; `None` while as many are in progress as may be. It goes with the next
-    /// [`Self::turn`], so that those begun between two turns share a doorbell.
+    /// Begins a call; `None` if all slots are in use. It is sent by the next [`Self::turn`], so that calls begun
+    /// between two polls share a doorbell.
     ///
     /// # Errors
-    /// `BadParameters` when they are too short or too long, `PeerLost` once the session is over.
+    /// `BadParameters` if they are too short or too long, `PeerLost` once the session is closed.
     pub fn invoke(
         &mut self,
         program: &Program,
@@ -327,7 +331,7 @@ impl Caller {
         self.invoke_until(program, parameters, None)
     }
 
-    /// The same for a call that is stopped when it takes longer than this, from its arrival.
+    /// Begins a call with a deadline: it is stopped after `timeout`, counted from its arrival.
     ///
     /// # Errors
     /// As [`Self::invoke`].
@@ -347,13 +351,13 @@ impl Caller {
         self.ask(verb, &head[..length], parameters)
     }
 
-    /// Begins a call that this end runs itself, by one-sided requests to the executor's memory; `None`
-    /// while as many are in progress as may be.
+    /// Begins a local run, by one-sided requests to the executor's memory; `None` if all slots for local runs are
+    /// in use.
     ///
     /// # Errors
-    /// As [`Self::invoke`]; `NoProgram` for one of another caller, `ExecutorLacks` for one of global
-    /// addresses where this caller is no node; `NotHere` for one that keeps state, which is where its
-    /// executor is, and for one of host memory whose executor lends none itself.
+    /// As [`Self::invoke`]; `NoProgram` for a program of another caller; `ExecutorLacks` for a program with global
+    /// addresses if this caller is not part of a node; `NotHere` for a program with state, which is at its
+    /// executor, and for one that uses host memory if the executor lends none itself.
     pub fn invoke_here(
         &mut self,
         program: &Program,
@@ -377,13 +381,13 @@ impl Caller {
         Ok(Some(Ticket(self.tickets)))
     }
 
-    /// Whether calls of a program do the same when this end runs them: nothing where they do, and why not
-    /// otherwise. The first time makes this end ready to run it; nothing is called.
+    /// Checks whether local runs of a program are equivalent to remote ones. The first check loads the program
+    /// locally; nothing is invoked.
     ///
     /// # Errors
-    /// `NotHere`, `NoProgram` and `ExecutorLacks` as [`Self::invoke_here`]; `NotHere` also for one that
-    /// notifies, whom [`Self::invoke_here`] runs: those who listen do so at the executor, and hear nothing
-    /// of calls that run here.
+    /// `NotHere`, `NoProgram` and `ExecutorLacks` as [`Self::invoke_here`]. `NotHere` also for a program that sends
+    /// notifications: its subscribers are at the executor and do not receive notifications of local runs, which
+    /// [`Self::invoke_here`] permits.
     pub fn can_run_here(&mut self, program: &Program) -> Result<(), Error> {
         is_stateless(program)?;
         self.prepare_here(program)?;
@@ -391,14 +395,14 @@ impl Caller {
         match here.and_then(|here| here.executor.loaded(program.number)) {
             Some(loaded) if loaded.notifies() => {
                 let text =
-                    "it notifies those who listen at its executor, who hear nothing from here";
+                    "its notifications do not reach subscribers at its executor from a local run";
                 Err(Error::with(ErrorCode::NotHere, text))
             }
             _ => Ok(()),
         }
     }
 
-    /// Begins a call where it is told to.
+    /// Begins a call at the given site.
     ///
     /// # Errors
     /// As [`Self::invoke`] and [`Self::invoke_here`].
@@ -443,11 +447,11 @@ impl Caller {
         let programs = here.executor.load(object, &Limits::DEFAULT).map_err(not_loaded)?;
         let place = (program.number - number) as usize;
         let loaded = programs.get(place).ok_or_else(|| Error::new(ErrorCode::NoProgram))?;
-        // Each of its accesses would be refused, and it might take that for an answer.
+        // Each access would be refused with a status that the program might take for an answer.
         if let (true, Some(helper)) = (self.regions.is_empty(), loaded.memory_helper()) {
             let text = format!(
-                "`{}` calls {helper}, and this executor lends no memory itself: where it was started with \
-                 --beside, call the executor that stands there",
+                "`{}` calls {helper}, and this executor lends no memory itself: if it was started with \
+                 --beside, call the executor that it names",
                 loaded.name()
             );
             return Err(Error::with(ErrorCode::NotHere, text));
@@ -456,14 +460,13 @@ impl Caller {
         Ok(())
     }
 
-    /// Begins to wait for the next notification of a topic; `None` while no slot is free. The first time
-    /// subscribes. The answer's output is what was sent, its result how many were lost before it.
+    /// Begins to wait for the next notification of a topic; `None` if no slot is free. The first wait subscribes.
+    /// The answer's output is the notification; its result is the number of notifications lost before it.
     ///
-    /// *Limits.* 16 notifications are kept while it does not listen. It subscribes to 64 topics: with
-    /// another one, that which it has not listened to for the longest ends, of those on which nothing waits,
-    /// with what was kept for it. Where something waits on all 64, the answer is `OverQuota` and nothing
-    /// changes. *Cost.* A round trip and the wait; a notification costs its executor what its subscribers
-    /// cost.
+    /// *Limits.* 16 notifications are kept while no request waits. A session subscribes to at most 64 topics: a
+    /// further one replaces the least recently used topic without a waiting request, with its kept notifications.
+    /// If requests wait on all 64, the answer is `OverQuota` and nothing changes. *Cost.* A round trip and the
+    /// wait; a notification costs its executor time in proportion to its subscribers.
     ///
     /// # Errors
     /// `PeerLost`.
@@ -471,9 +474,8 @@ impl Caller {
         self.ask(Verb::Listen, &topic.to_le_bytes(), &[])
     }
 
-    /// Asks to stop a call. The answer to this is 1 when it was in progress, whose own end then is
-    /// `CallCancelled`; 0 when it had ended. `None` while no slot is free, or where the call runs here
-    /// and was stopped at once.
+    /// Requests to stop a call. The answer to this request is 1 if the call was in progress, which then ends with
+    /// `CallCancelled`; 0 if it had ended. `None` if no slot is free, or if a local run was stopped at once.
     ///
     /// # Errors
     /// `PeerLost`.
@@ -490,7 +492,7 @@ impl Caller {
         }
     }
 
-    /// Why nothing can be asked any more, or at present.
+    /// Returns why no request can be sent, permanently or at present.
     pub(super) fn over(&self) -> Error {
         match &self.link {
             Link::Over(error) => error.clone(),
@@ -513,7 +515,7 @@ impl Caller {
         let bytes = u32::try_from(head.len() + rest.len()).unwrap_or(u32::MAX);
         let place = usize::from(header.slot);
         self.waiting[place] = Some(Waiting { ticket: Some(ticket), header, bytes });
-        // Without a link it goes with all that is sent again over the next one.
+        // Without a link it is sent when the session resumes.
         match self.link {
             Link::Up(link) => self.mail.send(link, header, place, [head, rest], None),
             _ => self.mail.put(header, place, [head, rest]),
@@ -532,13 +534,13 @@ impl Caller {
         }
     }
 
-    /// How a call ended, if it has; asked for once each. Looks at nothing but what [`Self::turn`] found.
+    /// Returns the outcome of a call that has ended, once. Does not poll the port: [`Self::turn`] does.
     pub fn poll(&mut self, ticket: Ticket) -> Option<Result<Answer, Error>> {
         let at = self.ended.iter().position(|(of, _)| *of == ticket)?;
         self.ended.remove(at).map(|(_, end)| end)
     }
 
-    /// The call that ended first of those not asked for yet.
+    /// Returns the earliest outcome that was not polled yet.
     pub fn poll_any(&mut self) -> Option<(Ticket, Result<Answer, Error>)> {
         let own = |ticket| self.upload.as_ref().is_some_and(|upload| upload.awaits(ticket));
         let at = self.ended.iter().position(|(ticket, _)| !own(*ticket))?;
@@ -547,16 +549,16 @@ impl Caller {
 
     /// Waits for a call to end.
     ///
-    /// *Blocks.* Spins first, then sleeps; less where ends have taken long, which costs such waits some
+    /// *Blocks.* Spins first, then sleeps. The spin budget shrinks after long waits, which costs such waits some
     /// microseconds and leaves the processor to others.
     ///
     /// # Errors
-    /// How it ended, `DeadlinePassed` where [`Self::invoke_until`] gave it too little time; `TimedOut` when it
-    /// has not, and may yet.
+    /// How it ended, `DeadlinePassed` if the timeout of [`Self::invoke_until`] passed; `TimedOut` if it has not
+    /// ended; it may end later.
     pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Answer, Error> {
         let mut patience = Patience::of_answer(timeout, self.spins);
         loop {
-            // What is over is told with the calls themselves.
+            // An error of the session is also the outcome of its calls.
             let _ = self.turn();
             if let Some(end) = self.poll(ticket) {
                 self.spins = self.spins.after(&patience);
@@ -566,12 +568,12 @@ impl Caller {
         }
     }
 
-    /// Waits for any call to end: the one that ended first of those not asked for yet.
+    /// Waits for any call to end; returns the earliest outcome that was not polled yet.
     ///
     /// *Blocks*, as [`Self::wait`].
     ///
     /// # Errors
-    /// `TimedOut` when none has; why the session is over, once every end was asked for.
+    /// `TimedOut` if none has; why the session is closed, once all outcomes were polled.
     pub fn wait_any(
         &mut self,
         timeout: Duration,
@@ -588,8 +590,8 @@ impl Caller {
         }
     }
 
-    /// Gives up what a call comes to: its end is dropped, now or when it comes. A call that runs at its
-    /// executor goes on there; one that runs here is stopped.
+    /// Drops the outcome of a call, present or future. A remote call continues at its executor; a local run is
+    /// stopped.
     pub fn forget(&mut self, ticket: Ticket) {
         self.ended.retain(|(of, _)| *of != ticket);
         for waiting in self.waiting.iter_mut().flatten() {
@@ -600,7 +602,7 @@ impl Caller {
         self.stop_here(ticket);
     }
 
-    /// Stops a call that runs here; whether there was one.
+    /// Stops a local run; returns whether there was one.
     fn stop_here(&mut self, ticket: Ticket) -> bool {
         let Some(here) = &mut self.here else { return false };
         let Some(at) = here.tickets.iter().position(|other| *other == Some(ticket)) else {
@@ -613,7 +615,7 @@ impl Caller {
         true
     }
 
-    /// Invokes a program and waits for its answer: one round trip.
+    /// Invokes a program remotely and waits for its answer: one round trip.
     ///
     /// *Blocks*, as [`Self::wait`].
     ///
@@ -628,7 +630,7 @@ impl Caller {
         self.call_at(Runs::There, program, parameters, timeout)
     }
 
-    /// The same where it is told to run.
+    /// Invokes a program at the given site and waits for its answer.
     ///
     /// # Errors
     /// As [`Self::call`].
@@ -644,7 +646,7 @@ impl Caller {
             if let Some(ticket) = self.invoke_at(runs, program, parameters)? {
                 let end = self.wait(ticket, timeout);
                 if end.is_err() {
-                    // Where it has not ended, nobody asks any more.
+                    // If it has not ended, its outcome is dropped.
                     self.forget(ticket);
                 }
                 return end;
@@ -679,17 +681,17 @@ impl Caller {
         }
     }
 
-    /// Whether a call that runs here could go on at the next turn: whoever drives a caller by events of its own
-    /// turns it again at once.
+    /// Whether a local run could continue at the next poll. A program that polls a caller on its events polls it
+    /// again at once.
     pub fn is_ready(&self) -> bool {
         self.here.as_ref().is_some_and(|here| !here.ready.is_empty())
     }
 
-    /// Takes what has come and sends what was begun. Never blocks; calls that run here have a slice each, and
-    /// [`Self::is_ready`] says whether one of them wants the next.
+    /// Handles events and sends queued requests. Never blocks. Each ready local run has one slice;
+    /// [`Self::is_ready`] returns whether one needs another.
     ///
     /// # Errors
-    /// Why the session is over, from then on.
+    /// Why the session is closed, on this and all later calls.
     pub fn turn(&mut self) -> Result<(), Error> {
         self.take_events();
         let mut events = std::mem::take(&mut self.events);
@@ -737,13 +739,13 @@ impl Caller {
         let reply = decode_reply(header.verb, &self.mail.message);
         let reply = reply.map_err(|violation| violation.0)?;
         if reply.output_bytes > self.output_bytes {
-            return Err("more output than there is room for");
+            return Err("more output than its region has space for");
         }
         let answered = self.window.reply(header).map_err(|violation| violation.0)?;
         let mut output = vec![0; reply.output_bytes as usize];
         let offset = u64::from(answered.slot) * u64::from(self.output_bytes);
         let arena = &self.room.region.arena;
-        arena.read(offset, &mut output).map_err(|_| "output outside of its room")?;
+        arena.read(offset, &mut output).map_err(|_| "output outside of its region")?;
         let waiting = self.waiting[usize::from(answered.slot)].take();
         if let Some(ticket) = waiting.and_then(|waiting| waiting.ticket) {
             self.ended.push_back((ticket, end_of(&reply, output)));
@@ -756,7 +758,7 @@ impl Caller {
             LinkEvent::Connected { link, reply } => match Welcome::decode(&reply) {
                 Some(welcome) => self.welcome(link, welcome),
                 None => {
-                    let text = "what listens there is no executor of calls";
+                    let text = "the peer is not an executor of calls";
                     self.end_session(&Error::with(ErrorCode::ProtocolViolation, text));
                 }
             },
@@ -764,7 +766,7 @@ impl Caller {
                 let error = self.refused(&reason);
                 self.end_session(&error);
             }
-            // It may be back later.
+            // The executor may return; retried with back-off.
             LinkEvent::NotReached { .. } if self.welcomed => self.try_later(),
             LinkEvent::NotReached { link, why } => {
                 let trouble = self.mail.port.trouble(link);
@@ -778,7 +780,7 @@ impl Caller {
 
     fn welcome(&mut self, link: LinkId, welcome: Welcome) {
         if self.welcomed && !welcome.resumed {
-            let text = "the executor has begun anew, or has given this caller up; whether calls in \
+            let text = "the executor was restarted or has closed this session; whether calls in \
                         progress ran is not known";
             self.end_session(&Error::with(ErrorCode::PeerLost, text));
             return;
@@ -794,7 +796,7 @@ impl Caller {
             return;
         }
         let mut again = self.window.again().collect::<Vec<_>>();
-        // Parts of an object go in their order.
+        // The parts of an object are sent in order.
         again.sort_by_key(|header| self.waiting[usize::from(header.slot)].map(|of| of.ticket));
         for header in again {
             let place = usize::from(header.slot);
@@ -804,13 +806,13 @@ impl Caller {
         }
     }
 
-    /// What it means to be refused.
+    /// Returns the error of a refusal.
     fn refused(&self, reason: &[u8]) -> Error {
         match Refusal::decode(reason) {
-            // Its place was given to somebody else while it was away.
+            // The session expired and its slot was given to another caller.
             Some(Refusal { text, .. }) if self.welcomed => {
                 let text = format!(
-                    "the executor has given this caller up, and {text}; whether calls in progress ran is \
+                    "the executor has closed this session, and {text}; whether calls in progress ran is \
                      not known"
                 );
                 Error::with(ErrorCode::PeerLost, text)
@@ -845,13 +847,13 @@ impl Caller {
         self.try_later();
     }
 
-    /// Runs at this end have lost the memory that they work on.
+    /// Ends all local runs: their memory is disconnected.
     fn leave_here(&mut self) {
         let Some(mut here) = self.here.take() else { return };
         (0..here.tickets.len()).for_each(|at| here.executor.stop(at));
         self.global = here.executor.global.take();
         for ticket in here.tickets.into_iter().flatten() {
-            let text = "the memory that it works on is out of reach";
+            let text = "the memory that it accesses is out of reach";
             self.ended.push_back((ticket, Err(Error::with(ErrorCode::PeerLost, text))));
         }
     }
@@ -878,7 +880,7 @@ impl Caller {
         }
     }
 
-    /// Everything in progress ends, and nothing can be begun.
+    /// Closes the session: all calls in progress end, and none can begin.
     fn end_session(&mut self, error: &Error) {
         if let Link::Up(link) | Link::Coming(link) = self.link {
             self.mail.forget(link);
@@ -893,8 +895,8 @@ impl Caller {
         self.window.over();
     }
 
-    /// Runs calls here as far as they come at once: where a request completes as it is posted, as over
-    /// shared memory, the next one follows without a turn of its own.
+    /// Runs local calls as long as they progress. If a request completes when posted, as over shared memory, the
+    /// next one follows in the same poll.
     fn run_here(&mut self) {
         let now_ns = self.fabric.time_ns();
         for _ in 0..ROUNDS_HERE {
@@ -905,7 +907,7 @@ impl Caller {
         }
     }
 
-    /// Takes what has come; whether anything has.
+    /// Handles all events; returns whether there were any.
     fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.mail.next() {
@@ -915,7 +917,7 @@ impl Caller {
         any
     }
 
-    /// A slice of each call that is ready here; whether requests of theirs were posted.
+    /// Runs a slice of each ready local call; returns whether requests were posted.
     fn round_here(&mut self, now_ns: u64) -> bool {
         let Some(here) = &mut self.here else { return false };
         if here.executor.watches() {
@@ -924,12 +926,12 @@ impl Caller {
         while let Some(at) = here.executor.take_woken() {
             here.ready.push_back(at);
         }
-        // Those that are ready now, each for one slice.
+        // Only the calls ready now, each for one slice.
         for _ in 0..here.ready.len() {
             let Some(at) = here.ready.pop_front() else { break };
             match here.executor.slice(at, now_ns) {
                 Slice::Ready => here.ready.push_back(at),
-                // Here objects are loaded at once.
+                // Local objects are loaded synchronously.
                 Slice::Waits | Slice::Loaded(..) => {}
                 Slice::Over(end) => {
                     let output = std::mem::take(&mut here.executor.output);
@@ -948,7 +950,7 @@ impl Caller {
 impl Drop for Caller {
     fn drop(&mut self) {
         if let Link::Up(link) = self.link {
-            // So that the executor need not wait whether it comes back. Where this is lost, it does.
+            // So that the executor does not keep the session. If this message is lost, it does, for its grace.
             self.mail.leave(link);
         }
         if let Link::Up(link) | Link::Coming(link) = self.link {

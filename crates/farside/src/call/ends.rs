@@ -1,4 +1,4 @@
-//! What a call came to, as its caller is told.
+//! Conversion of call outcomes to answers and errors of the client.
 
 use super::caller::Answer;
 use super::executor::End;
@@ -15,7 +15,7 @@ pub(super) fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
         (Verb::Stopped, Some((why, _)), _) => stop_error(why, text),
         (Verb::Refused, _, Some((Refused::Calls, most))) => over_calls(most),
         (Verb::Refused, _, Some((why, _))) => refusal_error(why, text),
-        _ => Error::with(ErrorCode::ProtocolViolation, "an end that is none"),
+        _ => Error::with(ErrorCode::ProtocolViolation, "the executor sent a malformed answer"),
     })
 }
 
@@ -32,7 +32,7 @@ pub(super) fn stop_error(why: Stopped, text: String) -> Error {
         Stopped::Late => ErrorCode::DeadlinePassed.into(),
         Stopped::Budget | Stopped::NotPermitted => Error::with(ErrorCode::CallStopped, text),
         Stopped::TooMuchOutput => {
-            let text = "it emitted more than its caller or its executor has room for";
+            let text = "its output exceeds the limit of its caller or executor";
             Error::with(ErrorCode::CallStopped, text)
         }
         Stopped::Fault => Error::with(ErrorCode::BadAnswer, text),
@@ -40,11 +40,11 @@ pub(super) fn stop_error(why: Stopped, text: String) -> Error {
     }
 }
 
-/// A tenant has as many calls in progress as it may.
+/// Returns the error for a tenant at its limit of calls in progress.
 fn over_calls(most: u32) -> Error {
     let text = match most {
-        0 => "its tenant may have no call in progress: its quota of calls is 0".to_owned(),
-        most => format!("its tenant has {most} of {most} calls in progress: wait for one of them"),
+        0 => "the tenant's quota of calls is 0: raise it".to_owned(),
+        most => format!("the tenant has {most} of {most} calls in progress: wait for one of them"),
     };
     Error::with(ErrorCode::OverQuota, text)
 }
@@ -70,7 +70,7 @@ pub(super) fn refusal_error(why: Refused, text: String) -> Error {
         Refused::Programs => "registered programs",
         Refused::State => "state of programs",
         Refused::Calls => "calls in progress of its tenant",
-        Refused::Topics => "topics that are waited on",
+        Refused::Topics => "topics with waiting requests",
         Refused::Registrations => "registrations in progress",
         _ => "",
     };

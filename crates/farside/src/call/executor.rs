@@ -1,4 +1,8 @@
-//! Calls in progress on one thread: each runs for a slice at a time and waits for what is not here.
+//! Cooperative executor: calls in progress on one thread, each run in time slices and suspended while it waits.
+//!
+//! A slice ends when the call ends, waits, or has used its instructions or accesses. Accesses to local memory are
+//! loads and stores; remote ones are work requests, completed asynchronously; misses of the global memory go
+//! through a session. Blocked calls that no event announces are polled ([`watching`]).
 
 mod coherent;
 mod loads;
@@ -26,36 +30,36 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use watching::{Awaited, Watching};
 
-/// A lock that is not given back for so long is found busy: calls that wait for each other's locks end.
+/// Time after which a held lock is reported as busy, so that deadlocked calls end.
 const LOCK_WAIT_NS: u64 = 100_000_000;
-/// Bytes of buffers for accesses that are kept for the next ones.
+/// Bytes of access buffers kept for later accesses.
 const KEPT_BYTES: usize = 4096;
-/// Machines that are kept for the next calls.
+/// Machines kept for later calls.
 const SPARE_MAX: usize = 64;
 
 /// What a call in progress waits for.
 #[derive(Debug)]
 enum Wait {
-    /// Its turn.
+    /// Runnable.
     Turn,
-    /// A lock, until then.
+    /// A lock, until this time.
     Lock(u64),
-    /// A word here that shall change, until then.
+    /// A change of a local word, until this time.
     Word(u64),
-    /// Its turn, to go on with an access of a long buffer.
+    /// Runnable, within an access with a long buffer.
     Pieces(Box<Pieces>),
     /// Scratch memory.
     Block,
-    /// The global memory, or a seat there.
+    /// The global memory, or a seat of it.
     Global,
-    /// Nothing but that what it wrote is visible; so it ends.
+    /// Visibility of its writes; then it ends.
     Fence(End),
-    /// Requests on their way.
+    /// Work requests in flight.
     Across { across: Across, block: usize, until_ns: Option<u64> },
 }
 
 impl Wait {
-    /// What a call of this program waits for, unless somebody tells when that is over.
+    /// Returns what a call of this program waits for, if that must be polled.
     const fn awaited(&self, program: u64) -> Option<Awaited> {
         match self {
             Self::Word(_) => Some(Awaited::Word),
@@ -72,23 +76,23 @@ impl Wait {
 struct Running {
     program: u64,
     session: u32,
-    /// Whose memory it reaches.
+    /// The tenant, which determines the memory it can access.
     tenant: usize,
     loaded: Arc<Loaded>,
     machine: Machine,
     wait: Wait,
-    /// How much its next slice has, as its program's last ones told when it began, and its own since.
+    /// Instructions of its next slice: initialized from its program's last slices, then adapted.
     pace: Pace,
-    /// It has had a slice already and could go on.
+    /// Whether it has used up a slice before.
     long: bool,
-    /// Where something is under way in the global memory.
+    /// Its seat, while it has operations pending in the global memory.
     seat: Option<Box<Seat>>,
 }
 
-/// Scratch memory of an access across.
+/// Scratch memory of a remote access.
 #[derive(Clone, Copy, Debug, Default)]
 struct Block {
-    /// Requests of it whose completion is to come.
+    /// Its requests in flight.
     awaited: u32,
     /// The call, unless it was stopped meanwhile.
     call: Option<usize>,
@@ -99,61 +103,61 @@ struct Block {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum End {
     Returned(u64),
-    /// Why, at which slot, and words for people.
+    /// The reason, the slot, and a text for people.
     Stopped(Stopped, Option<u32>, String),
 }
 
-/// What became of a slice.
+/// Outcome of a slice.
 #[derive(Debug)]
 pub(super) enum Slice {
     Over(End),
-    /// An object has its programs, or has none.
+    /// A registration has ended, with its programs or an error.
     Loaded(Arc<[u8]>, Result<Vec<Arc<Loaded>>, NotLoaded>),
     Ready,
     Waits,
 }
 
-/// See the module.
+/// The executor; see the module.
 #[derive(Debug)]
 pub(super) struct Executor {
     pub(super) memory: Memories,
-    /// The global memory, where calls may reach it.
+    /// The global memory, if calls may access it.
     pub(super) global: Option<Global>,
     calls: Vec<Option<Box<Running>>>,
-    /// Whether nobody has called for a while, so that registrations may have longer slices.
+    /// Whether there were no calls for a while, so that registrations may have longer slices.
     pub(super) is_quiet: bool,
-    /// Objects that are being loaded, by the places of the requests that register them, and which of them wait.
+    /// Objects being loaded, by the slots of the requests that register them.
     loads: BTreeMap<usize, Load>,
     queue: Loads,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
     spare: Vec<Box<Running>>,
-    /// State of objects that are gone.
+    /// State of erased objects, to be freed.
     erased: Erased,
     /// Objects by number.
     objects: BTreeMap<u64, Registered>,
-    /// Their numbers, by what they are.
+    /// Numbers of objects, by content.
     numbers: BTreeMap<Arc<[u8]>, u64>,
-    /// Scratch memory for accesses across, if there are any: of each block.
+    /// Scratch memory for remote accesses, one arena per block.
     scratch: Box<[Arena]>,
     blocks: Vec<Block>,
     free: Vec<usize>,
     /// Requests to be posted, each with its block.
     posts: VecDeque<(Step, usize)>,
-    /// Calls that wait for a word or a lock or a block, and those whose wait is over.
+    /// Blocked calls that are polled, and calls whose wait is over.
     watching: Watching,
-    /// For subscribers.
+    /// Notifications for subscribers.
     pub(super) notices: Vec<Notice>,
     /// Output of the call that has just ended.
     pub(super) output: Vec<u8>,
-    /// Empty; for one access, so that the next one need not allocate.
+    /// Empty between accesses; reused to avoid allocation.
     buffers: AccessBuffers,
-    /// Likewise, for the requests of one.
+    /// As `buffers`, for the requests of an access.
     steps: Vec<Step>,
-    /// For a piece of a long one, whatever is in it: none is longer than a slice has time for.
+    /// Buffer for a chunk of a long access; content arbitrary between chunks. Bounded by what a slice can move.
     piece: Vec<u8>,
 }
 
-/// Bytes that go into an access and come out of it.
+/// Input and output bytes of an access.
 #[derive(Debug, Default)]
 struct AccessBuffers {
     inputs: [Vec<u8>; 2],
@@ -161,7 +165,7 @@ struct AccessBuffers {
 }
 
 impl AccessBuffers {
-    /// Empties them; what was as long as a long access seldom is, is given back.
+    /// Empties them; capacity beyond [`KEPT_BYTES`] is freed.
     fn clear(&mut self) {
         for bytes in self.inputs.iter_mut().chain([&mut self.output]) {
             bytes.clear();
@@ -171,8 +175,8 @@ impl AccessBuffers {
 }
 
 impl Executor {
-    /// One without regions; with `scratch`, whose length is a multiple of [`BLOCK_BYTES`], for memory
-    /// that is elsewhere. Verifies at most so many objects at once.
+    /// Returns an executor without regions. `scratch`, of a multiple of [`BLOCK_BYTES`] bytes, is for remote
+    /// memory. Verifies at most this many objects at once.
     pub(super) fn new(scratch: Option<Arena>, verifications: usize) -> Self {
         let block = |at: u64| {
             let arena = scratch.as_ref()?;
@@ -204,7 +208,7 @@ impl Executor {
         }
     }
 
-    /// Starts a call at a place of the caller's choice where none is in progress.
+    /// Starts a call at an unused slot of the caller's choice.
     pub(super) fn start(
         &mut self,
         at: usize,
@@ -213,7 +217,7 @@ impl Executor {
         parameters: &[u8],
     ) -> Result<(), StartError> {
         let Some(known) = self.known(program) else {
-            return Ok(()); // the next slice tells
+            return Ok(()); // the next slice returns the error
         };
         let (loaded, pace) = (Arc::clone(&known.loaded), known.pace);
         let mut running = match self.spare.pop() {
@@ -250,7 +254,7 @@ impl Executor {
         }
     }
 
-    /// Ends a call or a registration; what it holds comes back.
+    /// Stops a call or a registration and releases its resources.
     pub(super) fn stop(&mut self, at: usize) {
         self.end_loading(at);
         if let Some(running) = self.calls.get_mut(at).and_then(Option::take) {
@@ -270,7 +274,7 @@ impl Executor {
         self.rest(running);
     }
 
-    /// The locks that a call holds come back.
+    /// Releases the locks that a call holds.
     fn release(&mut self, at: usize, running: &Running) {
         let holder = holder(at);
         let object = object_of(running.program);
@@ -283,7 +287,7 @@ impl Executor {
         }
     }
 
-    /// Runs a call until it ends, has to wait, or has had its slice.
+    /// Runs a call until it ends, waits, or has used up its slice.
     pub(super) fn slice(&mut self, at: usize, now_ns: u64) -> Slice {
         let Some(mut running) = self.calls.get_mut(at).and_then(Option::take) else {
             return self.go_on_loading(at);
@@ -304,14 +308,13 @@ impl Executor {
         slice
     }
 
-    /// Whether a call has had a whole slice before, or is the loading of an object.
+    /// Whether a call has used up a slice before, or is a registration.
     pub(super) fn is_long(&self, at: usize) -> bool {
         let running = self.calls.get(at).and_then(Option::as_ref);
         running.map_or_else(|| self.loads.contains_key(&at), |running| running.long)
     }
 
-    /// A slice after which a call could go on has taken so long: that tells how long those of its program
-    /// shall be.
+    /// Records the duration of a used-up slice; adapts the slices of its program.
     pub(super) fn took(&mut self, at: usize, used_ns: u64) {
         if let Some(load) = self.loads.get_mut(&at) {
             return load.pace.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
@@ -378,7 +381,7 @@ impl Executor {
         }
     }
 
-    /// Answers what a call waits for, if it is here now.
+    /// Answers the request that a call waits for, if it can be completed now.
     fn answer(
         &mut self,
         at: usize,
@@ -423,7 +426,7 @@ impl Executor {
             Wait::Turn | Wait::Pieces(_) | Wait::Block | Wait::Global | Wait::Fence(_) => None,
         };
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // the loop tells
+            return Answered::GoesOn; // `go_on` ends the call
         };
         let program = running.loaded.verified().program();
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -474,7 +477,7 @@ impl Executor {
         take(&mut running.machine, &running.loaded, lent, result, output)
     }
 
-    /// Goes on with an access of a long buffer.
+    /// Continues an access with a long buffer.
     fn go_on_by_pieces(
         &mut self,
         running: &mut Running,
@@ -485,7 +488,7 @@ impl Executor {
             return Answered::GoesOn;
         };
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // the loop tells
+            return Answered::GoesOn; // `go_on` ends the call
         };
         let program = running.loaded.verified().program();
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -520,7 +523,7 @@ impl Executor {
         }
     }
 
-    /// Begins an access across.
+    /// Begins a remote access.
     fn set_out(
         &mut self,
         at: usize,
@@ -542,7 +545,7 @@ impl Executor {
                 self.blocks[block] = Block { awaited: 0, call: Some(at), failed: None };
                 running.wait = Wait::Across { across, block, until_ns };
                 if self.steps.is_empty() {
-                    return Answered::GoesOn; // it has come already
+                    return Answered::GoesOn; // nothing to request
                 }
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
                 Answered::Slice(Slice::Waits)
@@ -559,7 +562,7 @@ impl Executor {
         }
     }
 
-    /// The call of a block needs it no more; it serves again when its requests have completed.
+    /// Frees a block; it is reused once its requests have completed.
     fn give_back(&mut self, block: usize) {
         self.posts.retain(|(_, of)| *of != block);
         self.blocks[block].call = None;
@@ -569,7 +572,7 @@ impl Executor {
         }
     }
 
-    /// An access across has come to its end, or needs more requests.
+    /// Continues a remote access: completes it, or adds further requests.
     fn come(
         &mut self,
         running: &mut Running,
@@ -618,10 +621,10 @@ impl Executor {
         self.reply(running, result, bytes)
     }
 
-    /// Gives a call the answer to what it waits for.
+    /// Passes an answer to a call.
     fn reply(&mut self, running: &mut Running, result: u64, bytes: &[u8]) -> Answered {
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // the loop tells
+            return Answered::GoesOn; // `go_on` ends the call
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         take(&mut running.machine, &running.loaded, lent, result, bytes)
@@ -639,7 +642,7 @@ impl Executor {
         }
     }
 
-    /// Tells a program that its access was not carried out, or ends it where it cannot be told.
+    /// Reports a failed access to the program as a status, or ends the call if its helper returns none.
     fn denied(&mut self, running: &mut Running, request: &Request, why: i64) -> Answered {
         let helper = Helper::with_number(request.call as u32);
         if helper.is_some_and(|helper| helper.effect == Effect::Suspends) {
@@ -649,24 +652,24 @@ impl Executor {
             return refuse(running);
         }
         running.machine.cancel();
-        let text = "the memory that it works on is gone";
+        let text = "the memory that it accesses is lost";
         Answered::Slice(Slice::Over(stopped(Stopped::MemoryLost, None, text)))
     }
 
-    /// Requests that wait to be posted, oldest first: each with its block, whose bytes begin at the
-    /// block's number times [`BLOCK_BYTES`].
+    /// Returns the oldest request to be posted, with its block, whose bytes begin at the block's number times
+    /// [`BLOCK_BYTES`].
     pub(super) fn next_post(&self) -> Option<&(Step, usize)> {
         self.posts.front()
     }
 
-    /// The first of them was posted.
+    /// Records that the oldest request was posted.
     pub(super) fn posted(&mut self) {
         if let Some((_, block)) = self.posts.pop_front() {
             self.blocks[block].awaited += 1;
         }
     }
 
-    /// The first of them cannot be posted.
+    /// Records that the oldest request can never be posted.
     pub(super) fn not_posted(&mut self) {
         if let Some((_, block)) = self.posts.pop_front() {
             self.blocks[block].failed = Some(CompletionStatus::PeerLost);
@@ -674,7 +677,7 @@ impl Executor {
         }
     }
 
-    /// A request of a block has completed.
+    /// Records the completion of a request of a block.
     pub(super) fn completed(&mut self, block: usize, status: CompletionStatus) {
         let Some(place) = self.blocks.get_mut(block).filter(|place| place.awaited > 0) else {
             return;
@@ -695,13 +698,13 @@ impl Executor {
         }
     }
 
-    /// Looks at a few calls, the next ones each time, whether their words have changed or their waits are
-    /// over; then [`Self::take_woken`] tells.
+    /// Checks the next few blocked calls, round robin, for changed words and passed deadlines; [`Self::take_woken`]
+    /// returns those whose wait is over.
     pub(super) fn watch(&mut self, now_ns: u64) {
         self.look(false, now_ns);
     }
 
-    /// Looks at all of them, for who has nothing else to do; whether a wait is over.
+    /// Checks all blocked calls, for an otherwise idle thread; returns whether a wait is over.
     pub(super) fn watch_all(&mut self, now_ns: u64) -> bool {
         self.look(true, now_ns);
         self.watching.has_woken()
@@ -721,24 +724,24 @@ impl Executor {
         });
     }
 
-    /// Whether some call waits for something that nobody announces, or could run since.
+    /// Whether calls wait for a condition that must be polled, or were woken.
     pub(super) fn watches(&self) -> bool {
         !self.watching.is_empty()
     }
 
-    /// Whether there is something to do that no event of the port announces.
+    /// Whether there is work that no event of the port announces.
     pub(super) fn looks_around(&self) -> bool {
         self.watches() || self.global.is_some() || !self.erased.is_empty()
     }
 
-    /// A call whose wait is over; it could run.
+    /// Returns the next call whose wait is over.
     pub(super) fn take_woken(&mut self) -> Option<usize> {
         self.hear();
         self.watching.take()
     }
 }
 
-/// Whether the word that a call waits for is another one, or none.
+/// Whether the awaited word has changed or is no longer accessible.
 fn has_changed(memory: &Memories, running: &Running) -> bool {
     let Some(request) = running.machine.pending() else { return true };
     let [region, offset, old, ..] = request.arguments;
@@ -749,7 +752,7 @@ fn has_changed(memory: &Memories, running: &Running) -> bool {
     !read || u64::from_le_bytes(word) != old
 }
 
-/// What became of a request that a call waited for.
+/// Outcome of a request that a call waited for.
 enum Answered {
     GoesOn,
     Slice(Slice),
@@ -768,7 +771,7 @@ fn take(
     }
 }
 
-/// A call whose machine does not take its answer.
+/// Ends a call whose machine rejects its answer.
 fn faulty(machine: &mut Machine, error: &AnswerError) -> Answered {
     machine.cancel();
     Answered::Slice(Slice::Over(stopped(Stopped::Fault, None, error)))
@@ -796,7 +799,7 @@ fn ended(loaded: &Loaded, stop: &Stop) -> End {
     stopped(why, slot, format!("{place}: {stop}"))
 }
 
-/// Who holds the locks of a call: nobody else's number, and not nobody's.
+/// Returns the lock holder of a call: unique, and never zero, which means free.
 fn holder(at: usize) -> Holder {
     at as Holder + 1
 }

@@ -1,9 +1,9 @@
-//! Global addresses for calls: the sessions of a node of the global memory, lent to calls.
+//! Global addresses for calls: sessions of a node of the global memory, lent to calls.
 //!
-//! An access that hits is answered at once, on a session that all calls share, since nothing is ever under
-//! way on it. A call whose access misses gets a *seat*: a session of its own for as long as anything is
-//! under way on it, so that the call is one program order. When that has ended the seat serves another
-//! call. The end of an operation rings the executor's bell, which wakes it if it sleeps.
+//! A hit is answered at once on a session that all calls share, as it never has operations in flight. A call whose
+//! access misses gets a *seat*: a session of its own while operations are in flight on it, so that the call is one
+//! program order. Once these have completed, the seat serves another call. The completion of an operation rings the
+//! executor's bell, which wakes it if it sleeps.
 
 use crate::memory::{Access, What};
 use crate::operation::Kind;
@@ -16,21 +16,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 
-/// Calls of an executor that may have something under way at once; the bits of a word.
+/// Most calls of an executor with operations in flight; one bit each.
 const SEATS_MAX: usize = u64::BITS as usize;
 /// Bytes of a seat's buffer that are kept for its next access.
 const KEPT_BYTES: usize = 4096;
 
-/// What operations ring when they end, from whatever thread.
+/// Set by completing operations, from any thread.
 struct Bell {
-    /// By bit: the seat has something new.
+    /// By bit: an operation of this seat has completed.
     rung: AtomicU64,
     /// The executor sleeps or is about to.
     asleep: AtomicBool,
     waiter: Arc<dyn Waiter>,
 }
 
-/// The wire from a seat to the bell.
+/// The waker of a seat.
 struct Wire {
     bell: Arc<Bell>,
     seat: usize,
@@ -43,19 +43,19 @@ impl Wake for Wire {
 
     fn wake_by_ref(self: &Arc<Self>) {
         self.bell.rung.fetch_or(1 << self.seat, Ordering::SeqCst);
-        // Either this sees that it sleeps, or its look before sleeping sees the bit.
+        // Either this load sees `asleep`, or the check before sleeping sees the bit.
         if self.bell.asleep.load(Ordering::SeqCst) {
             self.bell.waiter.wake();
         }
     }
 }
 
-/// A session that a call has while something is under way on it.
+/// A session that a call has while operations are in flight on it.
 pub(super) struct Seat {
     number: usize,
     session: Session,
     waker: Waker,
-    /// What the call waits for, and its bytes.
+    /// The access that the call waits for, and its bytes.
     access: Option<Access>,
     pub(super) bytes: Vec<u8>,
 }
@@ -72,7 +72,7 @@ impl Seat {
         self.access.is_some()
     }
 
-    /// Begins the access that a request asks for; [`Self::poll`] goes on with it.
+    /// Begins the access of a request; [`Self::poll`] continues it.
     pub(super) fn begin(&mut self, request: &Request, input: &[u8]) -> Result<(), Error> {
         let address = address(request)?;
         let [_, second, third, ..] = request.arguments;
@@ -96,8 +96,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Goes on with the access: the helper's result, whose output is in `bytes` then. The call is woken
-    /// otherwise.
+    /// Continues the access. Returns the helper's result, with the output in `bytes`, or wakes the call later.
     pub(super) fn poll(&mut self, call: Call) -> Option<Result<u64, Error>> {
         let access = self.access.as_mut()?;
         let end = self.session.poll(access, &mut self.bytes, &self.waker)?;
@@ -116,33 +115,33 @@ impl Seat {
         }))
     }
 
-    /// Whether all that its call wrote is visible to all; the call is woken otherwise.
+    /// Whether all writes of its call are visible to others; wakes the call later otherwise.
     pub(super) fn poll_fence(&mut self) -> Option<Result<(), Error>> {
         self.session.poll_fence(&self.waker)
     }
 
-    /// Whether the call could do without it now.
+    /// Whether the call no longer needs the seat.
     pub(super) fn settle(&mut self) -> bool {
         self.access.is_none() && self.session.settle()
     }
 }
 
-/// A node's memory as the calls of an executor reach it.
+/// The memory of a node for the calls of an executor.
 pub(crate) struct Global {
     node: Node,
-    /// Nothing is ever under way on it.
+    /// Never has operations in flight.
     hits: Session,
     bell: Arc<Bell>,
     #[expect(clippy::vec_box, reason = "moved to and from calls without copying the access")]
     free: Vec<Box<Seat>>,
-    /// Given back by calls that were stopped, with something under way yet.
+    /// Returned by stopped calls, with operations still in flight.
     #[expect(clippy::vec_box, reason = "likewise")]
     draining: Vec<Box<Seat>>,
-    /// Seats that there are.
+    /// Number of seats.
     seats: usize,
-    /// By seat: the call that waits and has not been woken.
+    /// By seat: the waiting call, until woken.
     waiting: [Option<usize>; SEATS_MAX],
-    /// How many of them there are.
+    /// Number of waiting calls in `waiting`.
     waits: usize,
     /// Calls that wait for a seat.
     queue: VecDeque<usize>,
@@ -154,11 +153,11 @@ impl std::fmt::Debug for Global {
     }
 }
 
-/// Who is to be woken: a call, with the seat that it waited for.
+/// A call to be woken, with the seat that it waited for.
 pub(super) type Woken = (usize, Option<Box<Seat>>);
 
 impl Global {
-    /// The memory of a node; `waiter` is what the executor sleeps on.
+    /// Opens the memory of a node; `waiter` is that on which the executor sleeps.
     pub(super) fn new(node: &Node, waiter: Arc<dyn Waiter>) -> Result<Self, Error> {
         let (rung, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut global = Self {
@@ -172,7 +171,7 @@ impl Global {
             waits: 0,
             queue: VecDeque::new(),
         };
-        // There is one at least, so that whoever waits for one waits for somebody.
+        // At least one seat exists, so that a call that waits for a seat waits for a completion.
         let first = global.open()?;
         global.free.push(first);
         Ok(global)
@@ -186,7 +185,7 @@ impl Global {
         Ok(Box::new(Seat { number, session, waker, access: None, bytes: Vec::new() }))
     }
 
-    /// Carries a helper out if that needs no waiting: its result, with its output written. `seat` is the
+    /// Performs a helper if that needs no waiting; returns its result, with its output written. `seat` is the
     /// call's, if it has one.
     #[inline]
     pub(super) fn hit(
@@ -198,7 +197,7 @@ impl Global {
         let session = match seat {
             Some(seat) => match seat.settle() {
                 true => &mut seat.session,
-                false => return None, // what it has under way must be looked at first
+                false => return None, // its operations in flight must complete first
             },
             None => &mut self.hits,
         };
@@ -220,11 +219,11 @@ impl Global {
         }
     }
 
-    /// A seat for a call; without one the call waits, and is handed one in its turn.
+    /// Returns a seat for a call; without a free one the call is queued and woken with one.
     pub(super) fn take(&mut self, call: usize) -> Option<Box<Seat>> {
         let seat = match self.free.pop() {
             Some(seat) => Some(seat),
-            // A node that has its most sessions lends what it has lent already.
+            // If the node is at its session limit, only the existing seats are used.
             None if self.seats < SEATS_MAX => self.open().ok(),
             None => None,
         };
@@ -234,17 +233,17 @@ impl Global {
         seat
     }
 
-    /// The call of this seat waits for it.
+    /// Registers the call of this seat as waiting.
     pub(super) fn waits(&mut self, seat: &Seat, call: usize) {
         self.waits += usize::from(self.waiting[seat.number].replace(call).is_none());
     }
 
-    /// A call waits for no seat any more.
+    /// Removes a call from the queue for seats.
     pub(super) fn forget(&mut self, call: usize) {
         self.queue.retain(|other| *other != call);
     }
 
-    /// Takes a seat back from a call that goes on without it or was stopped.
+    /// Takes a seat back from a call that continues without it or was stopped.
     pub(super) fn give_back(&mut self, mut seat: Box<Seat>) -> Option<Woken> {
         self.waits -= usize::from(self.waiting[seat.number].take().is_some());
         seat.bytes.clear();
@@ -254,7 +253,7 @@ impl Global {
         self.drain(seat)
     }
 
-    /// A seat that no call has: the next one's if nothing is under way on it any more.
+    /// Passes an unused seat to the next queued call, once no operation is in flight on it.
     fn drain(&mut self, mut seat: Box<Seat>) -> Option<Woken> {
         if !seat.session.poll_idle(&seat.waker) {
             self.draining.push(seat);
@@ -269,7 +268,7 @@ impl Global {
         }
     }
 
-    /// The next call that has been rung for.
+    /// Returns the next call whose seat was rung.
     pub(super) fn heard(&mut self) -> Option<Woken> {
         loop {
             let rung = self.bell.rung.load(Ordering::SeqCst);
@@ -277,7 +276,7 @@ impl Global {
                 return None;
             }
             let number = rung.trailing_zeros() as usize;
-            // Before the look: what ends after it rings again.
+            // Cleared before the check: a later completion rings again.
             self.bell.rung.fetch_and(!(1 << number), Ordering::SeqCst);
             if let Some(call) = self.waiting[number].take() {
                 self.waits -= 1;
@@ -293,24 +292,24 @@ impl Global {
         }
     }
 
-    /// Whoever waits, turns: drives the node while calls wait for it.
+    /// Drives the node while calls wait for it (help-while-waiting).
     pub(super) fn drive(&self) {
         if self.waits > 0 {
             self.hits.core.drive_a_little();
         }
     }
 
-    /// Whether calls wait for it.
+    /// Whether calls wait for the global memory.
     pub(super) fn is_awaited(&self) -> bool {
         self.waits > 0 || !self.queue.is_empty()
     }
 
-    /// The calls that wait for a seat, at its end.
+    /// Returns the calls that wait for a seat, at shutdown.
     pub(super) fn into_queue(self) -> VecDeque<usize> {
         self.queue
     }
 
-    /// Has whoever serves sleep, so that the bell wakes it, and not at all where it has been rung.
+    /// Calls `sleep` so that the bell wakes it; skips it if the bell was rung already.
     pub(super) fn sleep(&self, sleep: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
         let (bell, core) = (&self.bell, &self.hits.core);
         bell.asleep.store(true, Ordering::SeqCst);
@@ -325,16 +324,16 @@ impl Global {
     }
 }
 
-/// The address that a helper names.
+/// Returns the address argument of a helper.
 fn address(request: &Request) -> Result<GlobalAddress, Error> {
     let bits = request.arguments[0];
     GlobalAddress::from_bits(bits).map_err(|_| {
-        let text = format!("{bits:#x} is no global address: its line size is none");
+        let text = format!("{bits:#x} is not a global address: its line size is invalid");
         Error::with(ErrorCode::ForeignAddress, text)
     })
 }
 
-/// Whether it is a helper of the global memory.
+/// Whether a helper accesses the global memory.
 pub(super) const fn is_global(call: Call) -> bool {
     matches!(
         call,
@@ -347,8 +346,8 @@ pub(super) const fn is_global(call: Call) -> bool {
     )
 }
 
-/// Whether a helper tells others of something, or waits for others: what the call wrote before is visible
-/// then.
+/// Whether a helper communicates with or waits for other calls, so that earlier writes of the call must be visible
+/// first.
 pub(super) const fn orders(call: Call) -> bool {
     matches!(call, Call::Lock | Call::Unlock | Call::WaitWord | Call::Notify)
 }

@@ -1,33 +1,33 @@
-//! What callers and executors say to each other when they link.
+//! Handshake messages between callers and executors.
 //!
 //! ```text
 //! hello    "FSRC" | version (1) | purpose (1) | slots (2) | session (16) | tenant (32)
-//!          | room for each slot's output (8) | token of that room
+//!          | bytes of output per slot (8) | token of the output region
 //! welcome  "FSRC" | version (1) | resumed (1) | slots (2) | message bytes (4) | output bytes (4)
 //!          | regions (2) | zero (6) | for each: number (1), zero (7), token
-//! refusal  "FSRC" | version (1) | why (1) | zero (2) | words
+//! refusal  "FSRC" | version (1) | why (1) | zero (2) | text
 //! ```
-//! A tenant's name is filled up with zeroes. Who wants the memory alone has no session and no room.
+//! A tenant's name is padded with zeros. A peer that accesses only the memory has no session and no output region.
 
 use farside_base::RegionToken;
 use farside_protocol::call::{Refused, SessionId};
 
 const MAGIC: [u8; 4] = *b"FSRC";
-/// Raised with every change of a wire form of calls.
+/// Incremented with every change of a wire format of calls.
 const VERSION: u8 = 4;
 /// Most bytes of a tenant's name.
 pub(super) const TENANT_BYTES_MAX: usize = 32;
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Purpose {
-    /// To invoke.
+    /// To invoke calls.
     Calls = 1,
-    /// To reach the regions by one-sided requests.
+    /// To access the regions by one-sided requests.
     Memory = 2,
 }
 
-/// What a caller says.
+/// The hello of a caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     pub(super) purpose: Purpose,
@@ -35,16 +35,16 @@ pub(super) struct Hello {
     pub(super) slots: u16,
     pub(super) session: SessionId,
     pub(super) tenant: String,
-    /// Bytes of output that it takes of each call.
+    /// Most bytes of output per call that it accepts.
     pub(super) output_bytes: u32,
-    /// Where that goes, slot by slot.
+    /// The region for outputs, one part per slot.
     pub(super) room: Option<RegionToken>,
 }
 
-/// What an executor answers.
+/// The executor's acceptance.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Welcome {
-    /// The session was there.
+    /// The session existed.
     pub(super) resumed: bool,
     pub(super) slots: u16,
     /// Most bytes of a request's body.
@@ -52,15 +52,15 @@ pub(super) struct Welcome {
     pub(super) regions: Vec<(u8, RegionToken)>,
 }
 
-/// What an executor answers whose caller did nothing wrong. To any other hello it answers with words alone.
+/// The executor's refusal of a valid hello. An invalid hello is refused with text alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Refusal {
     pub(super) why: Refused,
-    /// For people: how much is taken, and what to do.
+    /// Text for people: the usage, and what to do.
     pub(super) text: String,
 }
 
-const NOT_A_HELLO: &str = "this is an executor of calls, and no hello of a caller came";
+const NOT_A_HELLO: &str = "this is an executor of calls, and the hello is not that of a caller";
 const DAMAGED: &str = "the hello is damaged";
 
 struct Reader<'a>(&'a [u8]);
@@ -93,10 +93,10 @@ impl Hello {
         out
     }
 
-    /// Reads a hello.
+    /// Decodes a hello.
     ///
     /// # Errors
-    /// What is wrong, to be told to the caller.
+    /// What is wrong, for the caller.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let mut reader = Reader(bytes);
         if reader.take() != Some(MAGIC) {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_leads_back_and_no_other_length_is_one() {
+    fn hello_round_trips_and_other_lengths_are_refused() {
         let memory =
             Hello { purpose: Purpose::Memory, slots: 0, output_bytes: 0, room: None, ..hello() };
         let long = Hello { tenant: "x".repeat(TENANT_BYTES_MAX), ..hello() };
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_hello_is_refused_or_something_else() {
+    fn changed_hello_is_refused_or_differs() {
         let bytes = hello().encode();
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
@@ -236,11 +236,11 @@ mod tests {
             assert_ne!(Hello::decode(&changed), Ok(hello()), "{at}");
         }
         let without = Hello { room: None, ..hello() };
-        assert!(Hello::decode(&without.encode()).is_err(), "output without room");
+        assert!(Hello::decode(&without.encode()).is_err(), "output without a region");
     }
 
     #[test]
-    fn a_welcome_leads_back_and_no_other_length_is_one() {
+    fn welcome_round_trips_and_other_lengths_are_refused() {
         let regions = vec![(0, token(1)), (255, token(2))];
         let welcome = Welcome { resumed: true, slots: 8, message_bytes: 100, regions };
         let bytes = welcome.encode();
@@ -250,8 +250,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_leads_back_and_words_alone_are_none() {
-        let text = "its tenant has 1 of its 1 callers".to_owned();
+    fn refusal_round_trips_and_plain_text_is_none() {
+        let text = "the tenant has 1 of 1 callers".to_owned();
         let refusal = Refusal { why: Refused::TenantSessions, text };
         let bytes = refusal.encode();
         assert_eq!(Refusal::decode(&bytes), Some(refusal));

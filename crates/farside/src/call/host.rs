@@ -1,29 +1,29 @@
-//! Where the memory of an executor is that has none of its own.
+//! The executor that hosts the memory of an executor without local memory.
 
 use super::again::Again;
 use super::hello::{Hello, Purpose};
 use farside_base::LinkId;
 use farside_protocol::call::SessionId;
 
-/// The executor that has the memory, and how it is reached.
+/// The executor that hosts the memory, and the state of the connection to it.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) name: String,
     state: State,
-    /// It was reached once: from then on it is called again whenever it is lost.
+    /// It was connected once: from then on, lost connections are retried with back-off.
     found: bool,
     again: Again,
-    /// Why its memory is not there, once that is known.
+    /// Why its memory is not available, once known.
     trouble: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// It is being called, or has answered.
+    /// Connecting or connected.
     Linked(LinkId),
-    /// It is called again then.
+    /// Disconnected; dialled again at this time.
     Away { again_ns: u64 },
-    /// It is not called again: it never was there, or what is there is no executor.
+    /// Closed: never reached, or the peer is not an executor. Not retried.
     Over,
 }
 
@@ -38,7 +38,7 @@ impl Host {
         }
     }
 
-    /// What is said to it.
+    /// Returns the hello sent to the host.
     pub(super) const fn hello() -> Hello {
         Hello {
             purpose: Purpose::Memory,
@@ -54,12 +54,12 @@ impl Host {
         self.state = State::Linked(link);
     }
 
-    /// Its memory is here.
+    /// Records that its memory was imported.
     pub(super) fn found(&mut self) {
         (self.found, self.trouble, self.again) = (true, None, Again::default());
     }
 
-    /// It is lost, or was not reached: it is called again where it was there before.
+    /// Records that the connection was lost or not made; retried only if it was connected before.
     pub(super) fn lost(&mut self, why: String, now_ns: u64) {
         self.trouble = Some(why);
         self.state = match self.found {
@@ -68,7 +68,7 @@ impl Host {
         };
     }
 
-    /// What answers there cannot serve.
+    /// Records that the peer cannot serve as a host; not retried.
     pub(super) fn unfit(&mut self, why: String) {
         (self.trouble, self.state) = (Some(why), State::Over);
     }
@@ -77,7 +77,7 @@ impl Host {
         self.trouble.as_deref()
     }
 
-    /// When it is called again.
+    /// When it is dialled again.
     pub(super) const fn again_ns(&self) -> Option<u64> {
         match self.state {
             State::Away { again_ns } => Some(again_ns),
@@ -85,7 +85,7 @@ impl Host {
         }
     }
 
-    /// Whether this link leads to it.
+    /// Whether this link leads to the host.
     pub(super) fn is_at(&self, link: LinkId) -> bool {
         self.state == State::Linked(link)
     }

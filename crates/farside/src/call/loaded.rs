@@ -1,5 +1,4 @@
-//! Programs that were registered: verified, known by their contents, and compiled once they have been of use, where
-//! the processor has a compiler.
+//! Registered programs: verified, identified by content, and compiled lazily if the processor has a compiler.
 
 use farside_protocol::call::{PROGRAMS_MAX, Refused, Sizes, object_of};
 use farside_rmc::isa::Instruction;
@@ -19,12 +18,13 @@ pub(super) struct Loaded {
     native: Native,
 }
 
-/// The number that its contents give an object; another one for each attempt, should it be another's.
+/// Returns the number of an object, derived from its contents; another one for each attempt, in case of collisions.
 pub(super) fn number(object: &[u8], attempt: u64) -> u64 {
     object_of(helpers::xxhash64(object, attempt))
 }
 
-/// What an object takes: the state of its programs, which they share, itself, and its programs as they are kept.
+/// Returns the sizes charged for an object: the state that its programs share, the object itself, and its programs
+/// as kept.
 pub(super) fn sizes(object: &[u8], programs: &[Arc<Loaded>]) -> Sizes {
     let bytes =
         |scope| programs.first().map_or(0, |one| States::bytes(one.verified().program(), scope));
@@ -37,28 +37,27 @@ pub(super) fn sizes(object: &[u8], programs: &[Arc<Loaded>]) -> Sizes {
     }
 }
 
-/// Why an object was not taken: the reason and words for people.
+/// Why an object was refused: the reason and a text for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct NotLoaded {
     pub(super) why: Refused,
     pub(super) text: String,
 }
 
-/// An object that is being read and verified, a step at a time: whoever registers a program that takes long to be
-/// proven keeps nobody else waiting.
+/// An object being read and verified in steps, so that a program with a long proof does not delay others.
 #[derive(Debug)]
 pub(super) struct Loading {
     object: Arc<[u8]>,
     limits: Limits,
-    /// Whether calls may reach the global memory.
+    /// Whether calls may access the global memory.
     global: bool,
     stage: Stage,
-    /// Those that come behind.
+    /// Programs not verified yet.
     programs: std::vec::IntoIter<Program>,
     loaded: Vec<Arc<Loaded>>,
 }
 
-/// What is done next.
+/// The next step.
 #[derive(Debug)]
 enum Stage {
     Read,
@@ -82,7 +81,7 @@ impl Loading {
         &self.object
     }
 
-    /// All at once.
+    /// Performs all steps at once.
     pub(super) fn whole(mut self) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
         loop {
             if let Some(end) = self.step(u32::MAX) {
@@ -91,7 +90,7 @@ impl Loading {
         }
     }
 
-    /// Goes on, in a verification for so many instructions; its programs when that is over.
+    /// Performs a step; a verification proceeds by at most this many instructions. Returns the programs once done.
     ///
     /// *Cost*: the object is read in one step.
     pub(super) fn step(
@@ -135,7 +134,7 @@ fn read_all(object: &[u8], limits: &Limits) -> Result<Vec<Program>, NotLoaded> {
     let refused = |text| NotLoaded { why: Refused::Object, text };
     let programs = read(object, limits).map_err(|error| refused(error.to_string()))?;
     if programs.len() > PROGRAMS_MAX {
-        let text = format!("it has {} programs, and at most {PROGRAMS_MAX} go", programs.len());
+        let text = format!("it has {} programs, and the limit is {PROGRAMS_MAX}", programs.len());
         return Err(refused(text));
     }
     Ok(programs)
@@ -143,7 +142,7 @@ fn read_all(object: &[u8], limits: &Limits) -> Result<Vec<Program>, NotLoaded> {
 
 fn lacks_node(program: &Program, helper: &str) -> NotLoaded {
     let text = format!(
-        "program `{}` calls {helper}, and this executor is no node of a global memory: make it one with \
+        "program `{}` calls {helper}, and this executor is not part of a node of the global memory: add it with \
          `share`, or farside rmc serve --cluster",
         program.name
     );
@@ -159,7 +158,7 @@ impl Loaded {
         &self.verified
     }
 
-    /// A helper that it calls on memory of the host, by name.
+    /// Returns the name of a helper on host memory that it calls, if any.
     pub(super) fn memory_helper(&self) -> Option<&'static str> {
         let of_regions = |helper: &helpers::Helper| {
             helper.arguments.iter().any(|argument| matches!(argument, helpers::Argument::Region))
@@ -167,7 +166,7 @@ impl Loaded {
         helper_that(self.verified().program(), of_regions)
     }
 
-    /// Whether it notifies those who listen.
+    /// Whether it sends notifications.
     pub(super) fn notifies(&self) -> bool {
         let notify = |helper: &helpers::Helper| helper.call == helpers::Call::Notify;
         helper_that(self.verified().program(), notify).is_some()
@@ -177,7 +176,7 @@ impl Loaded {
         &self.verified().program().name
     }
 
-    /// Whether it keeps anything between calls, so that it has to run where that is.
+    /// Whether it keeps state between calls, so that it has to run where the state is.
     pub(super) fn has_state(&self) -> bool {
         let program = self.verified().program();
         let scopes = [Scope::QueuePair, Scope::Shared];
@@ -190,7 +189,7 @@ impl Loaded {
         machine.start(verified, parameters, verified.limits().budget)
     }
 
-    /// Goes on with a call, for so many instructions. `words` are those that `near` would load.
+    /// Continues a call for at most this many instructions. `words` are those that `near` would load.
     pub(super) fn run(
         &self,
         machine: &mut Machine,
@@ -202,7 +201,7 @@ impl Loaded {
         self.native.run(&self.verified, machine, instructions, lent, words, near)
     }
 
-    /// Where an instruction stands, for people.
+    /// Returns the location of an instruction, for people.
     pub(super) fn place(&self, slot: usize) -> String {
         let program = self.verified().program();
         match program.line_at(slot) {
@@ -212,12 +211,12 @@ impl Loaded {
     }
 }
 
-/// A helper of the global memory that a program calls.
+/// Returns the name of a helper of the global memory that a program calls, if any.
 fn global_helper(program: &Program) -> Option<&'static str> {
     helper_that(program, |helper| helper.name.starts_with("global_"))
 }
 
-/// The name of the first of its helpers of which something is so.
+/// Returns the name of the first helper of a program that satisfies a predicate.
 fn helper_that(program: &Program, is: impl Fn(&helpers::Helper) -> bool) -> Option<&'static str> {
     program.code.iter().find_map(|instruction| match instruction {
         Instruction::CallHelper { number } => {

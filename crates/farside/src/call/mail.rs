@@ -1,4 +1,4 @@
-//! Messages of calls on a port: each is one SEND into one receive, with what it brings written first.
+//! Message port of calls: each message is one SEND into one receive, preceded by a WRITE of its output.
 
 use super::across::{BLOCK_BYTES, Step};
 use super::executor::Executor;
@@ -15,21 +15,21 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Messages that are posted with one doorbell, at most; each may need two requests.
+/// Most messages posted with one doorbell; each may need two work requests.
 const BATCH: usize = 16;
-/// Completions that are taken at a time.
+/// Completions polled at a time.
 const COMPLETIONS: usize = 64;
-/// Messages as short as this are copied into their request, where the fabric takes as much.
+/// Messages up to this length are sent inline, if the fabric allows it.
 const INLINE_BYTES: usize = 64;
-/// Longest sleep while messages wait for room in the port, which nothing announces.
+/// Longest sleep while messages wait for space in the port, which no event announces.
 pub(super) const BACKLOG_NAP: Duration = Duration::from_micros(200);
 
-/// Names of requests: receives by their place, requests of an executor by their block.
+/// Kinds of work request ids: receives carry their slot, requests of an executor their block.
 const RECEIVES: u64 = 1 << 62;
 const STEPS: u64 = 1 << 61;
 const MESSAGES: u64 = 1 << 60;
 
-/// Bytes that go before a message, into memory of its receiver.
+/// Bytes written to memory of the receiver before a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
     pub(super) from: LocalSlice,
@@ -37,7 +37,7 @@ pub(super) struct Output {
     pub(super) offset: u64,
 }
 
-/// A message that waits to be posted. Its body lies in the outbox, behind room for a header.
+/// A message that waits to be posted. Its body is in the outbox, after space for a header.
 #[derive(Clone, Copy, Debug)]
 struct Outgoing {
     link: LinkId,
@@ -47,14 +47,14 @@ struct Outgoing {
     output: Option<Output>,
 }
 
-/// What the port tells.
+/// An event of the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Event {
-    /// A message is in [`Mail::message`]; its header is this.
+    /// A message is in [`Mail::message`]; this is its header.
     Message(LinkId, u32),
     /// A request of an executor has completed.
     Step(usize, CompletionStatus),
-    /// A message could not be sent or received: the link is over.
+    /// A message could not be sent or received: the link has failed.
     Broken(LinkId, CompletionStatus),
 }
 
@@ -66,33 +66,33 @@ pub(super) struct Mail {
     /// Bytes of a receive.
     receive_bytes: u32,
     outbox: Registered,
-    /// Bytes of a place of the outbox.
+    /// Bytes of a slot of the outbox.
     place_bytes: u64,
     immediate: bool,
     inline_bytes: usize,
     outgoing: VecDeque<Outgoing>,
-    /// Those that their links cannot take now; empty but for the duration of a flush.
+    /// Messages that their links cannot take at present; empty except during a flush.
     held: VecDeque<Outgoing>,
     completions: Box<[Completion; COMPLETIONS]>,
-    /// Those taken and not looked at yet.
+    /// Completions polled but not handled yet.
     taken: std::ops::Range<usize>,
-    /// The body of the message that came last.
+    /// The body of the last message.
     pub(super) message: Vec<u8>,
 }
 
-/// How a mail shall be.
+/// Sizes of a [`Mail`].
 pub(super) struct Measures {
-    /// Messages that may come at once.
+    /// Posted receives.
     pub(super) receives: usize,
-    /// Bytes of the longest message that comes.
+    /// Bytes of the longest message received.
     pub(super) receive_bytes: u32,
-    /// Places of the outbox.
+    /// Slots of the outbox.
     pub(super) places: usize,
-    /// Bytes of the longest message that goes.
+    /// Bytes of the longest message sent.
     pub(super) send_bytes: u32,
 }
 
-/// What calls need of a fabric, by name.
+/// Returns a capability that calls need and the fabric lacks.
 fn missing(has: &Capabilities) -> Option<&'static str> {
     let needs = [
         (has.send, "send"),
@@ -159,8 +159,8 @@ impl Mail {
         }
     }
 
-    /// Sends a message whose parts are these from a place of the outbox, which must not be used again
-    /// before the message was answered. It goes with the next [`Self::flush`].
+    /// Queues a message of these parts, copied into a slot of the outbox. The slot must not be reused before the
+    /// message was answered. The next [`Self::flush`] posts it.
     pub(super) fn send(
         &mut self,
         link: LinkId,
@@ -175,11 +175,11 @@ impl Mail {
         self.outgoing.push_back(Outgoing { link, header, place, bytes, output });
     }
 
-    /// Puts a message into a place of the outbox, to be sent by [`Self::send_again`].
+    /// Copies a message into a slot of the outbox, to be sent by [`Self::send_again`].
     pub(super) fn put(&self, header: Header, place: usize, parts: [&[u8]; 2]) {
         let offset = place as u64 * self.place_bytes;
         let arena = &self.outbox.region.arena;
-        // Callers check lengths: what they send fits its place.
+        // Callers check lengths: a message fits its slot.
         if !self.immediate {
             let _ = arena.write(offset, &u64::from(header.encode()).to_le_bytes());
         }
@@ -190,31 +190,30 @@ impl Mail {
         }
     }
 
-    /// Sends what is still in a place of the outbox again.
+    /// Sends the message that is still in a slot of the outbox again.
     pub(super) fn send_again(&mut self, link: LinkId, header: Header, place: usize, bytes: u32) {
         let (header, place) = (header.encode(), place as u64 * self.place_bytes);
         self.outgoing.push_back(Outgoing { link, header, place, bytes, output: None });
     }
 
-    /// Says as the last message of a link that nobody comes back here. Needs no place of the outbox where
-    /// the fabric carries immediates; elsewhere it takes the first one, whose message it may damage, of
-    /// which nobody awaits an answer any more.
+    /// Sends the last message of a link: this end does not reconnect. Needs no slot of the outbox if the fabric
+    /// carries immediates; otherwise it overwrites slot 0, whose answer is no longer awaited.
     pub(super) fn leave(&mut self, link: LinkId) {
         self.forget(link);
         self.send(link, Header::LEAVE, 0, [&[], &[]], None);
         let _ = self.flush();
     }
 
-    /// A link is over: nothing goes over it any more.
+    /// Drops the queued messages of a link that was closed.
     pub(super) fn forget(&mut self, link: LinkId) {
         self.outgoing.retain(|message| message.link != link);
     }
 
-    /// Posts what waits, as far as the port takes it: what one link cannot take now keeps no other waiting.
-    /// A link whose message the fabric cannot take.
+    /// Posts queued messages as far as the port takes them; a full link delays no other. Returns a link whose
+    /// message the fabric rejects.
     #[inline]
     pub(super) fn flush(&mut self) -> Option<LinkId> {
-        // Most turns have nothing to send.
+        // Most polls have nothing to send.
         if self.outgoing.is_empty() { None } else { self.flush_some() }
     }
 
@@ -222,7 +221,7 @@ impl Mail {
     fn flush_some(&mut self) -> Option<LinkId> {
         let mut forbidden = None;
         while forbidden.is_none() && !self.outgoing.is_empty() {
-            // Most go alone, and room for many is much to fill.
+            // Most messages are posted alone; arrays for a whole batch are costly to fill.
             let flushed = match self.outgoing.len() {
                 1 => self.post_some::<1, 2>(),
                 _ => self.post_some::<BATCH, { 2 * BATCH }>(),
@@ -242,12 +241,12 @@ impl Mail {
                 Flushed::Forbidden(link) => forbidden = Some(link),
             }
         }
-        // Behind what is left, of other links.
+        // Appended after the remaining messages of other links.
         self.outgoing.append(&mut self.held);
         forbidden
     }
 
-    /// One doorbell, for as many messages and the outputs before them.
+    /// Posts up to `MESSAGES_MAX` messages and their outputs with one doorbell.
     fn post_some<const MESSAGES_MAX: usize, const WORK_MAX: usize>(&mut self) -> Flushed {
         let count = self.outgoing.len().min(MESSAGES_MAX);
         let Some(first) = self.outgoing.front().copied() else {
@@ -283,19 +282,19 @@ impl Mail {
             ends[at] = length;
         }
         let posted = self.port.post(&work[..length]);
-        // An output without its message is written once more with the next doorbell.
+        // An output posted without its message is written again with the next doorbell.
         let whole = ends[..count].iter().take_while(|end| **end <= posted.accepted).count();
         let next = message(whole).link;
         self.outgoing.drain(..whole);
         match posted.stop {
             None => Flushed::All,
             Some(Stop::Invalid(_)) => Flushed::Forbidden(next),
-            // Also where the peer takes nothing at present: what was posted goes before what is held.
+            // Also if the peer accepts nothing at present: what was posted precedes the held messages.
             Some(_) => Flushed::Full(next),
         }
     }
 
-    /// What of the outbox is sent.
+    /// Returns the part of the outbox that is sent.
     fn body(&self, message: &Outgoing, region: RegionId) -> LocalSlice {
         let header = Header::BYTES as u32;
         let (skipped, bytes) =
@@ -320,8 +319,8 @@ impl Mail {
         Work { id: WorkId(MESSAGES), link: message.link, flags, operation }
     }
 
-    /// Posts the requests of an executor whose scratch memory is this, as far as the port takes them;
-    /// whether it took any.
+    /// Posts the requests of an executor with this scratch memory as far as the port takes them; returns whether it
+    /// took any.
     pub(super) fn post_steps(&mut self, executor: &mut Executor, scratch: RegionId) -> bool {
         let mut took = false;
         while let Some((step, block)) = executor.next_post() {
@@ -337,7 +336,7 @@ impl Mail {
         took
     }
 
-    /// Posts one; whether the port took it, or why it never will.
+    /// Posts one request; returns whether the port took it, or why it never will.
     fn post_step(
         &mut self,
         step: &Step,
@@ -354,7 +353,7 @@ impl Mail {
         }
     }
 
-    /// The next thing that has come, if there is one.
+    /// Returns the next event, if any.
     pub(super) fn next(&mut self) -> Option<Event> {
         loop {
             if self.taken.is_empty() {
@@ -384,7 +383,7 @@ impl Mail {
         let place = id & (RECEIVES - 1);
         let arrived = status == CompletionStatus::Success;
         let header = if arrived { self.receive(place, completion) } else { None };
-        // What was just taken from the queue leaves room in it.
+        // The completion just polled has left a free entry in the queue.
         let again = self.post_receive(place);
         debug_assert!(again.is_ok(), "{again:?}");
         match header {
@@ -393,7 +392,7 @@ impl Mail {
         }
     }
 
-    /// Copies a message out; its header, or nothing where it has none.
+    /// Copies a message out; returns its header, or `None` if it has none.
     fn receive(&mut self, place: u64, completion: &Completion) -> Option<u32> {
         let bytes = completion.bytes.min(self.receive_bytes) as usize;
         let offset = place * u64::from(self.receive_bytes);
@@ -408,12 +407,12 @@ impl Mail {
         Some(header)
     }
 
-    /// What has happened to links.
+    /// Collects the link events of the port.
     pub(super) fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
         self.port.link_events(out);
     }
 
-    /// Whether messages wait for room in the port.
+    /// Whether messages wait for space in the port.
     pub(super) fn has_backlog(&self) -> bool {
         !self.outgoing.is_empty()
     }

@@ -1,25 +1,25 @@
-//! The regions that calls may reach: beside their executor, or at the other end of a link.
+//! The regions that calls may access: local memory, or remote memory over a link.
 
 use super::words::Words;
 use farside_base::{Access, LinkId, RemoteRegionId};
 use farside_fabric::Arena;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most regions of an executor: their numbers are below.
+/// Number of region numbers of an executor.
 pub const REGIONS_MAX: usize = 256;
 
 /// Where the bytes of a region are.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// This processor loads and stores them.
+    /// Local: this processor loads and stores them.
     Here(Arena),
-    /// They are READ and written by work requests.
+    /// Remote: accessed by READ and WRITE work requests.
     There(LinkId, RemoteRegionId),
-    /// They were at the other end of a link that was lost.
+    /// They were remote, over a link that was lost.
     Gone,
 }
 
-/// A region and what calls may do with it, as a one-sided request might.
+/// A region and its access rights for calls, as for one-sided requests.
 #[derive(Clone, Debug)]
 pub(super) struct Lent {
     pub(super) place: Place,
@@ -27,14 +27,14 @@ pub(super) struct Lent {
     pub(super) access: Access,
 }
 
-/// Why memory was not touched. What programs see of it are `status` numbers or the end of the call.
+/// Why memory was not accessed. Programs see it as a `status` or as the end of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Denied {
-    /// The region is unknown, too short or does not allow this.
+    /// The region is unknown, too short or does not allow this access.
     NotPermitted,
-    /// It is elsewhere.
+    /// The region is remote.
     Elsewhere,
-    /// It was elsewhere, and is out of reach.
+    /// The region was remote, and its link is lost.
     Gone,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Memory {
 impl Memory {
     const NOTHING: Self = Self { regions: Vec::new(), words: Words::NOTHING };
 
-    /// Puts a region at a number below [`REGIONS_MAX`].
+    /// Lends a region under a number below [`REGIONS_MAX`].
     pub(super) fn lend(&mut self, number: u8, lent: Lent) {
         let at = usize::from(number);
         if self.regions.len() <= at {
@@ -58,19 +58,19 @@ impl Memory {
         self.regions[at] = Some(lent);
     }
 
-    /// What machine code of calls may load by itself.
+    /// Returns the words that machine code of calls may load directly.
     pub(super) const fn words(&self) -> &Words {
         &self.words
     }
 
-    /// Takes a region back.
+    /// Revokes a region.
     pub(super) fn take_back(&mut self, number: u8) -> Option<Lent> {
         let lent = self.regions.get_mut(usize::from(number))?.take();
         self.words.set(usize::from(number), None);
         lent
     }
 
-    /// What lies at the other end of this link is gone.
+    /// Marks the regions over a lost link as gone.
     pub(super) fn lost(&mut self, link: LinkId) {
         for lent in self.regions.iter_mut().flatten() {
             if matches!(lent.place, Place::There(of, _) if of == link) {
@@ -84,12 +84,12 @@ impl Memory {
         self.regions.get(usize::try_from(region).ok()?)?.as_ref()
     }
 
-    /// Whether there is a region of this number whose bytes are here.
+    /// Whether there is a local region of this number.
     pub(super) fn is_here(&self, region: u64) -> bool {
         self.lent(region).is_some_and(|lent| matches!(lent.place, Place::Here(_)))
     }
 
-    /// A region whose bytes may be accessed so, here or there.
+    /// Returns a region if this access to it is permitted; local or remote.
     #[inline]
     pub(super) fn region(
         &self,
@@ -103,7 +103,7 @@ impl Memory {
         if inside && lent.access.allows(access) { Ok(lent) } else { Err(Denied::NotPermitted) }
     }
 
-    /// The same for what lies here.
+    /// Returns the arena of a local region if this access to it is permitted.
     #[inline]
     pub(super) fn here(
         &self,
@@ -114,13 +114,13 @@ impl Memory {
     ) -> Result<&Arena, Denied> {
         match &self.region(region, offset, bytes, access)?.place {
             Place::Here(arena) => Ok(arena),
-            // What is gone is told where accesses across begin: no access here pays for it.
+            // A lost region is reported when a remote access begins, so that local accesses need no check.
             Place::There(..) | Place::Gone => Err(Denied::Elsewhere),
         }
     }
 }
 
-/// What each tenant may reach: a table of regions for each, so that no access pays for looking whose it is.
+/// The regions of each tenant: one table per tenant, so that accesses need no check of ownership.
 #[derive(Debug, Default)]
 pub(super) struct Memories {
     lent: BTreeMap<u8, (Lent, Option<BTreeSet<usize>>)>,
@@ -129,7 +129,7 @@ pub(super) struct Memories {
 }
 
 impl Memories {
-    /// A tenant, unless it is here already.
+    /// Adds a tenant, unless it exists.
     pub(super) fn add(&mut self, tenant: usize) {
         while self.views.len() <= tenant {
             let mut view = Memory::default();
@@ -142,7 +142,7 @@ impl Memories {
         }
     }
 
-    /// Lends a region to these tenants, or to all, those to come included.
+    /// Lends a region to these tenants, or to all, later ones included.
     pub(super) fn lend(&mut self, number: u8, lent: Lent, tenants: Option<BTreeSet<usize>>) {
         for (tenant, view) in self.views.iter_mut().enumerate() {
             if is_open(tenants.as_ref(), tenant) {
@@ -161,13 +161,13 @@ impl Memories {
         }
     }
 
-    /// Whether a tenant may reach a region.
+    /// Whether a region is lent to a tenant.
     pub(super) fn is_lent(&self, number: u8, tenant: usize) -> bool {
         let lent = self.lent.get(&number);
         lent.is_some_and(|(_, tenants)| is_open(tenants.as_ref(), tenant))
     }
 
-    /// What lies at the other end of this link is gone.
+    /// Marks the regions over a lost link as gone.
     pub(super) fn lost(&mut self, link: LinkId) {
         for lent in self.lent.values_mut().map(|(lent, _)| lent) {
             if matches!(lent.place, Place::There(of, _) if of == link) {
@@ -177,12 +177,12 @@ impl Memories {
         self.views.iter_mut().for_each(|view| view.lost(link));
     }
 
-    /// Whether any region is in reach of anybody.
+    /// Whether any region is available to any tenant.
     pub(super) fn has_any(&self) -> bool {
         self.lent.values().any(|(lent, _)| !matches!(lent.place, Place::Gone))
     }
 
-    /// What a tenant may reach that was added.
+    /// Returns the regions of an added tenant; none for other tenants.
     #[inline]
     pub(super) fn of(&self, tenant: usize) -> &Memory {
         static NOTHING: Memory = Memory::NOTHING;
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tenant_reaches_what_is_lent_to_it() {
+    fn tenant_accesses_only_regions_lent_to_it() {
         let mut memories = Memories::default();
         let lent =
             |bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access: Access::READ };
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_reached_within_bounds_and_rights() {
+    fn access_is_checked_against_bounds_and_rights() {
         let mut memory = Memory::default();
         let arena = Arena::heap(64);
         let lent = Lent { place: Place::Here(arena), bytes: 64, access: Access::READ };

@@ -1,8 +1,8 @@
-//! Remote memory calls: programs of the user, verified, that run beside the memory (003).
+//! Remote memory calls: verified user programs that run at the executor that serves the memory (003).
 //!
-//! A [`Caller`] registers programs over its connection and invokes them by number with parameters; a
-//! [`CallServer`] runs them on the memory that it was lent. A search of a list of n nodes is one round
-//! trip instead of n.
+//! A client ([`Caller`]) registers programs over its connection and invokes them by number with parameters. A
+//! server ([`CallServer`]) runs them on the memory lent to it. A search of a list of n nodes takes one round trip
+//! instead of n.
 //!
 //! ```
 //! use farside::call::{CallServer, Caller, CallerOptions, ServerOptions, rmc};
@@ -16,7 +16,7 @@
 //! memory.write(64, &41_u64.to_le_bytes()).unwrap();
 //!
 //! let mut caller = Caller::begin(&fabric, "memory", &CallerOptions::default())?;
-//! while !caller.is_connected() { // both ends on one thread: turn both
+//! while !caller.is_connected() { // both ends on one thread: poll both
 //!     server.turn();
 //!     caller.turn()?;
 //! }
@@ -25,32 +25,29 @@
 //! # }
 //! ```
 //!
-//! # What holds
+//! *At most once.* A call never runs twice, whatever links do; each ends once. *Order.* None between calls. *Global
+//! addresses* are for executors and callers that are part of a node ([`CallServer::share`]). *Visibility.* Writes
+//! of a call to its executor's memory are visible to calls and one-sided requests that begin after its answer.
+//! *Isolation.* A program accesses only its own memory, its declared state, and regions as their access rights
+//! permit; it ends within its budget. Tenants share the processor by weight and callers share their tenant's part
+//! (start-time fair queueing), regardless of the length of their calls and slices; requests beyond a quota are
+//! refused. *Durability.* None.
 //!
-//! *At most once.* A call never runs twice, whatever links do; each ends once. *Order.* None between
-//! calls. *Global addresses* are for executors and callers that are part of a node
-//! ([`CallServer::share`]). *Visibility.* What a call wrote to its executor's memory is visible to calls and one-sided
-//! requests that begin after its answer. *Isolation.* A program touches only its own memory, its
-//! declared state, and regions as their access allows peers to; it ends within its budget. Tenants
-//! share the processor by weight and callers of a tenant its part, however long their calls and the slices of
-//! them are; what is too much for a quota is refused.
-//! *Durability.* None.
-//!
-//! | file | what |
+//! | file | content |
 //! | --- | --- |
-//! | `caller.rs`, `server.rs` | the two ends |
-//! | `placement.rs`, `placed.rs` | where a call runs: the chooser, and a caller with several places |
-//! | `executor.rs`, `pace.rs` | calls in progress on one thread, a slice at a time |
-//! | `executor/loads.rs` | which registration is verified next |
-//! | `executor/watching.rs` | calls that wait for what nobody announces |
-//! | `global.rs`, `executor/coherent.rs` | global addresses, by sessions of a node that is shared |
-//! | `beside.rs`, `pieces.rs` | helpers by loads and stores; those with long buffers, a piece at a time |
-//! | `across.rs` | helpers by one-sided requests |
-//! | `memory.rs`, `state.rs`, `topics.rs` | regions, state that outlives calls, notifications |
-//! | `words.rs` | what of regions machine code loads by itself |
-//! | `loaded.rs`, `programs.rs`, `native.rs` | verified programs, what is told of them, and when they are compiled |
-//! | `quota.rs` | quotas where nothing is said, and words about what is over them |
-//! | `hello.rs`, `mail.rs` | what goes over links |
+//! | `caller.rs`, `server.rs` | client and server |
+//! | `placement.rs`, `placed.rs` | choice of the place where a call runs; a client with several places |
+//! | `executor.rs`, `pace.rs` | calls in progress on one thread, in adaptive time slices |
+//! | `executor/loads.rs` | scheduling of registrations |
+//! | `executor/watching.rs` | blocked calls that are polled |
+//! | `global.rs`, `executor/coherent.rs` | global addresses, through sessions of a shared node |
+//! | `beside.rs`, `pieces.rs` | helpers on local memory: loads and stores; long buffers in chunks |
+//! | `across.rs` | helpers on remote memory: one-sided requests |
+//! | `memory.rs`, `state.rs`, `topics.rs` | lent regions, state that outlives calls, notifications |
+//! | `words.rs` | regions that machine code loads from directly |
+//! | `loaded.rs`, `programs.rs`, `native.rs` | verified programs, their wire list, lazy compilation |
+//! | `quota.rs` | default quotas, texts of refusals |
+//! | `hello.rs`, `mail.rs` | handshake, message port |
 
 mod across;
 mod again;

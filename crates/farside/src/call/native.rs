@@ -1,5 +1,5 @@
-//! When a program is compiled: registering costs nobody what only those gain who call often, and what is called
-//! seldom never costs it.
+//! Lazy compilation of programs: a program is compiled after several interpreted slices, so that registration and
+//! rarely called programs never pay for it.
 
 use super::words::Words;
 use farside_rmc::Verified;
@@ -12,23 +12,23 @@ use std::sync::OnceLock;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The machine code of a program, made once it has been interpreted so often that this pays.
+/// The machine code of a program, compiled once it has been interpreted often enough to pay off.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[derive(Debug, Default)]
 pub(super) struct Native {
-    /// Nothing inside where it is too large, or there was no memory for code: slower, and otherwise the same.
+    /// `None` inside if the code is too large or no memory for code was available: slower, but the same results.
     code: OnceLock<Option<Compiled>>,
-    /// How often it was interpreted, for a slice at most each time.
+    /// Number of slices interpreted so far.
     interpreted: AtomicU32,
 }
 
-/// There is no compiler for this processor.
+/// No compiler exists for this processor.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 #[derive(Debug, Default)]
 pub(super) struct Native;
 
 impl Native {
-    /// As of [`super::loaded::Loaded::run`].
+    /// As [`super::loaded::Loaded::run`].
     #[inline]
     pub(super) fn run(
         &self,
@@ -51,10 +51,11 @@ impl Native {
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 impl Native {
-    /// Interpreted so often, short calls have taken some tenths of what compiling takes, and long ones about as long.
+    /// Slices before compiling. Short calls have by then taken some tenths of the compile time, long ones about as
+    /// much.
     const INTERPRETED_MAX: u32 = 16;
 
-    /// The code, where there is any by now.
+    /// Returns the code, if compiled by now.
     #[inline]
     fn code(&self, verified: &Arc<Verified>) -> Option<&Compiled> {
         match self.code.get() {
@@ -63,10 +64,10 @@ impl Native {
         }
     }
 
-    /// Counts a slice that is interpreted; what comes behind the last one makes the code, at its caller's cost.
+    /// Counts an interpreted slice; the slice after the last one compiles, at the cost of its caller.
     #[cold]
     fn count(&self, verified: &Arc<Verified>) -> Option<&Compiled> {
-        // Those of several threads may be counted as one.
+        // Concurrent threads may be counted once; an approximate count suffices.
         let interpreted = self.interpreted.load(Ordering::Relaxed);
         if interpreted < Self::INTERPRETED_MAX {
             self.interpreted.store(interpreted + 1, Ordering::Relaxed);
@@ -84,13 +85,13 @@ mod tests {
     use farside_rmc::run::Far;
     use farside_rmc::{Limits, verify};
 
-    /// Sums what it counts down, and is cut into slices.
+    /// Sums a countdown; takes several slices.
     const SUM: &str =
         "r0 = 0\nr2 = *(u64 *)(r1 + 0)\nagain:\nr0 += r2\nr2 += -1\nif r2 != 0 goto again\nexit";
     const TURNS: u64 = 10_000;
 
     #[test]
-    fn a_call_goes_on_in_machine_code_where_the_interpreter_was() {
+    fn call_continues_in_machine_code_where_the_interpreter_stopped() {
         let limits = Limits::DEFAULT;
         let verified = Arc::new(verify(assemble(SUM).unwrap(), &limits).unwrap());
         let (native, words) = (Native::default(), Words::default());
@@ -109,7 +110,7 @@ mod tests {
             };
             assert_eq!(result, TURNS * (TURNS + 1) / 2);
         }
-        // The code came in the middle of the first call, with the slice behind those that were interpreted.
+        // The first call compiled the code halfway, in the slice after the interpreted ones.
         let interpreted = without.iter().filter(|without| **without).count() - 1;
         assert_eq!(interpreted, Native::INTERPRETED_MAX as usize);
         assert!(without.len() > 2 * interpreted, "{} slices", without.len());

@@ -1,51 +1,49 @@
-//! How long a slice is: as much work as takes about so long, whatever one piece of it takes.
+//! Adaptive time slices: the amount of work per slice is adjusted to a target duration.
 
-/// What a slice of a call shall take, nine tenths to twice as much. Whoever has a short call waits for one slice;
-/// and each costs some 250 ns besides what it does, so that shorter ones would do nothing else.
+/// Target duration of a slice of a call; slices take 0.9 to 2 times as long. A short call waits for one slice. A
+/// slice costs some 250 ns of overhead, so that shorter slices would be mostly overhead.
 const SLICE_NS: u64 = 500;
-/// What a slice of a registration shall take: more, since there are fewer of them, and each costs a turn.
+/// Target duration of a slice of a registration: longer, since there are fewer of them, and each costs a poll.
 const LOADING_NS: u64 = 1_000;
-/// How much longer those of a registration are while nobody calls.
+/// Factor for slices of registrations while there are no calls.
 pub(super) const QUIET: u64 = 8;
-/// Slices in a row that are over too soon before the next ones are longer: what takes now this long and now that, as
-/// memory in caches and beyond does, shall take too long seldom.
+/// Short slices in a row before slices grow. Durations vary with cache misses; this keeps slices that overrun the
+/// target rare.
 const SOON_MAX: u8 = 8;
-/// Instructions for each access of a slice: one takes about as long as so many.
+/// Instructions per memory access of a slice: one access takes about as long.
 const INSTRUCTIONS_PER_ACCESS: u64 = 16;
 
-/// How much of something a slice has, as the last ones tell: half as much as one that has taken too long, and
-/// twice as much as some that were over too soon.
+/// Amount of work per slice. Halved after a slice that took too long, doubled after several short ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pace {
     now: u64,
     least: u64,
     most: u64,
     slice_ns: u64,
-    /// The last ones that were over too soon.
+    /// Number of short slices in a row.
     soon: u8,
 }
 
 impl Pace {
-    /// Of instructions, and of bytes that helpers move. Begins where an instruction takes a nanosecond; the least
-    /// is for loads that no cache has, and divisions.
+    /// For instructions, and bytes moved by helpers. Starts at a nanosecond per instruction; the minimum is for
+    /// cache misses and divisions.
     pub(super) const INSTRUCTIONS: Self =
         Self { now: 512, least: 128, most: 4_096, slice_ns: SLICE_NS, soon: 0 };
-    /// Of instructions that a verification walks: some 50 ns each, and a microsecond of those that want to take
-    /// long.
+    /// For instructions walked by a verification: some 50 ns each, up to a microsecond for adversarial programs.
     pub(super) const WALKED: Self =
         Self { now: 16, least: 1, most: 64, slice_ns: LOADING_NS, soon: 0 };
 
-    /// How much the next slice has.
+    /// Returns the work of the next slice.
     pub(super) const fn now(&self) -> u64 {
         self.now
     }
 
-    /// How many accesses it has, where these are instructions.
+    /// Returns the memory accesses of the next slice, if its work is in instructions.
     pub(super) const fn accesses(&self) -> usize {
         (self.now / INSTRUCTIONS_PER_ACCESS) as usize
     }
 
-    /// A slice that was used up has taken so long.
+    /// Records the duration of a slice that was used up.
     pub(super) fn took(&mut self, used_ns: u64) {
         if used_ns < self.slice_ns / 10 * 9 {
             self.soon += 1;
@@ -68,8 +66,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_come_to_take_what_they_shall() {
-        // Tenths of a nanosecond for each instruction, and what slices come to.
+    fn slices_converge_to_the_target_duration() {
+        // Tenths of a nanosecond per instruction, and the resulting slice.
         for (tenths, instructions) in [(1, 4_096), (5, 1_024), (10, 512), (30, 256), (500, 128)] {
             let mut pace = Pace::INSTRUCTIONS;
             for _ in 0..8 * SOON_MAX {
@@ -80,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_each_slice_costs_besides_does_not_keep_them_short() {
+    fn slice_overhead_does_not_keep_slices_short() {
         let mut pace = Pace::INSTRUCTIONS;
         (0..10).for_each(|_| pace.took(1_000_000));
         (0..10 * SOON_MAX).for_each(|_| pace.took(250 + pace.now() / 8));
@@ -88,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn those_of_a_verification_are_longer() {
+    fn verification_slices_adapt_to_slow_instructions() {
         let mut pace = Pace::WALKED;
         (0..8).for_each(|_| pace.took(pace.now() * 60));
         assert_eq!(pace.now(), 16);
@@ -97,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_slow_for_a_while_recovers() {
+    fn slice_recovers_after_slow_period() {
         let mut pace = Pace::INSTRUCTIONS;
         (0..10).for_each(|_| pace.took(1_000_000));
         assert_eq!((pace.now(), pace.accesses()), (128, 8));
@@ -106,8 +104,8 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_now_and_then_comes_to_take_too_long_seldom() {
-        // Every fifth takes five times as long.
+    fn slices_adapt_to_outliers() {
+        // Every fifth slice takes five times as long.
         let mut pace = Pace::INSTRUCTIONS;
         let took = |pace: &mut Pace, at: u64| {
             let used_ns = pace.now() / 8 * if at.is_multiple_of(5) { 5 } else { 1 };

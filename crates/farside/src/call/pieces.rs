@@ -1,4 +1,4 @@
-//! Accesses with long buffers to memory that is here: a piece at a time, so that a slice ends within them.
+//! Accesses with long buffers to local memory, in chunks, so that a slice can end within them.
 
 use super::beside::{BYTES_PER_ACCESS, Piece};
 use super::memory::{Denied, Memory};
@@ -8,10 +8,10 @@ use farside_rmc::helpers::{Call, Hashing, status};
 use farside_rmc::run::Request;
 use std::ops::Range;
 
-/// Buffers of at most so many bytes are moved in one go, so that nothing else runs in between.
+/// Buffers of at most this many bytes are moved in one step, uninterrupted.
 pub(super) const WHOLE_BYTES: usize = 1024;
 
-/// Bytes that a request moves between memory and the call, or hashes.
+/// Returns the bytes that a request moves between memory and the call, or hashes.
 pub(super) fn moved(request: &Request) -> usize {
     let [_, _, third, ..] = request.arguments;
     let length = |span: Option<farside_rmc::run::Span>| span.map_or(0, |span| span.length as usize);
@@ -24,30 +24,31 @@ pub(super) fn moved(request: &Request) -> usize {
     }
 }
 
-/// An access in progress.
+/// A chunked access in progress.
 #[derive(Debug)]
 pub(super) struct Pieces {
     done: usize,
-    /// How much was read in the last step, and before it.
+    /// Bytes read up to the end of the last step, counted from `before`; and bytes done before that step.
     read: usize,
     before: usize,
     hashing: Option<Hashing>,
 }
 
 impl Pieces {
-    /// One that has not begun.
+    /// Returns an access that has not begun.
     pub(super) fn of(request: &Request) -> Self {
         let hashing = Hashing::of(request.call, request.arguments[3]);
         Self { done: 0, read: 0, before: 0, hashing }
     }
 
-    /// How many bytes there were before the last step, and how many were read in it.
+    /// Returns the bytes done before the last step, and how many were read in it.
     pub(super) fn read(&self) -> (usize, usize) {
         (self.before, self.read)
     }
 
-    /// Goes on until the slice has nothing `left`; the helper's result when it is over. What it reads is at the
-    /// beginning of `piece` then, which grows where it is too short. Nothing is moved unless all of it may be.
+    /// Continues until the slice has nothing `left`; returns the helper's result once the access is complete. Bytes
+    /// read are at the beginning of `piece`, which grows if it is too short. Nothing is moved unless the whole
+    /// access is permitted.
     pub(super) fn step(
         &mut self,
         request: &Request,
@@ -86,7 +87,7 @@ impl Pieces {
         Ok((until == whole).then(result))
     }
 
-    /// These bytes of the buffer, at this place.
+    /// Moves or hashes these bytes of the buffer at this offset of the region.
     fn carry(
         &mut self,
         request: &Request,
@@ -112,7 +113,7 @@ impl Pieces {
     }
 }
 
-/// Hashes so many bytes of memory.
+/// Hashes this many bytes of memory.
 pub(super) fn hash(
     hashing: &mut Hashing,
     arena: &Arena,

@@ -1,4 +1,4 @@
-//! A caller with several places: each call runs where it is expected to cost least, or where its state is.
+//! A client with several places: each call runs at the place with the least expected cost, or at its state.
 
 use super::caller::{Answer, Caller, Runs, Ticket};
 use super::placement::{Choice, Manner, PlaceModel, Placement, Prices};
@@ -9,42 +9,42 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A program that every place of a [`Placed`] knows.
+/// A program registered at every place of a [`Placed`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PlacedProgram(usize);
 
-/// A call in progress at some place.
+/// Handle of a call in progress at some place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PlacedTicket(u64);
 
-/// How a call ended, and where it ran and why.
+/// The answer to a call, with the place where it ran and why.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlacedAnswer {
     /// Its answer.
     pub answer: Answer,
-    /// Where and why.
+    /// The place and the reason.
     pub choice: Choice,
-    /// From its beginning until its answer was found.
+    /// From the beginning of the call until its answer was polled.
     pub took_ns: u64,
 }
 
-/// A program as this end knows it.
+/// A program of a [`Placed`].
 struct Known {
-    /// As each caller knows it.
+    /// As registered by each caller.
     at: Vec<Program>,
     state: State,
 }
 
-/// Where the state of a program is, by the number of its place.
+/// The place of a program's state.
 #[derive(Clone, Copy)]
 enum State {
-    /// It keeps none.
+    /// The program keeps no state.
     None,
-    /// Nowhere yet: it will be where the first call runs.
+    /// Undecided: the place where its first call runs.
     Open,
-    /// There, as the user has said; no call has begun.
+    /// Bound by the user; no call has begun.
     Told(usize),
-    /// There, since a call has begun.
+    /// Bound, and a call has begun.
     Begun(usize),
 }
 
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// A call has begun at a place.
+    /// Returns the state after a call has begun at a place.
     const fn begun(self, place: usize) -> Self {
         match self {
             Self::None => Self::None,
@@ -77,25 +77,22 @@ struct UnderWay {
     begun_ns: u64,
 }
 
-/// Calls the same programs at several places that reach the same memory: at the executor beside it, at
-/// the one beside its adapter, and here.
+/// Calls the same programs at several places with access to the same memory. Places are the memory's executor, the
+/// executor next to its adapter, and the caller.
 ///
-/// *Guarantees* are those of [`Caller`] for each call; between calls at different places there is no
-/// order. All executors must have the same memory under the same numbers, which is for whoever adds them
-/// to see to.
+/// *Guarantees* are those of [`Caller`] for each call; between calls at different places there is no order. All
+/// executors must have the same memory under the same numbers; this is not checked.
 ///
-/// *State.* A program that keeps state between calls is bound to one place, an executor's, which its first
-/// call chooses as any call does, or which [`Self::bind`] has said before. All later calls run there,
-/// whatever costs less elsewhere by then; while it is out of reach they fail, since none ever runs where
-/// the state is not, and a place that is lost for good takes its state along. What each caller has of
-/// its own, and what callers share, is that of this executor: those that shall share state bind its
-/// program to the same one. Every other executor that the program is registered at reserves room for its
-/// state too, which stays unused.
+/// *State.* A program with state is bound to one executor's place, by [`Self::bind`] or by its first call, which is
+/// placed like any other. All later calls run there regardless of cost. While the place is out of reach they fail,
+/// as a call never runs away from its state; a place that is lost for good loses its state. State per caller and
+/// shared state are those of this executor, so programs that share state must bind to the same place. Every other
+/// executor at which the program is registered reserves memory for its state too, unused.
 pub struct Placed {
-    /// Whose clock measures.
+    /// Provides the clock for latencies.
     fabric: Arc<dyn Fabric>,
     callers: Vec<Caller>,
-    /// By place: which caller, and how it runs there.
+    /// By place: the caller, and the site of its calls.
     places: Vec<(usize, Runs)>,
     placement: Placement,
     programs: Vec<Known>,
@@ -110,7 +107,7 @@ impl std::fmt::Debug for Placed {
 }
 
 impl Placed {
-    /// One without places.
+    /// Returns a [`Placed`] without places.
     pub fn new(fabric: &Arc<dyn Fabric>, prices: Prices, manner: Manner) -> Self {
         Self {
             fabric: Arc::clone(fabric),
@@ -123,10 +120,10 @@ impl Placed {
         }
     }
 
-    /// Adds the places that a caller has: its executor, or itself, or both. The number of the first.
+    /// Adds the places of a caller: its executor, itself, or both. Returns the number of the first.
     ///
     /// # Errors
-    /// `BadForm` once there are programs, which this caller does not know.
+    /// `BadForm` once there are programs, since this caller has not registered them.
     pub fn add(&mut self, caller: Caller, places: &[(Runs, PlaceModel)]) -> Result<usize, Error> {
         if !self.programs.is_empty() {
             let text = "places are added before programs, so that each has all";
@@ -155,17 +152,17 @@ impl Placed {
         (0..count).map(|at| self.add_program(each(at))).collect()
     }
 
-    /// Adds a program that was registered at each executor: as each of them has told it, in the order in
-    /// which their callers were added. One that was added before is the same again, wherever its state is.
+    /// Adds a program that was registered at each executor, as returned by the callers in the order of
+    /// [`Self::add`]. A program added before keeps its identity and its state.
     ///
     /// # Errors
-    /// `BadForm` where these are not as many as there are callers or not the same program, or for one
-    /// that keeps state between calls while no place is an executor's, which could keep it.
+    /// `BadForm` if their number differs from that of the callers, if they are not the same program, or if the
+    /// program keeps state and no place is an executor's.
     pub fn add_program(&mut self, known: Vec<Program>) -> Result<PlacedProgram, Error> {
         let bad = |text: &str| Err(Error::with(ErrorCode::BadForm, text));
         let same = known.windows(2).all(|two| two[0].name == two[1].name);
         if known.is_empty() || known.len() != self.callers.len() || !same {
-            return bad("each executor tells of the same program");
+            return bad("the programs must be the same one, registered once at each executor");
         }
         if let Some(before) = self.programs.iter().position(|one| one.at == known) {
             return Ok(PlacedProgram(before));
@@ -181,13 +178,13 @@ impl Placed {
         Ok(PlacedProgram(self.programs.len() - 1))
     }
 
-    /// Says where a program's state shall be, before its first call; all its calls run there. May be said
-    /// anew until a call has begun, and again at any time if it says the same. Sends nothing.
+    /// Binds a program's state to a place, before its first call. May be changed until a call has begun; repeating
+    /// the same place is always permitted. Sends nothing.
     ///
     /// # Errors
-    /// `NoProgram` for one of another `Placed`. `BadForm` for one that keeps no state, for which a place
-    /// can be pinned; for a place that there is not, or that runs calls here, which keeps no state; and
-    /// for another place than the one where a call has begun, since state does not move.
+    /// `NoProgram` for a program of another `Placed`. `BadForm` for a program without state, for which a place can
+    /// be pinned; for an unknown place or a local one, which keeps no state; and for another place once a call has
+    /// begun, since state does not move.
     pub fn bind(&mut self, program: PlacedProgram, place: usize) -> Result<(), Error> {
         let bad = |text: &str| Err(Error::with(ErrorCode::BadForm, text));
         let known = self.programs.get_mut(program.0).ok_or(ErrorCode::NoProgram)?;
@@ -196,7 +193,7 @@ impl Placed {
             (State::None, _) => bad("it keeps no state: pin a place instead"),
             (_, None) => bad("there is no place of this number"),
             (_, Some(Runs::Here)) => {
-                bad("calls that run here keep no state: bind it to an executor's place")
+                bad("local runs keep no state: bind it to an executor's place")
             }
             (State::Open | State::Told(_), Some(Runs::There)) => {
                 known.state = State::Told(place);
@@ -210,29 +207,29 @@ impl Placed {
         }
     }
 
-    /// The place where a program's state is, or will be as [`Self::bind`] has said; `None` for one that
-    /// keeps none, or whose first call is still to choose it, or of another `Placed`.
+    /// Returns the place to which a program's state is bound; `None` if it keeps none, is not bound yet, or is of
+    /// another `Placed`.
     pub fn bound(&self, program: PlacedProgram) -> Option<usize> {
         self.programs.get(program.0).and_then(|known| known.state.place())
     }
 
-    /// What chooses; to pin a place, to change prices, or to look.
+    /// Returns the chooser, to pin a place, change prices or inspect it.
     pub const fn placement(&mut self) -> &mut Placement {
         &mut self.placement
     }
 
-    /// Begins a call that will make about so many accesses, where it is expected to cost least, or where
-    /// its program's state is; `None` while as many are in progress there as may be. The first call of a
-    /// program that keeps state binds it to its place once it has begun, however it ends.
+    /// Begins a call at the place with the least expected cost, or at its state; `None` if all slots there are in
+    /// use. `hint` is the approximate number of accesses, if known. The first call of a program with state binds it
+    /// once it has begun, however it ends.
     ///
-    /// *Cost*: what the call itself costs, and a look at each place. Nothing is allocated but for the first
-    /// call of a program and size class.
+    /// *Cost*: that of the call, and one evaluation per place. Allocates only for the first call of a program and
+    /// size class.
     ///
     /// # Errors
-    /// As [`Caller::invoke`] and [`Caller::invoke_here`]; `NoProgram` for one of another `Placed`.
-    /// `PeerLost` where no place that can run it is in reach, or the one that has its state is not: it
-    /// has not run. While the executor may come back, so may the call be tried again. `BadForm` where the
-    /// first call would keep state at a pinned place that cannot: bind its program to an executor's.
+    /// As [`Caller::invoke`] and [`Caller::invoke_here`]; `NoProgram` for a program of another `Placed`. `PeerLost`
+    /// if no place that can run it is in reach, or the place of its state is not: it has not run, and may be
+    /// retried if the executor returns. `BadForm` if the first call of a program with state is pinned to a place
+    /// that keeps none: bind it to an executor's place.
     pub fn begin(
         &mut self,
         program: PlacedProgram,
@@ -263,7 +260,7 @@ impl Placed {
         Ok(Some(ticket))
     }
 
-    /// Why no place was chosen for a call of a program whose state is there.
+    /// Returns why no place was chosen for a call of a program with this state.
     fn not_chosen(&self, state: State) -> Error {
         if let Some(at) = state.place() {
             let (name, caller) = (name(&self.placement, at), &self.callers[self.places[at].0]);
@@ -286,15 +283,15 @@ impl Placed {
         }
     }
 
-    /// Whether one of the callers wants to be turned again at once: [`Caller::is_ready`].
+    /// Whether one of the callers should be polled again at once: [`Caller::is_ready`].
     pub fn is_ready(&self) -> bool {
         self.callers.iter().any(Caller::is_ready)
     }
 
-    /// Turns all callers. Never blocks.
+    /// Polls all callers. Never blocks.
     ///
     /// # Errors
-    /// Why the last of them is over; while one is not, the others are not told.
+    /// Why the last of them is closed; while another one is open, errors are not reported.
     pub fn turn(&mut self) -> Result<(), Error> {
         let mut over = None;
         let mut living = 0;
@@ -310,7 +307,7 @@ impl Placed {
         }
     }
 
-    /// How a call ended, if it has; asked for once each.
+    /// Returns the outcome of a call that has ended, once.
     pub fn poll(&mut self, ticket: PlacedTicket) -> Option<Result<PlacedAnswer, Error>> {
         let at = self.under_way.iter().position(|one| one.ticket == ticket)?;
         let one = &self.under_way[at];
@@ -326,13 +323,12 @@ impl Placed {
         Ok(PlacedAnswer { answer, choice: one.choice, took_ns })
     }
 
-    /// Runs a program where [`Self::begin`] does and waits for its answer.
+    /// Runs a program at the place that [`Self::begin`] chooses, and waits for its answer.
     ///
     /// *Blocks*, as [`Caller::wait`].
     ///
     /// # Errors
-    /// As [`Self::begin`] and [`Caller::wait`]; `OverQuota` where as many calls are in progress there as
-    /// may be.
+    /// As [`Self::begin`] and [`Caller::wait`]; `OverQuota` if all slots at the place are in use.
     pub fn call(
         &mut self,
         program: PlacedProgram,
@@ -340,10 +336,10 @@ impl Placed {
         hint: Option<u64>,
         timeout: Duration,
     ) -> Result<PlacedAnswer, Error> {
-        // What is over is told with the call itself.
+        // An error of a session is also the outcome of the call.
         let _ = self.turn();
         let Some(ticket) = self.begin(program, parameters, hint)? else {
-            let text = "as many calls are in progress there as may be: poll them first";
+            let text = "all slots at the place are in use: poll the calls in progress first";
             return Err(Error::with(ErrorCode::OverQuota, text));
         };
         let Some(at) = self.under_way.iter().position(|one| one.ticket == ticket) else {
@@ -359,7 +355,7 @@ impl Placed {
     }
 }
 
-/// What people call a place.
+/// Returns the name of a place.
 fn name(placement: &Placement, place: usize) -> &str {
     placement.places().get(place).map_or("?", |model| &model.name)
 }

@@ -1,39 +1,41 @@
-//! Where a call should run: a cost model, corrected by what was measured (003 §5.2).
+//! Selection of the place (client, NIC or host) where a call runs: a cost model corrected by measurements (003
+//! §5.2).
 //!
-//! A pure machine without a clock: times are passed in, and the same calls in the same order give the
-//! same choices.
+//! A deterministic state machine without a clock: times are passed in, and the same inputs in the same order give
+//! the same choices.
 //!
-//! The model of a place says what a call of so many accesses takes there. What is measured corrects it by
-//! a factor, of its own for each program, place and size class (accesses by powers of two). The place
-//! whose call is expected to cost least is chosen. Now and then another one is tried: when its
-//! measurement is old, as far as a budget goes that is a share of what all calls cost. What trying has
-//! cost too much is taken from the budget, so that it stays that share. Old factors relax towards the
-//! model's when a place is considered for trying, but only a measurement makes it the best.
+//! A [`PlaceModel`] predicts the latency of a call with a given number of accesses. Measurements correct the
+//! prediction by a factor, an exponentially weighted moving average for each program, place and size class
+//! (accesses by powers of two). The place with the least expected cost is chosen. This is a multi-armed bandit with
+//! a bounded exploration budget: another place is explored when its measurement is old, as long as the budget, a
+//! share of the cost of all calls, covers the expected extra cost. Extra cost of explorations is charged to the
+//! budget, so that it stays that share. When a place is considered for exploration, its old factor decays towards
+//! the model's, but only a measurement makes a place the best.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Whose time a call takes at a place.
+/// The processor whose time a call takes at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Core {
-    /// The caller's own.
+    /// A core of the caller.
     Client,
-    /// The one beside the adapter of the memory.
+    /// The processor next to the adapter that serves the memory.
     Nic,
-    /// One of the memory's host.
+    /// A core of the memory's host.
     Host,
 }
 
-/// What each resource costs, in units of the user's choice (003 §5.1): latency of a microsecond is one
-/// where nothing else is said.
+/// The price of each resource, in units of the user's choice (003 §5.1). By convention a microsecond of latency
+/// costs one.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Prices {
     /// A microsecond from call to answer.
     pub latency: f64,
     /// A microsecond of the client's core.
     pub client_core: f64,
-    /// A microsecond of the core beside the adapter.
+    /// A microsecond of the processor next to the adapter.
     pub nic_core: f64,
     /// A microsecond of the host's core.
     pub host_core: f64,
@@ -42,7 +44,7 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Latency alone counts.
+    /// Prices latency alone.
     pub const LATENCY: Self =
         Self { latency: 1.0, client_core: 0.0, nic_core: 0.0, host_core: 0.0, network: 0.0 };
 
@@ -55,18 +57,18 @@ impl Prices {
     }
 }
 
-/// What a call takes at a place when nothing else is known.
+/// The predicted cost of a call at a place, before any measurement.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlaceModel {
-    /// For people.
+    /// Name for people.
     pub name: Arc<str>,
-    /// Whose time it takes there.
+    /// The processor whose time it takes.
     pub core: Core,
-    /// There and back; zero at the caller.
+    /// Network round trip; zero at the caller.
     pub round_trip_ns: u64,
-    /// Until it begins there: scheduling, and queueing as far as it is known.
+    /// Time until the call begins: scheduling, and queueing as far as it is known.
     pub start_ns: u64,
-    /// Each access to the memory from there.
+    /// Time of each access to the memory from this place.
     pub access_ns: u64,
     /// Bytes of a call and its answer through the network.
     pub call_bytes: u64,
@@ -75,14 +77,14 @@ pub struct PlaceModel {
 }
 
 impl PlaceModel {
-    /// From call to answer.
+    /// Returns the latency from call to answer.
     pub const fn latency_ns(&self, accesses: u64) -> u64 {
         let there = self.access_ns.saturating_mul(accesses);
         self.round_trip_ns.saturating_add(self.start_ns).saturating_add(there)
     }
 
-    /// What a call costs that takes so long: its latency, the core from when it has come until it has
-    /// its answer, and the network.
+    /// Returns the cost of a call with this latency: the latency itself, the processor from arrival to answer, and
+    /// the network.
     pub fn cost(&self, latency_ns: f64, accesses: u64, prices: &Prices) -> f64 {
         let at_core_ns = (latency_ns - self.round_trip_ns as f64).max(0.0);
         let bytes = self.access_bytes.saturating_mul(accesses).saturating_add(self.call_bytes);
@@ -91,14 +93,14 @@ impl PlaceModel {
     }
 }
 
-/// How a chooser learns. Start from [`Manner::default`].
+/// Parameters of the learner in [`Placement`]. Start from [`Manner::default`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Manner {
-    /// How much the newest measurement counts, to 1.
+    /// Weight of the newest measurement, 0 to 1.
     pub weight: f64,
-    /// What trying other places may cost of all that calls cost, to 1; zero: never.
+    /// Share of the cost of all calls that exploration may cost, 0 to 1; zero disables exploration.
     pub explore_share: f64,
-    /// Calls of the same class after which a measurement is old. Old ones are replaced by the next.
+    /// Calls of the same class after which a measurement is old. The next measurement replaces an old one.
     pub old_calls: u32,
 }
 
@@ -108,42 +110,42 @@ impl Default for Manner {
     }
 }
 
-/// Why a place was chosen.
+/// The reason for a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Why {
-    /// It was told to.
+    /// The user pinned it.
     Pinned,
-    /// Its program keeps state between calls, which is there.
+    /// The program keeps state between calls, which is at this place.
     StateThere,
-    /// No other place is in reach that can run it.
+    /// No other place in reach can run it.
     Only,
-    /// It costs least by the model alone.
+    /// Least cost according to the model alone.
     Model,
-    /// It costs least by what was measured there.
+    /// Least cost according to measurements at this place.
     Measured,
-    /// To know what it costs now.
+    /// Explored to refresh an old measurement.
     Explored,
 }
 
-/// Where a call runs and why; `Display` is one line.
+/// The place chosen for a call and the reason; `Display` prints one line.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Choice {
-    /// Which place, in the order in which they were given.
+    /// Index of the place, in the order of [`Placement::add`].
     pub place: usize,
-    /// Its name.
+    /// Name of the place.
     pub name: Arc<str>,
-    /// Why.
+    /// The reason.
     pub why: Why,
-    /// What it was expected to take.
+    /// Expected latency.
     pub expected_ns: f64,
-    /// What it was expected to cost.
+    /// Expected cost.
     pub expected_cost: f64,
-    /// The cheapest other place in reach that could run it, and its cost. Where its state is there, the
-    /// state could have been at this one.
+    /// The cheapest other place in reach that could run it, and its cost. If the choice was forced by state, this
+    /// compares a placement of that state.
     pub other: Option<(Arc<str>, f64)>,
     key: Key,
     accesses: u64,
-    /// What the best was expected to cost, this one or another.
+    /// Expected cost of the best place, which may be another one.
     best_cost: f64,
 }
 
@@ -160,7 +162,7 @@ impl fmt::Display for Choice {
         write!(f, "{}: {why}; {:.1} us expected", self.name, self.expected_ns / 1e3)?;
         write!(f, " for {} accesses, cost {:.2}", self.accesses, self.expected_cost)?;
         match &self.other {
-            Some((name, cost)) => write!(f, ", beside {cost:.2} at {name}"),
+            Some((name, cost)) => write!(f, ", versus {cost:.2} at {name}"),
             None => Ok(()),
         }
     }
@@ -179,12 +181,12 @@ impl Key {
     }
 }
 
-/// What was measured of a class at a place.
+/// The measurements of a class at a place.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Learned {
-    /// What it took by what the model said.
+    /// Measured latency divided by the model's.
     factor: f64,
-    /// Calls of the class since it was measured.
+    /// Calls of the class since the last measurement.
     age: u32,
     measured: bool,
 }
@@ -192,7 +194,7 @@ struct Learned {
 impl Learned {
     const NOTHING: Self = Self { factor: 1.0, age: 0, measured: false };
 
-    /// The factor for whoever thinks of trying: half as far from the model's after each `old_calls`.
+    /// Returns the factor for exploration: its distance from the model's halves every `old_calls`.
     fn relaxed(&self, old_calls: u32) -> f64 {
         let halvings = f64::from(self.age) / f64::from(old_calls.max(1));
         1.0 + (self.factor - 1.0) * (-halvings).exp2()
@@ -202,7 +204,7 @@ impl Learned {
 #[derive(Clone, PartialEq, Debug)]
 struct Class {
     places: Vec<Learned>,
-    /// What trying may cost.
+    /// What exploration may cost.
     budget: f64,
 }
 
@@ -214,13 +216,13 @@ pub struct Placement {
     prices: Prices,
     manner: Manner,
     pinned: Option<usize>,
-    /// What a call is expected to take and to cost at each place; kept so that choosing allocates nothing.
+    /// Expected latency and cost of a call at each place; kept so that choosing allocates nothing.
     costs: Vec<(f64, f64)>,
     classes: BTreeMap<Key, Class>,
 }
 
 impl Placement {
-    /// A chooser that knows no place yet.
+    /// Returns a [`Placement`] without places.
     pub const fn new(prices: Prices, manner: Manner) -> Self {
         Self {
             models: Vec::new(),
@@ -233,7 +235,7 @@ impl Placement {
         }
     }
 
-    /// Adds a place; its number.
+    /// Adds a place; returns its number.
     pub fn add(&mut self, model: PlaceModel) -> usize {
         self.models.push(model);
         self.in_reach.push(true);
@@ -242,50 +244,49 @@ impl Placement {
         places - 1
     }
 
-    /// The places, in the order of their numbers.
+    /// Returns the places, in the order of their numbers.
     pub fn places(&self) -> &[PlaceModel] {
         &self.models
     }
 
-    /// Prices change: from now on these count.
+    /// Sets the prices for all further choices.
     pub const fn set_prices(&mut self, prices: Prices) {
         self.prices = prices;
     }
 
-    /// Every call runs there from now on, or where it costs least. What has its state at a place stays at
-    /// that one.
+    /// Pins every further call to a place, or removes the pin. Programs with state at a place still run there.
     pub const fn pin(&mut self, place: Option<usize>) {
         self.pinned = place;
     }
 
-    /// Where every call runs, if it was told.
+    /// Returns the pinned place, if any.
     pub const fn pinned(&self) -> Option<usize> {
         self.pinned
     }
 
-    /// Whether a place is in reach; those that are not are chosen only if they are pinned.
+    /// Sets whether a place is in reach; one out of reach is chosen only if it is pinned.
     pub fn set_in_reach(&mut self, place: usize, in_reach: bool) {
         if let Some(known) = self.in_reach.get_mut(place) {
             *known = in_reach;
         }
     }
 
-    /// Programs whose places are forgotten, with what was measured of them.
+    /// Forgets the measurements of a program.
     pub fn forget(&mut self, program: u64) {
         self.classes.retain(|key, _| key.0 != program);
     }
 
-    /// Chooses the place of a call that will make about so many accesses, if its caller knows; `None`
-    /// where no place is in reach. [`Self::ended`] shall be told what it took.
+    /// Chooses the place of a call that makes about this many accesses, if known; `None` if no place is in reach.
+    /// Report its latency to [`Self::ended`].
     ///
-    /// *Cost*: a look at each place, and an allocation for the first call of a program and size class.
+    /// *Cost*: one evaluation per place, and an allocation for the first call of a program and size class.
     pub fn choose(&mut self, program: u64, accesses: Option<u64>) -> Option<Choice> {
         self.choose_among(program, accesses, &|_| true, None)
     }
 
-    /// The same among the places that can run it. A call whose state is at a place runs there, whatever
-    /// is pinned and costs less elsewhere. `None` where no place that can run it is in reach, where the
-    /// one that has its state is not, or where the pinned one cannot run it.
+    /// Chooses among the places that can run the call. A call with state at a place runs there, regardless of pins
+    /// and costs. `None` if no place that can run it is in reach, if the place of its state is not, or if the
+    /// pinned place cannot run it.
     ///
     /// *Cost*: as [`Self::choose`].
     pub fn choose_among(
@@ -355,7 +356,7 @@ impl Placement {
         })
     }
 
-    /// A call has ended that was chosen so: it took so long. Calls that failed are not told.
+    /// Records the latency of a call that succeeded at the chosen place.
     pub fn ended(&mut self, choice: &Choice, took_ns: u64) {
         let Some(model) = self.models.get(choice.place) else { return };
         let Some(class) = self.classes.get_mut(&choice.key) else { return };
@@ -378,8 +379,7 @@ impl Placement {
 mod tests {
     use super::*;
 
-    /// A list search over a network of 2.7 us, beside an adapter at 0.6 us, at a host that is slow to
-    /// begin.
+    /// A list search over a network of 2.7 us. The adapter takes 0.6 us per access; the host starts slowly.
     fn placement(prices: Prices) -> Placement {
         let model = |name: &str, core, round_trip_ns, start_ns, access_ns| PlaceModel {
             name: name.into(),
@@ -397,7 +397,7 @@ mod tests {
         placement
     }
 
-    /// Runs so many calls whose times are those; how many ran at each place.
+    /// Runs this many calls with the given latency at each place; returns how many ran at each.
     fn run(placement: &mut Placement, accesses: u64, took_ns: [u64; 3], calls: u32) -> [u32; 3] {
         let mut ran = [0; 3];
         for _ in 0..calls {
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_chooses_by_size() {
+    fn model_chooses_by_size() {
         let mut placement = placement(Prices::LATENCY);
         let chosen = [1, 2, 4, 8, 64].map(|accesses| {
             let choice = placement.choose(7, Some(accesses)).unwrap();
@@ -420,20 +420,20 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_says_why() {
+    fn choice_displays_its_reason() {
         let mut placement = placement(Prices::LATENCY);
         let choice = placement.choose(7, Some(4)).unwrap();
-        let text = "nic: cheapest by the model; 6.0 us expected for 4 accesses, cost 6.05, beside 7.10 at host";
+        let text = "nic: cheapest by the model; 6.0 us expected for 4 accesses, cost 6.05, versus 7.10 at host";
         assert_eq!(choice.to_string(), text);
         placement.pin(Some(0));
         let choice = placement.choose(7, Some(4)).unwrap();
         let text =
-            "client: it is pinned; 10.8 us expected for 4 accesses, cost 10.80, beside 6.05 at nic";
+            "client: it is pinned; 10.8 us expected for 4 accesses, cost 10.80, versus 6.05 at nic";
         assert_eq!(choice.to_string(), text);
     }
 
     #[test]
-    fn prices_move_a_call() {
+    fn prices_change_the_choice() {
         let mut placement = placement(Prices { host_core: 10.0, ..Prices::LATENCY });
         assert_eq!(placement.choose(7, Some(64)).unwrap().name.as_ref(), "nic");
         placement.set_prices(Prices { nic_core: 20.0, ..Prices::LATENCY });
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_measured_overrules_the_model_at_once() {
+    fn measurements_overrule_the_model_at_once() {
         let mut placement = placement(Prices::LATENCY);
         let ran = run(&mut placement, 4, [10_800, 40_000, 7_100], 50);
         assert!(ran[1] <= 2 && ran[2] >= 45, "{ran:?}");
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_and_programs_learn_apart() {
+    fn classes_and_programs_learn_separately() {
         let mut placement = placement(Prices::LATENCY);
         run(&mut placement, 4, [10_800, 40_000, 7_100], 10);
         assert_eq!(placement.choose(7, Some(3)).unwrap().name.as_ref(), "nic", "another class");
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_has_recovered_is_found() {
+    fn recovered_place_is_found_again() {
         let mut placement = placement(Prices::LATENCY);
         run(&mut placement, 4, [10_800, 20_000, 7_100], 200);
         let ran = run(&mut placement, 4, [10_800, 6_050, 7_100], 300);
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn trying_costs_its_share_and_one_call_at_most() {
+    fn exploration_costs_its_share_and_one_call_at_most() {
         for bad_ns in [7_200, 20_000, 170_000, 5_000_000] {
             let mut placement = placement(Prices::LATENCY);
             let took_ns = [bad_ns, bad_ns, 7_100];
@@ -479,14 +479,14 @@ mod tests {
             let ran = run(&mut placement, 4, took_ns, calls);
             let spent: u64 = (0..3).map(|at| u64::from(ran[at]) * took_ns[at]).sum();
             let least = u64::from(calls) * 7_100;
-            // Each bad place is met once by mistake and may overdraw the budget once.
+            // Each bad place is chosen once by mistake and may overdraw the budget once.
             let most = least * 103 / 100 + 4 * bad_ns;
             assert!(spent <= most, "{ran:?}: {spent} of {least}");
         }
     }
 
     #[test]
-    fn without_a_share_nothing_is_tried() {
+    fn zero_share_disables_exploration() {
         let mut placement = placement(Prices::LATENCY);
         placement.manner.explore_share = 0.0;
         let ran = run(&mut placement, 4, [10_800, 6_050, 1], 1_000);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_in_reach_is_chosen() {
+    fn only_places_in_reach_are_chosen() {
         let mut placement = placement(Prices::LATENCY);
         placement.set_in_reach(1, false);
         assert_eq!(placement.choose(7, Some(4)).unwrap().name.as_ref(), "host");
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_chosen_among_the_places_that_can_run_it() {
+    fn choice_is_among_places_that_can_run_the_call() {
         let mut placement = placement(Prices::LATENCY);
         let choose = |placement: &mut Placement, accesses: u64| {
             let choice = placement.choose_among(7, Some(accesses), &not_at_client, None)?;
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_run_it_is_not_tried_either() {
+    fn place_that_cannot_run_the_call_is_not_explored() {
         let mut placement = placement(Prices::LATENCY);
         let mut ran = [0; 3];
         for _ in 0..1_000 {
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_runs_where_its_state_is_whatever_costs_less_elsewhere() {
+    fn call_with_state_runs_at_its_state_regardless_of_cost() {
         let mut placement = placement(Prices::LATENCY);
         let at_nic = |placement: &mut Placement, accesses: u64| {
             placement.choose_among(7, Some(accesses), &not_at_client, Some(1))
@@ -560,8 +560,8 @@ mod tests {
                 placement.ended(&choice, 80_000);
             }
         }
-        let text = "nic: its state is there; 80.0 us expected for 64 accesses, cost 80.00, beside 13.10 at host";
-        assert_eq!(at_nic(&mut placement, 64).unwrap().to_string(), text, "what it took counts");
+        let text = "nic: its state is there; 80.0 us expected for 64 accesses, cost 80.00, versus 13.10 at host";
+        assert_eq!(at_nic(&mut placement, 64).unwrap().to_string(), text, "measurements count");
         placement.set_in_reach(1, false);
         placement.pin(Some(1));
         assert_eq!(at_nic(&mut placement, 64), None, "it is out of reach");
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_without_a_hint_are_a_class() {
+    fn calls_without_a_hint_form_a_class() {
         let mut placement = placement(Prices::LATENCY);
         let choice = placement.choose(7, None).unwrap();
         assert_eq!(choice.place, 0, "one access is assumed");

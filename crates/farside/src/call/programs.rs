@@ -1,4 +1,4 @@
-//! The list of programs that an executor answers a registration with.
+//! The list of programs with which an executor answers a registration.
 //!
 //! ```text
 //! for each: number (8) | keeps state (1) | zero (1) | bytes of the name (2) | bytes of parameters (4) | name
@@ -9,17 +9,17 @@ use super::loaded::Loaded;
 /// A program that an executor has registered for a caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
-    /// What it is invoked by; made from its contents.
+    /// Number to invoke it by; derived from the contents of its object.
     pub number: u64,
-    /// As in the source.
+    /// Name as in the source.
     pub name: String,
-    /// Bytes of parameters that it reads, so that a call needs at least as many.
+    /// Minimum bytes of parameters of a call.
     pub parameter_bytes: u32,
-    /// Whether it keeps anything between calls at its executor.
+    /// Whether it keeps state between calls at its executor.
     pub keeps_state: bool,
 }
 
-/// Adds a program to a list.
+/// Appends a program to a list.
 pub(super) fn write(list: &mut Vec<u8>, number: u64, loaded: &Loaded) {
     let name = loaded.name().as_bytes();
     let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
@@ -30,7 +30,7 @@ pub(super) fn write(list: &mut Vec<u8>, number: u64, loaded: &Loaded) {
     list.extend(&name[..usize::from(length)]);
 }
 
-/// Reads a list; nothing where it is none.
+/// Decodes a list; `None` if it is malformed.
 pub(super) fn read(mut list: &[u8]) -> Option<Vec<Program>> {
     let mut programs = Vec::new();
     while !list.is_empty() {

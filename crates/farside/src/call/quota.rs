@@ -1,14 +1,15 @@
-//! Quotas of tenants: what they come to where nothing is said, and words about what is over them.
+//! Quotas of tenants: defaults, and the texts of refusals.
 
 use super::hello::Refusal;
 use super::server::ServerOptions;
 use farside_protocol::call::{Quota, Refused, Sizes, Taken};
 
-/// Of all callers' places so many are kept from a tenant that has no number of its own: one of four.
+/// One of this many sessions is reserved for other tenants if a tenant's quota has no session limit.
 const KEPT_SHARE: u32 = 4;
 
-/// Most callers of a tenant whose quota does not say. A place for each other tenant is kept from it, and a
-/// part of all, so that it alone cannot keep all others out; where nobody is told from others, all are its.
+/// Returns the session limit of a tenant whose quota sets none. One session for each other tenant, and at least a
+/// quarter of all, are reserved for the others, so that no single tenant can exclude them. If no tenants are
+/// configured, all sessions are available.
 pub(super) fn callers_max(options: &ServerOptions) -> u32 {
     let others = u32::try_from(options.tenants.len()).unwrap_or(u32::MAX);
     if others == 0 {
@@ -18,24 +19,24 @@ pub(super) fn callers_max(options: &ServerOptions) -> u32 {
     options.sessions.saturating_sub(kept).max(1)
 }
 
-/// Why a caller has no place.
+/// Returns why a caller was refused a session.
 pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, Quota)) -> Refusal {
     let text = match quota.sessions {
         Some(most) if why == Refused::TenantSessions => {
-            format!("its tenant has {} of its {most} callers: end one of them", taken.sessions)
+            format!("the tenant has {} of {most} callers: close one", taken.sessions)
         }
-        _ => format!("the executor has its {sessions_max} callers: end one of them"),
+        _ => format!("the executor has {sessions_max} of {sessions_max} callers: close one"),
     };
     Refusal { why, text }
 }
 
-/// Why an object is not registered, which `program` is the first one of.
+/// Returns why an object, whose first program is `program`, is not registered.
 pub(super) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quota)) -> String {
     let (Taken { state_bytes, registering_bytes, .. }, quota) = taken;
     let state_bytes = state_bytes + registering_bytes;
     match why {
         Refused::State => format!(
-            "the object of program `{program}` takes {} B with its state, and its tenant has {state_bytes} B \
+            "the object of program `{program}` takes {} B with its state, and the tenant has {state_bytes} B \
              of {} B: unregister others",
             sizes.all(),
             quota.state_bytes
@@ -48,7 +49,8 @@ pub(super) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quo
     }
 }
 
-/// Why an object of so many bytes is not received; with what all tenants are registering, and may.
+/// Returns why an object of this size is not received; `all` and `all_max` are the bytes in registration of all
+/// tenants and their limit.
 pub(super) fn no_room(
     why: Refused,
     bytes: u32,
@@ -57,7 +59,7 @@ pub(super) fn no_room(
 ) -> String {
     match why {
         Refused::State => format!(
-            "an object of {bytes} B, and its tenant has {} B of {} B: unregister others, or wait for those that are \
+            "an object of {bytes} B, and the tenant has {} B of {} B: unregister others, or wait for those that are \
              being registered",
             taken.bytes(),
             quota.state_bytes
@@ -69,18 +71,18 @@ pub(super) fn no_room(
     }
 }
 
-/// Why an object is not verified.
+/// Returns why an object is not verified.
 pub(super) fn registrations_full(registrations: usize) -> String {
     format!(
-        "its tenant has {registrations} registrations in progress, which is as many as it may: register it again \
+        "the tenant has {registrations} registrations in progress, which is its limit: register it again \
          when one of them is done, or raise `ServerOptions::registrations`"
     )
 }
 
-/// Why no program is registered any more.
+/// Returns why no further program is registered.
 pub(super) fn programs_full((taken, quota): (Taken, Quota)) -> String {
     format!(
-        "its tenant has registered {} of {} programs, where each counts for each of its callers: unregister \
+        "the tenant has registered {} of {} programs, counted once per caller: unregister \
          others",
         taken.programs, quota.programs
     )
@@ -91,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_all_places_where_there_are_others() {
+    fn sessions_of_other_tenants_are_reserved() {
         let callers = |sessions, tenants: u32| {
             let named = (0..tenants).map(|number| (number.to_string(), Quota::DEFAULT));
             let tenants = named.collect();

@@ -1,4 +1,8 @@
-//! The end that runs calls.
+//! Server of remote memory calls: accepts clients, schedules their calls and sends replies.
+//!
+//! The poll loop alternates between the port and the executor. The protocol machine ([`Server`]) holds sessions,
+//! at-most-once invocation (slots, sequence numbers and a reply cache, as in NFS sessions, RFC 8881 §2.10.6) and
+//! start-time fair queueing over tenants and callers (Goyal, Vin and Cheng, SIGCOMM 1996).
 
 mod lend;
 mod registering;
@@ -30,24 +34,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Short calls run for about so long before replies go and the port is looked at again, and so many.
+/// Limits of a poll while calls are short: replies are sent and the port is polled after about this time or this
+/// many slices.
 const TURN_NS: u64 = 2_000;
 const TURN_SLICES: usize = 64;
-/// Long ones run for so long before everything is looked at again. The port is after each of their slices:
-/// whoever has a short call waits for no more than one.
+/// Limit of a poll while calls are long. The port is polled after each of their slices, so that a short call waits
+/// for at most one slice.
 const LONG_TURN_NS: u64 = 8_000;
-/// After so long without a call whoever registers may have longer slices; the first call waits for one of them.
+/// Time without a call after which registrations get longer slices; the first call waits for at most one of them.
 const QUIET_NS: u64 = 1_000_000;
-/// Things that have come which are looked at before calls run.
+/// Most events handled before calls run.
 const TURN_EVENTS: usize = 256;
-/// What a slice costs at least: a clock may be coarser than that.
+/// Least time charged for a slice, as the clock may be coarser.
 const SLICE_NS_MIN: u64 = 50;
-/// How long whoever serves sleeps at most, so that it notices when it shall end.
+/// Longest sleep of [`CallServer::serve`], which bounds the delay until it notices its stop flag.
 const NAP: Duration = Duration::from_millis(50);
-/// Accesses across that can be under way at once.
+/// Most accesses to remote memory in flight.
 const BLOCKS: u64 = 64;
 
-/// How an executor of calls shall be. Start from [`ServerOptions::default`].
+/// Options for a [`CallServer`]. Start from [`ServerOptions::default`].
 ///
 /// *Cost.* Memory for `sessions` times `slots` calls: the parameters (`limits.context_bytes_max`), the output
 /// and a reply of each.
@@ -55,32 +60,32 @@ const BLOCKS: u64 = 64;
 pub struct ServerOptions {
     /// Most callers at once.
     pub sessions: u32,
-    /// Most calls of a caller that are in progress at once, at most 256.
+    /// Most calls of a caller in progress at once, at most 256.
     pub slots: u16,
     /// Most bytes of output of a call.
     pub output_bytes_max: u32,
-    /// Bounds on programs and what they may use up.
+    /// Limits on programs and on their use of resources.
     pub limits: Limits,
-    /// How long the session of a caller that is out of reach is kept; `None`: the fabric's lease, so
-    /// not at all where nobody is ever out of reach.
+    /// How long the session of a disconnected caller is kept. `None`: the fabric's lease, which is zero on fabrics
+    /// without disconnections.
     pub grace: Option<Duration>,
-    /// What a caller may use of the processor before it is another one's turn.
+    /// Processor time of a caller before another caller is served.
     pub quantum_ns: u64,
-    /// What tenants may take that are not in `tenants`.
+    /// Quota of tenants that are not in `tenants`.
     pub quota: Quota,
-    /// What these tenants may take, by name.
+    /// Quotas of tenants, by name.
     pub tenants: BTreeMap<String, Quota>,
-    /// Most registrations of a tenant in progress at once: one of them is verified, the others wait. One more is refused
+    /// Most registrations of a tenant in progress: one is verified, the others are queued. A further one is refused
     /// with `OverQuota`.
     pub registrations: u32,
-    /// Most objects that are verified at once, at least 1, each of another tenant. Each has working memory of up to
+    /// Most objects verified at once, at least 1, each of another tenant. Each needs working memory of up to
     /// [`Verification::BYTES_MAX`](farside_rmc::Verification::BYTES_MAX).
     pub verifications: u32,
-    /// Most bytes of objects that are being received or wait to be verified, of all tenants together. One more is refused
-    /// with `OverQuota`.
+    /// Most bytes of objects being received or queued for verification, over all tenants. A further object is
+    /// refused with `OverQuota`.
     pub registering_bytes_max: u64,
-    /// An object of which no further part has come for this time makes room for others: it is dropped when the next object
-    /// begins, of any caller.
+    /// Time without a further part after which an upload may be dropped. It is dropped when any caller begins the
+    /// next upload.
     pub upload_timeout: Duration,
 }
 
@@ -103,39 +108,38 @@ impl Default for ServerOptions {
     }
 }
 
-/// What a session has besides what its machine knows.
+/// The state of a session, in addition to that in the protocol machine.
 #[derive(Debug)]
 struct Side {
     link: Option<LinkId>,
     tenant: usize,
-    /// Where its outputs go, over this link.
+    /// Remote region for its outputs, valid on this link.
     room: Option<RemoteRegionId>,
-    /// How much room each output has there, over any link.
+    /// Bytes for each output in that region, on any link.
     room_bytes: u32,
     /// The object of which parts are missing.
     upload: Option<registering::Upload>,
 }
 
-/// What a link is.
+/// The role of the peer of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seat {
     Caller(Session),
-    /// Somebody who reaches the memory by one-sided requests.
+    /// Accesses the memory by one-sided requests.
     Visitor,
-    /// Where this executor's memory is.
+    /// Hosts the memory of this executor.
     Host,
 }
 
-/// Runs calls of programs that its callers have registered, on the thread that turns it.
+/// Runs calls of registered programs on the thread that polls it.
 ///
-/// Its memory is what [`CallServer::lend`] lends, or what it finds at another executor
-/// ([`CallServer::beside`]).
+/// Its memory is lent by [`CallServer::lend`], or is that of another executor ([`CallServer::beside`]).
 ///
-/// *Guarantees.* Each call runs at most once, whatever links do. Tenants share the processor by weight,
-/// however many callers each has, and callers of a tenant share its part equally; those of whom nothing was
-/// said are one tenant. A call that is stopped tells its caller where, and disturbs no other.
-/// *Cost.* Nobody pays for calls that wait for a word or a lock: a turn looks at 16 of them, so that what one
-/// waits for, and the end of its wait, are noticed once all others had their look.
+/// *Guarantees.* Each call runs at most once, whatever links do. Tenants share the processor by weight, however
+/// many callers each has; callers of a tenant share its part equally. All tenants without a quota of their own form
+/// one tenant. A stopped call reports where it was stopped to its caller, and affects no other call. *Cost.* Calls
+/// that wait for a word or a lock are polled round robin, 16 per poll, so that they cost other calls little; their
+/// wake-up latency grows with their number.
 pub struct CallServer {
     fabric: Arc<dyn Fabric>,
     mail: Mail,
@@ -152,12 +156,12 @@ pub struct CallServer {
     options: ServerOptions,
     events: Vec<LinkEvent>,
     effects: Vec<Effect>,
-    /// Where this executor's memory is, unless it is here.
+    /// The executor that hosts the memory, unless memory is local.
     host: Option<Host>,
     served: u64,
-    /// When a call came the last time.
+    /// When the last call arrived.
     called_ns: u64,
-    /// The time that those of this turn have come.
+    /// Arrival time of the events of this poll.
     come_ns: Option<u64>,
 }
 
@@ -169,7 +173,7 @@ impl std::fmt::Debug for CallServer {
 }
 
 impl CallServer {
-    /// Serves at `name`, with the memory that it will be lent.
+    /// Serves at `name`, on memory to be lent.
     ///
     /// # Errors
     /// `FabricLacks`, `AddressTaken`, `BadConfiguration`, `System`.
@@ -181,8 +185,8 @@ impl CallServer {
         Self::open(fabric, name, options, false)
     }
 
-    /// Serves at `name`, with the memory of the executor at `host`, which it reaches by one-sided
-    /// requests: a processor beside an adapter (003 §3.1). Wait until [`Self::has_memory`].
+    /// Serves at `name` on the memory of the executor at `host`, accessed by one-sided requests: for a processor
+    /// next to an adapter (003 §3.1). Wait until [`Self::has_memory`].
     ///
     /// # Errors
     /// As [`Self::listen`]; `NobodyListens`.
@@ -216,7 +220,7 @@ impl CallServer {
         }
     }
 
-    /// Calls a host again that was lost.
+    /// Dials a lost host again, once its back-off has passed.
     fn call_host_again(&mut self, now_ns: u64) {
         let due = self.host.as_ref().and_then(Host::again_ns).is_some_and(|at_ns| at_ns <= now_ns);
         if due
@@ -295,22 +299,22 @@ impl CallServer {
         })
     }
 
-    /// Makes this executor a part of a node of the global memory: programs that name global addresses
-    /// (`farside_global_load_u64` and others) are taken from now on, and their calls reach all the memory
-    /// that the node reaches. Another node takes the former one's place.
+    /// Makes this executor part of a node of the global memory. From now on it accepts programs with global
+    /// addresses (`farside_global_load_u64` and others), and their calls access all memory that the node can
+    /// access. Replaces a node shared before.
     ///
-    /// *Guarantees.* Each call is one program order, as of a [`Session`](crate::Session): it sees what it
-    /// wrote itself; others may see its stores of words in another order, until an atomic, a lock, an
-    /// unlock, a wait, a notification or its end, which let them become visible first. So whoever has its
-    /// answer sees what it wrote; as with what a session wrote, that is lost with this node, and said to
-    /// be (`LineLost`), where this node alone has it. What a call wrote that was cancelled or stopped at its deadline may
-    /// become visible later, and an atomic of it may yet take effect. What misses makes its call wait, and
-    /// no other. *Errors of calls.* An address that is freed, past its allocation's end or none at all:
-    /// status -1, or `CallStopped` from helpers of words. Memory that is lost with its node: status -7, or
-    /// `PeerLost`. *Cost.* A tag check and a copy for what is here or cached, else what a session's access
-    /// takes; a session for each of at most 64 calls that wait, kept for the next ones.
+    /// *Guarantees.* Each call is one program order, as of a [`Session`](crate::Session): a call sees its own
+    /// writes. Others may see its word stores in another order, up to an atomic, a lock, an unlock, a wait, a
+    /// notification or its end, which make them visible first. So a client that has the answer sees the writes of
+    /// the call. As with writes of a session, they are lost with this node if this node alone has them, and that is
+    /// reported (`LineLost`). Writes of a call that was cancelled or stopped at its deadline may become visible
+    /// later, and its atomic may still take effect. A miss suspends its call and no other. *Errors of calls.* An
+    /// address that is freed, past the end of its allocation or invalid: status -1, or `CallStopped` from helpers
+    /// of words. Memory lost with its node: status -7, or `PeerLost`. *Cost.* A tag check and a copy for local or
+    /// cached data, else the cost of a session's access; a session for each of at most 64 waiting calls, kept for
+    /// later ones.
     ///
-    /// *Blocks* only where it replaces a node some of whose writes have not ended.
+    /// *Blocks* only if it replaces a node with unfinished writes.
     ///
     /// ```
     /// use farside::call::{CallServer, Caller, CallerOptions, ServerOptions};
@@ -328,7 +332,7 @@ impl CallServer {
     /// server.share(&node)?;
     /// let mut caller = Caller::begin(&fabric, "calls", &CallerOptions::default())?;
     /// let add = b"r1 = *(u64 *)(r1 + 0)\nr2 = 5\ncall global_fetch_add\nexit";
-    /// while !caller.begin_register(add)? { // both ends on one thread: turn both
+    /// while !caller.begin_register(add)? { // both ends on one thread: poll both
     ///     server.turn();
     ///     caller.turn()?;
     /// }
@@ -353,21 +357,21 @@ impl CallServer {
     /// ```
     ///
     /// # Errors
-    /// `TooManySessions`, `NodeClosed`; `Busy` while calls have something under way at the former node.
+    /// `TooManySessions`, `NodeClosed`; `Busy` while calls have operations in flight at the node shared before.
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
         let global = Global::new(node, self.mail.port.waiter())?;
         self.executor.share(global)
     }
 
-    /// Ends what [`Self::share`] began, so that this executor holds nothing of the node any more. Programs
-    /// that name global addresses stay registered; until another node is shared their calls are told that
-    /// it is lost (`PeerLost`, status -7), and no other such program is taken.
+    /// Ends [`Self::share`]; afterwards this executor holds nothing of the node. Programs with global addresses
+    /// stay registered. Until another node is shared, their calls fail with `PeerLost` or status -7, and no other
+    /// such program is accepted.
     ///
     /// *Blocks* only while writes of the node have not ended.
     ///
     /// # Errors
-    /// `Busy` while calls have something under way at the node; where it is closed they are told at the
-    /// next turns.
+    /// `Busy` while calls have operations in flight at the node; if the node is closed, these fail within the next
+    /// polls.
     pub fn unshare(&mut self) -> Result<(), Error> {
         self.executor.unshare()
     }
@@ -377,39 +381,40 @@ impl CallServer {
         self.executor.memory.has_any()
     }
 
-    /// Why the memory of another executor is not there, once that is known. One that was there is called
-    /// again until it is back; meanwhile what calls ask of it comes to `PEER_LOST`.
+    /// Returns why the memory of the host executor is not available, once known. A host that was connected is
+    /// dialled again until it is back; meanwhile accesses of calls fail with `PEER_LOST`.
     pub fn host_trouble(&self) -> Option<&str> {
         self.host.as_ref().and_then(Host::trouble)
     }
 
-    /// What callers connect to.
+    /// Returns the address to which callers connect.
     pub fn address(&self) -> Option<String> {
         self.mail.port.address()
     }
 
-    /// Callers that there are, away ones included.
+    /// Returns the number of callers, disconnected ones included.
     pub fn sessions(&self) -> usize {
         self.machine.sessions()
     }
 
-    /// Registrations in progress: bytes of their objects, how many wait to be verified, and how many are being verified.
+    /// Returns the registrations in progress: bytes of their objects, how many are queued, and how many are being
+    /// verified.
     pub fn registering(&self) -> (u64, usize, usize) {
         let (waiting, verified) = self.executor.loading();
         (self.machine.registering_bytes(), waiting, verified)
     }
 
-    /// Programs that are registered.
+    /// Returns the number of registered programs.
     pub fn programs(&self) -> usize {
         self.machine.programs()
     }
 
-    /// Requests answered so far.
+    /// Returns the number of requests answered so far.
     pub const fn served(&self) -> u64 {
         self.served
     }
 
-    /// How each caller is reached, and why so.
+    /// Returns how each caller is reached, and why so.
     pub fn paths(&self) -> Vec<String> {
         let links = self.sides.iter().flatten().filter_map(|side| side.link);
         links.map(|link| self.mail.port.path(link)).collect()
@@ -437,13 +442,13 @@ impl CallServer {
         Call { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
     }
 
-    /// Takes what has come, runs calls for a while and sends what is to be sent; whether there was
-    /// anything to do. Never blocks.
+    /// Handles events, runs calls for a while and sends replies; returns whether there was anything to do. Never
+    /// blocks.
     pub fn turn(&mut self) -> bool {
         self.turn_at(true)
     }
 
-    /// The same; the clock is asked where something has come, or where it is told to.
+    /// As [`Self::turn`]; reads the clock only after events, or if `asks`.
     fn turn_at(&mut self, asks: bool) -> bool {
         let mut come = 0;
         self.come_ns = None;
@@ -463,7 +468,7 @@ impl CallServer {
         if !busy && !asks && quiet && !self.executor.looks_around() {
             return false;
         }
-        // One call begins in less than a clock tells apart.
+        // A single call begins within the resolution of the clock.
         let now_ns = self.come_ns.filter(|_| come == 1).unwrap_or_else(|| self.fabric.time_ns());
         if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let mut effects = std::mem::take(&mut self.effects);
@@ -484,7 +489,7 @@ impl CallServer {
         busy
     }
 
-    /// Sends what is to be sent.
+    /// Sends notifications, requests and messages.
     fn send(&mut self) {
         self.notify();
         self.post_steps();
@@ -493,7 +498,7 @@ impl CallServer {
         }
     }
 
-    /// Runs calls until none can or the turn is over.
+    /// Runs calls until none is ready or the time of the poll has passed.
     fn run(&mut self, begun_ns: u64) -> bool {
         let mut now_ns = begun_ns;
         let mut answered = false;
@@ -503,7 +508,7 @@ impl CallServer {
                 return slices > 0;
             };
             let at = self.at(call);
-            // Nobody whose call is over waits for the next slice of a long one.
+            // Replies do not wait for the next slice of a long call.
             if answered && self.executor.is_long(at) {
                 self.send();
                 answered = false;
@@ -522,7 +527,7 @@ impl CallServer {
             };
             answered |= turn == Turn::Over;
             if answered && self.machine.is_idle() {
-                // There is none whose answer could go with this one, which waits for no accounts.
+                // No other reply could be batched with this one, which is sent before the time is charged.
                 self.send();
                 answered = false;
             }
@@ -543,7 +548,7 @@ impl CallServer {
         true
     }
 
-    /// Takes what has come between two slices; false where more than calls must be looked at now.
+    /// Handles events between two slices; returns false if others than messages arrived, which end the poll.
     fn hear(&mut self) -> bool {
         for _ in 0..TURN_EVENTS {
             let Some(event) = self.mail.next() else { return true };
@@ -566,7 +571,7 @@ impl CallServer {
         self.executor.output = output;
     }
 
-    /// Answers a request with this output; text for people is cut where there is no room for it.
+    /// Answers a request with this output; explanatory text is cut to the space of the caller.
     fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
         let room = self.sides.get(call.session.0 as usize).and_then(Option::as_ref);
         let room = room.map_or(0, |side| side.room_bytes);
@@ -578,7 +583,7 @@ impl CallServer {
             false => (reply, &output[..room]),
         };
         if !output.is_empty() {
-            // Within its place, as was just seen to.
+            // Within its slot: `room` was checked above.
             let _ = self.outputs.region.arena.write(self.output_at(call), output);
         }
         let reply = Reply { output_bytes: u32::try_from(output.len()).unwrap_or(0), ..reply };
@@ -654,14 +659,14 @@ impl CallServer {
                 let session = match self.seat_of(link) {
                     Some(Seat::Caller(session)) => session,
                     Some(Seat::Visitor | Seat::Host) => return self.lost(link),
-                    None => return, // of a link that is over
+                    None => return, // of a closed link
                 };
                 let body = std::mem::take(&mut self.mail.message);
                 let taken =
                     Header::decode(header).and_then(|header| self.request(session, header, &body));
                 self.mail.message = body;
                 if taken.is_err() {
-                    // No correct caller sends this: whatever it has here ends.
+                    // No correct caller sends this: its session ends.
                     let mut effects = std::mem::take(&mut self.effects);
                     self.machine.end(session, &mut effects);
                     self.carry_out(effects);
@@ -670,7 +675,7 @@ impl CallServer {
         }
     }
 
-    /// The time that calls have come, which is one for all that came together.
+    /// Returns the arrival time of calls, the same for all that arrived together.
     fn come_ns(&mut self) -> u64 {
         let fabric = &self.fabric;
         *self.come_ns.get_or_insert_with(|| fabric.time_ns())
@@ -697,7 +702,7 @@ impl CallServer {
             }
             Asked::Take(call, part, bytes) => {
                 self.take(call, part, bytes);
-                // The last part may have taken long.
+                // The last part may have taken long to handle.
                 self.come_ns = None;
             }
             Asked::Listen(call, topic) => match self.topics.listen(call, topic) {
@@ -709,7 +714,7 @@ impl CallServer {
         Ok(())
     }
 
-    /// Brings notifications to those who listen.
+    /// Sends notifications to their subscribers.
     fn notify(&mut self) {
         for notice in std::mem::take(&mut self.executor.notices) {
             let (calls, bytes) = self.topics.notify(notice);
@@ -751,7 +756,7 @@ impl CallServer {
         if let Some(tenant) = self.tenants.get(name) {
             return *tenant;
         }
-        // All those of whom nothing was said are one, so that names cost nothing.
+        // All tenants without a quota share one entry, so that names cost nothing.
         let (name, quota) = match self.options.tenants.get(name) {
             Some(quota) => (name, *quota),
             None => ("", self.options.quota),
@@ -819,11 +824,11 @@ impl CallServer {
                 let room = room.filter(|(_, bytes)| each(*bytes));
                 if let Some(Some(side)) = self.sides.get_mut(at) {
                     side.room = room.map(|(region, _)| region);
-                    // A room that is smaller than it was said to be is none.
+                    // A region smaller than announced is not used.
                     side.room_bytes = if side.room.is_some() { room_bytes } else { 0 };
                 }
             }
-            // It is gone already.
+            // The link has failed already.
             Err(_) => self.lost(link),
         }
         Ok(())
@@ -832,7 +837,7 @@ impl CallServer {
     fn found_host(&mut self, link: LinkId, reply: &[u8]) {
         let Some(host) = self.host.as_mut().filter(|host| host.is_at(link)) else { return };
         let Some(welcome) = Welcome::decode(reply) else {
-            host.unfit("what listens there is no executor of calls".to_owned());
+            host.unfit("the peer is not an executor of calls".to_owned());
             self.close(link);
             return;
         };
@@ -873,16 +878,15 @@ impl CallServer {
         }
     }
 
-    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; whoever sets
-    /// `stop` is heard within 50 ms.
+    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; notices `stop` within 50 ms.
     ///
     /// *Blocks.*
     pub fn serve(&mut self, stop: &AtomicBool) {
         self.serve_while(|_| !stop.load(Ordering::Acquire));
     }
 
-    /// Serves while `goes_on` says so, which is asked after each turn and looks at what has changed; at
-    /// least every 50 ms.
+    /// Serves while `goes_on` returns true. It is called after each poll, with the server after that poll; at least
+    /// every 50 ms.
     ///
     /// *Blocks.*
     pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
@@ -892,7 +896,7 @@ impl CallServer {
                 patience = Patience::of_turns(NAP);
                 continue;
             }
-            // What a call watches announces itself to nobody, and deadlines come by themselves.
+            // A watched word changes without an event, and deadlines pass without one.
             let watches = self.executor.watches();
             let nap = if patience.sleeps_next() { self.nap() } else { NAP };
             let waited = match watches {
@@ -912,7 +916,7 @@ impl CallServer {
         }
     }
 
-    /// How long nothing will happen by itself.
+    /// Returns how long no timer is due.
     fn nap(&self) -> Duration {
         let now_ns = self.fabric.time_ns();
         let host_ns = self.host.as_ref().and_then(Host::again_ns);
@@ -923,13 +927,13 @@ impl CallServer {
     }
 }
 
-/// The machine of an executor.
+/// Returns the protocol machine of an executor.
 #[cfg(not(canary))]
 fn machine(settings: Settings) -> Server {
     Server::new(settings)
 }
 
-/// The same with the defect that was planted.
+/// Returns the protocol machine with the planted defect, if any.
 #[cfg(canary)]
 fn machine(settings: Settings) -> Server {
     use crate::canary::{self, Mutant};

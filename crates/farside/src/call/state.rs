@@ -1,4 +1,4 @@
-//! State near the memory: variables, arrays, counters, maps and locks that outlive calls (003 §2).
+//! Program state at the executor: variables, arrays, counters, maps and locks that outlive calls (003 §2).
 
 mod erased;
 mod locks;
@@ -13,10 +13,10 @@ use locks::{Held, Locks};
 use map::Map;
 use records::Records;
 
-/// Who holds a lock; zero is nobody.
+/// The holder of a lock; zero if it is free.
 pub(super) type Holder = u64;
 
-/// What is kept for one declaration.
+/// The state kept for one declaration.
 #[derive(Debug)]
 enum Kept {
     /// Declared for the other scope.
@@ -30,28 +30,28 @@ enum Kept {
 /// All state of one scope of one program: of a session, or shared.
 #[derive(Debug, Default)]
 pub(super) struct States {
-    /// As they are lent to a machine.
+    /// In the form in which they are lent to a machine.
     pub(super) variables: Vec<u8>,
     pub(super) declared: Declared,
 }
 
-/// What is kept for the declarations of a program, by handle.
+/// The state kept for the declarations of a program, by handle.
 #[derive(Debug, Default)]
 pub(super) struct Declared {
     kept: Vec<Kept>,
     held: Held,
-    /// Memory was made for it that takes longer than many accesses.
+    /// Memory was allocated for it, which takes longer than many accesses.
     made: bool,
 }
 
-/// What came of an operation on state.
+/// Outcome of an operation on state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Done {
     /// The helper's result; its output is written.
     Result(u64),
-    /// The lock is another one's.
+    /// Another call holds the lock.
     Held,
-    /// It is state of the other scope.
+    /// The state belongs to the other scope.
     Elsewhere,
 }
 
@@ -60,8 +60,8 @@ fn done(status: i64) -> Done {
 }
 
 impl States {
-    /// State as it is when a program is registered. Takes little memory and time, however much it declares:
-    /// a chunk is made when a call first writes there.
+    /// Returns the initial state of a registered program. Costs little memory and time, however much it declares: a
+    /// chunk is allocated at the first write to it.
     pub(super) fn new(program: &Program, scope: Scope) -> Self {
         let variables = match scope {
             Scope::QueuePair => program.variables.own.clone(),
@@ -82,7 +82,7 @@ impl States {
         Self { variables, declared: Declared { kept, ..Declared::default() } }
     }
 
-    /// Bytes that a program's state takes in a scope, when it is full.
+    /// Returns the bytes that a program's state takes in a scope when full.
     pub(super) fn bytes(program: &Program, scope: Scope) -> u64 {
         let variables = match scope {
             Scope::QueuePair => program.variables.own.len(),
@@ -94,7 +94,7 @@ impl States {
 }
 
 impl Kept {
-    /// Chunks made so far.
+    /// Chunks allocated so far.
     const fn made(&self) -> usize {
         match self {
             Self::Elsewhere => 0,
@@ -106,7 +106,7 @@ impl Kept {
 }
 
 impl Declared {
-    /// Carries a helper out on the state that its first argument names.
+    /// Performs a helper on the state that its first argument names.
     pub(super) fn perform(
         &mut self,
         call: Call,
@@ -136,12 +136,13 @@ impl Declared {
         result
     }
 
-    /// Whether memory was made since this was asked last, which takes longer than many accesses.
+    /// Returns whether memory was allocated since the last call of this; allocation takes longer than many
+    /// accesses.
     pub(super) fn take_made(&mut self) -> bool {
         std::mem::take(&mut self.made)
     }
 
-    /// Gives every lock of a holder back; whether it had any.
+    /// Releases every lock of a holder; returns whether it had any.
     pub(super) fn release(&mut self, holder: Holder) -> bool {
         let mut had = false;
         while let Some((handle, index)) = self.held.take(holder) {
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_and_counters_keep_what_they_are_given_within_their_bounds() {
+    fn arrays_and_counters_keep_values_within_bounds() {
         let mut states = states();
         assert_eq!(
             perform(&mut states, Call::ArrayWrite, [0, 1, 0], [&[1, 2, 0, 0], &[]]),
@@ -261,14 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn locks_have_one_holder_and_come_back_with_it() {
+    fn locks_have_one_holder_and_are_released_with_it() {
         let mut states = states();
         let mut lock =
             |call, holder| states.perform(call, &[3, 1, 0, 0, 0], [&[], &[]], &mut [], holder);
         assert_eq!(lock(Call::Lock, 7), done(status::OK));
         assert_eq!(lock(Call::Lock, 8), Done::Held);
         assert_eq!(lock(Call::TryLock, 8), done(status::BUSY));
-        assert_eq!(lock(Call::Lock, 7), done(status::BUSY), "of its own");
+        assert_eq!(lock(Call::Lock, 7), done(status::BUSY), "held by itself");
         assert_eq!(lock(Call::Unlock, 8), done(status::NOT_PERMITTED));
         assert_eq!(lock(Call::Unlock, 7), done(status::OK));
         assert_eq!(lock(Call::Lock, 8), done(status::OK));
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_holds_so_many_locks_and_gives_those_back_that_it_has() {
+    fn locks_per_call_are_limited_and_all_are_released() {
         let state = StateDeclaration {
             name: String::new(),
             kind: StateKind::Locks,
@@ -295,7 +296,7 @@ mod tests {
             assert_eq!(lock(Call::Lock, index << 18, 7), done(status::OK));
         }
         assert_eq!(lock(Call::TryLock, 1, 7), done(status::FULL));
-        assert_eq!(lock(Call::TryLock, 1, 8), done(status::OK), "another call has its own");
+        assert_eq!(lock(Call::TryLock, 1, 8), done(status::OK), "the limit is per call");
         assert_eq!(lock(Call::Unlock, 5 << 18, 7), done(status::OK));
         assert_eq!(lock(Call::TryLock, 2, 7), done(status::OK));
         assert!(states.release(7) && !states.release(7));
@@ -303,11 +304,11 @@ mod tests {
             states.perform(Call::TryLock, &[0, index, 0, 0, 0], [&[], &[]], &mut [], holder)
         };
         assert_eq!(lock(2, 9), done(status::OK));
-        assert_eq!(lock(1, 9), done(status::BUSY), "it is another call's");
+        assert_eq!(lock(1, 9), done(status::BUSY), "held by another call");
     }
 
     #[test]
-    fn buffers_that_are_no_value_and_no_key_are_refused_by_everything() {
+    fn buffers_of_wrong_length_are_refused_by_every_helper() {
         let mut states = states();
         let short = [1_u8; 1];
         for length in [0, 1, 3, 5] {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn erased_state_is_freed_a_few_chunks_at_a_time_until_nothing_is_left() {
+    fn erased_state_is_freed_a_few_chunks_at_a_time() {
         let mut program = Program::default();
         for (kind, key_bytes, value_bytes, entries) in [
             (StateKind::Array, 0, 64, 1 << 18),

@@ -1,60 +1,60 @@
-//! Notifications: who listens to which topic, and what came while nobody did (003 §2).
+//! Notifications: subscriptions of sessions to topics, and the backlog of each (003 §2).
 
 use super::beside::Notice;
 use farside_protocol::call::{Call, Session};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Notifications that are kept for a subscriber who is not listening; the oldest go first.
+/// Notifications kept for a subscriber without a waiting request; the oldest are dropped first.
 const KEPT_MAX: usize = 16;
-/// Topics of one session.
+/// Most topics of one session.
 const TOPICS_MAX: usize = 64;
 
-/// What one session has of one topic that it has listened to.
+/// The subscription of one session to one topic.
 #[derive(Debug, Default)]
 struct Subscription {
     /// The requests that wait for the next notifications.
     listening: VecDeque<Call>,
     kept: VecDeque<Arc<[u8]>>,
-    /// Notifications that were dropped since the last that was taken.
+    /// Notifications dropped since the last one that was delivered.
     lost: u64,
-    /// The number of the last listening.
+    /// The number of the last listen request.
     listened: u64,
 }
 
-/// A session that has listened.
+/// A session that has subscriptions.
 #[derive(Debug, Default)]
 struct Subscriber {
     topics: BTreeSet<u64>,
-    /// Those of them on which no request waits, each behind its last listening.
+    /// Its topics without a waiting request, least recently listened to first.
     idle: BTreeSet<(u64, u64)>,
 }
 
-/// Subscriptions by topic, so that a notification looks at no other than those who hear of it.
+/// Subscriptions by topic, so that a notification costs only its subscribers.
 #[derive(Debug, Default)]
 pub(super) struct Topics {
     subscriptions: BTreeMap<u64, BTreeMap<Session, Subscription>>,
     subscribers: BTreeMap<Session, Subscriber>,
     /// The topic on which each request waits.
     waiting: BTreeMap<Call, u64>,
-    /// Listenings so far.
+    /// Number of listen requests so far.
     listenings: u64,
 }
 
-/// What a session hears when it listens.
+/// Outcome of a listen request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Heard {
-    /// What was kept for it, after so many that were lost.
+    /// A kept notification, after this many that were dropped.
     Notice(u64, Arc<[u8]>),
-    /// Nothing yet: the request waits.
+    /// None yet: the request waits.
     Nothing,
-    /// Requests wait on as many topics as it may have.
+    /// Requests wait on as many topics as a session may have.
     TooMany,
 }
 
 impl Topics {
-    /// A session listens. The first listening subscribes; where the session has all its topics already,
-    /// the one that it has not listened to for the longest gives way, if no request waits there.
+    /// Handles a listen request. The first one for a topic subscribes. At the topic limit it replaces the least
+    /// recently used topic on which no request waits.
     pub(super) fn listen(&mut self, call: Call, topic: u64) -> Heard {
         let subscriber = self.subscribers.entry(call.session).or_default();
         if subscriber.topics.len() >= TOPICS_MAX && !subscriber.topics.contains(&topic) {
@@ -83,7 +83,7 @@ impl Topics {
         }
     }
 
-    /// Somebody notifies a topic: the requests to be answered with it.
+    /// Publishes a notification; returns the waiting requests to be answered with it.
     pub(super) fn notify(&mut self, notice: Notice) -> (Vec<Call>, Arc<[u8]>) {
         let (topic, bytes) = (notice.topic, Arc::from(notice.bytes));
         let mut calls = Vec::new();
@@ -103,7 +103,7 @@ impl Topics {
         (calls, bytes)
     }
 
-    /// A request waits no more.
+    /// Removes a waiting request.
     pub(super) fn forget(&mut self, call: Call) {
         let Some(topic) = self.waiting.remove(&call) else { return };
         let subscriptions = self.subscriptions.get_mut(&topic);
@@ -114,7 +114,7 @@ impl Topics {
         }
     }
 
-    /// A session is over.
+    /// Removes a session.
     pub(super) fn over(&mut self, session: Session) {
         let Some(subscriber) = self.subscribers.remove(&session) else { return };
         for topic in subscriber.topics {
@@ -140,7 +140,7 @@ fn unsubscribe(
     }
 }
 
-/// A topic may give way once no request waits there.
+/// Marks a topic as replaceable once no request waits on it.
 fn rests(
     subscribers: &mut BTreeMap<Session, Subscriber>,
     session: Session,
@@ -162,7 +162,7 @@ mod tests {
         Call { session: Session(session), slot }
     }
 
-    /// The requests that are answered with a notification.
+    /// Publishes one byte; returns the requests that are answered with it.
     fn notify(topics: &mut Topics, topic: u64, byte: u8) -> Vec<Call> {
         let (calls, bytes) = topics.notify(Notice { topic, bytes: vec![byte] });
         assert_eq!(&*bytes, [byte]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn each_subscriber_hears_of_its_topic_once_each_in_order() {
+    fn each_subscriber_receives_each_notification_once_in_order() {
         let mut topics = Topics::default();
         assert!(notify(&mut topics, 1, 0).is_empty());
         assert_eq!(topics.listen(call(0, 0), 1), Heard::Nothing);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_listen_loses_the_oldest_and_hears_how_many() {
+    fn idle_subscriber_loses_the_oldest_and_learns_how_many() {
         let mut topics = Topics::default();
         assert_eq!(topics.listen(call(0, 0), 1), Heard::Nothing);
         topics.forget(call(0, 0));
@@ -206,14 +206,14 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_on_which_a_request_waits_gives_way_to_none() {
+    fn topic_with_waiting_request_is_not_replaced() {
         let mut topics = Topics::default();
         for topic in 0..64 {
             assert_eq!(topics.listen(call(0, topic as u8), topic), Heard::Nothing);
         }
         assert_eq!(topics.listen(call(0, 64), 64), Heard::TooMany);
-        assert_eq!(topics.listen(call(1, 0), 64), Heard::Nothing, "another session has its own");
-        assert_eq!(topics.listen(call(0, 64), 63), Heard::Nothing, "one that it has");
+        assert_eq!(topics.listen(call(1, 0), 64), Heard::Nothing, "the limit is per session");
+        assert_eq!(topics.listen(call(0, 64), 63), Heard::Nothing, "an existing topic");
         for topic in 0..64 {
             assert_eq!(notify(&mut topics, topic, 1), [call(0, topic as u8)]);
         }
@@ -221,16 +221,16 @@ mod tests {
     }
 
     #[test]
-    fn the_topic_that_was_not_listened_to_for_the_longest_gives_way() {
+    fn least_recently_used_topic_is_replaced() {
         let mut topics = Topics::default();
         for topic in 0..64 {
             assert_eq!(topics.listen(call(0, 0), topic), Heard::Nothing);
             assert_eq!(notify(&mut topics, topic, 1), [call(0, 0)]);
         }
-        assert_eq!(topics.listen(call(0, 1), 0), Heard::Nothing, "the first, once more");
+        assert_eq!(topics.listen(call(0, 1), 0), Heard::Nothing, "the first, again");
         assert_eq!(topics.listen(call(0, 2), 64), Heard::Nothing);
         assert_eq!(topics.subscribers[&Session(0)].topics.len(), TOPICS_MAX);
-        assert!(!topics.subscriptions.contains_key(&1), "the second has gone");
+        assert!(!topics.subscriptions.contains_key(&1), "the second was replaced");
         for (topic, slot) in [(0, 1), (64, 2)] {
             assert_eq!(notify(&mut topics, topic, 1), [call(0, slot)]);
         }

@@ -1,12 +1,12 @@
-//! Words of lent regions, as machine code of calls loads them, alone or a few by a read: in place, without
-//! asking anybody.
+//! Regions whose words the machine code of calls loads directly, singly or a few per read, without calling a
+//! helper.
 //!
-//! | what | who touches it | when |
+//! | data | accessed by | when |
 //! | --- | --- | --- |
-//! | bytes of a region | machine code of calls, by loads alone; the host, peers and other calls as they may | any time: an aligned word is whole, as in a one-sided READ |
+//! | bytes of a region | machine code of calls (loads only), the host, peers, other calls | any time; aligned words are not torn |
 //! | the table | [`Words::set`] | while no code runs, since code borrows it |
 //!
-//! The table holds the arenas whose bytes it names, so that these stay while it names them.
+//! The table holds the arenas whose bytes it refers to, so that these stay allocated.
 
 use super::memory::{Lent, Place};
 use farside_base::Access;
@@ -15,7 +15,7 @@ use farside_fabric::Arena;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use farside_rmc::run::native::Region;
 
-/// By number of the region: where its words are, if calls may load them from here.
+/// By region number: the words of each region that calls may load locally.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Words {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -24,20 +24,20 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// None.
+    /// A table without regions.
     pub(super) const NOTHING: Self = Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         regions: Vec::new(),
         arenas: Vec::new(),
     };
 
-    /// What is lent under a number from now on, if anything.
+    /// Sets or removes the region of a number.
     pub(super) fn set(&mut self, at: usize, lent: Option<&Lent>) {
         let arena = match lent {
             Some(Lent { place: Place::Here(arena), bytes, access })
                 if access.allows(Access::READ) =>
             {
-                // Shorter where the fabric has rounded up, so that nothing behind it is loaded.
+                // Shorter than the arena if the fabric has rounded up, so that nothing past the end is loaded.
                 usize::try_from(*bytes).ok().and_then(|bytes| arena.part(0, bytes).ok())
             }
             _ => None,
@@ -55,7 +55,7 @@ impl Words {
         self.arenas[at] = arena;
     }
 
-    /// As long as nothing else is lent.
+    /// Returns the regions; they are borrowed, so that no region is set meanwhile.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[inline]
     pub(super) fn regions(&self) -> &[Region<'_>] {
@@ -68,8 +68,8 @@ impl Words {
 fn region(arena: &Arena) -> Region<'static> {
     let bytes = arena.len();
     match arena.at(0, bytes) {
-        // SAFETY: `set` is the only caller and puts the arena beside what this returns, where it stays for
-        // as long; `regions` lends it for no longer.
+        // SAFETY: `set` is the only caller and stores the arena in the same table as the returned value, for as
+        // long; `regions` lends it for no longer.
         Ok(base) => unsafe { Region::new(base, bytes) },
         Err(_) => Region::of(&[]),
     }
@@ -80,14 +80,14 @@ mod tests {
     use super::*;
     use farside_base::{LinkId, RemoteRegionId};
 
-    /// How many regions have words.
+    /// Returns the numbers of the regions with words.
     fn with_words(words: &Words) -> Vec<usize> {
         let arenas = words.arenas.iter().enumerate();
         arenas.filter_map(|(at, arena)| arena.is_some().then_some(at)).collect()
     }
 
     #[test]
-    fn only_what_lies_here_and_may_be_read_has_words() {
+    fn only_readable_local_regions_have_words() {
         let mut words = Words::default();
         let here = |access, bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access };
         words.set(2, Some(&here(Access::ALL, 64)));

@@ -1,4 +1,4 @@
-//! Which channels fit a need (001 §5): by the measured table, never by name.
+//! Selection of channels by requirements (001 §5), from the measured table.
 
 use super::table::{Count, Growth, Row, measured};
 use super::{Acknowledge, Family, Kind, Options, Shape, Signal, can_sleep};
@@ -10,26 +10,25 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Need {
-    /// Messages are sent from where they lie.
+    /// Messages are sent in place, without copies.
     ZeroCopySend,
-    /// Whoever starts the transfer chooses where a message goes.
+    /// The initiator of the transfer chooses the destination of a message.
     ZeroCopyReceive,
-    /// The receiver sleeps until a message comes.
+    /// The receiver sleeps until a message arrives.
     Blocking,
-    /// Short messages take little memory.
+    /// Short messages take less memory.
     VariableSize,
     /// The sender sends by stores alone: it posts no request and no receive (001 §3).
     PassiveSender,
-    /// The receiver receives by loads and stores alone: it posts no request and no receive, and so
-    /// takes nothing from a completion queue (001 §3). Links that come and go are looked for now and
-    /// then.
+    /// The receiver receives by loads and stores alone: it posts no request and no receive, and so polls no
+    /// completion queue (001 §3). Connections and losses are detected by occasional polls.
     PassiveReceiver,
     /// One half round trip.
     OneTrip,
 }
 
 impl Need {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 7] = [
         Self::ZeroCopySend,
         Self::ZeroCopyReceive,
@@ -40,7 +39,7 @@ impl Need {
         Self::OneTrip,
     ];
 
-    /// Its name, as in `farside channels --need`.
+    /// Returns its name, as in `farside channels --need`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ZeroCopySend => "zero-copy-send",
@@ -53,7 +52,7 @@ impl Need {
         }
     }
 
-    /// Why a channel of this shape does not have it; `None` if it has.
+    /// Returns why a channel of this shape lacks it; `None` if it has it.
     fn objection(self, row: &Row, shape: &Shape) -> Option<String> {
         let sleeps = can_sleep(row.kind, shape);
         let lacks = match self {
@@ -67,7 +66,9 @@ impl Need {
         };
         lacks.then(|| match self {
             Self::ZeroCopySend => "copies what it sends".to_owned(),
-            Self::ZeroCopyReceive => "nobody can choose where a message goes".to_owned(),
+            Self::ZeroCopyReceive => {
+                "neither end can choose the destination of a message".to_owned()
+            }
             Self::Blocking => "its receiver must poll".to_owned(),
             Self::VariableSize => "a short message takes the memory of the longest".to_owned(),
             Self::PassiveSender => format!("its sender posts {} requests", row.sender_requests),
@@ -88,14 +89,14 @@ impl fmt::Display for Need {
     }
 }
 
-/// No need has this name.
+/// Error: no need has this name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnknownNeed(String);
 
 impl fmt::Display for UnknownNeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Need::ALL.iter().map(|need| need.name()).collect();
-        write!(f, "no need is called `{}`; there are {}", self.0, names.join(", "))
+        write!(f, "unknown need `{}`; the needs are {}", self.0, names.join(", "))
     }
 }
 
@@ -110,7 +111,7 @@ impl FromStr for Need {
     }
 }
 
-/// What a program looks for.
+/// The requirements of a program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Wish {
     /// Features that it needs.
@@ -129,40 +130,40 @@ impl Default for Wish {
     }
 }
 
-/// Peers from which memory that grows with them counts as a reason against a channel.
+/// Number of peers from which memory per peer rejects a channel.
 const MANY: u16 = 16;
 
-/// A channel that fits.
+/// A candidate: a channel that meets the requirements.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fitting {
-    /// Which.
+    /// The kind of channel.
     pub kind: Kind,
-    /// The options with which it has what is needed; equal at both ends.
+    /// Options that meet the requirements; equal at both ends.
     pub options: Options,
-    /// What to watch, if anything.
+    /// Remarks on its use, if any.
     pub remarks: Vec<String>,
 }
 
-/// A channel that does not fit.
+/// A rejected channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Unfit {
-    /// Which.
+    /// The kind of channel.
     pub kind: Kind,
-    /// Why; never empty.
+    /// The reasons; never empty.
     pub reasons: Vec<String>,
 }
 
-/// All twenty channels, sorted out.
+/// The twenty channels, divided into candidates and rejected ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Advice {
-    /// Those that fit, best first: fewest half round trips, then memory that does not grow with the
-    /// peers there are, then fewest requests, then in the order of the table.
+    /// Candidates, best first: fewest half round trips, then memory independent of the number of peers, then fewest
+    /// requests, then table order.
     pub fitting: Vec<Fitting>,
-    /// Those that do not, in the order of the table.
+    /// Rejected channels, in table order.
     pub unfit: Vec<Unfit>,
 }
 
-/// Sorts the twenty channels for a program and a fabric.
+/// Ranks the twenty channels for a program and a fabric.
 ///
 /// ```
 /// use farside::channel::{Kind, Need, Wish, advise};
@@ -193,20 +194,20 @@ pub fn advise(wish: &Wish, has: &Capabilities) -> Advice {
 }
 
 impl Wish {
-    /// The options of a channel with which it has what is needed, where it can have it.
+    /// Returns the options with which a channel meets the requirements, if it can.
     fn options(&self, kind: Kind) -> Options {
         let needs = |need| self.needs.contains(&need);
         let peers = self.fan_in.max(self.fan_out);
         let mut options = Options::new(kind, self.message_bytes_max).peers(peers);
         if kind.has_second_channel() {
-            // A receiver either sleeps until a completion comes or looks at memory.
+            // A receiver either sleeps until a completion arrives or polls memory.
             options.signal = match (needs(Need::Blocking), needs(Need::PassiveReceiver)) {
                 (true, _) => Some(Signal::Message),
                 (false, true) => Some(Signal::Word),
                 (false, false) => None,
             };
         }
-        // The way back must not cost the passive end a request.
+        // Acknowledgement must not cost the passive end a request.
         if needs(Need::PassiveReceiver) && kind.family() != Family::SendReceive {
             options.acknowledge = Some(Acknowledge::ReadTail);
         } else if needs(Need::PassiveSender) && kind.shares_sender() {
@@ -217,13 +218,13 @@ impl Wish {
     }
 }
 
-/// Whether its memory grows with the peers of this program.
+/// Whether the memory of a channel grows with the peers of this program.
 fn grows(row: &Row, wish: &Wish, options: &Options) -> bool {
     (wish.fan_in > 1 && grows_with_senders(row, options))
         || (wish.fan_out > 1 && row.memory_one_to_many == Growth::Linear)
 }
 
-/// Whether the receiver keeps memory for each sender. One that takes offers only keeps none.
+/// Whether the receiver keeps memory for each sender; none is needed with `offers_only`.
 fn grows_with_senders(row: &Row, options: &Options) -> bool {
     row.memory_many_to_one == Growth::Linear && !options.offers_only
 }
@@ -275,17 +276,18 @@ fn remarks(row: &Row, wish: &Wish, options: &Options, has: &Capabilities) -> Vec
     if shape.acknowledge != usual.acknowledge {
         let way = shape.acknowledge;
         remarks.push(format!(
-            "set `acknowledge` to `{way:?}`, which the passive end posts nothing for"
+            "set `acknowledge` to `{way:?}`, for which the passive end posts nothing"
         ));
     }
     if options.offers_only {
-        remarks.push("set `offers_only`: messages are fetched to places of your choice".to_owned());
+        remarks
+            .push("set `offers_only`: messages are fetched into memory of your choice".to_owned());
     }
     if grows(row, wish, options) {
         remarks.push("memory grows with the peers".into());
     }
     if !has.message_order && row.kind.family() != Family::ReadRing {
-        remarks.push("the fabric keeps no order: messages may come in any".into());
+        remarks.push("the fabric does not order messages: they may arrive in any order".into());
     }
     remarks
 }
@@ -297,7 +299,7 @@ mod tests {
     use farside_fabric::{Fabric, MemFabric};
 
     #[test]
-    fn every_channel_is_on_one_side_and_says_why() {
+    fn every_channel_is_candidate_or_rejected_with_reasons() {
         let wish = Wish {
             needs: vec![Need::ZeroCopyReceive, Need::Blocking, Need::VariableSize],
             fan_in: 64,
@@ -318,10 +320,10 @@ mod tests {
         kinds
     }
 
-    /// 001 §3: no work requests and no blocking receive. What the ends really post is measured in
+    /// 001 §3: no work requests and no blocking receive. The requests that the ends post are measured in
     /// `crates/sim/tests/channel_table.rs`.
     #[test]
-    fn passive_ends_are_those_of_the_paper() {
+    fn passive_ends_match_the_paper() {
         let by_paper = |passive: fn(&Row) -> bool| -> Vec<Kind> {
             PAPER.iter().filter(|row| passive(row)).map(|row| row.kind).collect()
         };
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_an_advice_give_what_is_needed() {
+    fn options_of_candidates_meet_the_needs() {
         let has = MemFabric::new().capabilities();
         let advised = |kind, needs: &[Need]| {
             let wish = Wish { needs: needs.to_vec(), ..Wish::default() };
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_for_each_sender_is_a_reason_unless_offers_are_taken_alone() {
+    fn memory_per_sender_is_rejected_unless_offers_only() {
         let wish = Wish { fan_in: 64, ..Wish::default() };
         let advice = advise(&wish, &MemFabric::new().capabilities());
         let found = advice.unfit.iter().find(|unfit| unfit.kind == Kind::ReadRingNotify).unwrap();
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_needs_lead_back() {
+    fn need_names_round_trip() {
         for need in Need::ALL {
             assert_eq!(need.name().parse(), Ok(need));
         }

@@ -1,9 +1,8 @@
-//! The awaitable faces, for any executor.
+//! Asynchronous send and receive, for any executor.
 //!
-//! A channel whose messages come with events wakes the task from a thread of its own, which sleeps
-//! on the port's waiter and is made when somebody awaits for the first time. Any other channel asks
-//! to be polled again at once: it yields to other tasks between looks and burns a processor, as
-//! polling does.
+//! A channel with events wakes the task from a dedicated thread, which sleeps on the port's waiter and is started
+//! by the first `await`. Any other channel requests to be polled again immediately: it yields to other tasks
+//! between polls and uses a processor, as polling does.
 
 use super::{Message, Receiver, Sender, Sent, Ticket};
 use crate::Error;
@@ -13,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 use std::thread::JoinHandle;
 
-/// What the thread and the task share.
+/// State shared by the thread and the task.
 #[derive(Default)]
 struct Bell {
     state: Mutex<State>,
@@ -22,7 +21,7 @@ struct Bell {
 
 #[derive(Default)]
 struct State {
-    /// Whom to wake when something arrives.
+    /// The task to wake when something arrives.
     waker: Option<Waker>,
     stop: bool,
 }
@@ -63,7 +62,7 @@ impl Drop for Ringer {
         self.bell.changed.notify_one();
         self.waiter.wake();
         if let Some(thread) = self.thread.take() {
-            // It has no way to panic; if it did, nobody waits for it any more.
+            // The thread does not panic; if it did, nothing depends on it any more.
             let _ = thread.join();
         }
     }
@@ -90,7 +89,7 @@ impl Receiver {
     /// Awaits the next message. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// As [`Receiver::poll`]; `System` when the thread that wakes tasks cannot be made.
+    /// As [`Receiver::poll`]; `System` if the waking thread cannot be started.
     pub async fn next(&mut self) -> Result<Message, Error> {
         poll_fn(|context| {
             loop {
@@ -130,7 +129,7 @@ impl Receiver {
 }
 
 impl Sender {
-    /// Sends a message, awaiting room for it.
+    /// Sends a message, awaiting space for it.
     ///
     /// # Errors
     /// As [`Sender::send`].

@@ -1,4 +1,4 @@
-//! Registered memory of a program, to send from and to receive into without copies.
+//! Registered memory of a program, for zero-copy send and receive.
 
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
@@ -6,9 +6,9 @@ use farside_base::LocalSlice;
 use farside_fabric::Fabric;
 use std::sync::Arc;
 
-/// Registered memory. It is read and written by copies: a fabric may write to it meanwhile.
+/// Registered memory, accessed by copying, as a fabric may write to it meanwhile.
 ///
-/// *Cost*: registering takes a system call or more; do it before the hot path.
+/// *Cost*: registration takes at least a system call; do it before the hot path.
 pub struct Buffer(Registered);
 
 impl Buffer {
@@ -16,12 +16,12 @@ impl Buffer {
         Registered::own(fabric, bytes).map(Self)
     }
 
-    /// Bytes of it.
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
         self.0.region.arena.len()
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -44,7 +44,7 @@ impl Buffer {
         self.0.region.arena.read(offset, out).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 
-    /// A part of it, to be sent or received into.
+    /// Returns a part of it, to send or receive into.
     ///
     /// # Errors
     /// `OutOfBounds`.
@@ -70,20 +70,20 @@ impl std::fmt::Debug for Buffer {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slice {
     slice: LocalSlice,
-    /// Where the fabric is that knows the region by its number.
+    /// Address of the fabric at which the region is registered.
     fabric: usize,
 }
 
-/// Tells fabrics apart while they live.
+/// Identifies a fabric while it exists.
 fn address(fabric: &Arc<dyn Fabric>) -> usize {
     Arc::as_ptr(fabric).cast::<()>().addr()
 }
 
 impl Slice {
-    /// The slice, for requests over this fabric.
+    /// Returns the slice for requests on this fabric.
     ///
     /// # Errors
-    /// `BadForm` when it was registered with another one.
+    /// `BadForm` if it was registered with another fabric.
     #[inline]
     pub(super) fn over(&self, fabric: &Arc<dyn Fabric>) -> Result<LocalSlice, Error> {
         if self.fabric == address(fabric) {
@@ -92,12 +92,12 @@ impl Slice {
         Err(Error::with(ErrorCode::BadForm, "the slice was registered with another fabric"))
     }
 
-    /// Bytes of it.
+    /// Returns its length in bytes.
     pub const fn len(&self) -> u32 {
         self.slice.bytes
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.slice.bytes == 0
     }

@@ -1,4 +1,4 @@
-//! Two directions together: any channel there, any channel back (001 §3, §6).
+//! Bidirectional connections: a channel of any kind for each direction (001 §3, §6).
 
 use super::{Message, Options, Receiver, Sender, Sent, Ticket};
 use crate::patience::Patience;
@@ -8,11 +8,11 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long who sleeps on one way leaves the other one alone while something is under way there.
+/// Longest sleep on one direction while the other has pending operations.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// Waits for the next look at `receiver`, and looks after `sender` meanwhile: peers that connect to
-/// it, acknowledgements, messages that need more than one request.
+/// Waits before the next poll of `receiver`, and polls `sender` meanwhile: for connecting peers, acknowledgements,
+/// and messages that need several requests.
 fn glance(
     receiver: &mut Receiver,
     sender: &mut Sender,
@@ -25,52 +25,52 @@ fn glance(
     if !receiver.arrives_by_completion() {
         return patience.wait();
     }
-    // A peer that is there one way is coming the other way, which wakes nobody here.
+    // A peer connected in one direction only is still connecting in the other, without an event here.
     let settled = sender.is_settled() && sender.peers_now() == receiver.peers_now();
     let nap = if settled { None } else { Some(GLANCE) };
     patience.wait_for_event(receiver.port(), nap)
 }
 
-/// How the two directions of a connection shall be; equal at both ends.
+/// Options of the two directions of a connection; equal at both ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Both {
-    /// From the end that connects to the end that listens.
+    /// From the connecting end to the listening one.
     pub there: Options,
-    /// The other way.
+    /// From the listening end to the connecting one.
     pub back: Options,
 }
 
 impl Both {
-    /// The same channel both ways.
+    /// Returns the same options for both directions.
     pub const fn same(options: Options) -> Self {
         Self { there: options, back: options }
     }
 }
 
-/// The name at which the way back is to be had.
+/// Returns the name at which the return direction listens.
 fn back_name(name: &str) -> String {
     format!("{name}.back")
 }
 
-/// The end of a connection that connects: a client.
+/// The connecting end of a connection: a client.
 ///
-/// Each direction is a channel of its own, with its own links and its own acknowledgement of
-/// processing, so that any two make a connection. Use the two ends as they are.
+/// Each direction is a separate channel, with separate links and acknowledgements, so that any two kinds can be
+/// combined. Use the two ends directly.
 #[derive(Debug)]
 pub struct Connection {
-    /// Towards the listener.
+    /// To the listener.
     pub sender: Sender,
     /// From the listener.
     pub receiver: Receiver,
 }
 
 impl Connection {
-    /// Connects to the [`Service`] at `name`. Until it has answered, the sender is full.
+    /// Connects to the [`Service`] at `name`. Until it accepts, sends return [`Sent::Full`].
     ///
     /// # Errors
     /// As [`Sender::connect`] and [`Receiver::connect`].
     pub fn connect(fabric: &Arc<dyn Fabric>, name: &str, both: &Both) -> Result<Self, Error> {
-        // A number that no other connection has, by all odds.
+        // Random, so unique with overwhelming probability.
         let connection = RandomState::new().hash_one(name) | 1;
         let sender = Sender::open(Arc::clone(fabric), name, &both.there, false, connection)?;
         let back = back_name(name);
@@ -81,7 +81,7 @@ impl Connection {
     /// Waits until both directions are connected.
     ///
     /// # Errors
-    /// `TimedOut`; what the ends say.
+    /// `TimedOut`; errors of the ends.
     pub fn wait(&mut self, timeout: Duration) -> Result<(), Error> {
         let mut patience = Patience::new(timeout);
         loop {
@@ -94,12 +94,12 @@ impl Connection {
         }
     }
 
-    /// Sends a request and waits for the next message back.
+    /// Sends a request and waits for the next message of the service.
     ///
     /// *Blocks*, as [`Sender::send_wait`] and [`Receiver::receive`].
     ///
     /// # Errors
-    /// As theirs.
+    /// As [`Sender::send_wait`] and [`Receiver::receive`].
     pub fn call(&mut self, request: &[u8], timeout: Duration) -> Result<Message, Error> {
         self.sender.send_wait(request, timeout)?;
         let mut patience = Patience::new(timeout);
@@ -112,16 +112,16 @@ impl Connection {
     }
 }
 
-/// Whom a message came from, to answer.
+/// The client that sent a message, for the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Caller(u64);
 
-/// The end of connections that listens: a server of one client or many (N:1 there, 1:N back).
+/// The listening end of connections: a server of one or more clients (fan-in of requests, fan-out of answers).
 #[derive(Debug)]
 pub struct Service {
     /// From the clients.
     pub receiver: Receiver,
-    /// Towards the clients.
+    /// To the clients.
     pub sender: Sender,
 }
 
@@ -129,11 +129,11 @@ impl Service {
     /// Listens at `name` for at most [`Options::peers`] clients.
     ///
     /// # Errors
-    /// As [`Receiver::listen`] and [`Sender::listen`]; `BadForm` when the way back is a channel
-    /// whose receivers all read one memory, so that no client could be answered alone.
+    /// As [`Receiver::listen`] and [`Sender::listen`]; `BadForm` if the return channel is one whose receivers all
+    /// read one memory, so that no client could be answered individually.
     pub fn listen(fabric: &Arc<dyn Fabric>, name: &str, both: &Both) -> Result<Self, Error> {
         if both.back.kind.shares_sender() && both.back.peers > 1 {
-            let text = format!("{} answers all clients at once", both.back.kind);
+            let text = format!("{} answers all clients at once: choose another", both.back.kind);
             return Err(Error::with(ErrorCode::BadForm, text));
         }
         let receiver = Receiver::listen(Arc::clone(fabric), name, &both.there)?;
@@ -141,11 +141,11 @@ impl Service {
         Ok(Self { receiver, sender })
     }
 
-    /// The next message of any client and whom to answer, if one is here. A client that is gone
-    /// takes nothing with it but its own connection.
+    /// Returns the next message and its client, if one has arrived. The loss of a client affects only its
+    /// connection.
     ///
     /// # Errors
-    /// As [`Receiver::poll`], but for `PeerLost`: a service waits for the next client.
+    /// As [`Receiver::poll`], except `PeerLost`: a service waits for the next client.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<(Message, Caller)>, Error> {
         match self.receiver.poll() {
@@ -159,16 +159,16 @@ impl Service {
         }
     }
 
-    /// Gives the memory of a message back.
+    /// Releases the memory of a message.
     #[inline]
     pub fn release(&mut self, message: Message) {
         self.receiver.release(message);
     }
 
-    /// Answers a client. `Full` also while the way back to it is still being connected.
+    /// Answers a client. Returns [`Sent::Full`] also while the return direction is still connecting.
     ///
     /// # Errors
-    /// As [`Sender::send`]; `PeerLost` when the client is gone.
+    /// As [`Sender::send`]; `PeerLost` if the client is lost.
     #[inline]
     pub fn answer(&mut self, caller: Caller, message: &[u8]) -> Result<Sent, Error> {
         if self.sender.kind().shares_sender() {
@@ -177,7 +177,7 @@ impl Service {
         self.sender.send_to(caller.0, message)
     }
 
-    /// Answers a client, and waits for room as long as that takes.
+    /// Answers a client, waiting for space as long as necessary.
     ///
     /// # Errors
     /// As [`Self::answer`]; `TimedOut`.
@@ -192,7 +192,7 @@ impl Service {
             match self.answer(caller, message) {
                 Ok(Sent::Taken(ticket)) => return Ok(ticket),
                 Ok(Sent::Full) => {}
-                // The way back may be connected after the first message came.
+                // The return direction may be connected after the first message arrived.
                 Err(error) if error.code == ErrorCode::PeerLost && self.is_coming(caller) => {}
                 Err(error) => return Err(error),
             }
@@ -200,12 +200,12 @@ impl Service {
         }
     }
 
-    /// Whether a client is there one way and not yet the other.
+    /// Whether a client is connected in the request direction only.
     fn is_coming(&self, caller: Caller) -> bool {
         self.receiver.knows(caller.0)
     }
 
-    /// Waits until something may have arrived: spins first, then sleeps where the channel can.
+    /// Waits for the next message: spins first, then sleeps if the channel supports it.
     ///
     /// # Errors
     /// As [`Receiver::receive`].

@@ -1,5 +1,5 @@
-//! The one loop of a channel: takes what has arrived, lets the halves step, and posts what they want.
-//! Halves of one kind and role, one for each peer or one for all, on one port.
+//! The progress engine of a channel: polls the port, drives the half-machines and posts their requests. Halves of
+//! one kind and role, one for each peer or one for all, share a port.
 
 use super::hello::{Hello, Refusal, Reply, Role, Tokens};
 use super::memory::Memory;
@@ -18,19 +18,19 @@ use farside_protocol::wire::Violation;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Requests that are posted with one doorbell, at most.
+/// Most requests posted with one doorbell.
 const BATCH: usize = 32;
-/// As many as most calls have: a message and its bell.
+/// Requests of most calls: a message and its bell.
 const FEW: usize = 2;
-/// A receive that nothing may come into, on a queue that has no others: a message would wait there for
-/// ever and hide that its sender has gone.
+/// A receive on a queue that expects no messages. Without it, an unexpected message would wait for ever and hide
+/// the loss of its sender.
 const GUARD: WorkId = WorkId(u64::MAX);
-/// Completions that are taken at a time.
+/// Completions polled at a time.
 const COMPLETIONS: usize = 64;
-/// What went wrong with peers is remembered until it is told, so much of it.
+/// Most errors of peers kept until they are reported.
 const TROUBLES: usize = 64;
 
-/// Which end of a channel a half is, for the other end to know.
+/// Returns the role of a half, for the peer.
 const fn role<H: AnyHalf>() -> Role {
     if H::SENDS { Role::Sender } else { Role::Receiver }
 }
@@ -41,34 +41,33 @@ pub(super) struct Unit<H> {
     memory: Memory,
     queue: ReceiveQueueId,
     pub(super) effects: Effects,
-    /// By peer number: its link, while it is there.
+    /// By peer number: the link, while connected.
     links: Vec<Option<LinkId>>,
-    /// Tells it from others in the same place.
+    /// Distinguishes it from earlier units at the same index.
     pub(super) life: u64,
-    /// The buffer of its only peer, where this processor reaches it.
+    /// The buffer of its only peer, if this processor can access it.
     pub(super) reached: Option<Reached>,
-    /// Requests wait for room in the port.
+    /// Whether requests wait for space in the port.
     backlog: bool,
-    /// It has had a peer: before that nobody could be told of anything.
+    /// Whether it ever had a peer.
     pub(super) had_peer: bool,
-    /// Its peers are gone and nothing of it is wanted any more: it is not asked for anything, and
-    /// makes room for a new one.
+    /// Its peers are gone and its messages are consumed or invalid: it is no longer driven, and may be replaced.
     pub(super) spent: bool,
 }
 
 impl<H> Unit<H> {
-    /// Where messages are.
+    /// Returns the buffer of messages.
     pub(super) fn buffer(&self) -> &Arena {
         self.memory.buffer()
     }
 
-    /// The half, its memory and its effects, apart.
+    /// Borrows the half, its memory and its effects separately.
     #[inline]
     pub(super) fn parts(&mut self) -> (&mut H, Own<'_, Arena>, &mut Effects) {
         (&mut self.half, self.memory.own(), &mut self.effects)
     }
 
-    /// Whether it can be asked for messages: it knows its peers, and is fit for use.
+    /// Whether messages can be received from it: it had a peer and is not spent.
     #[inline]
     pub(super) const fn serves(&self) -> bool {
         self.had_peer && !self.spent
@@ -79,31 +78,31 @@ impl<H> Unit<H> {
     }
 }
 
-/// Which half a link belongs to, and by which number that half knows the peer.
+/// The half of a link, and its number for the peer.
 #[derive(Clone, Copy)]
 struct Place {
     unit: usize,
-    /// Of that half: its place may have been given to another one since.
+    /// The life of that half, as another may have replaced it since.
     life: u64,
     peer: Peer,
     stage: Stage,
-    /// The connection that the link is one direction of.
+    /// The connection of which the link is one direction.
     connection: u64,
-    /// Requests of the link whose completion is to come.
+    /// Signaled requests of the link in flight.
     awaited: u32,
 }
 
-/// How far a link is.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Being connected.
+    /// Connecting.
     Coming,
     Open,
-    /// Closed; what had arrived by then may still be polled.
+    /// Closed; completions from before may still be polled.
     Gone,
 }
 
-/// The loop and everything it drives.
+/// The engine and everything it drives.
 pub(super) struct Drive<H> {
     fabric: Arc<dyn Fabric>,
     pub(super) port: Box<dyn Port>,
@@ -111,7 +110,7 @@ pub(super) struct Drive<H> {
     pub(super) shape: Shape,
     listens: bool,
     inline_bytes_max: u32,
-    /// Messages are fetched to places of the program's choice alone.
+    /// Messages are fetched only to memory chosen by the program.
     pub(super) offers_only: bool,
     peers_max: usize,
     pub(super) units: Vec<Unit<H>>,
@@ -119,19 +118,17 @@ pub(super) struct Drive<H> {
     places: Vec<Option<Place>>,
     completions: Box<[Completion; COMPLETIONS]>,
     events: Vec<LinkEvent>,
-    /// Requests of all open links whose completion is to come: while there are some, a look at the
-    /// port is worth it.
+    /// Signaled requests in flight over all open links: while there are any, the port must be polled.
     awaited: u32,
-    /// Peers that have been connected since the start.
+    /// Peers connected since the start.
     connected: usize,
-    /// Halves that there have been.
+    /// Halves created since the start.
     lives: u64,
-    /// Places of links that were closed since everything was polled: what had arrived of them by
-    /// then may still come.
+    /// Closed links whose completions may not all have been polled yet.
     resting: Vec<(LinkId, Place)>,
-    /// Connectors for whom there is no place but one that rests.
+    /// Connection requests that wait for the number of a closed link.
     early: Vec<(LinkId, Vec<u8>)>,
-    /// What went wrong with peers, each to be told once.
+    /// Errors of peers, each to be reported once.
     troubles: VecDeque<Error>,
     /// Why the listener refused this end.
     refused: Option<Error>,
@@ -155,19 +152,19 @@ impl<H: AnyHalf> Drive<H> {
                 None => format!("{kind} needs `{name}`, which {fabric} lacks"),
                 Some((needed, had)) if name == "device_bytes_max" => format!(
                     "{kind} with {} slots and {} peers needs `{name}` of {needed}, and {fabric} has {had}: lower \
-                     slots or peers, or have fewer words at the adapter (device)",
+                     slots or peers, or place fewer words at the adapter (device)",
                     shape.slots, shape.peers_max
                 ),
                 Some((needed, had)) => format!(
                     "{kind} with messages of {} bytes needs `{name}` of {needed}, and {fabric} has {had}: \
-                     lower message_bytes_max, or take a channel that needs less (farside channels)",
+                     lower message_bytes_max, or choose a channel that needs less (farside channels)",
                     shape.message_bytes_max
                 ),
             };
             Error::with(ErrorCode::FabricLacks, text)
         })?;
         shape.check(kind).map_err(|bad| {
-            let text = format!("{}, and the options say {shape:?}", bad.0);
+            let text = format!("{}; the options are {shape:?}", bad.0);
             Error::with(ErrorCode::BadConfiguration, text)
         })?;
         let listen = listens.then(|| name.to_owned());
@@ -213,7 +210,7 @@ impl<H: AnyHalf> Drive<H> {
         Ok(())
     }
 
-    /// Peers that a half of this drive may have.
+    /// Returns the number of peers that a half of this engine may have.
     fn peers_of_unit(&self) -> usize {
         if self.listens && H::shares(self.kind) { usize::from(self.shape.peers_max) } else { 1 }
     }
@@ -254,7 +251,7 @@ impl<H: AnyHalf> Drive<H> {
         self.places[at] = Some(Place { unit, life, peer, stage, connection, awaited: 0 });
     }
 
-    /// Takes what has arrived, lets every half look around, and posts what they want.
+    /// Polls the port, advances every half and posts their requests.
     pub(super) fn turn(&mut self) {
         let rested = self.resting.len();
         loop {
@@ -268,8 +265,8 @@ impl<H: AnyHalf> Drive<H> {
             }
         }
         if rested > 0 {
-            // Everything of links closed before has been polled now: their places serve again, unless a
-            // peer that is stopped within a copy may still write there.
+            // All completions of links closed before this poll have been polled: their numbers are free, unless a
+            // preempted peer may still write.
             let (port, mut before) = (&mut self.port, rested);
             self.resting.retain(|(link, _)| {
                 let closed_before = before > 0;
@@ -294,14 +291,14 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// Remembers what went wrong until it is told.
+    /// Keeps an error until it is reported.
     fn trouble_with(&mut self, error: Error) {
         if self.troubles.len() < TROUBLES {
             self.troubles.push_back(error);
         }
     }
 
-    /// Lets a half step; a violation costs the peer its link.
+    /// Runs a step of a half; a violation closes the link to the peer.
     fn step(
         &mut self,
         at: usize,
@@ -317,9 +314,9 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// Closes the link of a peer that broke the protocol, and remembers it to be told, once for each
-    /// peer. Without a link the half knows which of its peers it was; or it was any of them, and then
-    /// what they wrote is unfit for use: all are cut off and the half is spent.
+    /// Closes the link of a peer that violated the protocol, and records one error for it. Without a link, the half
+    /// knows which of its peers it was; otherwise any of them may be responsible and the shared memory is invalid:
+    /// all are disconnected and the half is spent.
     pub(super) fn violated(&mut self, at: usize, link: Option<LinkId>, violation: Violation) {
         let Some(unit) = self.units.get_mut(at) else {
             return;
@@ -368,8 +365,8 @@ impl<H: AnyHalf> Drive<H> {
             let unit = &mut self.units[unit];
             unit.half.wasted(peer, name, &mut unit.effects);
         }
-        // What had arrived from a peer that is gone is a message still, and where peers share their
-        // receives it has taken one of the others'.
+        // Messages that arrived before their peer was lost are delivered; if peers share receives, such a message
+        // has consumed one of them.
         let wanted = match stage {
             Stage::Coming => false,
             Stage::Open => true,
@@ -379,7 +376,7 @@ impl<H: AnyHalf> Drive<H> {
             return;
         }
         if completion.status != CompletionStatus::Success {
-            // The first failure of a link tells the cause; the link is over with it.
+            // The first failure of a link carries the cause and closes the link.
             let text = self.port.trouble(link);
             let text = text.unwrap_or_else(|| format!("{:?}", completion.status));
             if !matches!(completion.status, CompletionStatus::PeerLost | CompletionStatus::Flushed)
@@ -406,8 +403,7 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// A completion of a request has come. It may be of one whose success nobody awaited, if it
-    /// failed.
+    /// Accounts for the completion of a request; failed unsignaled requests complete too.
     fn told_of(&mut self, link: LinkId) {
         if let Some(Some(place)) = self.places.get_mut(link.0 as usize)
             && place.awaited > 0
@@ -431,7 +427,7 @@ impl<H: AnyHalf> Drive<H> {
             LinkEvent::Connected { link, reply } => match Reply::decode(&reply) {
                 Some(Reply { tokens, number }) => self.join(link, &tokens, number),
                 None => {
-                    let text = "the reply is no reply of a channel";
+                    let text = "the reply is not one of a channel";
                     self.trouble_with(Error::with(ErrorCode::ProtocolViolation, text));
                     self.lose(link);
                 }
@@ -455,7 +451,7 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// Why a connector cannot be a peer of this channel.
+    /// Returns why a connecting end cannot be a peer of this channel.
     fn check(&self, hello: &[u8]) -> Result<(), Refusal> {
         let hello = Hello::decode(hello)?;
         if hello.kind != self.kind {
@@ -469,18 +465,21 @@ impl<H: AnyHalf> Drive<H> {
             return Err(Refusal::Mismatch(hello.shape.differences(&self.shape)));
         }
         if self.open_links() >= self.peers_max {
-            let text = format!("peers is {} there, and all of them are connected", self.peers_max);
+            let text = format!(
+                "peers is {} at the listener, and all of them are connected",
+                self.peers_max
+            );
             return Err(Refusal::Full(text));
         }
         Ok(())
     }
 
-    /// Accepts a connector, or says why not.
+    /// Accepts a connecting end, or returns why not.
     fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Refusal> {
         let hello = Hello::decode(hello)?;
-        let (unit, peer) = self.seat().map_err(|error| {
-            Refusal::Full(format!("the other end can take no further peer: {error}"))
-        })?;
+        let (unit, peer) = self
+            .seat()
+            .map_err(|error| Refusal::Full(format!("the listener cannot add a peer: {error}")))?;
         self.place(link, unit, peer, hello.connection);
         let (tokens, queue) = (self.units[unit].memory.tokens(), self.units[unit].queue);
         let reply = Reply { tokens, number: peer }.encode();
@@ -491,7 +490,7 @@ impl<H: AnyHalf> Drive<H> {
         Ok(())
     }
 
-    /// A half and a number for a new peer.
+    /// Returns a half and a number for a new peer.
     fn seat(&mut self) -> Result<(usize, Peer), Error> {
         if !H::shares(self.kind) {
             let spent = self.units.iter().position(|unit| unit.spent);
@@ -507,7 +506,7 @@ impl<H: AnyHalf> Drive<H> {
         Ok((0, free))
     }
 
-    /// A number of the half that serves all peers which nobody has.
+    /// Returns an unused number of the half that serves all peers.
     fn free_seat(&self) -> Option<Peer> {
         let unit = &self.units[0];
         let rests =
@@ -516,7 +515,7 @@ impl<H: AnyHalf> Drive<H> {
         seats.filter(|(_, link)| link.is_none()).map(|(peer, _)| peer).find(|peer| !rests(*peer))
     }
 
-    /// Whether a peer can be seated as soon as everything of those before it has been polled.
+    /// Whether a peer can be added once the completions of closed links have been polled.
     fn waits_for_seat(&self) -> bool {
         H::shares(self.kind)
             && !self.units[0].spent
@@ -524,13 +523,13 @@ impl<H: AnyHalf> Drive<H> {
             && self.free_seat().is_none()
     }
 
-    /// Puts a fresh half at this place, instead of the one that is spent there or behind the last.
+    /// Puts a new half at this index, replacing a spent one, or appends it.
     fn renew(&mut self, at: usize) -> Result<(), Error> {
         let fresh = self.new_unit()?;
         match self.units.get_mut(at) {
             Some(place) => {
                 let before = std::mem::replace(place, fresh);
-                // All links of it are closed: nothing stands in the way.
+                // All its links are closed, so the queue is unused.
                 let _ = self.port.destroy_receive_queue(before.queue);
             }
             None => self.units.push(fresh),
@@ -538,7 +537,7 @@ impl<H: AnyHalf> Drive<H> {
         Ok(())
     }
 
-    /// The peer's regions are known, and the number by which it knows this end: the half may begin.
+    /// Completes a connection: imports the peer's regions and starts the half.
     fn join(&mut self, link: LinkId, tokens: &Tokens, number: Peer) {
         let Some(Some(place)) = self.places.get(link.0 as usize).copied() else {
             return;
@@ -577,7 +576,7 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// A link is over: nothing of it reaches memory any more, and then the half hears of it.
+    /// Closes a link: after that nothing of it reaches memory, and the half is notified.
     fn lose(&mut self, link: LinkId) {
         self.port.close(link);
         let Some(Some(place)) = self.places.get_mut(link.0 as usize) else {
@@ -598,7 +597,7 @@ impl<H: AnyHalf> Drive<H> {
         }
         unit.effects.forget(place.peer);
         unit.half.lost(place.peer);
-        // A receiver of its own may have something of it yet, if it was ever there.
+        // The half of one sender may still hold messages, if it was ever connected.
         unit.spent |= !H::shares(self.kind) && (H::SENDS || !unit.had_peer);
     }
 
@@ -610,7 +609,7 @@ impl<H: AnyHalf> Drive<H> {
         self.places.iter().flatten().filter(|place| place.stage == Stage::Open).count()
     }
 
-    /// The connection that the peer of this number of a half belongs to.
+    /// Returns the connection of a peer of a half.
     pub(super) fn connection(&self, unit: usize, peer: Peer) -> Option<u64> {
         let mut places = self.places.iter().flatten();
         let found = places
@@ -618,7 +617,7 @@ impl<H: AnyHalf> Drive<H> {
         found.map(|place| place.connection)
     }
 
-    /// The half whose peer belongs to this connection.
+    /// Returns the half that serves this connection.
     pub(super) fn unit_of(&self, connection: u64) -> Option<usize> {
         let mut places = self.places.iter().flatten();
         let found =
@@ -626,12 +625,12 @@ impl<H: AnyHalf> Drive<H> {
         found.map(|place| place.unit)
     }
 
-    /// Whether there was a peer and there is none any more, nor anything of it to be polled.
+    /// Whether all peers are lost and all their completions were polled.
     pub(super) fn is_lost(&self) -> bool {
         self.open_links() == 0 && self.resting.is_empty() && (self.connected > 0 || !self.listens)
     }
 
-    /// Nothing is here of any peer: halves of those that are gone have served.
+    /// Marks halves of lost peers as spent, once their messages are consumed.
     pub(super) fn settle(&mut self) {
         if H::shares(self.kind) {
             return;
@@ -642,7 +641,7 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// What it means that there is no peer any more: it was lost, or never accepted this end.
+    /// Returns the error for an end without peers: lost, or refused by the listener.
     #[cold]
     pub(super) fn lost(&self) -> Error {
         self.refused.clone().unwrap_or_else(|| ErrorCode::PeerLost.into())
@@ -652,7 +651,7 @@ impl<H: AnyHalf> Drive<H> {
         self.troubles.pop_front()
     }
 
-    /// Bytes of registered memory, all halves together.
+    /// Returns the bytes of registered memory, over all halves.
     pub(super) fn registered_bytes(&self) -> u64 {
         self.units.iter().map(|unit| unit.memory.bytes()).sum()
     }
@@ -666,7 +665,7 @@ impl<H: AnyHalf> Drive<H> {
         &self.fabric
     }
 
-    /// Posts what a half wants, as far as the port takes it; the rest waits for the next turn.
+    /// Posts the requests of a half as far as the port takes them; the rest waits for the next poll.
     #[inline]
     pub(super) fn post(&mut self, at: usize) {
         let Some(unit) = self.units.get_mut(at) else {
@@ -682,7 +681,7 @@ impl<H: AnyHalf> Drive<H> {
         self.units[at].backlog = left;
     }
 
-    /// Whether something was left.
+    /// Returns whether requests were left.
     #[inline]
     fn post_requests(&mut self, at: usize) -> bool {
         while let Some(unit) = self.units.get(at)
@@ -703,7 +702,7 @@ impl<H: AnyHalf> Drive<H> {
                 End::Posted => {}
                 End::Full => return true,
                 End::Forbidden(link, why) => {
-                    let text = format!("{} cannot take it: {why}", self.fabric.name());
+                    let text = format!("{} rejected a request: {why}", self.fabric.name());
                     self.trouble_with(Error::with(ErrorCode::BadForm, text));
                     self.lose(link);
                 }
@@ -712,8 +711,8 @@ impl<H: AnyHalf> Drive<H> {
         false
     }
 
-    /// Posts a record of the only half to its only peer and empties it; what the port does not take
-    /// waits. `awaited` when nothing is known to follow.
+    /// Posts a record of the only half to its only peer and empties it; what the port does not take is queued.
+    /// `awaited` if no further request is known to follow.
     #[inline]
     pub(super) fn post_record(&mut self, record: &mut channel::Record, awaited: bool) {
         self.post_record_as_it_is(record, awaited);
@@ -726,7 +725,7 @@ impl<H: AnyHalf> Drive<H> {
             return;
         };
         let Some(link) = unit.links.first().copied().flatten() else {
-            return; // the peer is gone, and what was sent with it
+            return; // the peer is lost, and the messages with it
         };
         let flags = WorkFlags { signalled: false, fence: false, awaited };
         let work = Work { id: WorkId(0), link, flags, operation: record.operation() };
@@ -736,13 +735,13 @@ impl<H: AnyHalf> Drive<H> {
         }
     }
 
-    /// Whether completions are to come that nothing else announces.
+    /// Whether completions are expected that no event announces.
     #[inline]
     pub(super) const fn awaits(&self) -> bool {
         self.awaited > 0
     }
 
-    /// Whether requests wait for room in the port: then nothing more should be sent.
+    /// Whether requests wait for space in the port; nothing more should be sent then.
     #[inline]
     pub(super) fn has_backlog(&self) -> bool {
         self.units.iter().any(|unit| unit.backlog && !unit.spent)
@@ -757,12 +756,12 @@ impl<H> Drop for Drive<H> {
         for link in placed {
             self.port.close(link);
         }
-        // Their memory goes before the port.
+        // Their memory must be deregistered before the port closes.
         self.units.clear();
     }
 }
 
-/// Posts a receive that nothing may come into.
+/// Posts a receive on a queue that expects no messages.
 fn guard(port: &mut dyn Port, queue: ReceiveQueueId, region: RegionId) {
     let into = LocalSlice { region, offset: 0, bytes: 0 };
     let posted = port.post_receives(&[Receive { id: GUARD, queue, into }]);
@@ -774,24 +773,24 @@ fn post_receives<H>(port: &mut dyn Port, unit: &mut Unit<H>) {
     for posting in unit.effects.postings() {
         let id = WorkId(u64::from(posting.name.0));
         let receive = Receive { id, queue, into: posting.into };
-        // The queue was made as deep as the plan says, so there is room.
+        // The queue is as deep as the plan requires.
         let posted = port.post_receives(&[receive]);
         debug_assert!(posted.stop.is_none(), "{posted:?}");
     }
     unit.effects.receives_posted();
 }
 
-/// What stands after a doorbell.
+/// Outcome of a doorbell.
 enum End {
-    /// Nothing stands in the way of the next ones.
+    /// All were posted.
     Posted,
     /// The port takes no more at present.
     Full,
-    /// The fabric cannot take the next one at all. Its message was taken, so the link is broken.
+    /// The fabric rejects the next request. Its message was accepted already, so the link is closed.
     Forbidden(LinkId, &'static str),
 }
 
-/// Posts the first requests with one doorbell; how many are over with.
+/// Posts the first requests with one doorbell; returns how many are done.
 #[inline]
 fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
     let requests = unit.effects.requests();
@@ -806,12 +805,12 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
         })
     };
     let Some(first) = work(0) else {
-        return (1, End::Posted); // to a peer that is gone
+        return (1, End::Posted); // to a lost peer
     };
     let posted = if requests.len() == 1 {
         port.post(&[first])
     } else {
-        // Up to the first request to a peer that is gone, which the next call forgets.
+        // Up to the first request to a lost peer, which the next call drops.
         let living = (1..requests.len().min(BATCH)).find(|at| work(*at).is_none());
         let count = living.unwrap_or(requests.len().min(BATCH));
         if count <= FEW {

@@ -1,29 +1,29 @@
-//! What the two ends of a channel say to each other when they connect.
+//! Handshake messages of the two ends of a channel.
 //!
 //! ```text
 //! hello  "FSCH" | version | kind | role of the connector | 0 | connection | shape
 //!        | buffer token | bells token | counters token
 //! reply  buffer token | bells token | counters token | number of the connector at the listener
-//! or     0 (another channel) or 1 (no place) | why, in words
+//! refusal 0 (channel mismatch) or 1 (no free peer) | text
 //! ```
-//! Where a half has no buffer or no counters, there are zeroes instead of the token.
+//! If a half has no buffer or no counters, the token is zero.
 
 use farside_base::RegionToken;
 use farside_protocol::channel::{Kind, Peer, Shape};
 
 const MAGIC: [u8; 4] = *b"FSCH";
-/// Raised with every change of a wire form of any channel.
+/// Incremented with every change of a wire format of any channel.
 const VERSION: u8 = 3;
 const TOKENS: usize = 3 * RegionToken::ENCODED;
 
-/// Which half the speaker is.
+/// The half of the connecting end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Role {
     Sender = 1,
     Receiver = 2,
 }
 
-/// A half's regions, for its peer. For one that is left out the bells stand.
+/// A half's regions, for its peer. The bells take the role of an omitted region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tokens {
     pub(super) buffer: Option<RegionToken>,
@@ -54,19 +54,19 @@ impl Tokens {
     }
 }
 
-/// A token, or zeroes where there is none; `None` when it is neither.
+/// Decodes a token, or zeros if there is none; `None` if it is neither.
 #[expect(clippy::option_option, reason = "whether it can be read, and whether there is one")]
 fn optional(bytes: &[u8; RegionToken::ENCODED]) -> Option<Option<RegionToken>> {
     let none = bytes.iter().all(|byte| *byte == 0);
     if none { Some(None) } else { RegionToken::decode(bytes).map(Some) }
 }
 
-/// What a connector says.
+/// The hello of the connecting end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Hello {
     pub(super) kind: Kind,
     pub(super) role: Role,
-    /// The connection that the channel is one direction of; drawn by the connector.
+    /// The connection of which the channel is one direction; chosen by the connecting end.
     pub(super) connection: u64,
     pub(super) shape: Shape,
     pub(super) tokens: Tokens,
@@ -82,17 +82,17 @@ impl Hello {
         out
     }
 
-    /// Reads a hello.
+    /// Decodes a hello.
     ///
     /// # Errors
-    /// What is wrong, to be told to the connector.
+    /// What is wrong, for the connecting end.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, &'static str> {
         let Some((head, rest)) = bytes.split_first_chunk::<8>() else {
-            return Err("this is the end of a channel, and no hello of a channel came");
+            return Err("this is the end of a channel, and the hello is not that of a channel");
         };
         let [m0, m1, m2, m3, version, kind, role, zero] = *head;
         if [m0, m1, m2, m3] != MAGIC || zero != 0 {
-            return Err("this is the end of a channel, and no hello of a channel came");
+            return Err("this is the end of a channel, and the hello is not that of a channel");
         }
         if version != VERSION {
             return Err("the two ends speak different versions");
@@ -113,12 +113,12 @@ impl Hello {
     }
 }
 
-/// Why a listener refuses a connector, in words.
+/// Why a listener refuses a connection, with a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// It is another channel, or has other measures.
+    /// The channels differ in kind or shape.
     Mismatch(String),
-    /// It has as many peers as it may.
+    /// All peers are connected.
     Full(String),
 }
 
@@ -131,14 +131,14 @@ impl Refusal {
         [&[kind], text.as_bytes()].concat()
     }
 
-    /// Reads what a listener or its fabric said. A fabric names the limit of links that was reached.
+    /// Decodes a refusal by a listener or its fabric; a fabric names the limit of links that was reached.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
         match bytes {
             [0, rest @ ..] => Self::Mismatch(text(rest)),
             [1, rest @ ..] => Self::Full(text(rest)),
             limit if limit.ends_with(b"links_max") || limit.ends_with(b"links_per_host_max") => {
-                Self::Full(format!("the fabric there is at its limit {}", text(limit)))
+                Self::Full(format!("the fabric of the listener is at its limit {}", text(limit)))
             }
             other => Self::Mismatch(text(other)),
         }
@@ -151,7 +151,7 @@ impl From<&'static str> for Refusal {
     }
 }
 
-/// What a listener answers.
+/// The acceptance by a listener.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reply {
     pub(super) tokens: Tokens,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hello_leads_back() {
+    fn hello_round_trips() {
         let mut hello = hello();
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         hello.tokens.buffer = Some(hello.tokens.bells);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_leads_back_and_limits_of_links_are_told_apart() {
+    fn refusal_round_trips_and_link_limits_are_recognized() {
         for refusal in [Refusal::Mismatch("other".to_owned()), Refusal::Full("its 1".to_owned())] {
             assert_eq!(Refusal::decode(&refusal.encode()), refusal);
         }
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_leads_back_and_no_shorter_one_is_one() {
+    fn reply_round_trips_and_other_lengths_are_refused() {
         let mut reply = Reply { tokens: hello().tokens, number: Peer(7) };
         for counters in [None, Some(reply.tokens.bells)] {
             reply.tokens.counters = counters;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_shorter_or_changed_hello_is_refused_or_something_else() {
+    fn shorter_or_changed_hello_is_refused_or_differs() {
         let bytes = hello().encode();
         for length in 0..bytes.len() {
             assert!(Hello::decode(&bytes[..length]).is_err(), "{length}");

@@ -8,7 +8,7 @@ use farside_fabric::{Arena, Fabric, Region};
 use farside_protocol::channel::{Own, OwnRegions, Plan};
 use std::sync::Arc;
 
-/// What a half's plan asks for.
+/// The regions that a half's plan requires.
 pub(super) struct Memory {
     buffer: Option<Registered>,
     bells: Registered,
@@ -27,19 +27,19 @@ impl Memory {
         })
     }
 
-    /// A region that may have been left out: the bells stand for it then.
+    /// Returns an optional region; if it was omitted, the bells take its role.
     #[inline]
     fn or_bells<'a>(&'a self, region: &'a Option<Registered>) -> &'a Region {
         &region.as_ref().unwrap_or(&self.bells).region
     }
 
-    /// Where messages are.
+    /// Returns the buffer of messages.
     #[inline]
     pub(super) fn buffer(&self) -> &Arena {
         &self.or_bells(&self.buffer).arena
     }
 
-    /// To be lent to the half.
+    /// Returns the arenas, to be lent to the half.
     #[inline]
     pub(super) fn own(&self) -> Own<'_, Arena> {
         Own {
@@ -49,12 +49,12 @@ impl Memory {
         }
     }
 
-    /// The same by number.
+    /// Returns the numbers of the regions.
     pub(super) fn regions(&self) -> OwnRegions {
         OwnRegions { buffer: self.or_bells(&self.buffer).id, bells: self.bells.region.id }
     }
 
-    /// To be told to the peer.
+    /// Returns the tokens of the regions, for the peer.
     pub(super) fn tokens(&self) -> Tokens {
         let token = |region: &Option<Registered>| region.as_ref().map(|one| one.region.token);
         Tokens {
@@ -64,7 +64,7 @@ impl Memory {
         }
     }
 
-    /// Bytes of all of it.
+    /// Returns the bytes of all regions.
     pub(super) fn bytes(&self) -> u64 {
         let all = self.buffer.iter().chain([&self.bells]).chain(&self.counters);
         all.map(|one| one.region.token.bytes).sum()

@@ -13,13 +13,12 @@ use farside_protocol::channel::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A look at the port, for losses and completions, for each so many looks at bells in vain.
+/// The port is polled, for losses and completions, once per this many checks of the bells that find nothing.
 const LOOKS_PER_TURN: u32 = 64;
 
-/// A message that has arrived and lies in the channel's memory until it is
-/// [released](Receiver::release).
+/// A message that has arrived, in the channel's memory until [`Receiver::release`].
 #[derive(Debug)]
-#[must_use = "its memory is given back by Receiver::release"]
+#[must_use = "its memory is freed by Receiver::release"]
 pub struct Message {
     unit: usize,
     life: u64,
@@ -30,25 +29,24 @@ pub struct Message {
 }
 
 impl Message {
-    /// Bytes of it.
+    /// Returns its length in bytes.
     #[inline]
     pub const fn len(&self) -> usize {
         length(self.content)
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Which of the senders sent it: they are numbered as they connected, and numbers of those that
-    /// are gone are given again.
+    /// Returns the number of its sender, in the order of connecting; numbers of lost senders are reused.
     pub const fn from(&self) -> usize {
-        // One half for all senders, or a half for each of them.
+        // One half for all senders, or one half per sender.
         self.unit + self.peer as usize
     }
 
-    /// Where it lies in the channel's buffer; an integer lies nowhere.
+    /// Returns its offset in the channel's buffer; `None` for an integer.
     pub const fn place(&self) -> Option<u64> {
         match self.content {
             Content::Buffer { offset, .. } => Some(offset),
@@ -59,22 +57,22 @@ impl Message {
     /// Copies a part of it out.
     ///
     /// # Errors
-    /// `OutOfBounds` when that passes its end; nothing is copied then.
+    /// `OutOfBounds` if the part passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         read(&self.arena, self.content, offset, out)
     }
 
-    /// A copy of it.
+    /// Returns a copy of it.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut out = vec![0; self.len()];
         let read = self.read(0, &mut out);
-        debug_assert!(read.is_ok(), "a message lies in its memory");
+        debug_assert!(read.is_ok(), "a message is within its memory");
         out
     }
 }
 
-/// A message that is looked at where it lies, before it is released.
+/// A message shown in place, before it is released.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
     lies: Lies<'a>,
@@ -82,7 +80,7 @@ pub struct Incoming<'a> {
     from: usize,
 }
 
-/// In whose memory a message is.
+/// The memory that holds a message.
 #[derive(Clone, Copy, Debug)]
 enum Lies<'a> {
     Here(&'a Arena),
@@ -90,13 +88,13 @@ enum Lies<'a> {
 }
 
 impl Incoming<'_> {
-    /// Bytes of it.
+    /// Returns its length in bytes.
     #[inline]
     pub const fn len(&self) -> usize {
         length(self.content)
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -109,7 +107,7 @@ impl Incoming<'_> {
     /// Copies a part of it out.
     ///
     /// # Errors
-    /// `OutOfBounds` when that passes its end; nothing is copied then.
+    /// `OutOfBounds` if the part passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         match self.lies {
@@ -130,7 +128,7 @@ const fn length(content: Content) -> usize {
     }
 }
 
-/// Where a part of a message begins in the memory that it lies in.
+/// Returns the offset of a part of a message in its memory.
 #[inline]
 fn within(content: Content, offset: usize, bytes: usize) -> Result<u64, Error> {
     let fits = offset.checked_add(bytes).is_some_and(|end| end <= length(content));
@@ -154,44 +152,43 @@ fn read(arena: &Arena, content: Content, offset: usize, out: &mut [u8]) -> Resul
     }
 }
 
-/// A message that can be fetched to where the receiver likes.
+/// A message that can be fetched into memory of the receiver's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offer {
     unit: usize,
     life: u64,
     held: Held,
     bytes_max: u32,
-    /// Where it lies at the sender, if it has just so many bytes.
+    /// Its offset at the sender, if `bytes_max` is its exact length.
     place: Option<u64>,
 }
 
 impl Offer {
-    /// Most bytes that it has.
+    /// Returns its maximum length in bytes.
     pub const fn bytes_max(&self) -> u32 {
         self.bytes_max
     }
 }
 
-/// The receiving end of a channel: of one sender, or of all that connected (N:1).
+/// The receiving end of a channel: from one sender, or from all connected senders (fan-in).
 ///
-/// *Order.* Messages of one sender come in the order of sending, but for channels that say
-/// otherwise; those of different senders in any. *Threads.* Used by one thread at a time; nothing
-/// happens but in its calls.
+/// *Order.* Messages of one sender arrive in the order of sending, unless the channel states otherwise; those of
+/// different senders in any order. *Threads.* Used by one thread at a time; makes progress only within its calls.
 pub struct Receiver {
     drive: Drive<machine::Receiver>,
-    /// The half that is looked at first.
+    /// The half that is polled first.
     next: usize,
     looks: u32,
-    /// Wakes the task that awaits; made when one does for the first time.
+    /// Wakes the awaiting task; created by the first `await`.
     ringer: Option<Ringer>,
 }
 
 impl Receiver {
-    /// Listens at `name` for senders, at most [`Options::peers`].
+    /// Listens at `name` for at most [`Options::peers`] senders.
     ///
     /// # Errors
-    /// `FabricLacks` names what the channel needs and the fabric has not; `BadConfiguration` names
-    /// the bound that the options break; `AddressTaken`; `System`.
+    /// `FabricLacks` with the capability that the fabric lacks; `BadConfiguration` with the limit that the options
+    /// exceed; `AddressTaken`; `System`.
     pub fn listen(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
         Self::open(fabric, name, options, true, 0)
     }
@@ -199,13 +196,13 @@ impl Receiver {
     /// Connects to the sender that listens at `name`.
     ///
     /// # Errors
-    /// As [`Self::listen`]; `NobodyListens`. That the other end is another channel shows at the
-    /// first call afterwards, as `ChannelMismatch`.
+    /// As [`Self::listen`]; `NobodyListens`. A mismatch of the channels is reported by the first call afterwards,
+    /// as `ChannelMismatch`.
     pub fn connect(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
         Self::open(fabric, name, options, false, 0)
     }
 
-    /// Opens the end of a connection, or of a channel alone.
+    /// Opens an end of a connection, or of a single channel.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,
         name: &str,
@@ -217,16 +214,15 @@ impl Receiver {
         Ok(Self { drive, next: 0, looks: 0, ringer: None })
     }
 
-    /// The next message, if one is here.
+    /// Returns the next message, if one has arrived.
     ///
-    /// *Cost*: where messages are written to this end, a look at one word for each sender when
-    /// nothing is here. Never blocks or allocates; calls the kernel only where the fabric's
-    /// port does.
+    /// *Cost*: if messages are written to this end and none has arrived, one load per sender. Never blocks or
+    /// allocates; calls the kernel only where the fabric's port does.
     ///
     /// # Errors
-    /// `PeerLost` when the only sender is gone and everything of it was received (an end that
-    /// listens goes on with the next one); `ProtocolViolation` when a peer broke the protocol: it is
-    /// cut off, the others are not; `ChannelMismatch`; `BadForm` with [`Options::offers_only`].
+    /// `PeerLost` if the only sender is lost and all its messages were received (a listening end continues with the
+    /// next one); `ProtocolViolation` if a peer violated the protocol: it is disconnected, the others are not;
+    /// `ChannelMismatch`; `BadForm` with [`Options::offers_only`].
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Message>, Error> {
         if self.drive.offers_only {
@@ -252,13 +248,13 @@ impl Receiver {
         }
     }
 
-    /// Takes up to `max` messages, shows each to `see` where it lies and gives its memory back
-    /// afterwards: the fastest way to receive. How many there were.
+    /// Receives up to `max` messages, passes each to `see` in place and releases it afterwards: the fastest way to
+    /// receive. Returns how many there were.
     ///
-    /// *Cost*: as [`Self::poll`] and [`Self::release`], without anything that outlives the call.
+    /// *Cost*: as [`Self::poll`] and [`Self::release`], without allocating a message.
     ///
     /// # Errors
-    /// As [`Self::poll`], when there was no message.
+    /// As [`Self::poll`], if there was no message.
     #[inline]
     pub fn drain(&mut self, max: usize, mut see: impl FnMut(Incoming<'_>)) -> Result<usize, Error> {
         if self.drive.offers_only {
@@ -285,12 +281,12 @@ impl Receiver {
         }
     }
 
-    /// Takes messages of the halves in turn, without a look at the port.
+    /// Drains the halves round robin, without polling the port.
     #[inline]
     fn take_some(&mut self, max: usize, see: &mut impl FnMut(Incoming<'_>)) -> usize {
         let mut taken = 0;
         let count = self.drive.units.len();
-        // Each call begins with another half, so that none keeps the others waiting for ever.
+        // Each call begins with another half, so that none starves.
         self.next = if self.next + 1 < count { self.next + 1 } else { 0 };
         for step in 0..count {
             let at =
@@ -316,7 +312,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether messages show in the port before they show in memory.
+    /// Whether messages appear in the port before they appear in memory.
     pub(super) fn arrives_by_completion(&self) -> bool {
         can_sleep(self.drive.kind, &self.drive.shape)
     }
@@ -330,7 +326,7 @@ impl Receiver {
         if self.drive.is_lost() { Err(self.drive.lost()) } else { Ok(None) }
     }
 
-    /// Asks each half once, beginning behind the one that had the last message.
+    /// Polls each half once, beginning after the one with the last message.
     #[inline]
     fn look(&mut self) -> Result<Option<Message>, Error> {
         let count = self.drive.units.len();
@@ -362,14 +358,14 @@ impl Receiver {
         Ok(None)
     }
 
-    /// Gives the memory of a message back to its sender, in any order.
+    /// Returns the memory of a message to its sender; in any order.
     #[inline]
     pub fn release(&mut self, message: Message) {
         let Some(unit) = self.drive.units.get_mut(message.unit) else {
             return;
         };
         if unit.life != message.life {
-            return; // of a sender that is gone, whose memory went with it
+            return; // of a lost sender, whose memory was freed
         }
         let (half, own, effects) = unit.parts();
         let released = half.release(message.held, own, effects);
@@ -379,7 +375,7 @@ impl Receiver {
         }
     }
 
-    /// Tells the senders now what has been released, instead of when it is much.
+    /// Acknowledges released messages now instead of batching the acknowledgement.
     pub fn acknowledge(&mut self) {
         for at in 0..self.drive.units.len() {
             let (half, own, effects) = self.drive.units[at].parts();
@@ -388,7 +384,8 @@ impl Receiver {
         }
     }
 
-    /// A message that can be fetched to where the caller likes; of channels whose receiver fetches.
+    /// Returns a message that can be fetched into memory of the caller's choice, for channels whose receiver
+    /// fetches.
     ///
     /// # Errors
     /// As [`Self::poll`].
@@ -416,11 +413,11 @@ impl Receiver {
         self.nothing().map(|_| None)
     }
 
-    /// An offered message where it lies in its sender's memory: neither copied nor requested. `None`
-    /// where the fabric must fetch it, and of channels whose offers do not tell the length.
+    /// Shows an offered message in its sender's memory, without copy or request. `None` if the fabric must fetch
+    /// it, and for channels whose offers lack the length.
     ///
-    /// *Visibility*: whole, until [`Self::decline`] gives it back. *Trust*: its sender can change it
-    /// meanwhile; copy what must not change before checking it.
+    /// *Visibility*: whole, until [`Self::decline`]. *Trust*: its sender can change it meanwhile; copy what must
+    /// not change before checking it.
     pub fn look_at(&self, offer: &Offer) -> Option<Incoming<'_>> {
         let unit = self.drive.units.get(offer.unit).filter(|unit| unit.life == offer.life)?;
         let reached = unit.reached.as_ref()?;
@@ -428,12 +425,11 @@ impl Receiver {
         Some(Incoming { lies: Lies::AtSender(reached), content, from: offer.unit })
     }
 
-    /// Gives an offered message back to its sender without fetching it: it was looked at in place, or
-    /// is not wanted.
+    /// Returns an offered message to its sender without fetching it, because it was read in place or is not needed.
     ///
     /// # Errors
-    /// `NotHeld` when it was fetched or declined before, and of channels whose offers do not tell
-    /// the length: fetch those. `PeerLost`.
+    /// `NotHeld` if it was fetched or declined before, and for channels whose offers lack the length: fetch those.
+    /// `PeerLost`.
     pub fn decline(&mut self, offer: Offer) -> Result<(), Error> {
         let Some(unit) =
             self.drive.units.get_mut(offer.unit).filter(|unit| unit.life == offer.life)
@@ -446,12 +442,11 @@ impl Receiver {
         released.map_err(|_| ErrorCode::NotHeld.into())
     }
 
-    /// Fetches an offered message into `into`, which is to be left alone until
-    /// [`Self::fetched`].
+    /// Fetches an offered message into `into`, which must not be used until [`Self::fetched`].
     ///
     /// # Errors
-    /// `TooLarge` when it does not fit; `NotHeld` when it was fetched before; `BadForm` when the
-    /// channel cannot reach that memory.
+    /// `TooLarge` if it does not fit; `NotHeld` if it was fetched before; `BadForm` if the channel cannot access
+    /// that memory.
     pub fn receive_into(&mut self, offer: Offer, into: Slice) -> Result<(), Error> {
         let into = into.over(self.drive.fabric())?;
         let Some(unit) =
@@ -464,7 +459,8 @@ impl Receiver {
         self.drive.post(offer.unit);
         result.map_err(|refusal| match refusal {
             Refusal::TooLong { .. } => {
-                let text = format!("the message may have {} bytes", offer.bytes_max);
+                let text =
+                    format!("the message may have {} bytes: pass a longer slice", offer.bytes_max);
                 Error::with(ErrorCode::TooLarge, text)
             }
             Refusal::Form(form) => Error::with(ErrorCode::BadForm, form),
@@ -473,8 +469,8 @@ impl Receiver {
         })
     }
 
-    /// Bytes of a message that is being fetched, once it is there. Its memory at the sender is given
-    /// back with this.
+    /// Returns the length of a message being fetched, once it has arrived. Its memory at the sender is then
+    /// released.
     ///
     /// # Errors
     /// As [`Self::poll`].
@@ -496,8 +492,8 @@ impl Receiver {
 
     /// Waits for the next message.
     ///
-    /// *Blocks*: spins at first. Then a channel whose messages come with events sleeps until one
-    /// comes ([`can_sleep`]); any other naps between looks.
+    /// *Blocks*: spins at first. Then a channel with events sleeps until one arrives ([`can_sleep`]); any other
+    /// sleeps between polls.
     ///
     /// # Errors
     /// As [`Self::poll`]; `TimedOut`.
@@ -515,12 +511,12 @@ impl Receiver {
         }
     }
 
-    /// The connection that a message came by, while its sender is there.
+    /// Returns the connection of a message, while its sender is connected.
     pub(super) fn connection(&self, message: &Message) -> Option<u64> {
         self.drive.connection(message.unit, machine::Peer(message.peer))
     }
 
-    /// Takes what has arrived but messages.
+    /// Polls the port and reports errors, without receiving messages.
     pub(super) fn turn(&mut self) -> Result<(), Error> {
         self.drive.turn();
         self.drive.trouble().map_or(Ok(()), Err)
@@ -530,7 +526,7 @@ impl Receiver {
         self.drive.peers()
     }
 
-    /// Whether a sender of this connection is there.
+    /// Whether a sender of this connection is connected.
     pub(super) fn knows(&self, connection: u64) -> bool {
         self.drive.unit_of(connection).is_some()
     }
@@ -547,31 +543,31 @@ impl Receiver {
         &mut *self.drive.port
     }
 
-    /// Registered memory to receive into.
+    /// Registers memory to receive into.
     ///
     /// # Errors
-    /// `System` when it cannot be had.
+    /// `System` if the memory is not available.
     pub fn register(&self, bytes: u64) -> Result<Buffer, Error> {
         Buffer::new(self.drive.fabric(), bytes)
     }
 
-    /// Senders that are connected.
+    /// Returns the number of connected senders.
     pub fn peers(&mut self) -> usize {
         self.drive.turn();
         self.drive.peers()
     }
 
-    /// Which channel.
+    /// Returns the channel.
     pub const fn kind(&self) -> Kind {
         self.drive.kind
     }
 
-    /// Bytes of memory that this end has registered, for all its peers.
+    /// Returns the bytes of memory that this end has registered, for all its peers.
     pub fn registered_bytes(&self) -> u64 {
         self.drive.registered_bytes()
     }
 
-    /// Which path each link uses and why, for people.
+    /// Returns the path of each link and the reason for it, for people.
     pub fn path(&self) -> Vec<String> {
         self.drive.path()
     }
@@ -582,7 +578,7 @@ fn offers_only() -> Error {
     Error::with(ErrorCode::BadForm, "this receiver takes offers only")
 }
 
-/// Whether a receiver of this channel can sleep until a message comes (001 Table 2, "blocking").
+/// Whether a receiver of this channel can sleep until a message arrives (001 Table 2, "blocking").
 pub const fn can_sleep(kind: Kind, shape: &Shape) -> bool {
     match kind {
         Kind::Send

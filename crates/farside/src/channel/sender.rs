@@ -13,62 +13,62 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What channels put around a message in its request, at most: bells and padding.
+/// Most bytes that a channel adds to a message in its request: bells and padding.
 const AROUND: u32 = 24;
 
-/// Longest message that may go straight to the port.
+/// Longest message that may be passed to the port directly.
 const AT_ONCE: usize = 1536;
 
-/// What became of a message that was to be sent.
+/// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
 pub enum Sent {
-    /// The channel has it.
+    /// The channel has accepted it.
     Taken(Ticket),
-    /// No room until the receiver has released more, or nobody is connected yet: nothing happened;
-    /// try again later.
+    /// No space until the receiver has released more, or no receiver is connected yet. Nothing happened; try again
+    /// later.
     Full,
 }
 
-/// A message that the channel has, until its source is free again.
+/// Handle of an accepted message, valid until its source may be reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket {
     /// A half, or [`EVERYONE`].
     peer: usize,
     life: u64,
-    /// The half's name for it, or that of its copies.
+    /// The half's id for it, or the id of its copies.
     sending: Sending,
 }
 
-/// Instead of a half: each has a copy of the message.
+/// In place of a half: each half has a copy of the message.
 const EVERYONE: usize = usize::MAX;
 
-/// Messages that each half has a copy of, until the source of all copies is free. Copies are counted
-/// through since the beginning; a message is known by the end of its copies.
+/// Messages copied to each half, until the sources of all copies may be reused. Copies are numbered from the
+/// beginning; the id of a message is the end of its range of copies.
 #[derive(Default)]
 struct Copies {
-    /// The copies before these are forgotten.
+    /// Number of the first copy kept; earlier ones were dropped.
     first: u64,
-    /// By age.
+    /// The copies, oldest first.
     tickets: VecDeque<Ticket>,
-    /// Where each message's copies end, by age.
+    /// The end of each message's range of copies, oldest first.
     ends: VecDeque<u64>,
 }
 
 impl Copies {
-    /// The copies added since the last message are one message; its name.
+    /// Ends a message that consists of the copies added since the last one; returns its id.
     fn end(&mut self) -> Sending {
         let end = self.first + self.tickets.len() as u64;
         self.ends.push_back(end);
         Sending(end)
     }
 
-    /// The copies of a message; none when it is forgotten.
+    /// Returns the copies of a message; none if they were dropped.
     fn of(&self, message: Sending) -> impl Iterator<Item = Ticket> {
         let at = self.ends.partition_point(|end| *end < message.0);
         let before = at.checked_sub(1).and_then(|at| self.ends.get(at)).copied();
         let from = before.unwrap_or(self.first) - self.first;
-        // Within what there is, should somebody ask for a message of another sender.
+        // Clamped, as the message may be that of another sender.
         let to = message.0.saturating_sub(self.first).min(self.tickets.len() as u64).max(from);
         self.tickets.range(from as usize..to as usize).copied()
     }
@@ -93,12 +93,12 @@ pub struct Loan {
 }
 
 impl Loan {
-    /// Bytes of it.
+    /// Returns its length in bytes.
     pub const fn len(&self) -> u32 {
         self.slice.bytes
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.slice.bytes == 0
     }
@@ -106,7 +106,7 @@ impl Loan {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// `OutOfBounds` when they pass its end; nothing is copied then.
+    /// `OutOfBounds` if they pass its end; nothing is copied then.
     #[inline]
     pub fn write(&self, offset: u32, bytes: &[u8]) -> Result<(), Error> {
         if u64::from(offset) + bytes.len() as u64 > u64::from(self.slice.bytes) {
@@ -117,40 +117,40 @@ impl Loan {
     }
 }
 
-/// The sending end of a channel: to one receiver, or to all receivers that connected (1:N).
+/// The sending end of a channel: to one receiver, or to all connected receivers (multicast).
 ///
-/// *Order.* Messages are received in the order of sending, but for channels that say otherwise.
-/// *Threads.* Used by one thread at a time; nothing happens but in its calls.
+/// *Order.* Messages are received in the order of sending, unless the channel states otherwise. *Threads.* Used by
+/// one thread at a time; makes progress only within its calls.
 pub struct Sender {
     drive: Drive<machine::Sender>,
     staging: Option<Staging>,
     copies: Copies,
-    /// Messages of so many bytes fit into their request with what channels put around them.
+    /// Messages up to this length fit into their request with what the channel adds.
     inline_bytes_max: usize,
-    /// Short messages of the only half that go with the next request. Empty between calls.
+    /// Short messages of the only half, posted with the next request. Empty between calls.
     record: machine::Record,
 }
 
 impl Sender {
-    /// Listens at `name` for receivers; a message goes to all that have connected.
+    /// Listens at `name` for receivers; a message goes to all connected ones.
     ///
     /// # Errors
-    /// `FabricLacks` names what the channel needs and the fabric has not; `BadConfiguration` names
-    /// the bound that the options break; `AddressTaken`; `System`.
+    /// `FabricLacks` with the capability that the fabric lacks; `BadConfiguration` with the limit that the options
+    /// exceed; `AddressTaken`; `System`.
     pub fn listen(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
         Self::open(fabric, name, options, true, 0)
     }
 
-    /// Connects to the receiver that listens at `name`. Until it has answered, the channel is full.
+    /// Connects to the receiver that listens at `name`. Until it accepts, sends return [`Sent::Full`].
     ///
     /// # Errors
-    /// As [`Self::listen`]; `NobodyListens`. That the other end is another channel shows at the
-    /// first call afterwards, as `ChannelMismatch`.
+    /// As [`Self::listen`]; `NobodyListens`. A mismatch of the channels is reported by the first call afterwards,
+    /// as `ChannelMismatch`.
     pub fn connect(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
         Self::open(fabric, name, options, false, 0)
     }
 
-    /// Opens the end of a connection, or of a channel alone.
+    /// Opens an end of a connection, or of a single channel.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,
         name: &str,
@@ -172,23 +172,22 @@ impl Sender {
         Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max, record })
     }
 
-    /// Registered memory to send from without copies.
+    /// Registers memory to send from without copies.
     ///
     /// # Errors
-    /// `System` when it cannot be had.
+    /// `System` if the memory is not available.
     pub fn register(&self, bytes: u64) -> Result<Buffer, Error> {
         Buffer::new(self.drive.fabric(), bytes)
     }
 
     /// Sends a message of these bytes, which are copied before this returns.
     ///
-    /// *Cost*: the requests of the channel (see its row in [`super`]); one copy where the message is
-    /// too long to be a part of its request. Never blocks or allocates; calls the
-    /// kernel only where the fabric's port does.
+    /// *Cost*: the requests of the channel (see its row in [`super`]); one copy if the message is too long to be
+    /// sent inline. Never blocks or allocates; calls the kernel only where the fabric's port does.
     ///
     /// # Errors
-    /// `TooLarge`; `BadForm` of a channel that sends integers; `PeerLost` when the only receiver is
-    /// gone; `ProtocolViolation` when it broke the protocol; `ChannelMismatch`.
+    /// `TooLarge`; `BadForm` of a channel that sends integers; `PeerLost` if the only receiver is lost;
+    /// `ProtocolViolation` if it violated the protocol; `ChannelMismatch`.
     #[inline]
     pub fn send(&mut self, message: &[u8]) -> Result<Sent, Error> {
         if let Some(ticket) = self.send_at_once(message) {
@@ -202,8 +201,7 @@ impl Sender {
         Ok(sent)
     }
 
-    /// Adds a short message to the record, if it is to one receiver and nothing but a part of one
-    /// request.
+    /// Appends a short message to the record, if it has one receiver and is part of a single request.
     #[inline]
     fn send_at_once(&mut self, message: &[u8]) -> Option<Ticket> {
         let [unit] = &mut self.drive.units[..] else {
@@ -218,7 +216,7 @@ impl Sender {
         Some(Ticket { peer: 0, life, sending })
     }
 
-    /// Posts what short messages have gathered.
+    /// Posts the short messages in the record.
     #[inline]
     fn post_record(&mut self) {
         if !self.record.is_empty() {
@@ -226,10 +224,10 @@ impl Sender {
         }
     }
 
-    /// Sends messages with one announcement where the channel allows; how many were taken.
+    /// Sends messages with one announcement if the channel allows it; returns how many were accepted.
     ///
     /// # Errors
-    /// As [`Self::send`]; those before the message it is about have been sent.
+    /// As [`Self::send`]; the messages before the rejected one have been sent.
     pub fn send_batch<'a>(
         &mut self,
         messages: impl IntoIterator<Item = &'a [u8]>,
@@ -242,7 +240,7 @@ impl Sender {
                 continue;
             }
             if !self.record.is_empty() {
-                // Full, or this one does not lie beside those in it.
+                // The record is full, or this message is not contiguous with those in it.
                 self.post_record();
                 if self.send_at_once(message).is_some() {
                     taken += 1;
@@ -263,12 +261,12 @@ impl Sender {
         end.map(|()| taken)
     }
 
-    /// Sends a message that lies in slices of registered memory, one after the other, from where it
-    /// is. The memory must not change until [`Self::is_done`].
+    /// Sends a message from slices of registered memory, concatenated, without copies. The memory must not change
+    /// until [`Self::is_done`].
     ///
     /// # Errors
-    /// As [`Self::send`]; `BadForm` of a channel whose receivers fetch, and for slices of another
-    /// fabric. A buffer that ends while its message is on its way costs the peer's link.
+    /// As [`Self::send`]; `BadForm` of a channel whose receivers fetch, and for slices of another fabric. Dropping
+    /// a buffer while its message is in flight breaks the link to the peer.
     #[inline]
     pub fn send_slices(&mut self, slices: &[Slice]) -> Result<Sent, Error> {
         let mut all = [LocalSlice { region: farside_base::RegionId(0), offset: 0, bytes: 0 }; 14];
@@ -293,8 +291,7 @@ impl Sender {
         self.staged(message, |sender, payload| sender.dispatch(payload))
     }
 
-    /// Copies a message that is too long for its request to where it can wait, and sends it from
-    /// there.
+    /// Copies a message that is too long to be inline to staging memory, and sends it from there.
     fn staged(
         &mut self,
         message: &[u8],
@@ -313,7 +310,7 @@ impl Sender {
         Ok(sent)
     }
 
-    /// Sends bytes through `send`, in the request or from where they can wait.
+    /// Sends bytes through `send`, inline or from staging memory.
     fn either_way(
         &mut self,
         message: &[u8],
@@ -337,10 +334,9 @@ impl Sender {
         }
     }
 
-    /// Memory for a message of at most so many bytes where the receivers will fetch it, to be filled
-    /// and given to [`Self::send_loan`]: then nothing is copied on this side. `None` when there is no
-    /// room at present, and always of a channel that sends from anywhere: it has no such memory. A
-    /// loan ends with the next message or loan.
+    /// Lends memory for a message of at most this many bytes, from which the receivers will fetch it. Fill it and
+    /// pass it to [`Self::send_loan`]; the sender then copies nothing. `None` if there is no space at present, and
+    /// always for channels that send from any memory. A loan ends with the next message or loan.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -360,7 +356,7 @@ impl Sender {
     /// Sends the first `bytes` bytes of a loan.
     ///
     /// # Errors
-    /// As [`Self::send`]; `BadForm` when the loan has ended, `TooLarge` when it is shorter.
+    /// As [`Self::send`]; `BadForm` if the loan has ended, `TooLarge` if it is shorter.
     pub fn send_loan(&mut self, loan: Loan, bytes: u32) -> Result<Sent, Error> {
         if bytes > loan.slice.bytes {
             let text =
@@ -374,11 +370,11 @@ impl Sender {
         Ok(sent)
     }
 
-    /// Sends a message of these bytes into a mailbox of the caller's choice at the only receiver, of
-    /// channels with mailboxes there. Messages in chosen mailboxes may be received in any order.
+    /// Sends a message into a mailbox of the caller's choice at the only receiver, for channels with mailboxes.
+    /// Messages in chosen mailboxes may be received in any order.
     ///
     /// # Errors
-    /// As [`Self::send`]; `NotHeld` where senders do not choose, or without such a mailbox.
+    /// As [`Self::send`]; `NotHeld` if senders do not choose, or there is no such mailbox.
     pub fn send_to_slot(&mut self, slot: u32, message: &[u8]) -> Result<Sent, Error> {
         self.post_record();
         self.either_way(message, |sender, payload| {
@@ -397,10 +393,10 @@ impl Sender {
         })
     }
 
-    /// Sends a message of these bytes to the receiver of one connection alone.
+    /// Sends a message to the receiver of one connection only.
     ///
     /// # Errors
-    /// As [`Self::send`]; `BadForm` where all receivers share one memory, which they all read.
+    /// As [`Self::send`]; `BadForm` if all receivers read one shared memory.
     pub fn send_to(&mut self, connection: u64, message: &[u8]) -> Result<Sent, Error> {
         if self.drive.kind.shares_sender() {
             return Err(Error::with(
@@ -430,7 +426,7 @@ impl Sender {
         })
     }
 
-    /// Gives a message to every half: all take it or none.
+    /// Passes a message to every half: all accept it or none.
     #[inline]
     fn dispatch(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
         self.check_length(payload.bytes())?;
@@ -452,14 +448,14 @@ impl Sender {
         self.dispatch_to_all(payload)
     }
 
-    /// Also while no receiver is connected: no message of that length will ever be taken.
+    /// Also checked while no receiver is connected, since no message of that length is ever accepted.
     #[inline]
     fn check_length(&self, bytes: u64) -> Result<(), Error> {
         let bytes_max = self.drive.shape.message_bytes_max;
         if bytes > u64::from(bytes_max) { Err(too_long(bytes, bytes_max)) } else { Ok(()) }
     }
 
-    /// To many receivers without common memory: each half must have room first.
+    /// Sends to several receivers without common memory: each half must have space first.
     fn dispatch_to_all(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
         self.turn()?;
         let mut receivers = 0;
@@ -480,7 +476,7 @@ impl Sender {
         if let Some(refusal) = refused {
             return self.refused(refusal);
         }
-        // Most are free in the order of sending.
+        // Most sources become reusable in the order of sending.
         while self.copies.oldest().is_some_and(|oldest| self.are_done(oldest)) {
             self.copies.forget_oldest();
         }
@@ -501,7 +497,7 @@ impl Sender {
     fn refused(&mut self, refusal: Refusal) -> Result<Sent, Error> {
         match refusal {
             Refusal::Full | Refusal::NotConnected => {
-                // What the half wants to know before there is room goes out now.
+                // Requests that the half needs before space becomes free are posted now.
                 for at in 0..self.drive.units.len() {
                     self.drive.post(at);
                 }
@@ -528,7 +524,7 @@ impl Sender {
         }
     }
 
-    /// Whether the source of a message is free again. It does not say that it was received.
+    /// Whether the source of a message may be reused. Does not imply that it was received.
     pub fn is_done(&mut self, ticket: Ticket) -> bool {
         if !self.is_done_now(ticket) {
             self.drive.turn();
@@ -548,8 +544,8 @@ impl Sender {
         self.copies.of(message).all(|copy| self.is_done_now(copy))
     }
 
-    /// Whether all messages have been received and released. With [`Acknowledge::Message`] what was
-    /// released last may stay untold until more is.
+    /// Whether all messages have been received and released. With [`Acknowledge::Message`] the last releases may
+    /// stay unacknowledged until more follow.
     ///
     /// [`Acknowledge::Message`]: super::Acknowledge::Message
     ///
@@ -567,9 +563,8 @@ impl Sender {
         Ok(self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained()))
     }
 
-    /// Takes what has arrived and goes on with what waited for it. Every call does this where it
-    /// must. Who sends nothing for long, or always finds room, calls it now and then: losses and new
-    /// receivers show here.
+    /// Polls the port and continues pending operations. Every call does this when needed. A program that rarely
+    /// sends, or always finds space, should call it periodically, as losses and new receivers are detected here.
     ///
     /// # Errors
     /// As [`Self::send`].
@@ -582,9 +577,9 @@ impl Sender {
         }
     }
 
-    /// Sends a message, and waits for room as long as that takes.
+    /// Sends a message, waiting for space as long as necessary.
     ///
-    /// *Blocks*: spins at first, then sleeps between looks, until the receiver has released enough.
+    /// *Blocks*: spins at first, then sleeps between polls, until the receiver has released enough.
     ///
     /// # Errors
     /// As [`Self::send`]; `TimedOut`.
@@ -598,13 +593,13 @@ impl Sender {
         }
     }
 
-    /// Receivers that are connected.
+    /// Returns the number of connected receivers.
     pub fn peers(&mut self) -> usize {
         self.drive.turn();
         self.drive.peers()
     }
 
-    /// Waits until so many receivers are connected.
+    /// Waits until this many receivers are connected.
     ///
     /// # Errors
     /// As [`Self::send`]; `TimedOut`.
@@ -621,23 +616,23 @@ impl Sender {
         self.drive.peers()
     }
 
-    /// Whether nothing is under way that this end must go on with.
+    /// Whether this end has no pending operations.
     pub(super) fn is_settled(&self) -> bool {
         !self.drive.has_backlog()
             && self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained())
     }
 
-    /// Which channel.
+    /// Returns the channel.
     pub const fn kind(&self) -> Kind {
         self.drive.kind
     }
 
-    /// Bytes of memory that this end has registered, for all its peers.
+    /// Returns the bytes of memory that this end has registered, for all its peers.
     pub fn registered_bytes(&self) -> u64 {
         self.drive.registered_bytes()
     }
 
-    /// Which path each link uses and why, for people.
+    /// Returns the path of each link and the reason for it, for people.
     pub fn path(&self) -> Vec<String> {
         self.drive.path()
     }
@@ -652,7 +647,7 @@ fn too_long(bytes: u64, bytes_max: u32) -> Error {
     Error::with(ErrorCode::TooLarge, text)
 }
 
-/// What a half itself says, which knows its bound alone.
+/// The error of a half, which knows only its own limit.
 #[cold]
 fn too_long_for(bytes_max: u32) -> Error {
     let text = format!("this channel takes at most {bytes_max} bytes here");

@@ -1,4 +1,4 @@
-//! Where messages wait that are too long to be a part of their request.
+//! Staging memory for messages that are too long to be inline.
 
 use super::sender::Ticket;
 use crate::Error;
@@ -8,15 +8,15 @@ use farside_fabric::Fabric;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Messages on their way at a time.
+/// Most staged messages in flight.
 const PLACES: u32 = 16;
 
-/// Registered memory for copies of messages, used in turn.
+/// Registered memory for copies of messages, used round robin.
 pub(super) struct Staging {
     memory: Registered,
     step: u64,
     next: u32,
-    /// By age: the messages whose places are in use.
+    /// The messages whose slots are in use, oldest first.
     busy: VecDeque<Ticket>,
 }
 
@@ -28,7 +28,7 @@ impl Staging {
         Ok(Self { memory, step, next: 0, busy })
     }
 
-    /// Copies a message to the next place, if it is free. Without [`Self::keep`] it stays free.
+    /// Copies a message to the next slot, if it is free. Without [`Self::keep`] the slot stays free.
     pub(super) fn write(&self, message: &[u8]) -> Option<LocalSlice> {
         if self.busy.len() == PLACES as usize {
             return None;
@@ -39,7 +39,7 @@ impl Staging {
         Some(LocalSlice { region: region.id, offset, bytes: message.len() as u32 })
     }
 
-    /// What was written last is on its way.
+    /// Marks the last written slot as in flight.
     pub(super) fn keep(&mut self, ticket: Ticket) {
         self.busy.push_back(ticket);
         self.next = (self.next + 1) % PLACES;

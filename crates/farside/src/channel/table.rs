@@ -1,10 +1,9 @@
-//! Table 2 of paper 001: its cells as the paper has them, and as they were measured here.
+//! Table 2 of paper 001: as printed in the paper, and as measured here.
 //!
-//! `crates/sim/tests/channel_table.rs` measures every cell on the simulated fabric, with the options that
-//! a program gets unless it asks for others: counts and memory from what really crossed it and was
-//! registered, order by taking guarantees away until messages are lost or spoiled. It fails when one of
-//! [`MEASURED`] is something else; [`DEVIATIONS`] has the reason for each cell that is not the paper's,
-//! and the same test fails when there is no reason or one too many.
+//! `crates/sim/tests/channel_table.rs` measures every cell on the simulated fabric with default options: counts and
+//! memory from the requests posted and the memory registered, order by weakening guarantees until messages are lost
+//! or corrupted. It fails if a cell of [`MEASURED`] differs; [`DEVIATIONS`] gives the reason for each cell that
+//! differs from the paper, and the same test fails if a reason is missing or superfluous.
 
 use super::Kind;
 use std::fmt;
@@ -12,14 +11,14 @@ use std::fmt;
 /// A number of half round trips or requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Count {
-    /// So many.
+    /// Exactly this number.
     Exactly(u32),
-    /// So many, and more where a bell must be fetched again or a place waited for.
+    /// This number, or more if a bell must be fetched again or space awaited.
     AtLeast(u32),
 }
 
 impl Count {
-    /// The number, or the least one.
+    /// Returns the number, or the minimum.
     pub const fn least(self) -> u32 {
         match self {
             Self::Exactly(count) | Self::AtLeast(count) => count,
@@ -40,18 +39,18 @@ impl fmt::Display for Count {
 /// Whether a channel has a feature.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Feature {
-    /// It has.
+    /// Yes.
     Yes,
-    /// It has not.
+    /// No.
     No,
-    /// As its second channel has (note a of the table).
+    /// As its second channel (note a of the table).
     SecondChannel,
-    /// The question makes no sense.
+    /// Not applicable.
     NotApplicable,
 }
 
 impl Feature {
-    /// Whether it can be had.
+    /// Whether the feature is available.
     pub const fn can_be_had(self) -> bool {
         !matches!(self, Self::No)
     }
@@ -71,9 +70,9 @@ impl fmt::Display for Feature {
 /// How memory grows with the number of peers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Growth {
-    /// It does not: O(1).
+    /// Independent of the peers: O(1).
     Constant,
-    /// With each peer: O(N).
+    /// Proportional to the peers: O(N).
     Linear,
 }
 
@@ -86,7 +85,7 @@ impl fmt::Display for Growth {
     }
 }
 
-/// What must arrive in order.
+/// What must be ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// Nothing.
@@ -97,7 +96,7 @@ pub enum Order {
     Bytes,
     /// Both.
     MessagesAndBytes,
-    /// As its second channel needs.
+    /// As required by the second channel.
     SecondChannel,
 }
 
@@ -143,20 +142,20 @@ impl fmt::Display for Requests {
 /// A row of the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Which channel.
+    /// The kind of channel.
     pub kind: Kind,
-    /// From the call of the sender until the receiver has the message; where the receiver fetches
-    /// unasked, from its first request.
+    /// From the call of the sender until the receiver has the message; if the receiver polls by READ, from its
+    /// first request.
     pub half_round_trips: Count,
-    /// Requests that the sender posts for a message.
+    /// Requests that the sender posts per message.
     pub sender_requests: Count,
-    /// Requests that the receiver posts for a message.
+    /// Requests that the receiver posts per message.
     pub receiver_requests: Count,
-    /// Whether the receiver can sleep until a message comes.
+    /// Whether the receiver can sleep until a message arrives.
     pub blocking: Feature,
-    /// Whether a message is sent from where it lies.
+    /// Whether a message is sent in place.
     pub zero_copy_send: Feature,
-    /// Whether whoever starts the transfer can choose where the message goes.
+    /// Whether the initiator of the transfer can choose the destination.
     pub zero_copy_receive: Feature,
     /// Whether a short message takes less memory than a long one.
     pub variable_size: Feature,
@@ -166,7 +165,7 @@ pub struct Row {
     pub memory_many_to_one: Growth,
     /// The request kinds that carry messages.
     pub requests: Requests,
-    /// What must arrive in order.
+    /// What must be ordered.
     pub order: Order,
 }
 
@@ -199,7 +198,7 @@ macro_rules! rows {
     };
 }
 
-/// The table as the paper prints it.
+/// The table as printed in the paper.
 #[rustfmt::skip]
 pub const PAPER: [Row; 20] = rows! {
     Send                     Exactly(1), Exactly(1), Exactly(0), Yes,           Yes No  No,  Constant Linear,   SEND, Nothing;
@@ -227,7 +226,7 @@ pub const PAPER: [Row; 20] = rows! {
 const SEND_WRITE: Requests = Requests { send: true, write: true, read: false, atomic: false };
 const SEND_READ: Requests = Requests { send: true, write: false, read: true, atomic: false };
 
-/// The table as it was measured.
+/// The table as measured.
 #[rustfmt::skip]
 pub const MEASURED: [Row; 20] = rows! {
     Send                     Exactly(1), Exactly(1), Exactly(0), Yes,           Yes No  No,  Constant Linear,   SEND, Nothing;
@@ -252,10 +251,10 @@ pub const MEASURED: [Row; 20] = rows! {
     ReadRingNotify           Exactly(3), Exactly(1), Exactly(1), SecondChannel, Yes Yes Yes, Constant Linear,   SEND_READ, Nothing;
 };
 
-/// A column of the table, by its field's name.
+/// A column of the table, by field name.
 pub type Column = &'static str;
 
-/// Why a cell is not the paper's.
+/// Why a cell differs from the paper.
 #[rustfmt::skip]
 pub const DEVIATIONS: &[(Kind, Column, &str)] = &[
     (Kind::WriteSlotReserved, "requests", SECOND),
@@ -276,22 +275,22 @@ pub const DEVIATIONS: &[(Kind, Column, &str)] = &[
 ];
 
 const SECOND: &str = "The requests of the second channel are counted too: by default it is a \
-    bufferless one, so SENDs cross besides the requests of the paper's cell, which marks it with \
+    bufferless one, so SENDs are added to the requests of the paper's cell, which marks it with \
     note a.";
-const STAGED: &str = "Each of the sender's halves keeps a place to copy messages to, since a \
-    message waits there for its FETCH_ADD; a program that sends slices of its own memory uses none \
+const STAGED: &str = "Each of the sender's halves keeps a staging buffer, since a \
+    message waits there for its FETCH_ADD; a program that sends slices of registered memory uses none \
     of it.";
-const LANDING: &str = "Each sender writes into an area of its own at the receiver, so that one slow \
-    sender holds up nobody else; the paper's receiver lends one area to one sender after the other.";
+const LANDING: &str = "Each sender writes into a separate area at the receiver, so that one slow \
+    sender does not delay others; the paper's receiver lends one area to one sender at a time.";
 const FETCHED: &str = "By default the receiver keeps memory to fetch messages into for each of its \
-    senders. With `Options::offers_only` it fetches to places of the program's choice alone and keeps \
+    senders. With `Options::offers_only` it fetches only into memory of the program's choice and keeps \
     none, which is the paper's cell.";
-const LOAN: &str = "The ring lends the place of the next message, so that a program can build it \
+const LOAN: &str = "The ring lends the slot of the next message, so that a program can build it \
     where the readers fetch it; the paper's sender copies it there.";
 
-/// The measured row of a channel.
+/// Returns the measured row of a channel.
 pub fn measured(kind: Kind) -> &'static Row {
     let found = MEASURED.iter().find(|row| row.kind == kind);
-    // Every kind has a row: the test of the table sees to it.
+    // Every kind has a row: the test of the table checks it.
     found.unwrap_or(&MEASURED[0])
 }

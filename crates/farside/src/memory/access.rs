@@ -1,16 +1,16 @@
-//! Accesses as values that are begun and polled: what every form of a call is made of.
+//! Accesses as values that are started and polled, of which all forms of a call are made.
 //!
-//! What is at hand is done at once by [`Session::read_hit`] and its like. What is not becomes an
-//! [`Access`], whose [`step`](Session::step) continues it as far as possible, and says what it
-//! waits for. The blocking forms wait for that on the caller's thread, the awaitable ones give a waker
-//! to it, and [`Session::poll`] is for executors that keep no futures. It allocates nothing: its bytes
-//! wait in the session's slots.
+//! [`Session::read_hit`] and similar functions serve accesses that need no waiting. Others become an
+//! [`Access`], whose [`step`](Session::step) continues it as far as possible and returns what it waits for.
+//! The blocking forms wait on the caller's thread, the awaitable ones register a waker, and
+//! [`Session::poll`] is for executors that keep no futures. It allocates nothing: its bytes are kept in the
+//! session's slots.
 //!
-//! **Ownership.** What a call has in the engine is kept in its session ([`InFlight`]), not in the
-//! call's future: a future that is forgotten never runs its destructor. A session has one call at a
-//! time, so when one [enters](Session::enter) and finds something there, it was forgotten, and is
-//! abandoned as it would have been when it was dropped. Slots of abandoned operations are free again
-//! when these have ended, for which a call that needs a slot waits.
+//! **Ownership.** The resources of a call in the engine are recorded in its session ([`InFlight`]), not in
+//! the call's future: a forgotten future never runs its destructor. A session has one call at a time. If a
+//! call [enters](Session::enter) and finds such a record, the earlier call was forgotten, and is abandoned
+//! as if it had been dropped. Slots of abandoned operations become free when these have ended; a call that
+//! needs a slot waits for that.
 
 use super::deadline::Deadline;
 use super::{CALL_SLOTS, Piece, Session, failure, one_line, pieces};
@@ -25,27 +25,28 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// What an access does.
+/// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     /// As [`Session::read`].
     Read,
-    /// As [`Session::write`] and until all of it is visible to all, so that its own failure is known.
+    /// As [`Session::write`], and until all of it is visible to all nodes, so that its own failure is
+    /// known.
     Write,
-    /// As [`Session::write`]: waited for only while as many are in flight as may be.
+    /// As [`Session::write`]: waits only while the writes in flight are at their limit.
     Post,
-    /// An atomic of a word, behind all earlier writes.
+    /// An atomic of a word, after all earlier writes.
     Word(Kind),
-    /// Has the lines' homes have their bytes, behind all earlier writes.
+    /// Writes the lines back to their homes, after all earlier writes.
     WriteBack,
 }
 
-/// The bytes of an access, of its caller.
+/// The caller's buffer of an access.
 #[derive(Debug)]
 pub(crate) enum Buffer<'a> {
-    /// They are read from the memory, or written to it.
+    /// Bytes read from the memory, or written to it.
     Out(&'a mut [u8]),
-    /// They are written to the memory.
+    /// Bytes written to the memory.
     In(&'a [u8]),
 }
 
@@ -58,19 +59,19 @@ impl<'a> Buffer<'a> {
     }
 }
 
-/// An access that has begun.
+/// An access in progress.
 #[derive(Debug)]
 pub(crate) struct Access {
     what: What,
     address: GlobalAddress,
     bytes: usize,
-    /// Bytes whose operations have begun, from the front.
+    /// Bytes whose operations have started, from the front.
     begun: usize,
     result: u64,
     failure: Option<Error>,
 }
 
-/// How far an access is.
+/// The state of an access.
 pub(crate) enum Progress {
     /// It has ended.
     Ended(Result<u64, Error>),
@@ -78,20 +79,20 @@ pub(crate) enum Progress {
     Waits(usize),
 }
 
-/// What a call has in the engine.
+/// Resources of a call in the engine.
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Its operations, oldest first.
     slots: [Option<(usize, Piece)>; CALL_SLOTS],
-    /// Lines that it keeps at this node.
+    /// Lines that it has pinned at this node.
     pub(crate) pinned: Vec<LineAddress>,
-    /// It has the node's gate for atomics of several lines.
+    /// It holds the node's gate for atomics of several lines.
     pub(crate) gated: bool,
-    /// The first bytes of a range whose lock it has, while it waits for the others'.
+    /// The first bytes of a range whose lock it has, while it waits for that of the rest.
     pub(crate) locked: Option<(GlobalAddress, usize, Mode)>,
-    /// A holder of a lock that it has got died, and no writer was told since.
+    /// A holder of one of its locks died, and no writer has been notified since.
     pub(crate) abandoned: bool,
-    /// Until when it waits.
+    /// Its deadline.
     pub(crate) deadline: Deadline,
     /// It has set an alarm.
     alarmed: bool,
@@ -106,7 +107,7 @@ impl InFlight {
             && !self.alarmed
     }
 
-    /// Whether another operation of it may be in flight.
+    /// Whether the call may start another operation.
     fn may_add(&self) -> bool {
         self.slots[CALL_SLOTS - 1].is_none()
     }
@@ -145,9 +146,9 @@ impl Drop for Call<'_> {
     }
 }
 
-/// What became of a piece that was to begin.
+/// The result of starting a piece.
 enum Piecemeal {
-    /// It is done or under way.
+    /// It is complete or in flight.
     Begun,
     /// It waits until this slot's operation has ended.
     Behind(usize),
@@ -162,7 +163,7 @@ impl Access {
         Ok(Piece { address, at: self.begun, bytes: room.min(self.bytes - self.begun) })
     }
 
-    /// The piece's bytes of the buffer, which atomics have none of.
+    /// The piece's bytes of the buffer; none for atomics.
     fn part(&self, piece: Piece) -> Range<usize> {
         match self.what {
             What::Word(_) | What::WriteBack => 0..0,
@@ -176,7 +177,7 @@ impl Access {
 }
 
 impl Session {
-    /// Reads if that needs no waiting, for the memory or for this session's own writes.
+    /// Reads if that needs no waiting, neither for the memory nor for this session's writes.
     #[inline]
     pub(crate) fn read_hit(&mut self, address: GlobalAddress, out: &mut [u8]) -> bool {
         if !self.pending.is_empty() {
@@ -201,7 +202,7 @@ impl Session {
         done
     }
 
-    /// Changes a word by an atomic if that needs no waiting, and tells the value before.
+    /// Changes a word atomically if that needs no waiting, and returns the previous value.
     #[inline]
     pub(crate) fn word_hit(&mut self, address: GlobalAddress, kind: Kind) -> Option<u64> {
         if !self.is_settled() || !address.offset().is_multiple_of(8) {
@@ -218,19 +219,19 @@ impl Session {
         Some(before)
     }
 
-    /// Whether nothing is under way and no failure waits to be told, after a look.
+    /// Whether nothing is in flight and no failure is pending, after removing writes that have ended.
     pub(crate) fn settle(&mut self) -> bool {
         self.reap();
         self.is_settled()
     }
 
-    /// Begins a call, which ends when what this returns is dropped.
+    /// Starts a call, which ends when the returned value is dropped.
     pub(crate) fn enter(&mut self) -> Call<'_> {
         let deadline = self.next_deadline();
         self.enter_until(deadline)
     }
 
-    /// Begins a call with a deadline.
+    /// Starts a call with a deadline.
     pub(crate) fn enter_until(&mut self, deadline: Deadline) -> Call<'_> {
         self.clean_up();
         self.in_flight.deadline = deadline;
@@ -238,7 +239,7 @@ impl Session {
         Call(self)
     }
 
-    /// Abandons what the last call has left in the engine, if anything.
+    /// Abandons the resources that the last call has left in the engine, if any.
     #[inline]
     pub(crate) fn clean_up(&mut self) {
         if !self.in_flight.is_empty() {
@@ -253,7 +254,7 @@ impl Session {
         }
         if let Some((address, bytes, mode)) = self.in_flight.locked.take() {
             for piece in pieces(address, bytes).flatten() {
-                // What fails here is a home that died: its locks are gone with it.
+                // This fails only if the home died: its locks are gone with it.
                 let _ = self.undo_line(piece, mode);
             }
         }
@@ -274,7 +275,7 @@ impl Session {
         }
     }
 
-    /// Performs an access, waiting on this thread, driving meanwhile.
+    /// Performs an access; polls the engine on this thread while it waits.
     ///
     /// # Errors
     /// As [`poll`](Self::poll), and `TimedOut`.
@@ -341,7 +342,7 @@ impl Session {
             return Poll::Ready(Err(self.timed_out(slot)));
         }
         if context.waker().will_wake(&self.waker) {
-            self.parker.awaits(slot, until); // `Blocking::run` polls this, which drives
+            self.parker.awaits(slot, until); // `Blocking::run` polls this future, and the engine meanwhile
             return Poll::Pending;
         }
         if self.slots.slots[slot].watch(context.waker()) {
@@ -389,7 +390,7 @@ impl Session {
         self.pending.first().map(|write| write.slot)
     }
 
-    /// A slot for an operation of a call, after waiting for one that an abandoned operation has.
+    /// Returns a slot for an operation of a call; waits if abandoned operations occupy all.
     pub(crate) async fn call_slot(&mut self) -> Result<usize, Error> {
         loop {
             match self.free_call_slot() {
@@ -399,7 +400,7 @@ impl Session {
         }
     }
 
-    /// A slot for an operation of a call; abandoned ones may still occupy some.
+    /// A free slot for an operation of a call; abandoned operations may occupy some.
     pub(crate) fn free_call_slot(&self) -> Option<usize> {
         let slots = &self.slots.slots;
         (0..CALL_SLOTS).find(|slot| {
@@ -410,7 +411,7 @@ impl Session {
         })
     }
 
-    /// Performs one operation on a piece of the memory; for allocations, pins and so on.
+    /// Performs one operation on a piece of the memory; for allocations, pins and the like.
     pub(crate) async fn call(
         &mut self,
         kind: Kind,
@@ -423,7 +424,7 @@ impl Session {
         self.call_ended(slot, piece).await
     }
 
-    /// Waits for an operation of the call that is in progress in a slot, and takes its result.
+    /// Waits for the call's operation in a slot, and takes its result.
     pub(crate) async fn call_ended(&mut self, slot: usize, piece: Piece) -> Result<u64, Error> {
         self.in_flight.add(slot, piece);
         self.wait(slot).await?;
@@ -432,7 +433,7 @@ impl Session {
         self.take_result(slot, piece, |_| {})
     }
 
-    /// Takes what an operation that has ended left in its slot, which is free then.
+    /// Takes the result of a slot's completed operation; the slot is free then.
     fn take_result(
         &self,
         slot: usize,
@@ -456,7 +457,7 @@ impl Session {
         }
     }
 
-    /// Begins an access of `bytes` bytes; [`step`](Self::step) continues it, within a call.
+    /// Starts an access of `bytes` bytes; [`step`](Self::step) continues it, within a call.
     ///
     /// # Errors
     /// `ZeroSize`, `TooLarge`, `Misaligned`.
@@ -473,9 +474,9 @@ impl Session {
         Ok(Access { what, address, bytes, begun: 0, result: 0, failure: None })
     }
 
-    /// Continues an access as far as it can without waiting. Its bytes come from `buffer` or go
-    /// there, the same each time. A failure of a [`What::Post`] is reported later, as by
-    /// [`write`](Self::write); [`What::Word`] tells the first failure of an earlier write.
+    /// Continues an access without waiting. Its bytes come from `buffer` or go there, the same buffer each
+    /// time. A failure of a [`What::Post`] is reported later, as by [`write`](Self::write); [`What::Word`]
+    /// returns the first failure of an earlier write.
     fn step(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Progress {
         self.reap();
         self.land(access, buffer);
@@ -486,8 +487,8 @@ impl Session {
         }
     }
 
-    /// Goes on with an access: how it has ended, or nothing, and `waker` will be woken when it is worth
-    /// looking again. Never blocks.
+    /// Continues an access; returns its result, or nothing if `waker` will be woken when it can continue.
+    /// Never blocks.
     ///
     /// # Errors
     /// Those of [`read`](Self::read), and those of earlier writes as [`step`](Self::step) says.
@@ -506,8 +507,8 @@ impl Session {
         }
     }
 
-    /// Whether every earlier write of this session has ended; the first failure of one is told then.
-    /// Otherwise `waker` will be woken.
+    /// Whether every earlier write of this session has ended; returns the first failure then. Otherwise
+    /// `waker` will be woken.
     ///
     /// # Errors
     /// As [`fence`](Self::fence).
@@ -517,7 +518,7 @@ impl Session {
                 if !self.asks_for_standing() {
                     return Some(self.fenced());
                 }
-                continue; // the question is one more write, or has failed
+                continue; // the membership query counts as one more write, or has failed
             };
             if !self.ends_meanwhile(slot, waker) {
                 return None;
@@ -525,8 +526,8 @@ impl Session {
         }
     }
 
-    /// Whether nothing of this session is under way any more, nor what was abandoned; otherwise `waker`
-    /// will be woken. A failure of a write has nobody left to hear it.
+    /// Whether this session has nothing in flight, including abandoned operations; otherwise `waker` will
+    /// be woken. A failure of a write can be reported to no caller any more.
     pub(crate) fn poll_idle(&mut self, waker: &Waker) -> bool {
         if self.poll_fence(waker).is_none() {
             return false;
@@ -547,12 +548,12 @@ impl Session {
         }
     }
 
-    /// Has `waker` woken at the end of a slot's operation; true when it has ended already.
+    /// Registers `waker` for the end of a slot's operation; true if it has ended already.
     fn ends_meanwhile(&self, slot: usize, waker: &Waker) -> bool {
         self.slots.slots[slot].watch(waker)
     }
 
-    /// Takes what has ended of an access.
+    /// Takes the completed operations of an access.
     fn land(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) {
         let mut kept = 0;
         for at in 0..CALL_SLOTS {
@@ -579,7 +580,7 @@ impl Session {
         }
     }
 
-    /// Begins what can begin of an access; the slot that the next piece waits for, if it does.
+    /// Starts as many pieces as possible; returns the slot that the next piece waits for, if any.
     fn begin_pieces(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Option<usize> {
         while access.failure.is_none() && access.begun < access.bytes {
             let begun = access.next().and_then(|piece| {
@@ -651,7 +652,7 @@ impl Session {
         }
         let free = if self.in_flight.may_add() { self.free_call_slot() } else { None };
         let Some(slot) = free else {
-            // Its own oldest operation, or one that was abandoned.
+            // The access's oldest operation, or an abandoned one.
             return Piecemeal::Behind(self.in_flight.oldest().unwrap_or(0));
         };
         if kind != Kind::WriteBack {
@@ -663,7 +664,7 @@ impl Session {
         Piecemeal::Begun
     }
 
-    /// What a piece waits for, or fails with, that comes behind all earlier writes.
+    /// What a piece that is ordered after all earlier writes waits for, or its failure.
     fn behind_writes(&mut self) -> Option<Piecemeal> {
         if let Some(write) = self.pending.first() {
             return Some(Piecemeal::Behind(write.slot));
@@ -671,7 +672,7 @@ impl Session {
         self.fenced().err().map(Piecemeal::Failed)
     }
 
-    /// What becomes of a piece that is to be written back, if it is of this home.
+    /// The result of a write-back piece of this node's own memory.
     fn written_at_home(&self, piece: Piece) -> Option<Piecemeal> {
         let line = piece.address.line();
         let code = ErrorCode::Unallocated;
@@ -681,7 +682,7 @@ impl Session {
         })
     }
 
-    /// Writes a piece, or begins to; `behind`: another write to its line is in flight.
+    /// Writes a piece, or starts to; `behind`: another write to its line is in flight.
     fn post_piece(&mut self, piece: Piece, bytes: &[u8], behind: bool) -> Piecemeal {
         if !behind && self.lines.write(piece.address, bytes, piece.continues()) {
             self.hit();

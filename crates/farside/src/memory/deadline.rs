@@ -1,4 +1,4 @@
-//! Until when calls wait: of a session, of a call, and the error of a call that waited too long.
+//! Deadlines and timeouts of sessions and calls, and the error of a call that has passed its own.
 
 use super::Session;
 use crate::operation::Kind;
@@ -6,23 +6,23 @@ use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-/// Until when a call waits.
+/// The deadline of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Deadline {
-    /// Without a bound.
+    /// No bound.
     #[default]
     Never,
-    /// For so long, from when it has to wait first.
+    /// This long after the call first has to wait.
     After(Duration),
-    /// Until then.
+    /// At this time.
     At(Instant),
 }
 
 impl Deadline {
-    /// The time, for a call that has to wait now. Without a deadline no clock is read.
+    /// The deadline of a call that has to wait now. Without a bound no clock is read.
     pub(crate) fn resolve(&mut self) -> Option<Instant> {
         if let Self::After(timeout) = *self {
-            // A time-out beyond the end of time is none.
+            // A timeout beyond the end of time is no bound.
             *self = Instant::now().checked_add(timeout).map_or(Self::Never, Self::At);
         }
         match *self {
@@ -32,8 +32,7 @@ impl Deadline {
     }
 }
 
-/// A session whose calls through this view have a deadline or time-out of their own; see
-/// [`Session::with_timeout`].
+/// A view of a session with a deadline or timeout for its calls; see [`Session::with_timeout`].
 #[derive(Debug)]
 pub struct Timed<'a> {
     session: &'a mut Session,
@@ -62,44 +61,44 @@ impl Drop for Timed<'_> {
 }
 
 impl Session {
-    /// Sets how long each further call of this session waits at most before it fails with `TimedOut`;
-    /// `None`: without a bound. At first it is [`Config::timeout_ns`](crate::Config::timeout_ns).
+    /// Sets the timeout of further calls of this session, after which they fail with `TimedOut`; `None`: no
+    /// bound. Initially it is [`Config::timeout_ns`](crate::Config::timeout_ns).
     ///
-    /// *Guarantees*: as the text on deadlines of [`Session`] says. The time counts from when a call
-    /// has to wait. Dropping a [`LockGuard`](crate::LockGuard) or a session has no time-out, since it
-    /// could report none. *Cost*: none for calls that need not wait; a look at the clock for others.
+    /// *Guarantees*: see "Deadlines" of [`Session`]. The time counts from when a call has to wait. Dropping
+    /// a [`LockGuard`](crate::LockGuard) or a session has no timeout, since it could report none. *Cost*:
+    /// none for calls that need not wait; a reading of the clock for others.
     pub fn set_timeout(&mut self, timeout: Option<Duration>) {
         self.timeout = timeout;
     }
 
-    /// How long calls of this session wait at most.
+    /// The timeout of this session's calls.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// This session with another time-out: `session.with_timeout(time).read(address, &mut bytes)`.
-    /// Calls of a guard that was locked through it have the session's own.
+    /// This session with another timeout: `session.with_timeout(time).read(address, &mut bytes)`. Calls
+    /// through a guard that was locked through it have the session's timeout.
     pub fn with_timeout(&mut self, timeout: Duration) -> Timed<'_> {
         Timed { session: self, deadline: Deadline::After(timeout) }
     }
 
-    /// This session with a deadline, which all calls through the view share.
+    /// This session with a deadline that all calls through the view share.
     pub fn with_deadline(&mut self, deadline: Instant) -> Timed<'_> {
         Timed { session: self, deadline: Deadline::At(deadline) }
     }
 
-    /// The deadline of the call that begins.
+    /// The deadline of the call that starts.
     pub(crate) fn next_deadline(&mut self) -> Deadline {
         let of_session = self.timeout.map_or(Deadline::Never, Deadline::After);
         self.deadline.take().unwrap_or(of_session)
     }
 
-    /// The deadline that was given to the last call, as that has left it.
+    /// The deadline of the last call, with its start resolved.
     pub(crate) fn last_deadline(&mut self) -> Deadline {
         self.deadline.take().unwrap_or(self.in_flight.deadline)
     }
 
-    /// The error of a call that waited too long for the operation of a slot.
+    /// The error of a call that has waited for the operation of a slot until its deadline.
     #[cold]
     pub(super) fn timed_out(&self, slot: usize) -> Error {
         let (kind, address) = {

@@ -35,7 +35,7 @@ const STORE: &str = "
     exit
 ";
 
-/// Adds one, so often.
+/// Adds one, this many times.
 const ADD: &str = "
 .program add
     r6 = *(u64 *)(r1 + 0)
@@ -52,7 +52,7 @@ out:
     exit
 ";
 
-/// The same by compare-and-swap, each tried until it succeeds.
+/// Adds one by compare-and-swap, retried until it succeeds, this many times.
 const SWAP: &str = "
 .program swap
     r6 = *(u64 *)(r1 + 0)
@@ -76,8 +76,8 @@ out:
     exit
 ";
 
-/// Reads 480 bytes at the first parameter, writes them at the second and returns the last word of what is
-/// read back there.
+/// Reads 480 bytes at the first parameter, writes them at the second and returns the last word read back from
+/// there.
 const COPY: &str = "
 .program copy
     r6 = *(u64 *)(r1 + 0)
@@ -105,7 +105,7 @@ out:
     exit
 ";
 
-/// The same for as many bytes as own variables have.
+/// As [`COPY`], for as many bytes as the own variables have.
 const COPY_LONG: &str = "
 .program copy_long
 .own 16000
@@ -124,7 +124,7 @@ out:
     exit
 ";
 
-/// Stores the second parameter at every 512th byte from the first on, 40 times.
+/// Stores the second parameter at 40 words, 512 bytes apart, from the first parameter on.
 const SPREAD: &str = "
 .program spread
     r6 = *(u64 *)(r1 + 0)
@@ -143,7 +143,7 @@ out:
     exit
 ";
 
-/// Reads 8 bytes; the status.
+/// Reads 8 bytes; returns the status.
 const READ: &str = "
 .program read
     r1 = *(u64 *)(r1 + 0)
@@ -154,7 +154,7 @@ const READ: &str = "
     exit
 ";
 
-/// Writes 8 zeros; the status.
+/// Writes 8 zeros; returns the status.
 const WRITE: &str = "
 .program write
     r1 = *(u64 *)(r1 + 0)
@@ -167,7 +167,7 @@ const WRITE: &str = "
     exit
 ";
 
-/// Under a lock of its own state: adds one to the word at the first parameter by a load and a store.
+/// Under a lock of its own state, adds one to the word at the first parameter by a load and a store.
 const LOCKED_ADD: &str = "
 .program locked_add
 .state locks locks 0 0 1 shared
@@ -189,7 +189,7 @@ out:
     exit
 ";
 
-/// Fabrics of nodes that reach each other.
+/// Returns fabrics of nodes that reach each other.
 fn fabrics(name: &str, count: usize) -> Vec<Arc<dyn Fabric>> {
     let mem: Arc<dyn Fabric> = Arc::new(MemFabric::new());
     let mut hosts = Vec::new();
@@ -209,12 +209,12 @@ fn fabrics(name: &str, count: usize) -> Vec<Arc<dyn Fabric>> {
     (0..count).map(|_| make()).collect()
 }
 
-/// A cluster, and an executor on a thread of its own that is part of node 1.
+/// A cluster, and an executor on a separate thread that is part of node 1.
 struct Cluster {
-    /// The application's, the executor's and those that a test adds.
+    /// The application's node, the executor's, and those that a test adds.
     nodes: Vec<Node>,
     fabrics: Vec<Arc<dyn Fabric>>,
-    /// A node that answers only while a test lets it, if it was asked for.
+    /// A node that is polled only in [`Cluster::released`], if the test has one.
     held: Option<Node>,
     address: String,
 }
@@ -224,14 +224,14 @@ impl Cluster {
         Caller::connect(&self.fabrics[0], &self.address, &CallerOptions::default()).unwrap()
     }
 
-    /// One whose runs here are part of node 0.
+    /// Returns a caller whose local runs are part of node 0.
     fn sharing(&self) -> Caller {
         let mut caller = self.caller();
         caller.share(&self.nodes[0]).unwrap();
         caller
     }
 
-    /// Does something while the held node answers.
+    /// Runs `act` while the held node is polled.
     fn released<R>(&self, act: impl FnOnce() -> R) -> R {
         let (held, over) = (self.held.as_ref().unwrap(), AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -247,7 +247,7 @@ impl Cluster {
         })
     }
 
-    /// Memory of the held node.
+    /// Allocates memory of the held node.
     fn held_memory(&self, bytes: u64) -> GlobalAddress {
         let node = self.held.as_ref().unwrap().id();
         self.released(|| self.nodes[0].session().unwrap().alloc_on(bytes, node).unwrap())
@@ -258,7 +258,7 @@ impl Cluster {
     }
 }
 
-/// Sets it also when a test panics.
+/// Sets the flag even if a test panics.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -277,7 +277,7 @@ fn join_held(config: &Config, fabric: &Arc<dyn Fabric>) -> Node {
     }
 }
 
-/// Runs a test in a cluster of so many nodes with threads of their own, and perhaps one that is held.
+/// Runs a test in a cluster of this many polled nodes, with a held node if asked for.
 fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Cluster)) {
     static TESTS: AtomicUsize = AtomicUsize::new(0);
     let number = TESTS.fetch_add(1, Ordering::Relaxed);
@@ -311,7 +311,7 @@ fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Clust
         let _stop = Stop(&stop);
         test(&mut cluster);
     });
-    // What is under way at the held node ends with it.
+    // Operations in flight at the held node end with it.
     drop(cluster.held.take());
 }
 
@@ -335,7 +335,7 @@ fn small_lines(node: &Node, at: u16, bytes: u64) -> GlobalAddress {
 }
 
 #[test]
-fn additions_of_calls_and_of_sessions_are_counted_exactly() {
+fn concurrent_additions_of_calls_and_sessions_are_exact() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             for home in 0..3 {
@@ -386,12 +386,12 @@ fn additions_of_calls_and_of_sessions_are_counted_exactly() {
 }
 
 #[test]
-fn bytes_of_several_lines_are_read_and_written() {
+fn multi_line_reads_and_writes_are_exact() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             let mut caller = cluster.sharing();
             for runs in [Runs::There, Runs::Here] {
-                // From and to homes here, there and elsewhere, begun within a line.
+                // Between every kind of homes, beginning within a line.
                 for (from, to) in [(0, 2), (2, 1), (1, 0), (2, 2)] {
                     let source = small_lines(&cluster.nodes[0], from, 4096);
                     let target = small_lines(&cluster.nodes[0], to, 4096);
@@ -427,7 +427,7 @@ fn bytes_of_several_lines_are_read_and_written() {
 }
 
 #[test]
-fn whoever_has_the_answer_sees_what_the_call_wrote() {
+fn writes_are_visible_once_the_answer_arrived() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             let mut caller = cluster.sharing();
@@ -455,7 +455,7 @@ fn whoever_has_the_answer_sees_what_the_call_wrote() {
     }
 }
 
-/// Whether a call that has stored to memory of a node that is silent is over, though others have been since.
+/// Returns whether a call that stored to memory of a silent node has ended, although that store cannot be visible.
 fn is_over_before_its_writes(fabric: &str) -> bool {
     let mut over = false;
     cluster(fabric, 2, true, |cluster| {
@@ -482,7 +482,7 @@ fn is_over_before_its_writes(fabric: &str) -> bool {
 }
 
 #[test]
-fn a_call_is_over_when_what_it_wrote_is_visible() {
+fn call_ends_after_its_writes_are_visible() {
     for fabric in FABRICS {
         assert!(!is_over_before_its_writes(fabric), "{fabric}");
     }
@@ -490,7 +490,7 @@ fn a_call_is_over_when_what_it_wrote_is_visible() {
 
 #[cfg(canary)]
 #[test]
-fn canary_an_answer_before_what_it_says_is_found() {
+fn canary_answer_before_writes_is_found() {
     farside::canary::plant(Some(farside::canary::Mutant::AnswersBeforeWrites));
     let found = is_over_before_its_writes("mem");
     farside::canary::plant(None);
@@ -498,7 +498,7 @@ fn canary_an_answer_before_what_it_says_is_found() {
 }
 
 #[test]
-fn a_lock_of_state_orders_what_calls_store() {
+fn state_lock_orders_stores_of_calls() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             let counter = cluster.nodes[0].session().unwrap().alloc_on(8, NodeId(2)).unwrap();
@@ -513,14 +513,14 @@ fn a_lock_of_state_orders_what_calls_store() {
                         while added < 200 {
                             assert!(tries.next().is_some(), "{fabric}: only {added} additions");
                             let answer = caller.call(&add, &bytes, LONG).unwrap();
-                            // One that has waited too long for the lock, on a machine with much else to do.
+                            // A call that waited too long for the lock, on a loaded machine.
                             let busy = answer.result == status::BUSY as u64;
                             assert!(busy || answer.result == 0, "{fabric}: {answer:?}");
                             added += u64::from(!busy);
                         }
                     });
                 }
-                // Somebody else has the line now and then, so that stores miss.
+                // Another session takes the line occasionally, so that stores miss.
                 scope.spawn(move || {
                     let mut session = cluster.nodes[0].session().unwrap();
                     for _ in 0..2000 {
@@ -534,7 +534,7 @@ fn a_lock_of_state_orders_what_calls_store() {
 }
 
 #[test]
-fn a_call_that_waits_for_memory_holds_no_other() {
+fn call_waiting_for_memory_does_not_delay_others() {
     for fabric in FABRICS {
         cluster(fabric, 2, true, |cluster| {
             let held = cluster.held_memory(4096);
@@ -543,7 +543,7 @@ fn a_call_that_waits_for_memory_holds_no_other() {
             let [load, add] = [LOAD, ADD].map(|text| register(&mut caller, text));
             let places = [Runs::There, Runs::Here, Runs::There, Runs::Here];
             for (round, runs) in (1..).zip(places) {
-                // A line that nobody had before.
+                // A line that is not cached yet.
                 let word = GlobalAddress::from_bits(held.to_bits() + round * 512).unwrap();
                 let waits = caller.invoke_at(runs, &load, &parameters(&[word.to_bits()]));
                 let waits = waits.unwrap().unwrap();
@@ -561,7 +561,7 @@ fn a_call_that_waits_for_memory_holds_no_other() {
 }
 
 #[test]
-fn more_calls_wait_than_there_are_sessions_and_those_that_hit_go_on() {
+fn calls_that_hit_continue_while_more_wait_than_sessions_exist() {
     for fabric in FABRICS {
         cluster(fabric, 2, true, |cluster| {
             let held = cluster.held_memory(128 << 10);
@@ -582,7 +582,7 @@ fn more_calls_wait_than_there_are_sessions_and_those_that_hit_go_on() {
             for ticket in &waits {
                 assert!(caller.poll(*ticket).is_none(), "{fabric}");
             }
-            // Half of them give up: those that wait for a session, and those that have one.
+            // Cancels half of them: calls that wait for a session, and calls that have one.
             for ticket in waits.iter().step_by(2) {
                 let asked = caller.cancel(*ticket).unwrap().unwrap();
                 assert_eq!(caller.wait(asked, LONG).unwrap().result, 1);
@@ -604,8 +604,8 @@ fn more_calls_wait_than_there_are_sessions_and_those_that_hit_go_on() {
     }
 }
 
-/// Takes a number from region 0 at the second parameter, the next one for each call, and adds it to the
-/// word at the first.
+/// Takes the next number from the counter in region 0 at the second parameter, and adds it to the word at the
+/// first.
 const TAKE_AND_ADD: &str = "
 .program take_and_add
     r6 = *(u64 *)(r1 + 0)
@@ -621,9 +621,9 @@ const TAKE_AND_ADD: &str = "
     exit
 ";
 
-/// One beside the adapter: the host's memory is across the link, its node is its own.
+/// An executor next to the adapter: the host's memory is remote, its node is local.
 #[test]
-fn an_executor_beside_another_reaches_its_memory_and_the_global_memory() {
+fn nic_executor_accesses_host_memory_and_global_memory() {
     const CALLS: u64 = 200;
     for fabric in FABRICS {
         cluster(fabric, 2, false, |cluster| {
@@ -638,7 +638,7 @@ fn an_executor_beside_another_reaches_its_memory_and_the_global_memory() {
             std::thread::scope(|scope| {
                 scope.spawn(|| near.serve(&stop));
                 let _stop = Stop(&stop);
-                // Of both executors at once.
+                // A caller of each executor, concurrently.
                 let callers = [&address, &cluster.address].map(|address| {
                     let cluster = &*cluster;
                     scope.spawn(move || {
@@ -662,14 +662,14 @@ fn an_executor_beside_another_reaches_its_memory_and_the_global_memory() {
 }
 
 #[test]
-fn a_deadline_ends_a_call_that_waits_for_memory_and_its_session_serves_again() {
+fn deadline_ends_a_call_waiting_for_memory_and_frees_its_session() {
     for fabric in FABRICS {
         cluster(fabric, 2, true, |cluster| {
             let held = cluster.held_memory(64 << 10);
             let mut caller = cluster.sharing();
             let [load, add, spread] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
             let soon = Some(Duration::from_micros(200));
-            // More in all than there are sessions.
+            // More calls than sessions.
             for round in 0..80_u64 {
                 let words = parameters(&[held.to_bits() + round % 50 * 512, 1]);
                 let program = [&load, &add, &spread][round as usize % 3];
@@ -696,7 +696,7 @@ fn a_deadline_ends_a_call_that_waits_for_memory_and_its_session_serves_again() {
 }
 
 #[test]
-fn bad_addresses_are_told_and_the_executor_goes_on() {
+fn bad_addresses_are_reported_and_the_executor_continues() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             let mut session = cluster.nodes[0].session().unwrap();
@@ -709,9 +709,9 @@ fn bad_addresses_are_told_and_the_executor_goes_on() {
                     result(&mut caller, runs, ADD, &[freed.to_bits(), 1]);
                     session.free(freed).unwrap();
                     let no_class = 15 << 42 | good.to_bits();
-                    let nobody = 77 << 48 | good.to_bits();
+                    let no_node = 77 << 48 | good.to_bits();
                     let beyond = small.to_bits() + 16;
-                    for bad in [freed.to_bits(), no_class, nobody, beyond, EVER] {
+                    for bad in [freed.to_bits(), no_class, no_node, beyond, EVER] {
                         for text in [READ, WRITE] {
                             let status = result(&mut caller, runs, text, &[bad, 1]);
                             assert_eq!(
@@ -732,7 +732,7 @@ fn bad_addresses_are_told_and_the_executor_goes_on() {
                         assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
                         assert!(error.detail.contains("aligned"), "{error}");
                     }
-                    // Loads and stores may lie anywhere, over the end of a line too.
+                    // Loads and stores may be unaligned, and cross the end of a line.
                     let across = good.to_bits() + 508;
                     result(&mut caller, runs, STORE, &[across, 0x0102_0304_0506_0708]);
                     let seen = result(&mut caller, runs, LOAD, &[across]);
@@ -746,7 +746,7 @@ fn bad_addresses_are_told_and_the_executor_goes_on() {
 }
 
 #[test]
-fn memory_of_a_node_that_has_left_is_lost_and_the_rest_is_there() {
+fn memory_of_a_departed_node_is_lost_and_the_rest_remains() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             let mut session = cluster.nodes[0].session().unwrap();
@@ -782,7 +782,7 @@ fn memory_of_a_node_that_has_left_is_lost_and_the_rest_is_there() {
 }
 
 #[test]
-fn calls_that_wait_for_a_node_that_leaves_are_told() {
+fn calls_waiting_for_a_departing_node_fail() {
     for fabric in FABRICS {
         cluster(fabric, 2, true, |cluster| {
             let held = cluster.held_memory(4096);
@@ -813,7 +813,7 @@ fn calls_that_wait_for_a_node_that_leaves_are_told() {
 }
 
 #[test]
-fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_another() {
+fn executor_without_node_serves_local_calls_and_accepts_another_node() {
     let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
     let config = |name: &str| Config {
         memory_bytes: 1 << 20,
@@ -858,7 +858,7 @@ fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_anoth
     assert_eq!(call(&mut server, &mut caller, &add, &add_one), Ok(0));
     assert_eq!(call(&mut server, &mut caller, &told, &read_one), Ok(0));
     first.leave().unwrap();
-    // The second time nothing of the node is kept.
+    // The second time, the executor holds nothing of the node.
     for turn in 0..2 {
         assert!(lost(call(&mut server, &mut caller, &add, &add_one)), "{turn}");
         assert!(lost(call(&mut server, &mut caller, &load, &read_one)), "{turn}");
@@ -875,7 +875,7 @@ fn an_executor_whose_node_has_left_serves_what_needs_none_and_may_be_given_anoth
 }
 
 #[test]
-fn who_is_no_node_refuses_programs_that_name_global_addresses_and_says_what_to_do() {
+fn executor_without_node_refuses_global_programs_with_remedy() {
     crate::over::over("mem", &ServerOptions::default(), |ends| {
         let mut caller = ends.caller(&CallerOptions::default());
         let error = caller.register(LOAD.as_bytes()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Peers that speak as no caller does: each loses its own link, and nobody else notices.
+//! Peers that violate the protocol: each loses its link, without effect on others.
 
 use crate::over::{Ends, FABRICS, over};
 use crate::programs::{LIST_SEARCH, parameters};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// As `hello.rs` has it: magic, version, purpose, slots, session, tenant, bytes of output, no room.
+/// As in `hello.rs`: magic, version, purpose, slots, session, tenant, bytes of output, no output region.
 fn hello(purpose: u8, session: u128) -> Vec<u8> {
     let mut hello = b"FSRC".to_vec();
     hello.extend([4, purpose, if purpose == 1 { 4 } else { 0 }, 0]);
@@ -20,7 +20,7 @@ fn hello(purpose: u8, session: u128) -> Vec<u8> {
     hello
 }
 
-/// Slot, sequence and verb, as `message.rs` has them.
+/// Slot, sequence and verb, as in `message.rs`.
 fn header(slot: u8, sequence: u16, verb: u8) -> u32 {
     let [low, high] = sequence.to_le_bytes();
     u32::from_le_bytes([slot, low, high, verb])
@@ -33,7 +33,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// It posts no receives, so that no reply finds one.
+    /// Posts no receives, so that replies find none.
     fn new(ends: &Ends) -> Self {
         let mut port = ends.fabric.open(&PortSpec { listen: None }).unwrap();
         let queue = port.create_receive_queue(8).unwrap();
@@ -74,7 +74,7 @@ impl Peer {
     }
 }
 
-/// Runs an attack beside a caller whose calls are answered before and after it.
+/// Runs an attack next to a caller whose calls are answered before and after it.
 fn beside(attack: impl Fn(&Ends, &mut Peer)) {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
@@ -93,7 +93,7 @@ fn beside(attack: impl Fn(&Ends, &mut Peer)) {
 }
 
 #[test]
-fn junk_in_place_of_a_hello_is_refused_with_a_reason() {
+fn junk_hello_is_refused_with_a_reason() {
     beside(|ends, peer| {
         let good = hello(1, 9);
         for junk in [&b""[..], b"FSRC", &[0xff; 300], &good[1..], &good[..good.len() - 1]] {
@@ -109,23 +109,23 @@ fn junk_in_place_of_a_hello_is_refused_with_a_reason() {
 }
 
 #[test]
-fn requests_that_no_caller_makes_cost_their_link() {
+fn invalid_requests_close_their_link() {
     let requests: &[(u32, &[u8])] = &[
         (0, b""),
         (u32::MAX, b""),
-        (header(0, 0, 1), &[0; 8]),   // before the first
+        (header(0, 0, 1), &[0; 8]),   // sequence before the first
         (header(0, 2, 1), &[0; 8]),   // out of sequence
         (header(200, 1, 1), &[0; 8]), // no such slot
         (header(0, 1, 1), &[0; 7]),   // too short
         (header(0, 1, 2), &[0; 15]),  // too short
         (header(0, 1, 16), &[0; 8]),  // a reply
-        (header(0, 0, 7), &[0; 8]),   // leaves and says more
-        (header(0, 1, 8), &[0; 8]),   // no verb
+        (header(0, 0, 7), &[0; 8]),   // leave with a sequence
+        (header(0, 1, 8), &[0; 8]),   // unknown verb
         (header(0, 1, 3), &[0; 8]),   // a part without bytes
-        (header(0, 1, 3), &[0; 9]),   // a part that passes the whole
+        (header(0, 1, 3), &[0; 9]),   // a part beyond the object
         (header(0, 1, 4), &[0; 9]),   // too long
-        (header(0, 1, 5), &[1; 8]),   // a cancellation of nothing
-        (header(0, 1, 6), &[]),       // no topic
+        (header(0, 1, 5), &[1; 8]),   // cancels no request
+        (header(0, 1, 6), &[]),       // topic missing
     ];
     beside(|ends, peer| {
         for (at, (header, body)) in (0..).zip(requests) {
@@ -133,7 +133,7 @@ fn requests_that_no_caller_makes_cost_their_link() {
             peer.send(link, *header, body);
             peer.is_dropped(link);
         }
-        // Whoever came for the memory alone asks for nothing.
+        // A peer that connected for memory access only must not send requests.
         let link = peer.connect(ends, &hello(2, 0)).unwrap();
         peer.send(link, header(0, 1, 1), &[0; 8]);
         peer.is_dropped(link);
@@ -141,22 +141,22 @@ fn requests_that_no_caller_makes_cost_their_link() {
 }
 
 #[test]
-fn who_takes_no_replies_keeps_nobody_else_waiting() {
+fn peer_without_receives_does_not_delay_others() {
     beside(|ends, peer| {
         let link = peer.connect(ends, &hello(1, 5)).unwrap();
         for slot in 0..4 {
-            // Each is answered, that there is no such program, and no receive is there for it. Some
-            // fabrics keep such messages, others end the link.
+            // Each is answered with "no such program", without a receive for it. Some fabrics keep such messages,
+            // others close the link.
             peer.send(link, header(slot, 1, 1), &[0; 8]);
         }
     });
 }
 
 #[test]
-fn another_ones_session_is_not_to_be_had_by_guessing() {
+fn session_of_another_caller_cannot_be_guessed() {
     beside(|ends, peer| {
         for session in 0..32 {
-            // A new session each: none has a program, none is resumed.
+            // Each opens a new session: none has a program, none is resumed.
             let link = peer.connect(ends, &hello(1, session)).unwrap();
             peer.port.close(link);
         }

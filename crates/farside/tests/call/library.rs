@@ -1,4 +1,4 @@
-//! The library of calls over every fabric, beside the memory and across the link.
+//! The library of calls over every fabric, run remotely and locally.
 
 use super::{LONG, list};
 use crate::over::{Ends, FABRICS, over};
@@ -36,7 +36,7 @@ fn all(ends: &Ends, caller: &mut Caller, runs: Runs, round: u64) {
     let search = ListSearch { head, key: 9 }.to_bytes();
     assert_eq!(call(caller, runs, "list_search", &search).result, 900);
 
-    // Two words and their lock, then the same two as pieces whose version is the lock.
+    // Two words and their lock, then the same two as pieces with the lock as their version.
     put(ends, WORDS, &[0, 7, 8]);
     let changes = [7, 8].map(|word| Change {
         offset: WORDS + 8 * (word - 6),
@@ -55,7 +55,7 @@ fn all(ends: &Ends, caller: &mut Caller, runs: Runs, round: u64) {
     let answer = call(caller, runs, "multi_read", &read);
     assert_eq!((answer.result, &answer.output[8..]), (0, &now[..]));
 
-    // Rounds append behind each other until the log is full.
+    // Each round appends a record until the log is full.
     let log = LogAppend { log: place(LOG), slots: 3, slot_bytes: 16, record: b"record" };
     let answer = call(caller, runs, "log_append", &log.to_bytes().unwrap());
     let expected = if round < 3 { round } else { status::FULL.cast_unsigned() };
@@ -66,7 +66,7 @@ fn all(ends: &Ends, caller: &mut Caller, runs: Runs, round: u64) {
 }
 
 #[test]
-fn the_library_works_wherever_it_runs() {
+fn library_works_at_every_site() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());

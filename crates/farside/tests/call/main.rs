@@ -1,4 +1,4 @@
-//! Remote memory calls over every fabric of this crate's tests: what callers may rely on.
+//! Remote memory calls over every fabric of these tests: guarantees for callers.
 
 mod global;
 mod hostile;
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// A list of nodes (key, value, next) in region 0 whose keys are 1 to n, in scattered places; where its
-/// head is.
+/// Writes a list of nodes (key, value, next) with keys 1 to n to scattered offsets of region 0; returns the offset
+/// of its head.
 fn list(ends: &Ends, nodes: u64) -> u64 {
     let place = |at: u64| 64 + (at * 7 % nodes) * 24;
     for at in 0..nodes {
@@ -32,7 +32,7 @@ fn list(ends: &Ends, nodes: u64) -> u64 {
 }
 
 #[test]
-fn a_search_finds_what_native_code_finds_wherever_it_runs() {
+fn list_search_returns_the_same_result_at_every_site() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let head = list(ends, 16);
@@ -55,7 +55,7 @@ fn a_search_finds_what_native_code_finds_wherever_it_runs() {
 }
 
 #[test]
-fn many_calls_in_progress_each_get_their_own_answer() {
+fn concurrent_calls_each_get_their_answer() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let head = list(ends, 100);
@@ -85,7 +85,7 @@ fn many_calls_in_progress_each_get_their_own_answer() {
 }
 
 #[test]
-fn long_calls_begun_at_once_are_all_answered_though_a_ring_takes_fewer() {
+fn long_calls_beyond_ring_capacity_are_all_answered() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
@@ -108,7 +108,7 @@ fn long_calls_begun_at_once_are_all_answered_though_a_ring_takes_fewer() {
 }
 
 #[test]
-fn a_caller_that_ends_is_no_session_any_more_long_before_its_grace() {
+fn closed_caller_ends_its_session_before_its_grace() {
     let options = ServerOptions { grace: Some(Duration::from_secs(3600)), ..Default::default() };
     for fabric in FABRICS {
         over(fabric, &options, |ends| {
@@ -128,7 +128,7 @@ fn a_caller_that_ends_is_no_session_any_more_long_before_its_grace() {
 }
 
 #[test]
-fn a_call_that_nobody_waits_for_any_more_leaves_nothing_behind() {
+fn abandoned_call_frees_its_slot_and_outcome() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let options = CallerOptions { slots: 2, ..CallerOptions::default() };
@@ -141,7 +141,7 @@ fn a_call_that_nobody_waits_for_any_more_leaves_nothing_behind() {
                 let late = caller.call_at(runs, &waits, &[], short).unwrap_err();
                 assert_eq!(late.code, ErrorCode::TimedOut, "{fabric} {runs:?} {late}");
                 ends.memory.write(8, &1_u64.to_le_bytes()).unwrap();
-                // Its slot is free again, and only the calls that somebody asks for have ends.
+                // Its slot is free again, and no outcome of an abandoned call remains.
                 for _ in 0..4 {
                     let answer = caller.call_at(runs, &waits, &[], LONG).unwrap();
                     assert_eq!(answer.result, 0, "{fabric} {runs:?}");
@@ -160,7 +160,7 @@ const COMPUTES: &[u8] =
     b".program computes\nr0 = 2000000\nagain:\nr1 = r0\nr1 *= 3\nr0 -= 1\nif r0 != 0 goto again\nexit";
 
 #[test]
-fn calls_that_only_compute_keep_no_other_caller_waiting() {
+fn compute_bound_calls_do_not_delay_other_callers() {
     for fabric in FABRICS {
         let name = format!("call-fair-{fabric}-{}", std::process::id());
         let (there, here) = over::pair(fabric);
@@ -184,7 +184,7 @@ fn calls_that_only_compute_keep_no_other_caller_waiting() {
         });
         let [(long, computes), (short, first)] = &mut both;
         let (mut turns_each, mut ended) = (Vec::new(), 0);
-        // Both callers are turned with the executor, so that its turns are what a call waits for.
+        // Callers and executor are polled alternately, so a call's wait is counted in polls of the executor.
         for number in 0..100 {
             let ticket = short.invoke(first, &parameters(&[number])).unwrap().unwrap();
             short.turn().unwrap();
@@ -192,7 +192,7 @@ fn calls_that_only_compute_keep_no_other_caller_waiting() {
             let end = loop {
                 server.turn();
                 turns += 1;
-                // Eight long ones are in progress all the time.
+                // Eight long calls are always in progress.
                 while long.room() > 24 {
                     long.invoke(computes, &[]).unwrap();
                 }
@@ -210,11 +210,11 @@ fn calls_that_only_compute_keep_no_other_caller_waiting() {
             turns_each.push(turns);
         }
         turns_each.sort_unstable();
-        // However fast this machine is, a slice has at most 4,096 instructions and a turn 64 slices.
+        // On any machine, a slice has at most 4,096 instructions and a poll 64 slices.
         let turns = turns_each.iter().sum::<usize>();
-        assert!(ended * 20 <= turns, "{fabric}: {ended} long calls ended within {turns} turns");
-        // The clock may charge now and then what other programs have used. Over TCP some turns find
-        // nothing, since what was sent is still on its way.
+        assert!(ended * 20 <= turns, "{fabric}: {ended} long calls ended within {turns} polls");
+        // The clock may occasionally charge time of other processes. Over TCP some polls find nothing, since
+        // messages are still in flight.
         assert!(fabric == "tcp" || turns_each[50] <= 6, "{fabric}: {turns_each:?}");
     }
 }
@@ -232,7 +232,7 @@ fn taken(caller: &mut Caller, begun: &mut Vec<(farside::call::Ticket, u64)>) -> 
 }
 
 #[test]
-fn what_is_wrong_is_an_error_that_says_where_and_the_executor_goes_on() {
+fn invalid_requests_return_located_errors_and_the_executor_continues() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
@@ -273,7 +273,7 @@ fn what_is_wrong_is_an_error_that_says_where_and_the_executor_goes_on() {
 }
 
 #[test]
-fn helpers_do_the_same_by_loads_and_by_requests() {
+fn helpers_agree_on_local_and_remote_memory() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
@@ -299,7 +299,7 @@ fn helpers_do_the_same_by_loads_and_by_requests() {
 }
 
 #[test]
-fn state_is_a_callers_own_or_shared_as_declared_and_goes_with_the_last_caller() {
+fn state_is_scoped_as_declared_and_erased_with_the_last_caller() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut one = ends.caller(&CallerOptions::default());
@@ -331,7 +331,7 @@ fn state_is_a_callers_own_or_shared_as_declared_and_goes_with_the_last_caller() 
 }
 
 #[test]
-fn calls_are_cancelled_stopped_at_their_deadline_and_at_their_budget() {
+fn calls_stop_on_cancel_deadline_and_budget() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
@@ -366,7 +366,7 @@ fn calls_are_cancelled_stopped_at_their_deadline_and_at_their_budget() {
 }
 
 #[test]
-fn a_waiting_call_goes_on_when_its_word_changes() {
+fn waiting_call_resumes_when_its_word_changes() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
@@ -387,7 +387,7 @@ fn a_waiting_call_goes_on_when_its_word_changes() {
 }
 
 #[test]
-fn locks_exclude_and_come_back_when_a_call_is_stopped() {
+fn locks_exclude_and_are_released_when_a_call_is_stopped() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut one = ends.caller(&CallerOptions::default());
@@ -396,7 +396,7 @@ fn locks_exclude_and_come_back_when_a_call_is_stopped() {
             let lock_2 = two.register(programs::LOCK_AND_WAIT.as_bytes()).unwrap().remove(0);
             let ever = parameters(&[0, u64::MAX]);
             let holds = one.invoke(&lock_1, &ever).unwrap().unwrap();
-            // It holds the lock when it has told so.
+            // It holds the lock once it has incremented the word.
             while ends.word(8) != 1 {
                 one.turn().unwrap();
             }
@@ -419,7 +419,7 @@ fn locks_exclude_and_come_back_when_a_call_is_stopped() {
 }
 
 #[test]
-fn subscribers_hear_of_notifications() {
+fn subscribers_receive_notifications() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut one = ends.caller(&CallerOptions::default());
@@ -427,7 +427,7 @@ fn subscribers_hear_of_notifications() {
             let heard = one.listen(5).unwrap().unwrap();
             one.turn().unwrap();
             let notify = two.register(programs::NOTIFY.as_bytes()).unwrap().remove(0);
-            // One round trip of the listener's after its request: it is subscribed.
+            // After one more round trip of the listener, it is subscribed.
             one.register(programs::NOTIFY.as_bytes()).unwrap();
             two.call(&notify, &parameters(&[5, 0x41]), LONG).unwrap();
             let answer = one.wait(heard, LONG).unwrap();
@@ -440,7 +440,7 @@ fn subscribers_hear_of_notifications() {
             assert_eq!((ticket, end.unwrap().output[0]), (heard, 0x42), "{fabric}");
             let error = one.wait_any(Duration::ZERO).unwrap_err();
             assert_eq!((error.code, one.poll(none)), (ErrorCode::TimedOut, None), "{fabric}");
-            // Nobody hears of notifications here, which is said to whoever asks first.
+            // A local run has no subscribers; [`Caller::can_run_here`] reports that.
             assert_eq!(two.can_run_here(&notify).unwrap_err().code, ErrorCode::NotHere);
             two.call_at(Runs::Here, &notify, &parameters(&[7, 0x44]), LONG).unwrap();
             let search = two.register(programs::LIST_SEARCH.as_bytes()).unwrap().remove(0);
@@ -450,7 +450,7 @@ fn subscribers_hear_of_notifications() {
 }
 
 #[test]
-fn whoever_waits_on_too_many_topics_is_told_and_hears_of_the_others() {
+fn topic_limit_is_reported_and_other_topics_still_deliver() {
     let options = ServerOptions { slots: 100, ..ServerOptions::default() };
     for fabric in FABRICS {
         over(fabric, &options, |ends| {
@@ -473,7 +473,7 @@ fn whoever_waits_on_too_many_topics_is_told_and_hears_of_the_others() {
 }
 
 #[test]
-fn quotas_are_kept_and_hurt_nobody_else() {
+fn quotas_are_enforced_without_affecting_other_tenants() {
     for fabric in FABRICS {
         let small = Quota { programs: 1, state_bytes: 1_000, calls: 2, ..Quota::DEFAULT };
         let mut options = ServerOptions { sessions: 2, ..ServerOptions::default() };
@@ -501,13 +501,13 @@ fn quotas_are_kept_and_hurt_nobody_else() {
             assert!(error.detail.contains("has 0 B of 1000 B"), "{error}");
             let error = Caller::connect(&ends.fabric, &ends.address, &tenant("third")).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{fabric} {error}");
-            assert!(error.detail.contains("the executor has its 2 callers"), "{error}");
+            assert!(error.detail.contains("the executor has 2 of 2 callers"), "{error}");
         });
     }
 }
 
 #[test]
-fn a_tenant_cannot_take_the_places_of_all_callers() {
+fn tenant_cannot_use_the_sessions_of_all_others() {
     for fabric in FABRICS {
         let mut options = ServerOptions { sessions: 4, ..ServerOptions::default() };
         options.tenants.insert("greedy".to_owned(), Quota::DEFAULT);
@@ -522,9 +522,9 @@ fn a_tenant_cannot_take_the_places_of_all_callers() {
                 error.detail
             };
             let mut greedy = vec![ends.caller(&tenant("greedy")), ends.caller(&tenant("greedy"))];
-            assert!(refused("greedy").contains("2 of its 2 callers"));
+            assert!(refused("greedy").contains("2 of 2 callers"));
             let _one = ends.caller(&tenant("one"));
-            assert!(refused("one").contains("1 of its 1 callers"));
+            assert!(refused("one").contains("1 of 1 callers"));
             let mut other = ends.caller(&tenant("other"));
             other.register(LIST_SEARCH.as_bytes()).unwrap();
             greedy.pop();
@@ -535,7 +535,7 @@ fn a_tenant_cannot_take_the_places_of_all_callers() {
 }
 
 #[test]
-fn output_comes_whole_or_the_call_is_stopped() {
+fn output_arrives_whole_or_the_call_is_stopped() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller =
@@ -552,10 +552,10 @@ fn output_comes_whole_or_the_call_is_stopped() {
     }
 }
 
-/// A caller slept until its deadline when the answer to a part of an object took longer than it spins: the
-/// next part was begun, and had not been sent.
+/// Regression: a caller slept until its deadline while it registered an object of several parts. The answer to a
+/// part took longer than the spin budget, and the next part was begun but not flushed.
 #[test]
-fn an_object_of_several_parts_is_registered_by_an_executor_that_has_other_work() {
+fn multi_part_object_is_registered_by_a_busy_executor() {
     let object = format!("{LIST_SEARCH}{}", "// more of it\n".repeat(1000));
     for fabric in FABRICS {
         let (there, here) = over::pair(fabric);
@@ -581,9 +581,9 @@ fn an_object_of_several_parts_is_registered_by_an_executor_that_has_other_work()
     }
 }
 
-/// The request that gave up stayed behind, as an end that no call had.
+/// Regression: a request that had timed out left an outcome that no call owned.
 #[test]
-fn unregister_at_a_silent_executor_times_out_and_leaves_nothing() {
+fn unregister_at_a_silent_executor_times_out_without_residue() {
     for fabric in FABRICS {
         let (there, here) = over::pair(fabric);
         let name = format!("call-silent-{}", std::process::id());

@@ -1,4 +1,4 @@
-//! An executor on a thread of its own, over each fabric.
+//! An executor on a separate thread, over each fabric.
 
 use farside::call::{CallServer, Caller, CallerOptions, ServerOptions};
 use farside_base::Access;
@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 pub(crate) const FABRICS: [&str; 3] = ["mem", "shm", "tcp"];
 
-/// What the executor has at present.
+/// The executor's present counts.
 pub(crate) struct Counts {
     pub(crate) sessions: usize,
 }
 
-/// What a test has.
+/// The environment of a test.
 pub(crate) struct Ends {
     pub(crate) fabric: Arc<dyn Fabric>,
     pub(crate) address: String,
@@ -35,7 +35,7 @@ impl Ends {
         u64::from_le_bytes(word)
     }
 
-    /// Waits until the executor has come so far.
+    /// Waits until the executor's counts satisfy a predicate.
     pub(crate) fn until(&self, reached: impl Fn(&Counts) -> bool) {
         while !reached(&Counts { sessions: self.sessions.load(Ordering::Acquire) }) {
             std::thread::yield_now();
@@ -43,7 +43,7 @@ impl Ends {
     }
 }
 
-/// Two fabrics that reach each other: the executor's and the callers'.
+/// Returns two connected fabrics: the executor's and the callers'.
 pub(crate) fn pair(name: &str) -> (Arc<dyn Fabric>, Arc<dyn Fabric>) {
     match name {
         "mem" => {
@@ -72,7 +72,7 @@ pub(crate) fn over(fabric: &str, options: &ServerOptions, test: impl FnOnce(&End
     let address = server.address().unwrap();
     let (stop, sessions) = (AtomicBool::new(false), Arc::new(AtomicUsize::new(0)));
     let ends = Ends { fabric: here, address, memory, sessions: Arc::clone(&sessions) };
-    /// Ends the executor's thread also when the test panics.
+    /// Stops the executor's thread even if the test panics.
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
         fn drop(&mut self) {

@@ -35,14 +35,14 @@ fn placed(ends: &crate::over::Ends, caller: Caller, manner: Manner) -> Placed {
     placed
 }
 
-/// A node at 64 with key 1.
+/// Writes a node with key 1 at offset 64.
 fn node(ends: &crate::over::Ends) {
     let words = [1_u64, 100, 0].map(u64::to_le_bytes);
     ends.memory.write(64, &words.concat()).unwrap();
 }
 
 #[test]
-fn a_call_runs_where_it_is_expected_to_cost_least_and_says_why() {
+fn call_runs_at_least_cost_and_reports_the_reason() {
     for fabric in FABRICS {
         over(fabric, &ServerOptions::default(), |ends| {
             node(ends);
@@ -59,7 +59,7 @@ fn a_call_runs_where_it_is_expected_to_cost_least_and_says_why() {
             let end = placed.call(search, &bytes, Some(1), LONG).unwrap();
             assert_eq!((end.choice.name.as_ref(), end.choice.why), ("there", Why::Pinned));
             placed.placement().pin(None);
-            // Wherever the next ones run, they end with the same.
+            // All further calls return the same, at any place.
             for _ in 0..200 {
                 let ticket = placed.begin(search, &bytes, Some(1)).unwrap().unwrap();
                 let end = loop {
@@ -75,7 +75,7 @@ fn a_call_runs_where_it_is_expected_to_cost_least_and_says_why() {
 }
 
 #[test]
-fn what_cannot_be_placed_is_refused() {
+fn unplaceable_programs_are_refused() {
     over("mem", &ServerOptions::default(), |ends| {
         node(ends);
         let mut placed = placed(ends, ends.caller(&CallerOptions::default()), Manner::default());
@@ -97,12 +97,12 @@ const HERE: usize = 0;
 const HOST: usize = 1;
 const NIC: usize = 2;
 
-/// Executors at a host and beside its adapter, and a caller with these two places and itself, all on this
-/// thread. By the models a call of one access costs least here, and of the two executors at the adapter's;
-/// one of a hundred accesses at the host's.
+/// Executors at a host and next to its adapter, and a caller with these two places and a local one, all on this
+/// thread. By the models, a call of one access costs least locally, and least of the two executors at the adapter;
+/// a call of a hundred accesses costs least at the host.
 struct Three {
     fabric: Arc<dyn Fabric>,
-    /// By place, while they live; none here.
+    /// By place, while running; none for the local place.
     servers: [Option<CallServer>; 3],
     addresses: [String; 2],
     placed: Placed,
@@ -138,8 +138,8 @@ impl Three {
         Self::on(pair(fabric), None)
     }
 
-    /// Executors on the first fabric and callers on the second, which may have four calls in progress each
-    /// and call an executor that is out of reach for so long.
+    /// Executors on the first fabric and callers on the second. Each caller may have four calls in progress and
+    /// redials a lost executor for this time.
     fn on(fabrics: (Arc<dyn Fabric>, Arc<dyn Fabric>), patience: Option<Duration>) -> Self {
         static SCENES: AtomicUsize = AtomicUsize::new(0);
         let number = SCENES.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Three {
         let [to_host, to_nic] = callers;
         let here = (Runs::Here, place("here", Core::Client, 0, 10_000));
         let host = (Runs::There, place("host", Core::Host, 20_000, 100));
-        // What it takes there is time of its core, as far as it is not the way there and back.
+        // Latency beyond the round trip is time of the processor at the adapter.
         let nic = PlaceModel { start_ns: 10_000, ..place("nic", Core::Nic, 0, 1_000) };
         assert_eq!(placed.add(to_host, &[here, host]).unwrap(), HERE);
         assert_eq!(placed.add(to_nic, &[(Runs::There, nic)]).unwrap(), NIC);
@@ -176,14 +176,14 @@ impl Three {
     }
 
     fn begin(&mut self, program: PlacedProgram, hint: u64) -> Result<Option<PlacedTicket>, Error> {
-        // A search of an empty list; whoever counts takes no parameters.
+        // A search of an empty list; the counting programs ignore the parameters.
         self.placed.begin(program, &parameters(&[0, 1]), Some(hint))
     }
 
     fn end(&mut self, ticket: PlacedTicket) -> Result<PlacedAnswer, Error> {
         loop {
             turn(&mut self.servers);
-            // What is over is told with the call.
+            // An error of a session is also the outcome of the call.
             let _ = self.placed.turn();
             if let Some(end) = self.placed.poll(ticket) {
                 return end;
@@ -196,13 +196,13 @@ impl Three {
         self.end(ticket)
     }
 
-    /// Counts once; what it came to, where and why.
+    /// Counts once; returns the count, the place and the reason.
     fn count(&mut self, hint: u64) -> (u64, usize, Why) {
         let end = self.call(self.count, hint).unwrap();
         (end.answer.result, end.choice.place, end.choice.why)
     }
 
-    /// How often was counted at an executor, by one that counts too.
+    /// Returns how often the counter of an executor was incremented, by incrementing it.
     fn counted(&mut self, place: usize) -> u64 {
         let address = &self.addresses[place - HOST];
         let mut caller = Caller::begin(&self.fabric, address, &CallerOptions::default()).unwrap();
@@ -219,7 +219,7 @@ impl Three {
 }
 
 #[test]
-fn state_stays_where_its_first_call_was_chosen_and_each_call_counts_once() {
+fn state_stays_at_its_first_place_and_each_call_counts_once() {
     for fabric in FABRICS {
         let firsts = [
             (None, None, 1, (NIC, Why::Model)),
@@ -248,7 +248,7 @@ fn state_stays_where_its_first_call_was_chosen_and_each_call_counts_once() {
                 }
             }
             assert_eq!(three.counted(place), counted, "{fabric}");
-            assert_eq!(three.counted(HOST + NIC - place), 0, "{fabric}: at the other one");
+            assert_eq!(three.counted(HOST + NIC - place), 0, "{fabric}: at the other executor");
         }
     }
 }
@@ -261,7 +261,7 @@ fn state_does_not_move_when_another_place_becomes_cheaper() {
         let dear = Prices { client_core: 1e6, nic_core: 1e6, ..Prices::LATENCY };
         three.placed.placement().set_prices(dear);
         let search = three.call(three.search, 1).unwrap();
-        assert_eq!(search.choice.place, HOST, "{fabric}: what keeps no state goes there");
+        assert_eq!(search.choice.place, HOST, "{fabric}: a program without state moves");
         for counted in 2..100 {
             let end = three.call(three.count, 1).unwrap();
             let (cost, other) = (end.choice.expected_cost, end.choice.other.clone());
@@ -270,19 +270,19 @@ fn state_does_not_move_when_another_place_becomes_cheaper() {
             assert_eq!((end.answer.result, end.choice.place), (counted, NIC), "{fabric}");
             assert_eq!(end.choice.why, Why::StateThere);
         }
-        // The model says 11 us; what was measured counts instead, whatever it was.
+        // The model predicts 11 us; the measurement replaces it, whatever it was.
         let end = three.call(three.count, 1).unwrap();
         assert!((end.choice.expected_ns - 11_000.0).abs() > 1e-6, "{fabric} {}", end.choice);
     }
 }
 
 #[test]
-fn calls_at_once_have_their_state_at_one_place() {
+fn concurrent_first_calls_share_one_place() {
     for fabric in FABRICS {
         let mut three = Three::new(fabric);
         let hints = [1, 100, 1, 100];
         let tickets = hints.map(|hint| three.begin(three.count, hint).unwrap().unwrap());
-        assert_eq!(three.begin(three.count, 100).unwrap(), None, "{fabric}: not at the host's");
+        assert_eq!(three.begin(three.count, 100).unwrap(), None, "{fabric}: not at the host");
         let mut results = tickets.map(|ticket| {
             let end = three.end(ticket).unwrap();
             assert_eq!(end.choice.place, NIC, "{fabric}");
@@ -294,7 +294,7 @@ fn calls_at_once_have_their_state_at_one_place() {
 }
 
 #[test]
-fn a_first_call_that_could_not_begin_has_no_state_anywhere() {
+fn first_call_that_cannot_begin_binds_no_place() {
     let mut three = Three::new("mem");
     three.placed.placement().pin(Some(HOST));
     let full = [(); 4].map(|()| three.begin(three.search, 1).unwrap().unwrap());
@@ -308,7 +308,7 @@ fn a_first_call_that_could_not_begin_has_no_state_anywhere() {
 }
 
 #[test]
-fn state_cannot_be_where_it_is_not_kept_or_in_two_places() {
+fn state_cannot_be_bound_to_a_local_place_or_to_two_places() {
     let mut three = Three::new("mem");
     let (count, search) = (three.count, three.search);
     let refused = |three: &mut Three, program, place| {
@@ -323,16 +323,20 @@ fn state_cannot_be_where_it_is_not_kept_or_in_two_places() {
     let error = three.begin(count, 1).unwrap_err();
     assert_eq!(error.code, ErrorCode::BadForm, "{error}");
     assert!(error.detail.contains("`here` cannot") && error.detail.contains("bind"), "{error}");
-    assert_eq!(three.placed.bound(count), None, "nothing was begun");
-    assert_eq!(three.call(search, 1).unwrap().choice.place, HERE, "what keeps none runs there");
+    assert_eq!(three.placed.bound(count), None, "no call has begun");
+    assert_eq!(
+        three.call(search, 1).unwrap().choice.place,
+        HERE,
+        "a program without state runs there"
+    );
 
     three.placed.bind(count, NIC).unwrap();
     three.placed.bind(count, HOST).unwrap();
-    assert_eq!(three.count(1), (1, HOST, Why::StateThere), "it may be said anew before a call");
+    assert_eq!(three.count(1), (1, HOST, Why::StateThere), "may be bound again before a call");
     assert!(refused(&mut three, count, NIC).contains("at `host` since its first call"));
     three.placed.bind(count, HOST).unwrap();
 
-    // What is registered again is the same program, so that its state is where it was.
+    // A program registered again is the same program, and keeps its state.
     let to = three.addresses.clone();
     let same = to.map(|to| {
         let mut caller = Caller::begin(&three.fabric, &to, &CallerOptions::default()).unwrap();
@@ -348,12 +352,12 @@ fn state_cannot_be_where_it_is_not_kept_or_in_two_places() {
 }
 
 #[test]
-fn what_has_its_state_out_of_reach_fails_and_runs_nowhere_else() {
+fn call_fails_while_its_state_is_unreachable() {
     for fabric in FABRICS {
         let mut three = Three::new(fabric);
         assert_eq!(three.count(1), (1, NIC, Why::Model), "{fabric}");
         three.servers[NIC] = None;
-        // A call that is begun before the loss is noticed ends with it.
+        // A call begun before the loss is detected fails with it.
         let lost = three.call(three.count, 1).unwrap_err();
         assert_eq!(lost.code, ErrorCode::PeerLost, "{fabric} {lost}");
         for pinned in [None, Some(HERE), Some(HOST), Some(NIC)] {
@@ -366,23 +370,23 @@ fn what_has_its_state_out_of_reach_fails_and_runs_nowhere_else() {
         assert_eq!(three.placed.bound(three.count), Some(NIC));
         three.placed.placement().pin(None);
         let search = three.call(three.search, 100).unwrap();
-        assert_eq!(search.choice.place, HOST, "{fabric}: others go on");
+        assert_eq!(search.choice.place, HOST, "{fabric}: other programs continue");
         assert_eq!(three.counted(HOST), 0, "{fabric}");
     }
 }
 
 #[test]
-fn what_has_its_state_out_of_reach_for_a_while_goes_on_there() {
+fn call_resumes_at_its_state_after_reconnect() {
     for fabric in FABRICS {
         let (there, here) = pair(fabric);
-        // Somewhere among the calls: the link of each caller once.
+        // Each caller's link is lost once, at some point among the calls.
         let plan = FaultPlan { lose_link_at: Some(100), ..FaultPlan::default() };
         let here: Arc<dyn Fabric> = Arc::new(FaultFabric::new(here, plan));
         let mut three = Three::on((there, here), Some(LONG));
         three.placed.bind(three.count, NIC).unwrap();
         let (mut under_way, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
         while results.len() < 200 {
-            // The link may be lost as a call goes, and is there again after another turn.
+            // The link may be lost when a call begins; the next poll reconnects it.
             three.placed.turn().unwrap();
             match three.begin(three.count, 1) {
                 Ok(ticket) => under_way.extend(ticket),

@@ -1,6 +1,6 @@
-//! Programs for tests, in text: they need no compiler.
+//! Assembler programs for tests: they need no compiler.
 
-/// Words as parameters.
+/// Encodes words as parameters.
 pub(crate) fn parameters(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
@@ -37,7 +37,7 @@ denied:
     exit
 ";
 
-/// Each does something to region 0 at the first parameter, 64; the second is 3.
+/// Each accesses region 0 at the first parameter, 64; the second is 3.
 pub(crate) const HELPERS: &[(&str, &str)] = &[
     ("load_u64", "r2 = *(u64 *)(r1 + 0)\nr1 = 0\ncall load_u64\nexit"),
     ("load_u32", "r2 = *(u64 *)(r1 + 0)\nr2 += 1\nr1 = 0\ncall load_u32\nexit"),
@@ -56,7 +56,7 @@ pub(crate) const HELPERS: &[(&str, &str)] = &[
     ),
     (
         "vectors",
-        // Two pieces, read and written back the other way round; the first word then.
+        // Reads two pieces, writes them back swapped; returns the first word.
         "r6 = *(u64 *)(r1 + 0)\n\
          *(u64 *)(r10 - 32) = r6\nr2 = 8\n*(u64 *)(r10 - 24) = r2\n\
          r3 = r6\nr3 += 100\n*(u64 *)(r10 - 16) = r3\n*(u64 *)(r10 - 8) = r2\n\
@@ -74,7 +74,7 @@ pub(crate) const HELPERS: &[(&str, &str)] = &[
     ("foreign", "r1 = 7\nr2 = 0\nr3 = r10\nr3 += -8\nr4 = 8\ncall read\nexit"),
 ];
 
-/// What they return.
+/// Returns their expected results.
 pub(crate) fn expected(name: &str) -> u64 {
     let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -128,7 +128,7 @@ pub(crate) const BIG_STATE: &str = "
     exit
 ";
 
-/// Waits until the first word of region 0 is not the first parameter, for the second in nanoseconds.
+/// Waits until the first word of region 0 differs from the first parameter, for at most the second in nanoseconds.
 pub(crate) const WAIT_WORD: &str = "
 .program wait_word
     r3 = *(u64 *)(r1 + 0)
@@ -139,7 +139,7 @@ pub(crate) const WAIT_WORD: &str = "
     exit
 ";
 
-/// Takes a lock, counts it in word 1 of region 0, and then waits as the one above.
+/// Takes a lock, counts it in word 1 of region 0, and then waits as [`WAIT_WORD`].
 pub(crate) const LOCK_AND_WAIT: &str = "
 .program lock_and_wait
 .state locks locks 0 0 2 shared
@@ -162,7 +162,7 @@ out:
     exit
 ";
 
-/// Turns until its budget is used up.
+/// Loops until its budget is exhausted.
 pub(crate) const ENDLESS: &str = "
 .program endless
 again:
@@ -173,7 +173,7 @@ again:
     exit
 ";
 
-/// Sends the second parameter to the topic that is the first.
+/// Notifies the topic of the first parameter with the second parameter.
 pub(crate) const NOTIFY: &str = "
 .program notify
     r2 = *(u64 *)(r1 + 8)
@@ -186,7 +186,7 @@ pub(crate) const NOTIFY: &str = "
     exit
 ";
 
-/// Emits so many words.
+/// Emits this many words.
 pub(crate) const EMIT: &str = "
 .program emit
     r6 = *(u64 *)(r1 + 0)

@@ -1,5 +1,5 @@
-//! How many turns of an executor a short call of one caller waits while another caller keeps it busy: counted,
-//! with all of them on one thread.
+//! How many polls of an executor a short call waits while another caller keeps it busy, counted with all of them on
+//! one thread.
 
 use crate::programs;
 use farside::call::rmc::helpers::status;
@@ -9,21 +9,21 @@ use farside_fabric::{Arena, Fabric, FabricError, MemFabric, Port, PortSpec, Regi
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Turns that a short call may take: one in which it comes, those in which the other one has its share, and
-/// one in which its answer goes.
+/// Most polls of a short call. One in which it arrives, those in which the other caller has its share, and one in
+/// which its answer is sent.
 const TURNS_MAX: usize = 8;
-/// Slices of a turn at most, in which nobody else is heard here, since all are on one thread: 8 us of them.
+/// Most slices of a poll, during which no events are handled here, since all run on one thread: 8 us of them.
 const SLICES_MAX: usize = 8_000 / TICK_NS as usize + 1;
 const REGION_BYTES: u64 = 1 << 20;
 
-/// A fabric on which whatever lies between two looks at the clock takes equally long, so that turns are the same
-/// on every machine.
+/// A fabric with a deterministic clock: each reading advances it by a fixed step, so that polls are the same on
+/// every machine.
 struct Ticking {
     inner: MemFabric,
     ticks: AtomicU64,
 }
 
-/// So long that slices come to be as short as they get.
+/// Long enough that slices adapt to their minimum.
 const TICK_NS: u64 = 4_000;
 
 impl Fabric for Ticking {
@@ -60,7 +60,7 @@ impl Fabric for Ticking {
     }
 }
 
-/// An executor, a caller whose calls are short, and another one; and the clock.
+/// An executor, a caller with short calls, another caller, and the fabric with the clock.
 struct Three {
     fabric: Arc<dyn Fabric>,
     server: CallServer,
@@ -87,7 +87,7 @@ impl Three {
         Self { fabric, server, quick, other, short }
     }
 
-    /// A short call, answered within its turns.
+    /// Runs a short call; fails unless it is answered within [`TURNS_MAX`] polls.
     fn short_call(&mut self, beside: &str) {
         let ticket = self.quick.invoke(&self.short, &[]).unwrap().unwrap();
         for _ in 0..TURNS_MAX {
@@ -95,11 +95,11 @@ impl Three {
             self.server.turn();
             self.quick.turn().unwrap();
             if let Some(answer) = self.quick.poll(ticket) {
-                assert_eq!(answer.unwrap().result, 7, "beside {beside}");
+                assert_eq!(answer.unwrap().result, 7, "during {beside}");
                 return;
             }
         }
-        panic!("beside {beside} a short call takes more than {TURNS_MAX} turns");
+        panic!("during {beside} a short call takes more than {TURNS_MAX} polls");
     }
 }
 
@@ -117,12 +117,12 @@ fn register(server: &mut CallServer, caller: &mut Caller, object: &[u8]) -> Vec<
     }
 }
 
-/// Its proof walks 100,000 instructions, as nothing counts its turns.
+/// Its verification walks 100,000 instructions, as no counter bounds its iterations.
 const LONG_PROOF: &[u8] =
     b".program long_proof\nr0 = 1\nagain:\nr0 *= 16777259\nr0 ^= 12345\nif r0 != 0 goto again\nexit";
 
 #[test]
-fn a_registration_that_takes_long_keeps_no_other_caller_waiting() {
+fn long_registration_does_not_delay_other_callers() {
     let mut three = Three::new();
     assert!(three.other.begin_register(LONG_PROOF).unwrap());
     let mut answered = 0;
@@ -140,7 +140,7 @@ fn a_registration_that_takes_long_keeps_no_other_caller_waiting() {
 }
 
 #[test]
-fn a_caller_that_leaves_in_the_middle_of_its_registration_is_forgotten() {
+fn caller_leaving_during_registration_is_cleaned_up() {
     let mut three = Three::new();
     assert!(three.other.begin_register(LONG_PROOF).unwrap());
     for _ in 0..10 {
@@ -153,13 +153,13 @@ fn a_caller_that_leaves_in_the_middle_of_its_registration_is_forgotten() {
         three.server.turn();
     }
     assert_eq!(three.server.programs(), 1);
-    // The same place takes the next one.
+    // The same slot serves the next registration.
     let programs = register(&mut three.server, &mut three.quick, LONG_PROOF);
     assert_eq!((programs.len(), three.server.programs()), (1, 2));
 }
 
 #[test]
-fn helpers_with_long_buffers_keep_no_other_caller_waiting() {
+fn helpers_with_long_buffers_do_not_delay_other_callers() {
     const LONG: &[(&str, &str)] = &[
         ("crc32c_of", "r1 = 0\nr2 = 0\nr3 = 1048576\nr4 = 0\ncall crc32c_of"),
         ("xxhash64_of", "r1 = 0\nr2 = 0\nr3 = 1048576\nr4 = 0\ncall xxhash64_of"),
@@ -186,19 +186,19 @@ fn helpers_with_long_buffers_keep_no_other_caller_waiting() {
             answered += 1;
         };
         assert_eq!(answer.result, 1, "{helper}");
-        // A slice comes to have 128 bytes of the call's own memory, or 512 of other memory.
+        // Slices adapt to 128 bytes of the call's own memory, or 512 of other memory.
         let least = 65_536 / 512 / SLICES_MAX / TURNS_MAX;
         assert!(answered > least && least > 1, "{helper}: only {answered} calls meanwhile");
     }
 }
 
 #[test]
-fn a_lock_is_busy_after_a_hundred_milliseconds() {
+fn lock_is_busy_after_a_hundred_milliseconds() {
     let mut three = Three::new();
     let object = programs::LOCK_AND_WAIT.as_bytes();
     let holds = register(&mut three.server, &mut three.other, object).remove(0);
     let waits = register(&mut three.server, &mut three.quick, object).remove(0);
-    // The word stays zero, for ever and an hour.
+    // The word never changes.
     let parameters = programs::parameters(&[0, u64::MAX]);
     let held = three.other.invoke(&holds, &parameters).unwrap().unwrap();
     for _ in 0..TURNS_MAX {
@@ -214,7 +214,7 @@ fn a_lock_is_busy_after_a_hundred_milliseconds() {
             break answer.unwrap();
         }
     };
-    // On this clock each look takes some microseconds, and nothing else does.
+    // On this clock each poll takes some microseconds, and nothing else does.
     let waited_ns = three.fabric.time_ns() - begun_ns;
     assert_eq!(answer.result, status::BUSY as u64);
     assert!((100_000_000..101_000_000).contains(&waited_ns), "{waited_ns} ns");

@@ -1,4 +1,4 @@
-//! Words of lent regions, which machine code loads by itself where it may.
+//! Words of lent regions, which machine code loads directly if permitted.
 
 use crate::over::{FABRICS, pair};
 use crate::programs::parameters;
@@ -9,7 +9,7 @@ use farside_fabric::{Fabric, RegionSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The word of a region, at an offset.
+/// Returns the word of a region at an offset.
 const WORD: &str = "
 .program word
     r2 = *(u64 *)(r1 + 8)
@@ -18,7 +18,7 @@ const WORD: &str = "
     exit
 ";
 
-/// Words of two regions by turns, so many times: the sum.
+/// Sums words of two regions alternately, this many times.
 const SUM: &str = "
 .program sum
     r6 = *(u64 *)(r1 + 0)
@@ -46,7 +46,7 @@ out:
     exit
 ";
 
-/// An executor and a caller of it, on one thread.
+/// An executor and its caller, on one thread.
 struct Both {
     fabric: Arc<dyn Fabric>,
     server: CallServer,
@@ -82,7 +82,7 @@ impl Both {
         }
     }
 
-    /// Calls, and does something once the call has begun.
+    /// Calls a program, and runs `act` once the call has begun.
     fn call_and(
         &mut self,
         program: &Program,
@@ -114,7 +114,7 @@ fn denied(end: Result<u64, Error>) {
 }
 
 #[test]
-fn words_are_those_of_the_region_to_its_last_byte_and_no_others() {
+fn loads_reach_every_byte_of_the_region_and_no_others() {
     for fabric in FABRICS {
         let mut both = Both::over(fabric);
         let word = both.register(WORD);
@@ -132,7 +132,7 @@ fn words_are_those_of_the_region_to_its_last_byte_and_no_others() {
             denied(both.call(&word, &[region, 0]));
         }
         let spec = |access| RegionSpec { bytes: 64, access, kind: RegionKind::Memory };
-        // What is lent without the right to read, and what takes a number over.
+        // A region lent without the right to read, and one that replaces another.
         let other = both.fabric.register(&spec(Access::WRITE)).unwrap();
         both.server.lend(3, &other);
         denied(both.call(&word, &[3, 0]));
@@ -146,7 +146,7 @@ fn words_are_those_of_the_region_to_its_last_byte_and_no_others() {
 }
 
 #[test]
-fn a_long_call_sees_what_becomes_of_its_regions() {
+fn long_call_sees_changes_of_its_regions() {
     const TURNS: u64 = 50_000;
     for fabric in FABRICS {
         let mut both = Both::over(fabric);
@@ -159,7 +159,7 @@ fn a_long_call_sees_what_becomes_of_its_regions() {
         second.write(0, &tens).unwrap();
         assert_eq!(both.call(&sum, &[0, 1, TURNS]), Ok(11 * TURNS), "{fabric}");
         assert_eq!(both.call(&sum, &[1, 1, TURNS]), Ok(20 * TURNS), "{fabric}");
-        // Other bytes in the same place, and another place under the same number.
+        // Other bytes in the same region, and another region under the same number.
         let end = both.call_and(&sum, &[0, 1, TURNS], |_| second.write(0, &ones).unwrap());
         let seen = end.unwrap();
         assert!((2 * TURNS..11 * TURNS).contains(&seen), "{fabric} {seen}");

@@ -1,5 +1,5 @@
-//! A fabric that changes a part of what a sound end of a channel says: so a liar gets further into
-//! a conversation than who talks at random.
+//! A fabric that corrupts some of the requests of a correct channel end, so that it gets further into the protocol
+//! than random input.
 
 use crate::random::Random;
 use farside_base::{Access, Completion, Operation, Source, Work};
@@ -7,10 +7,10 @@ use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Posted, Region,
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-/// Lies about once in so many requests.
+/// One request in this many is corrupted.
 const LIE_EVERY: u64 = 24;
 
-/// Changes a word of its own memory, which the other end may READ, once in so many polls.
+/// One poll in this many changes a word of its registered memory, which the other end may READ.
 const SCRIBBLE_EVERY: u64 = 100;
 
 pub(crate) struct Liar {
@@ -44,7 +44,7 @@ impl Fabric for Liar {
 
     fn register(&self, spec: &RegionSpec) -> Result<Region, FabricError> {
         let region = self.inner.register(spec)?;
-        // What only its owner touches is nobody's business.
+        // Memory without remote access is not part of the protocol.
         if spec.access != Access::NONE {
             self.own.lock().unwrap().push(region.arena.clone());
         }
@@ -57,7 +57,7 @@ impl Fabric for Liar {
 }
 
 impl LiarPort {
-    /// A number that is a little off, or quite.
+    /// Returns a number slightly or completely changed.
     const fn bend(&mut self, number: u64) -> u64 {
         match self.random.below(4) {
             0 => number.wrapping_add(self.random.pick(&[1, 8, u64::MAX, 1 << 8, 1 << 16, 1 << 20])),
@@ -81,7 +81,7 @@ impl LiarPort {
         arena.store(at, bent, Relaxed).unwrap();
     }
 
-    /// The request with something changed.
+    /// Returns the request with a corrupted part.
     fn lie<'a>(&mut self, operation: Operation<'a>, bytes: &'a mut Vec<u8>) -> Operation<'a> {
         let bend_source = |this: &mut Self, source: Source<'a>, bytes: &'a mut Vec<u8>| {
             let Source::Inline(true_bytes) = source else {
@@ -106,7 +106,7 @@ impl LiarPort {
             Operation::Write { source, mut to, immediate } => {
                 let which = self.random.below(3);
                 let source = if which == 0 { bend_source(self, source, bytes) } else { source };
-                // A place out of bounds breaks the link at once.
+                // An offset out of bounds breaks the link at once.
                 to.offset ^= if which == 1 { 8 << self.random.below(4) } else { 0 };
                 let immediate = immediate.map(|it| match which {
                     2 => self.bend(u64::from(it)) as u32,

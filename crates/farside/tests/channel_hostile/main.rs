@@ -1,12 +1,12 @@
-//! Channels with a peer that says a wrong hello, or a right one and then whatever it likes: writes
-//! anywhere it may, sends, counts, scribbles where the other end READs, ends its regions, falls
-//! silent. Whoever has it as a peer never panics, shows no message that is too long, tells of it once
-//! by a typed error and is rid of it: sound peers go on, and its place is for the next one.
+//! Channels with a hostile peer, which sends a wrong hello or violates the protocol after a correct one. It writes
+//! anywhere it may, sends, adds, changes memory that the other end READs, deregisters its regions, or falls silent.
+//! The attacked end never panics, shows no message that is too long, reports the peer once by a typed error and
+//! disconnects it. Correct peers continue, and its slot is free for the next peer.
 //!
-//! Two kinds of hostile peer: one without any channel (`peer.rs`), and a sound end whose fabric
-//! changes a part of what it says (`liar.rs`). A failure prints the line that repeats it;
-//! `FARSIDE_SEED` and `FARSIDE_KIND` are settings.
-#![allow(clippy::print_stderr, reason = "the line that repeats a failure")]
+//! There are two kinds of hostile peers: one without any channel (`peer.rs`), and a correct end whose fabric
+//! corrupts some of its requests (`liar.rs`). A failure prints the command that repeats it; `FARSIDE_SEED` and
+//! `FARSIDE_KIND` select the seed and the channel.
+#![allow(clippy::print_stderr, reason = "the command that repeats a failure")]
 
 mod liar;
 mod peer;
@@ -27,11 +27,11 @@ use victim::Used;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Seeds for each channel, end and fabric.
 const ROUNDS: u64 = 6;
-/// Hostile peers, one after the other, and steps of each.
+/// Consecutive hostile peers, and steps of each.
 const LIVES: usize = 6;
 const STEPS: u64 = 200;
 
-/// What a test runs with.
+/// The environment of a test.
 struct Scene {
     test: &'static str,
     kind: Kind,
@@ -44,7 +44,7 @@ struct Scene {
     options: Options,
     shape: Shape,
     name: String,
-    /// Sound ends that were cut off as they connected.
+    /// Correct ends that were disconnected as they connected.
     sacrificed: usize,
 }
 
@@ -96,7 +96,7 @@ impl Scene {
         Self { test, kind, victim, on, seed, random, mem, options, shape, name, sacrificed: 0 }
     }
 
-    /// The fabric of another process, as it were.
+    /// Returns a fabric as of another process.
     fn fabric(&self) -> Arc<dyn Fabric> {
         match self.on {
             "mem" => Arc::new(self.mem.another()),
@@ -136,7 +136,7 @@ fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A sound end that has connected to the attacked one, which has no other peer.
+/// Connects a correct end to the attacked one, which has no other peer.
 fn connect(scene: &mut Scene, victim: &mut Used) -> Used {
     loop {
         let mut sound = scene.open(scene.victim.other(), false);
@@ -148,15 +148,15 @@ fn connect(scene: &mut Scene, victim: &mut Used) -> Used {
         if sound.told.losses == 0 {
             return sound;
         }
-        // What former senders made of a shared ring may show when the next one comes: then the ring
-        // is a new one for those after it.
+        // Damage by former senders to a shared ring may be detected when the next one connects; the ring is then
+        // renewed for later ones.
         scene.sacrificed += 1;
         let may = scene.shares() && scene.kind.family() == Family::SharedRing;
         assert!(may && scene.sacrificed <= LIVES, "{:?}, {:?}", sound.told, victim.told);
     }
 }
 
-/// Both ends of every channel, on two fabrics, with some seeds.
+/// Runs a test for both ends of every channel, on two fabrics, with some seeds.
 fn everywhere(test_name: &'static str, rounds: u64, test: impl Fn(&mut Scene)) {
     let first = std::env::var("FARSIDE_SEED").map_or(0x5eed, |text| text.parse().unwrap());
     let only = std::env::var("FARSIDE_KIND").ok();
@@ -173,8 +173,8 @@ fn everywhere(test_name: &'static str, rounds: u64, test: impl Fn(&mut Scene)) {
 }
 
 #[test]
-fn wrong_hellos_are_refused_and_nobody_notices() {
-    everywhere("wrong_hellos_are_refused_and_nobody_notices", 1, |scene| {
+fn wrong_hellos_are_refused_without_side_effects() {
+    everywhere("wrong_hellos_are_refused_without_side_effects", 1, |scene| {
         let mut victim = scene.open(scene.victim, true);
         let mut sound = connect(scene, &mut victim);
         for wrong in Wrong::ALL {
@@ -182,7 +182,7 @@ fn wrong_hellos_are_refused_and_nobody_notices() {
             hostile.connect(&scene.name, Some(wrong));
             let end = if wrong == Wrong::Tokens { State::Lost } else { State::Refused };
             until(&format!("{wrong:?}: {:?}", hostile.state), || {
-                // A sender with room looks at its port in this call alone.
+                // A sender with free space polls its port only in this call.
                 victim.peers();
                 sound.go_on();
                 hostile.look();
@@ -190,14 +190,14 @@ fn wrong_hellos_are_refused_and_nobody_notices() {
             });
             assert_eq!(victim.peers(), 1, "{wrong:?}");
         }
-        // Tokens of nothing are as good as a peer that is gone.
+        // Invalid tokens are equivalent to a lost peer.
         assert!(victim.told.violations == 0 && victim.told.losses <= 1, "{:?}", victim.told);
         assert_eq!(sound.told.violations + sound.told.losses, 0);
         all_arrive(scene, &mut victim, &mut sound);
     });
 }
 
-/// What one of them has sent the other one receives.
+/// Checks that all messages sent by one end are received by the other.
 fn all_arrive(scene: &Scene, victim: &mut Used, sound: &mut Used) {
     let most = victim.count.max(sound.count) + 20;
     until(&format!("{} of {}", victim.count, sound.count), || {
@@ -243,7 +243,7 @@ impl Bad {
         }
     }
 
-    /// Whether it was let in; it may have been cut off since.
+    /// Whether it was accepted; it may have been disconnected since.
     fn was_let_in(&mut self) -> bool {
         match self {
             Self::Bare(hostile) => {
@@ -260,7 +260,7 @@ impl Bad {
     }
 }
 
-/// All of them act, for a while.
+/// Runs random steps of all ends.
 fn mingle(scene: &mut Scene, victim: &mut Used, sound: &mut Used, bad: &mut Bad) {
     for _ in 0..STEPS {
         match scene.random.below(4) {
@@ -272,9 +272,9 @@ fn mingle(scene: &mut Scene, victim: &mut Used, sound: &mut Used, bad: &mut Bad)
 }
 
 #[test]
-fn who_shares_nothing_with_a_hostile_peer_goes_on() {
+fn sound_peer_without_shared_memory_is_unaffected() {
     let found = Cell::new(0);
-    everywhere("who_shares_nothing_with_a_hostile_peer_goes_on", ROUNDS, |scene| {
+    everywhere("sound_peer_without_shared_memory_is_unaffected", ROUNDS, |scene| {
         if scene.shares() {
             return;
         }
@@ -288,7 +288,7 @@ fn who_shares_nothing_with_a_hostile_peer_goes_on() {
             });
             mingle(scene, &mut victim, &mut sound, &mut bad);
             drop(bad);
-            until("its place is free", || {
+            until("its slot is free", || {
                 victim.act(&mut scene.random);
                 victim.peers() == 1
             });
@@ -303,10 +303,10 @@ fn who_shares_nothing_with_a_hostile_peer_goes_on() {
         found.set(found.get() + victim.told.violations);
         assert!(victim.told.violations <= LIVES, "{:?}", victim.told);
     });
-    assert!(found.get() > 0, "nothing that they did was a violation");
+    assert!(found.get() > 0, "no violation was detected");
 }
 
-/// A sound end that connects to one that was attacked has all of its messages received.
+/// Checks that an attacked end receives all messages of the next correct peer.
 fn serves_the_next(scene: &mut Scene, victim: &mut Used) {
     until("all are gone", || {
         victim.go_on();
@@ -317,7 +317,7 @@ fn serves_the_next(scene: &mut Scene, victim: &mut Used) {
     victim.begin(7);
     next.begin(7);
     if scene.shares() && scene.kind.family() == Family::SharedRing {
-        // Senders of a shared ring trust each other with its progress: it may stand still.
+        // Senders of a shared ring depend on each other for progress, so it may stall.
         return (0..STEPS).for_each(|_| {
             next.act(&mut scene.random);
             victim.act(&mut scene.random);
@@ -328,9 +328,9 @@ fn serves_the_next(scene: &mut Scene, victim: &mut Used) {
 }
 
 #[test]
-fn who_shares_memory_with_a_hostile_peer_loses_no_more_than_that() {
+fn peers_sharing_memory_lose_only_that_memory() {
     let found = Cell::new(0);
-    everywhere("who_shares_memory_with_a_hostile_peer_loses_no_more_than_that", ROUNDS, |scene| {
+    everywhere("peers_sharing_memory_lose_only_that_memory", ROUNDS, |scene| {
         if !scene.shares() {
             return;
         }
@@ -347,24 +347,24 @@ fn who_shares_memory_with_a_hostile_peer_loses_no_more_than_that() {
             });
             mingle(scene, &mut victim, &mut sound, &mut bad);
             drop((sound, bad));
-            until("their places are free", || {
+            until("their slots are free", || {
                 victim.act(&mut scene.random);
                 victim.peers() == 0
             });
             peers += 2;
-            // Which of those who write to one memory it was, nobody can tell: either may be accused.
+            // The writer that damaged shared memory cannot be identified: any of them may be blamed.
             assert!(victim.told.violations <= peers + scene.sacrificed, "{:?}", victim.told);
         }
         assert_eq!(victim.told.mismatches, 0);
         found.set(found.get() + victim.told.violations);
         serves_the_next(scene, &mut victim);
     });
-    assert!(found.get() > 0, "nothing that they did was a violation");
+    assert!(found.get() > 0, "no violation was detected");
 }
 
 #[test]
-fn connecting_to_a_hostile_end_is_told_once_or_refused_for_good() {
-    everywhere("connecting_to_a_hostile_end_is_told_once_or_refused_for_good", ROUNDS, |scene| {
+fn hostile_listener_is_reported_once_or_refusal_persists() {
+    everywhere("hostile_listener_is_reported_once_or_refusal_persists", ROUNDS, |scene| {
         for answer in Answer::ALL {
             let mut hostile = scene.hostile(true);
             hostile.will_answer(answer);
@@ -384,9 +384,9 @@ fn connecting_to_a_hostile_end_is_told_once_or_refused_for_good() {
             let silent = answer == Answer::Silence && victim.told.losses == 0;
             drop(hostile);
             let (losses, mismatches) = (victim.told.losses, victim.told.mismatches);
-            // An end that was refused says so as long as it is used, and why.
+            // A refused end reports the refusal and its reason on every call.
             let refused = answer == Answer::Refuses;
-            until("the loss is told", || {
+            until("the loss is reported", || {
                 victim.go_on();
                 let told = &victim.told;
                 if refused { told.mismatches > mismatches } else { told.losses > losses }

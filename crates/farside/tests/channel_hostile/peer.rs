@@ -1,5 +1,5 @@
-//! A peer that is no channel at all: a bare port that says a hello, or answers one, and then writes,
-//! sends, counts and scribbles at random.
+//! A hostile peer without a channel: a bare port that sends or answers a hello, and then writes, sends, adds and
+//! changes memory at random.
 
 use crate::random::Random;
 use farside::channel::Shape;
@@ -10,7 +10,7 @@ use farside_base::{
 use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
 use std::sync::Arc;
 
-/// The end that somebody is, or says that he is.
+/// The end that a peer is, or claims to be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     Sender = 1,
@@ -26,7 +26,7 @@ impl End {
     }
 }
 
-/// How a hello or a reply is wrong.
+/// A defect of a hello or a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Wrong {
     Cut,
@@ -37,7 +37,7 @@ pub(crate) enum Wrong {
     SameEnd,
     OtherMeasures,
     AbsurdMeasures,
-    /// Right but for tokens that name no region.
+    /// Correct except for tokens that refer to no region.
     Tokens,
 }
 
@@ -55,7 +55,7 @@ impl Wrong {
     ];
 }
 
-/// What is said to who connects.
+/// The answer to a connecting end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     Right,
@@ -76,7 +76,7 @@ impl Answer {
     ];
 }
 
-/// What became of a link.
+/// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
     Coming,
@@ -87,8 +87,8 @@ pub(crate) enum State {
 
 const RECEIVES: usize = 64;
 
-/// Where things are in a hello: see `hello.rs` of the channels. Its end, and the beginning of a
-/// reply, are tokens of regions.
+/// Offsets in a hello: see `hello.rs` of the channels. Its tail, and the beginning of a reply, are tokens of
+/// regions.
 mod at {
     pub(super) const VERSION: usize = 4;
     pub(super) const KIND: usize = 5;
@@ -97,7 +97,7 @@ mod at {
     pub(super) const TOKENS: usize = 48;
 }
 
-/// What a sound end would say as its hello.
+/// Returns the hello that a correct end would send.
 pub(crate) fn sound_hello(fabric: &dyn Fabric, name: &str, connect: impl FnOnce()) -> Vec<u8> {
     let mut port = fabric.open(&PortSpec { listen: Some(name.to_owned()) }).unwrap();
     connect();
@@ -116,14 +116,14 @@ pub(crate) struct Hostile {
     fabric: Arc<dyn Fabric>,
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
-    /// What it says are its regions; not all of them are said.
+    /// Its regions; not all of them are announced.
     regions: Vec<Region>,
     shape: Shape,
-    /// What a sound end would say.
+    /// The hello of a correct end.
     hello: Vec<u8>,
     link: Option<LinkId>,
     pub(crate) state: State,
-    /// The regions of the other end, their bytes and what is allowed there.
+    /// The regions of the other end, with their bytes and access rights.
     remote: Vec<(RemoteRegionId, u64, Access)>,
     answer: Answer,
     random: Random,
@@ -135,7 +135,7 @@ fn region(fabric: &dyn Fabric, bytes: u64) -> Region {
 }
 
 impl Hostile {
-    /// One that says what a sound end would, listening if it has a name to listen at.
+    /// Opens a peer with the hello of a correct end, listening if it has a name to listen at.
     pub(crate) fn new(
         fabric: Arc<dyn Fabric>,
         hello: Vec<u8>,
@@ -159,7 +159,7 @@ impl Hostile {
         Self { fabric, port, queue, regions, shape, hello, link, state, remote, answer, random }
     }
 
-    /// Its regions, as many as a sound end has.
+    /// Returns the tokens of its regions, as many as a correct end has.
     fn tokens(&self, wrong: Option<Wrong>) -> Vec<u8> {
         let mut out = self.hello[at::TOKENS..].to_vec();
         for (place, region) in out.chunks_exact_mut(RegionToken::ENCODED).zip(&self.regions) {
@@ -197,7 +197,7 @@ impl Hostile {
         self.bend(hello, wrong)
     }
 
-    /// Cuts, lengthens or replaces what is to be said.
+    /// Cuts, extends or replaces a message.
     fn bend(&mut self, said: Vec<u8>, wrong: Option<Wrong>) -> Vec<u8> {
         let length = said.len() as u64;
         match wrong {
@@ -216,7 +216,7 @@ impl Hostile {
         self.link = Some(self.port.connect(to, &hello, self.queue).unwrap());
     }
 
-    /// It will answer who connects in this way.
+    /// Sets the answer to a connecting end.
     pub(crate) const fn will_answer(&mut self, answer: Answer) {
         self.answer = answer;
     }
@@ -224,7 +224,7 @@ impl Hostile {
     fn learn(&mut self, link: LinkId, tokens: &[u8]) {
         for token in tokens.chunks_exact(RegionToken::ENCODED) {
             let token = RegionToken::decode(token.try_into().unwrap()).unwrap();
-            // That of a region that is not there is zero.
+            // The token of an omitted region is zero.
             if token.bytes > 0 {
                 let imported = self.port.import(link, &token);
                 self.remote.extend(imported.ok().map(|region| (region, token.bytes, token.access)));
@@ -253,7 +253,7 @@ impl Hostile {
         }
     }
 
-    /// Takes what happened to its link.
+    /// Handles the events of its link.
     pub(crate) fn look(&mut self) {
         let mut events = Vec::new();
         self.port.link_events(&mut events);
@@ -262,7 +262,7 @@ impl Hostile {
                 LinkEvent::Requested { link, hello } => self.answer(link, &hello),
                 LinkEvent::Connected { link, reply } => {
                     self.state = State::Open;
-                    // The number at the end of it is of no interest.
+                    // The peer number at the end is ignored.
                     self.learn(link, &reply);
                 }
                 LinkEvent::Refused { .. } => self.state = State::Refused,
@@ -272,7 +272,7 @@ impl Hostile {
         }
     }
 
-    /// Does something that no correct end would, most of the time.
+    /// Performs a random step, in most cases one that no correct end performs.
     pub(crate) fn step(&mut self) {
         self.look();
         let Some(link) = self.link.filter(|_| self.state == State::Open) else {
@@ -308,7 +308,7 @@ impl Hostile {
         self.random.telling_word(self.shape.message_bytes_max, self.shape.ring_bytes)
     }
 
-    /// One to four words that may mean something, or junk.
+    /// Returns one to four words that may be meaningful, or junk.
     fn words(&mut self) -> Vec<u8> {
         if self.random.chance(8) {
             let bytes = self.random.below(u64::from(self.shape.message_bytes_max) + 20).min(256);
@@ -318,7 +318,7 @@ impl Hostile {
         (0..words).flat_map(|_| self.telling().to_le_bytes()).collect()
     }
 
-    /// Near the beginning, where most words are, or anywhere; seldom beyond the end.
+    /// Returns an offset: near the beginning, where most words are, or anywhere; rarely past the end.
     fn place(&mut self, bytes: u64, length: u64) -> u64 {
         if self.random.chance(200) {
             return bytes;
@@ -358,8 +358,7 @@ impl Hostile {
         self.post(link, Operation::Send { source: Source::Inline(&bytes), immediate });
     }
 
-    /// A region of the other end where this is allowed; seldom one where it is not, which breaks the
-    /// link.
+    /// Returns a region of the other end that permits this access; rarely one that does not, which breaks the link.
     fn target(&mut self, access: Access) -> Option<(RemoteRegionId, u64)> {
         let any = self.random.chance(200);
         let mut allowed = self.remote.clone();
@@ -379,7 +378,7 @@ impl Hostile {
         let bytes = self.words();
         let long =
             LocalSlice { region: self.regions[0].id, offset: 0, bytes: 2048.min(size as u32) };
-        // With an immediate in it, the length of a message is that of its WRITE.
+        // With an immediate, the length of a message is that of its WRITE.
         let (source, length) = match self.random.below(8) {
             0 => (Source::Gather(std::slice::from_ref(&long)), u64::from(long.bytes)),
             _ => (Source::Inline(&bytes[..]), bytes.len() as u64),

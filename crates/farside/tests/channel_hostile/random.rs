@@ -1,4 +1,4 @@
-//! Randomness that a seed repeats: SplitMix64.
+//! A pseudo-random generator, repeatable by seed: SplitMix64.
 
 pub(crate) struct Random(u64);
 
@@ -18,7 +18,7 @@ impl Random {
         ((self.word() as u128 * bound as u128) >> 64) as u64
     }
 
-    /// True once in `of` times.
+    /// Returns true with probability 1 / `of`.
     pub(crate) const fn chance(&mut self, of: u64) -> bool {
         self.below(of) == 0
     }
@@ -31,7 +31,7 @@ impl Random {
         (0..count).map(|_| self.word() as u8).collect()
     }
 
-    /// A word that may mean something to a channel: a length, a count, a position, or parts of such.
+    /// Returns a word that may be meaningful to a channel: a length, a count, an offset, or parts of them.
     pub(crate) fn telling_word(&mut self, message_bytes_max: u32, ring_bytes: u64) -> u64 {
         let shifts = [0, 3, 8, 12, 16, 19, 20, 24, 32, 40, 48];
         let length = self.below(u64::from(message_bytes_max) + 10);
@@ -41,7 +41,7 @@ impl Random {
             2 => self.word(),
             3 => self.below(16) << self.pick(&shifts),
             4 => self.below(ring_bytes * 2) & !7,
-            // A bell: a number and a length.
+            // A bell: a sequence number and a length.
             5 | 6 => (self.below(20) << self.pick(&[24, 32])) | (length + 1),
             _ => (self.below(16) << self.pick(&shifts)) | (self.below(16) << self.pick(&shifts)),
         }

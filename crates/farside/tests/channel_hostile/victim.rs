@@ -1,4 +1,4 @@
-//! The end that is attacked, and sound ends beside it.
+//! The attacked end, and correct ends with it.
 
 use crate::peer::End;
 use crate::random::Random;
@@ -7,7 +7,7 @@ use farside::{Error, ErrorCode};
 use farside_fabric::Fabric;
 use std::sync::Arc;
 
-/// What a sound end says: its generation, a number, and what follows from both.
+/// Returns a message of a correct end, derived from its generation and number.
 pub(crate) fn message(generation: u8, number: u32, options: &Options) -> Vec<u8> {
     let name = (u32::from(generation) << 24) | number;
     let mut out = name.to_le_bytes().to_vec();
@@ -18,25 +18,25 @@ pub(crate) fn message(generation: u8, number: u32, options: &Options) -> Vec<u8>
     out
 }
 
-/// Whether these bytes are a message of a sound end: whose, and which number.
+/// Returns the generation and number of a message of a correct end; `None` for other bytes.
 fn named(bytes: &[u8], options: &Options) -> Option<(u8, u32)> {
     let name = u32::from_le_bytes(bytes.get(..4)?.try_into().unwrap());
     let (generation, number) = ((name >> 24) as u8, name & 0x00ff_ffff);
     (message(generation, number, options) == bytes).then_some((generation, number))
 }
 
-/// What an end of a channel has told of its peers.
+/// The errors that an end of a channel has reported.
 #[derive(Default, Debug)]
 pub(crate) struct Told {
     pub(crate) violations: usize,
     pub(crate) losses: usize,
     pub(crate) mismatches: usize,
-    /// In words.
+    /// Texts of the first errors.
     texts: Vec<String>,
 }
 
 impl Told {
-    /// Notes an error, which is one of those that a peer can be the cause of.
+    /// Counts an error, which must be one that a peer can cause.
     fn note<T>(&mut self, result: Result<T, Error>) -> Option<T> {
         match result {
             Ok(value) => return Some(value),
@@ -63,16 +63,15 @@ enum Handle {
     Receiver(Receiver),
 }
 
-/// An end of a channel in use, sound in itself.
+/// An end of a channel in use, itself correct.
 pub(crate) struct Used {
     handle: Handle,
     options: Options,
-    /// What it sends is of this generation; what it receives of this one counts.
+    /// The generation of its messages; only received messages of this generation count.
     generation: u8,
     /// Messages of that generation sent or received.
     pub(crate) count: u32,
-    /// Received messages are anybody's, and those that are not the next one of that generation do
-    /// not count.
+    /// Accepts messages of any peer; those other than the next one of its generation do not count.
     lenient: bool,
     held: Vec<Message>,
     pub(crate) told: Told,
@@ -107,13 +106,13 @@ impl Used {
         }
     }
 
-    /// From now on messages of this generation count, from the first one on.
+    /// Starts counting messages of this generation, from its first.
     pub(crate) const fn begin(&mut self, generation: u8) {
         self.generation = generation;
         self.count = 0;
     }
 
-    /// Messages may be anybody's.
+    /// Accepts messages of any peer.
     pub(crate) const fn be_lenient(&mut self) {
         self.lenient = true;
     }
@@ -133,14 +132,14 @@ impl Used {
         };
         assert!(bytes.len() <= most, "{} bytes", bytes.len());
         let next = (self.generation, self.count);
-        // The sound peer of a receiver that shares nothing connected first.
+        // The correct peer of a receiver with unshared memory connected first.
         let from_sound = from == 0 || self.lenient;
         let is_next = from_sound && named(bytes, &self.options) == Some(next);
         assert!(is_next || from > 0 || self.lenient, "from {from} instead of {next:?}: {bytes:?}");
         self.count += u32::from(is_next);
     }
 
-    /// Hears what there is to hear.
+    /// Polls the end.
     pub(crate) fn look(&mut self) {
         match &mut self.handle {
             Handle::Sender(_) => self.send(0),
@@ -148,7 +147,7 @@ impl Used {
         }
     }
 
-    /// What a program does.
+    /// Performs a random operation of a program.
     pub(crate) fn act(&mut self, random: &mut Random) {
         match &mut self.handle {
             Handle::Sender(_) => self.send(random.below(8)),
@@ -156,7 +155,7 @@ impl Used {
         }
     }
 
-    /// What it does to get on: the next message, no more.
+    /// Makes progress: sends or receives the next message only.
     pub(crate) fn go_on(&mut self) {
         match &mut self.handle {
             Handle::Sender(_) => self.send(7),
@@ -251,7 +250,7 @@ impl Used {
         }
     }
 
-    /// Fetches a message to a place of its own, of channels whose receiver can.
+    /// Fetches a message into separate memory, for channels whose receiver fetches.
     pub(crate) fn fetch(&mut self) {
         let Handle::Receiver(receiver) = &mut self.handle else {
             return;

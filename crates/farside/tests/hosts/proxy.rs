@@ -1,11 +1,11 @@
-//! Something between hosts that breaks: all connections to one host go through it.
+//! A proxy that simulates network failures: all connections to one host go through it.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Carries the connections to one host.
+/// Forwards the connections to one host.
 #[derive(Clone)]
 pub(crate) struct Proxy {
     shared: Arc<Shared>,
@@ -21,10 +21,10 @@ struct Shared {
 struct State {
     to: Option<SocketAddr>,
     open: Vec<TcpStream>,
-    /// Connections from this one on, counted from 1, carry nothing.
+    /// Connections from this one on, counted from 1, transfer nothing.
     silent_from: Option<u64>,
     connections: u64,
-    /// Connections that come are taken, and never carry anything.
+    /// New connections are accepted, and never transfer anything.
     swallows: bool,
     swallowed: Vec<TcpStream>,
 }
@@ -45,41 +45,41 @@ impl Proxy {
         Self { shared, at }
     }
 
-    /// Where to call it.
+    /// The address of the proxy.
     pub(crate) fn at(&self) -> SocketAddr {
         self.at
     }
 
-    /// Where it carries to.
+    /// Sets the destination.
     pub(crate) fn leads_to(&self, to: SocketAddr) {
         self.shared.state().to = Some(to);
     }
 
-    /// Ends all connections there are.
+    /// Ends all connections.
     pub(crate) fn cut(&self) {
         for connection in self.shared.state().open.drain(..) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
 
-    /// Carries nothing for a while, or goes on.
+    /// Stops or resumes the transfer of data.
     pub(crate) fn silence(&self, silent: bool) {
         self.silence_from(silent.then_some(0));
     }
 
-    /// The same for connections that came as this one, counted from 1, or later.
+    /// Stops it for this connection, counted from 1, and later ones.
     pub(crate) fn silence_from(&self, first: Option<u64>) {
         self.shared.state().silent_from = first;
         self.shared.changed.notify_all();
     }
 
-    /// Carries nothing as in an outage: connections that come meanwhile stay dead afterwards.
+    /// Simulates an outage: connections made meanwhile stay dead afterwards.
     pub(crate) fn swallow(&self, swallows: bool) {
         self.shared.state().swallows = swallows;
         self.silence(swallows);
     }
 
-    /// Connections that were swallowed so far.
+    /// Connections swallowed so far.
     pub(crate) fn swallowed(&self) -> usize {
         self.shared.state().swallowed.len()
     }

@@ -1,4 +1,4 @@
-//! A fabric that cuts a message of its node short, so that its peers accuse the node.
+//! A fabric that truncates a message of its node, so that its peers accuse the node.
 
 use farside_base::{Operation, Source, Work};
 use farside_fabric::{Fabric, FabricError, Port, PortSpec, Posted};
@@ -9,7 +9,7 @@ const HONEST: u8 = 0;
 const ARMED: u8 = 1;
 const TOLD: u8 = 2;
 
-/// When the next message is cut short.
+/// When the next message is truncated.
 #[derive(Clone, Default)]
 pub(crate) struct Lies(Arc<AtomicU8>);
 

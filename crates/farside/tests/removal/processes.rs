@@ -1,8 +1,8 @@
-//! Processes that are stopped under load for so long that they are removed, and then go on.
+//! Processes that are stopped under load for so long that they are removed, and then continue.
 //!
-//! The stopped process notes when each of its operations began that ended well, by the system's clock,
-//! which all processes share. None of them may have begun after the others had removed it, and no read
-//! may have returned what was overwritten before it began.
+//! The stopped process records the start time of each of its successful operations, by the system's clock,
+//! which all processes share. None of them may have started after the others had removed it, and no read
+//! may have returned data that was overwritten before it started.
 
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, Joining, Limits, LineSize,
@@ -38,7 +38,7 @@ fn config_with(cluster: &str, lease: Duration) -> Config {
     Config { memory_bytes: 4 << 20, cache_bytes: 64 << 20, lease_ns, ..Config::new(cluster) }
 }
 
-/// Those who join were told longer leases than the founder's, which count for them all the same.
+/// Joiners are configured with longer leases than the founder's, which apply to them nevertheless.
 fn tcp(founder: Option<SocketAddr>) -> Arc<dyn Fabric> {
     let lease = if founder.is_some() { LEASE_OF_JOINERS } else { LEASE };
     let options = TcpOptions {
@@ -51,14 +51,14 @@ fn tcp(founder: Option<SocketAddr>) -> Arc<dyn Fabric> {
     Arc::new(TcpFabric::new(options).expect("a fabric"))
 }
 
-/// Whom a member joins.
+/// The node that a member joins.
 #[derive(Clone, Copy, Debug)]
 enum Founder {
     /// Over TCP, the node at this address.
     Host(SocketAddr),
-    /// On this machine, whoever has founded the cluster.
+    /// On this machine, the founder of the cluster.
     Local,
-    /// Nobody: the member founds the cluster itself, on this machine.
+    /// None: the member founds the cluster itself, on this machine.
     Itself,
 }
 
@@ -92,17 +92,17 @@ pub(super) fn say(text: &str) {
     out.flush().expect("a parent that listens");
 }
 
-/// What one thread of the stopped process has found.
+/// The observations of one thread of the stopped process.
 #[derive(Clone, Copy, Default)]
 struct Found {
-    /// When the last operation began that ended well.
+    /// The start of the last successful operation.
     acknowledged_ns: u64,
-    /// When the last read began that returned the value before the removal.
+    /// The start of the last read that returned the value from before the removal.
     old_ns: u64,
     operations: u64,
 }
 
-/// Uses what is cached, owned and at home until this process knows that it was removed.
+/// Uses cached, owned and home lines until this process knows that it was removed.
 fn use_all(
     session: &mut Session,
     has: [GlobalAddress; 3],
@@ -169,7 +169,7 @@ pub(super) fn member(cluster: &str) {
         acknowledged.unwrap_or(0),
         old.unwrap_or(0)
     ));
-    // Until its parent has heard it.
+    // Until its parent has received it.
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
@@ -225,8 +225,8 @@ impl Drop for Member {
     }
 }
 
-/// A process is stopped and removed. Another member's write, which needs that process, waits until then and
-/// ends well; then the process continues.
+/// Stops and removes a process. Another member's write, which needs that process, waits until then and
+/// succeeds; then the process continues.
 fn stop(node: &Node, mut member: Member) {
     let mut session = node.session().expect("a session");
     let shared = session.alloc_on(64, node.id()).expect("memory");
@@ -238,7 +238,7 @@ fn stop(node: &Node, mut member: Member) {
     let alive = || node.members().iter().filter(|member| member.alive).count();
     let (removed_ns, overwritten_ns) = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // Waits until what was cached there is reclaimed.
+            // Waits until the cache of that process is reclaimed.
             session.write_u64(shared, 2).expect("a write");
             session.fence().expect("a fence");
             now_ns()
@@ -277,7 +277,7 @@ pub(super) fn stop_on_one_machine(number: u32) {
     assert_eq!(node.stats().removals, 1);
 }
 
-/// The process that is stopped is the coordinator.
+/// The stopped process is the coordinator.
 pub(super) fn stop_coordinator_on_one_machine(number: u32) {
     let cluster = format!("stopped-first-{number}-{}", std::process::id());
     let mut member = Member::start(&cluster, Founder::Itself, "uses");
@@ -285,7 +285,7 @@ pub(super) fn stop_coordinator_on_one_machine(number: u32) {
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::join_on(&config(&cluster), fabric).expect("a node");
     stop(&node, member);
-    // It takes new members in.
+    // It admits new members.
     let another = Arc::new(ShmFabric::new().expect("a fabric"));
     super::until("another one joins", || {
         let another: Arc<dyn Fabric> = Arc::clone(&another) as Arc<dyn Fabric>;
@@ -311,7 +311,7 @@ pub(super) fn writer(cluster: &str) {
     let own = session.alloc_with(bytes.len() as u64, LONG).expect("memory");
     let mut rounds = 0;
     let error = loop {
-        // Takes the lines, and gives them back with their bytes.
+        // Takes the lines, and returns them with their bytes.
         let done = session.write(own, &bytes).and_then(|()| session.fence());
         if let Err(error) = done {
             break error.code;
@@ -327,8 +327,8 @@ pub(super) fn writer(cluster: &str) {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-/// Overwrites the lines of which a removed member had the only copy: that heals them, unless the member may still
-/// write there.
+/// Overwrites lines of which a removed member had the only copy: that heals them, unless the member may
+/// still write there.
 fn overwrite_lost(session: &mut Session, block: GlobalAddress, is_held_back: bool) {
     let mut bytes = vec![0xcc; LineSize::MAX.bytes()];
     for line in 0..BLOCK_LINES {
@@ -342,7 +342,7 @@ fn overwrite_lost(session: &mut Session, block: GlobalAddress, is_held_back: boo
     }
 }
 
-/// Whether a node can join as things are.
+/// Tries whether a node can join now.
 fn joins(config: &Config) -> Result<(), ErrorCode> {
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let mut joining = Joining::start(config, fabric).expect("a node that asks");
@@ -355,10 +355,10 @@ fn joins(config: &Config) -> Result<(), ErrorCode> {
     }
 }
 
-/// The process is stopped, perhaps within a copy into memory of its home. It is removed, and while it may still
-/// write, no line that it had is healed and its number is not given again. The memory is freed,
-/// and all that can be had is used for something else; then the process continues, or is killed. Whether
-/// it was within a copy.
+/// Stops the process, perhaps during a copy into memory of its home. It is removed, and while it may still
+/// write, no line that it had is healed and its number is not reused. The memory is freed, and all memory
+/// that can be allocated is used otherwise; then the process continues, or is killed. Returns whether it
+/// was inside a copy.
 pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let cluster = format!("stopped-copy-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
@@ -420,9 +420,9 @@ pub(super) fn server(cluster: &str) {
 /// Threads that read what the process serves.
 const READERS: usize = 12;
 
-/// The process is stopped, perhaps within a copy into the cache of this one, which reads its lines all the
-/// time. All reads end, and what was held back serves again when the process continues or is killed. Whether
-/// it was within a copy.
+/// Stops the process, perhaps during a copy into the cache of this one, which reads its lines all the time.
+/// All reads end, and withheld memory is usable again when the process continues or is killed. Returns
+/// whether it was inside a copy.
 pub(super) fn stop_server(number: u32) -> bool {
     let cluster = format!("stopped-server-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));

@@ -1,23 +1,21 @@
 //! The allocator of one home.
 //!
-//! Memory is cut into segments of 1 MiB; a segment serves one line size at a time and may change it
-//! when it is wholly free. An allocation takes whole lines that follow one another, so no line is
-//! ever shared by two.
+//! Memory is divided into segments of 1 MiB; a segment serves one line size at a time and may change it when it is
+//! wholly free. An allocation takes whole consecutive lines, so no two allocations share a line.
 //!
-//! - **Up to a segment** it lies within one segment of its line size. Such segments are kept in bins
-//!   by their longest free run: exact up to 15 lines, then four to a power of two. The lowest bin
-//!   that surely suffices is taken, so full segments fill up before others; and each 64 lines know
-//!   the longest free run that starts among them, so the first fitting run is found by looking at
-//!   one number per 64 lines.
-//! - **Beyond a segment** it starts at a segment border and takes the first wholly free segments in a
-//!   row that suffice; the rest of the last one goes on serving lines of the same size.
+//! - **Up to a segment** an allocation is within one segment of its line size. Such segments are kept in bins by
+//!   their longest free run: exact up to 15 lines, then four bins per power of two. The lowest bin that certainly
+//!   suffices is used, so full segments fill up before others. Each 64 lines have the longest free run that starts
+//!   among them, so the first fitting run is found by checking one number per 64 lines.
+//! - **Beyond a segment** it starts at a segment border and takes the first consecutive wholly free segments that
+//!   suffice; the rest of the last one serves lines of the same size.
 //!
-//! *Memory.* Two bits and a quarter a line in segments that serve lines, nothing a line elsewhere,
-//! and [`Allocator::METADATA_BYTES`] a segment: less than 0.5% of the home for lines of 64 B.
+//! *Memory.* Two bits and a quarter per line in segments that serve lines, nothing per line elsewhere, and
+//! [`Allocator::METADATA_BYTES`] per segment: less than 0.5% of the home for lines of 64 B.
 //!
-//! *Fragmentation.* A line is lost to others only while an allocation covers it. An allocation of
-//! `n` lines fails only when no segment of its line size has `n` free lines in a row and no segment
-//! (for large ones: no such row of segments) is wholly free.
+//! *Fragmentation.* A line is unavailable only while an allocation covers it. An allocation of `n` lines fails only
+//! if no segment of its line size has `n` consecutive free lines and no segment (for large ones: no such row of
+//! segments) is wholly free.
 
 use super::bits;
 use super::canary::{Canary, Mutant};
@@ -28,8 +26,8 @@ use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize};
 /// Bytes of a segment.
 pub const SEGMENT_BYTES: u64 = 1 << 20;
 
-/// Bytes at the start of a home that are never handed out, so that an address of offset 0 can mean
-/// nothing, in every line size.
+/// Bytes at the start of a home that are never allocated, so that an address with offset 0 is null, in every line
+/// size.
 pub const RESERVED_BYTES: u64 = LineSize::MAX.bytes() as u64;
 
 const _: () = assert!(SEGMENT_BYTES.is_multiple_of(RESERVED_BYTES));
@@ -37,19 +35,19 @@ const _: () = assert!(SEGMENT_BYTES.is_multiple_of(RESERVED_BYTES));
 /// Runs up to this many lines have a bin each.
 const EXACT_BINS: usize = 15;
 
-/// One bin for each exact length, four for each power of two above; the last one is for a whole
-/// segment of the smallest lines.
+/// One bin for each exact length, four for each power of two above; the last one is for a whole segment of the
+/// smallest lines.
 const BINS: usize = bin_within(SEGMENT_BYTES as usize >> LineSize::MIN.log2()) + 1;
 const _: () = assert!(BINS <= u64::BITS as usize, "a word tells which bins are filled");
 
 const NONE: u32 = u32::MAX;
 
-/// What an allocation got.
+/// The lines of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Block {
     /// First byte within the home's memory; a multiple of the line size, never 0.
     pub offset: u64,
-    /// How many lines.
+    /// The number of lines.
     pub lines: u64,
 }
 
@@ -66,15 +64,15 @@ enum State {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Segment {
     state: State,
-    /// Lines in use. Counts nothing that is reserved.
+    /// Lines in use, without reserved ones.
     used: u32,
     /// The longest free run, in lines.
     run: u32,
     /// Neighbours in the bin of `run`; `NONE` in no bin.
     previous: u32,
     next: u32,
-    /// While the segment serves lines: which are in use (or do not exist), then which are the first
-    /// of an allocation (or do not exist). Empty otherwise.
+    /// While the segment serves lines: bitmaps of the lines in use (or nonexistent), then of the first lines of
+    /// allocations (or nonexistent). Empty otherwise.
     maps: Box<[u64]>,
     /// For each word of the first map, the longest free run that starts in it. Empty otherwise.
     runs: Box<[u16]>,
@@ -84,25 +82,24 @@ struct Segment {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Bins {
     heads: [u32; BINS],
-    /// Bit `i` is set when bin `i` has a segment.
+    /// Bit `i` is set if bin `i` has a segment.
     filled: u64,
 }
 
 /// The memory of one home: which lines are free.
 ///
-/// *Guarantees.* Blocks never overlap, never contain offset 0, and only what was allocated can be
-/// freed, once. *Cost*: up to a segment, a handful of steps and a search of at most 256 numbers;
-/// beyond, a search of one bit per segment. Heap memory is taken only when a segment changes what
-/// it serves.
+/// *Guarantees.* Blocks never overlap and never contain offset 0; only an allocated block can be freed, once. *Cost*:
+/// up to a segment, a handful of steps and a search of at most 256 numbers; beyond, a search of one bit per segment.
+/// Heap memory is allocated only when a segment changes its use.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Allocator {
     segments: Vec<Segment>,
-    /// A set bit for each segment that is not wholly free, or not whole.
+    /// A set bit for each segment that is not wholly free, or smaller than a full one.
     taken: Vec<u64>,
     /// Words of `taken` before this one are full.
     taken_open_word: usize,
     bins: [Bins; LineSize::CLASSES],
-    /// Whole bytes of the home that exist; a multiple of 64 KiB.
+    /// The size of the home in bytes; a multiple of 64 KiB.
     bytes: u64,
     free_bytes: u64,
     allocation_bytes_max: u64,
@@ -110,24 +107,23 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// Bytes of metadata a segment, apart from the two bits a line.
+    /// Bytes of metadata per segment, apart from the two bits per line.
     pub const METADATA_BYTES: usize = mem::size_of::<Segment>();
 
-    /// An allocator of a home of `bytes`, which are rounded down to 64 KiB; with the default limit
-    /// of one allocation.
+    /// Creates an allocator of a home of `bytes`, rounded down to 64 KiB, with the default limit of one allocation.
     pub fn new(bytes: u64) -> Self {
         Self::with_limit(bytes, Limits::DEFAULT.allocation_bytes_max)
     }
 
-    /// An allocator with `Limits::allocation_bytes_max` of its own. Bytes beyond what an address
-    /// can name are left out.
+    /// Creates an allocator with its own `Limits::allocation_bytes_max`. Bytes beyond the range of an address are
+    /// left out.
     pub fn with_limit(bytes: u64, allocation_bytes_max: u64) -> Self {
         let bytes = bytes.min(1 << GlobalAddress::OFFSET_BITS);
         let bytes = bytes - bytes % RESERVED_BYTES;
         let count = bytes.div_ceil(SEGMENT_BYTES) as usize;
         let mut taken = vec![u64::MAX; count.div_ceil(64)];
-        // The first segment has a reserve; the last one may not be whole. Neither can be part of a
-        // large allocation, so both stay out of the pool.
+        // The first segment has reserved lines; the last one may be shorter. Neither can be part of a large
+        // allocation, so both stay out of the pool.
         let whole = (bytes / SEGMENT_BYTES) as usize;
         if whole > 1 {
             bits::fill(&mut taken, 1, whole, false);
@@ -144,14 +140,14 @@ impl Allocator {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Bytes that are free, in whole lines; how many of them are in a row is not said.
+    /// The number of free bytes, in whole lines, not necessarily contiguous.
     pub fn free_bytes(&self) -> u64 {
         self.free_bytes
     }
@@ -161,12 +157,12 @@ impl Allocator {
         self.capacity_bytes() - self.free_bytes
     }
 
-    /// Bytes that can be handed out when nothing is.
+    /// The number of bytes that can be allocated when nothing is.
     pub fn capacity_bytes(&self) -> u64 {
         self.bytes.saturating_sub(RESERVED_BYTES)
     }
 
-    /// Segments of the home.
+    /// The number of segments of the home.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
@@ -179,11 +175,11 @@ impl Allocator {
         }
     }
 
-    /// Hands out whole lines in a row for `bytes`.
+    /// Allocates consecutive whole lines for `bytes`.
     ///
     /// # Errors
-    /// `ZeroSize`; `TooLarge` over the limit of one allocation; `OutOfMemory` when this home has not
-    /// that much in a row: ask another.
+    /// `ZeroSize`; `TooLarge` above the limit of one allocation; `OutOfMemory` if this home has no contiguous free
+    /// block of that size: ask another.
     pub fn allocate(&mut self, bytes: u64, line_size: LineSize) -> Result<Block, ErrorCode> {
         if bytes == 0 {
             return Err(ErrorCode::ZeroSize);
@@ -205,10 +201,10 @@ impl Allocator {
         Ok(Block { offset, lines })
     }
 
-    /// Takes a block back: exactly what `allocate` gave, once.
+    /// Frees a block: exactly one returned by `allocate`, once.
     ///
     /// # Errors
-    /// `NotAnAllocation` when it is not that; nothing was changed.
+    /// `NotAnAllocation` if it is not; nothing was changed.
     pub fn free(&mut self, offset: u64, lines: u64, line_size: LineSize) -> Result<(), ErrorCode> {
         let in_line = offset & (line_size.bytes() as u64 - 1);
         let bytes = lines.checked_mul(line_size.bytes() as u64);
@@ -265,8 +261,8 @@ impl Allocator {
         ((first >> line_size.log2()) as usize, (last >> line_size.log2()) as usize)
     }
 
-    /// From the lowest bin that surely suffices; else from a run that fits among shorter ones of its
-    /// bin; else from a fresh segment.
+    /// From the lowest bin that certainly suffices; otherwise from a run that fits among shorter ones of its bin;
+    /// otherwise from a new segment.
     fn allocate_small(&mut self, lines: usize, line_size: LineSize) -> Option<u64> {
         let at = self
             .segment_above(lines, line_size)
@@ -286,7 +282,7 @@ impl Allocator {
         Some(*head as usize)
     }
 
-    /// A segment of the bin below, where runs of `lines` lie among shorter ones.
+    /// A segment of the bin below, with a run of `lines` among shorter ones.
     fn segment_near(&self, lines: usize, line_size: LineSize) -> Option<usize> {
         let bin = bin_within(lines);
         let mut at = self.bins[line_size.class() as usize].heads[bin];
@@ -305,8 +301,7 @@ impl Allocator {
         Some(at)
     }
 
-    /// A wholly free segment; the first and last of the home before others, which large allocations
-    /// may want.
+    /// A wholly free segment; preferably the first or last of the home, since large allocations may need the others.
     fn fresh_segment(&mut self, lines: usize, line_size: LineSize) -> Option<usize> {
         let odd = [0, self.segments.len().checked_sub(1)?];
         let fits = |at: &usize| {
@@ -357,7 +352,7 @@ impl Allocator {
         self.bin_again(at, line_size);
     }
 
-    /// Puts lines in use; `start` says whether the first one starts an allocation.
+    /// Marks lines as in use; `start` says whether the first one starts an allocation.
     fn mark(&mut self, at: usize, line: usize, lines: usize, start: bool, line_size: LineSize) {
         let segment = &mut self.segments[at];
         let (used, starts) = segment.maps_mut();
@@ -393,7 +388,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Takes lines out of use; a segment without any goes back to the pool.
+    /// Marks lines as free; a segment without lines in use returns to the pool.
     fn unmark(&mut self, at: usize, line: usize, end: usize, line_size: LineSize) {
         let segment = &mut self.segments[at];
         let (used, starts) = segment.maps_mut();
@@ -472,7 +467,7 @@ impl Allocator {
         }
     }
 
-    /// Puts a segment into the bin of its longest run, after a change.
+    /// Moves a segment to the bin of its longest run, after a change.
     fn bin_again(&mut self, at: usize, line_size: LineSize) {
         let segment = &mut self.segments[at];
         let run = u32::from(segment.runs.iter().copied().max().unwrap_or(0));
@@ -499,7 +494,7 @@ impl Allocator {
         }
     }
 
-    /// Takes a segment out of its bin.
+    /// Removes a segment from its bin.
     fn unbin(&mut self, at: usize, line_size: LineSize) {
         let Some(bin) = bin_of(self.segments[at].run) else {
             return;
@@ -546,7 +541,7 @@ impl Segment {
         self.maps.split_at_mut(middle)
     }
 
-    /// Takes the runs that start in words `from..=to` anew.
+    /// Recomputes the runs that start in words `from..=to`.
     fn measure(&mut self, from: usize, to: usize) {
         let (used, _) = self.maps.split_at(self.maps.len() / 2);
         let last = to.min(used.len() - 1);
@@ -556,7 +551,7 @@ impl Segment {
         }
     }
 
-    /// The first run of at least so many free lines.
+    /// The first run of at least `lines` free lines.
     fn find_run(&self, lines: usize) -> Option<usize> {
         let word = self.runs.iter().position(|run| usize::from(*run) >= lines)?;
         let mut runs = bits::runs_from(self.used_map(), word);
@@ -589,7 +584,7 @@ const fn bin_above(run: usize) -> usize {
     if run <= EXACT_BINS || bin_within(run - 1) != bin { bin } else { bin + 1 }
 }
 
-/// The bin of a segment, by its longest run; none without a free line.
+/// The bin of a segment, by its longest run; `None` without a free line.
 const fn bin_of(run: u32) -> Option<usize> {
     match run {
         0 => None,

@@ -83,8 +83,7 @@ pub(super) fn run_start(words: &[u64], at: usize) -> usize {
     first
 }
 
-/// Start and length of each run of clear bits that starts in word `index`; the last one may reach
-/// into words behind.
+/// Start and length of each run of clear bits that starts in word `index`; the last one may extend into later words.
 pub(super) fn runs_from(words: &[u64], index: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
     let word = words[index];
     let entering = index > 0 && words[index - 1] >> 63 == 0;
@@ -105,7 +104,7 @@ pub(super) fn runs_from(words: &[u64], index: usize) -> impl Iterator<Item = (us
     })
 }
 
-/// How many bits are clear at the front.
+/// The number of clear bits at the front.
 fn clear_from(words: &[u64]) -> usize {
     let whole = words.iter().take_while(|word| **word == 0).count();
     let last = words.get(whole).map_or(0, |word| word.trailing_zeros());
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// The same questions, bit by bit.
+    /// A bit-by-bit reference implementation.
     fn naive_runs(words: &[u64]) -> Vec<(usize, usize)> {
         let mut runs = Vec::new();
         let mut start = None;

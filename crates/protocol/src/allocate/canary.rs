@@ -1,20 +1,20 @@
-//! Seeded defects, to test the tests. Only under `--cfg canary`.
+//! Planted defects that the tests must find, compiled only under `--cfg canary`.
 
-/// A defect that an allocator can be built with.
+/// A defect that can be enabled in an allocator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
-    /// A free does not tell that a longer run is there now.
+    /// A free does not note that there is a longer run now.
     RunForgotten,
     /// A large allocation may be freed up to a line before its end.
     EndUnchecked,
-    /// Offset 0 is memory like any other.
+    /// Offset 0 is allocated like any other.
     ZeroHandedOut,
-    /// A wholly free segment goes on serving its line size.
+    /// A wholly free segment stays with its line size.
     SegmentKept,
 }
 
-/// Which defect an allocator has: none, unless built with `--cfg canary` and told so.
+/// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]

@@ -1,9 +1,9 @@
-//! What nodes say to each other about memory.
+//! Messages between nodes about memory.
 
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{ErrorCode, GlobalAddress, LineSize, Ticket};
 
-/// How an allocation shall be made.
+/// Options for an allocation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AllocateFlags {
     /// Fill it with zeroes.
@@ -26,54 +26,54 @@ impl AllocateFlags {
 /// A message of the family `Allocate`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Message {
-    /// Requester to home: memory, please.
+    /// Requester to home: requests memory.
     Allocate {
-        /// Comes back in the answer.
+        /// Returned in the answer.
         ticket: Ticket,
-        /// How much.
+        /// The size.
         bytes: u64,
-        /// In lines of which size.
+        /// The line size.
         line_size: LineSize,
-        /// How.
+        /// The options.
         flags: AllocateFlags,
     },
-    /// Home to requester: here it is.
+    /// Home to requester: the memory is allocated.
     Allocated {
         /// Of the request.
         ticket: Ticket,
         /// The first byte.
         address: GlobalAddress,
-        /// How many lines.
+        /// The number of lines.
         lines: u64,
     },
-    /// Requester to home: not needed any more.
+    /// Requester to home: frees memory.
     Free {
-        /// Comes back in the answer.
+        /// Returned in the answer.
         ticket: Ticket,
-        /// What `Allocated` said.
+        /// The address from `Allocated`.
         address: GlobalAddress,
     },
-    /// Home to requester: nobody can reach it any more.
+    /// Home to requester: the memory is freed, and no node can access it any more.
     Freed {
         /// Of the request.
         ticket: Ticket,
     },
-    /// Home to requester: no.
+    /// Home to requester: the request is refused.
     Refused {
         /// Of the request.
         ticket: Ticket,
         /// Why.
         code: ErrorCode,
     },
-    /// To everybody: so much is free here.
+    /// To every node: the number of free bytes of the sender.
     FreeBytes {
-        /// In whole lines, perhaps scattered.
+        /// In whole lines, possibly scattered.
         bytes: u64,
     },
 }
 
 impl Message {
-    /// The class it travels in.
+    /// The class in which it travels.
     pub const fn class(&self) -> Class {
         match self {
             Self::Allocate { .. } | Self::Free { .. } => Class::Request,
@@ -84,7 +84,7 @@ impl Message {
         }
     }
 
-    /// As a body.
+    /// Returns the wire form.
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
@@ -102,7 +102,7 @@ impl Message {
         .finish()
     }
 
-    /// Reads a body.
+    /// Decodes the wire form.
     ///
     /// # Errors
     /// [`Violation`]: no correct peer sends this. Close the link.
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn whatever_is_read_is_what_would_be_written() {
-        // Every body either is refused or is the one encoding of what it decodes to.
+        // Every body is either refused or the one encoding of its message.
         for message in samples() {
             for at in 0..BODY {
                 for value in 0..=255 {

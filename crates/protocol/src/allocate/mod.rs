@@ -1,11 +1,11 @@
-//! Memory of the homes: which bytes are handed out, and at which node an allocation shall be.
+//! Allocation of the homes' memory, and the choice of the node for an allocation.
 //!
 //! - [`allocator`]: the memory of one home.
 //! - [`placement`]: the choice of the home.
-//! - [`message`]: what nodes say to each other about both.
+//! - [`message`]: messages between nodes about both.
 //!
-//! What is absent: lines' owners and bytes. Before a block is freed its lines are recalled from
-//! everybody who holds them, and whoever allocates one fills it; both are the runtime's.
+//! Owners and bytes of lines are not handled here. The runtime recalls the lines of a block from all holders before
+//! the block is freed, and the requester of a block fills it.
 
 pub mod allocator;
 mod bits;

@@ -1,26 +1,26 @@
-//! At which node an allocation shall be (004 §2.1): near an address or at a node if the program says
-//! so; else here, unless memory is short here; then at the node with most free memory.
+//! Chooses the node of an allocation (004 §2.1): near an address or at a node if the program asks for that; otherwise
+//! the local node, unless its memory is short; then the node with the most free memory.
 //!
-//! Each node tells the others its free bytes when they changed by more than a sixteenth of its
-//! memory since it last told, so the table is at most that much behind; a home that has less than
-//! it seemed refuses, and the next best is asked.
+//! Each node reports its free bytes to the others when they have changed by more than a sixteenth of its memory since
+//! the last report, so the table is at most that stale. A home with less memory than the table says refuses, and the
+//! next best is asked.
 
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, GlobalAddress, NodeId, NodeSet};
 
-/// What the program wishes.
+/// The node that the program asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Hint {
-    /// Here if there is room without pressure, else where most is free.
+    /// The local node if it has room without pressure, otherwise the node with the most free memory.
     #[default]
     Default,
     /// At the home of this address.
     Near(GlobalAddress),
     /// At this node.
     On(NodeId),
-    /// Here.
+    /// The local node.
     Local,
-    /// At another node: the one with most free memory.
+    /// Another node: the one with the most free memory.
     Remote,
 }
 
@@ -30,31 +30,31 @@ struct Home {
     free_bytes: u64,
 }
 
-/// What a node knows of free memory, and the choice.
+/// A node's table of free memory, and the choice.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Placement {
     me: NodeId,
     /// Bytes of this node's memory.
     capacity_bytes: u64,
-    /// What this node told last; `None` before it told anything.
+    /// The last report of this node; `None` before the first.
     told_bytes: Option<u64>,
-    /// Live nodes, this one included, in rising order.
+    /// Live nodes, this one included, in ascending order.
     homes: Vec<Home>,
 }
 
 impl Placement {
-    /// Memory is short here when an allocation would leave less than one part in this many free.
+    /// Local memory is short if an allocation would leave less than one part in this many free.
     pub const PRESSURE_PARTS: u64 = 16;
-    /// Free bytes are told again after a change of more than one part in this many.
+    /// Free bytes are reported again after a change of more than one part in this many.
     pub const TELL_PARTS: u64 = 16;
 
-    /// The table of `me`, whose memory has `capacity_bytes`, all free.
+    /// Creates the table of `me`, with `capacity_bytes` of memory, all free.
     pub fn new(me: NodeId, capacity_bytes: u64) -> Self {
         let own = Home { node: me, free_bytes: capacity_bytes };
         Self { me, capacity_bytes, told_bytes: None, homes: alloc::vec![own] }
     }
 
-    /// Notes what a node (or this one) has free.
+    /// Notes the free bytes of a node.
     pub fn note(&mut self, node: NodeId, free_bytes: u64) {
         match self.position(node) {
             Ok(at) => self.homes[at].free_bytes = free_bytes,
@@ -69,7 +69,7 @@ impl Placement {
         }
     }
 
-    /// Notes this node's free bytes; `Some` when they are to be told to all others now.
+    /// Notes this node's free bytes; `Some` if they have to be reported to all others now.
     pub fn note_own(&mut self, free_bytes: u64) -> Option<u64> {
         self.note(self.me, free_bytes);
         let step = self.capacity_bytes / Self::TELL_PARTS;
@@ -81,7 +81,7 @@ impl Placement {
         self.told_bytes
     }
 
-    /// What was told last: tell it to a node that joins.
+    /// The last report, to be sent to a node that joins.
     pub fn told_bytes(&self) -> Option<u64> {
         self.told_bytes
     }
@@ -91,12 +91,11 @@ impl Placement {
         self.position(node).ok().map(|at| self.homes[at].free_bytes)
     }
 
-    /// The node to ask for `bytes`. Nodes in `refused` have refused it already; with `Default` and
-    /// `Remote` ask again with the refusing node in it.
+    /// Returns the node to ask for `bytes`. Nodes in `refused` have refused already; with `Default` and `Remote`,
+    /// call again with the refusing node added.
     ///
     /// # Errors
-    /// `OutOfMemory` when no permitted node is left; `NodeLost` when the node asked for is not
-    /// alive.
+    /// `OutOfMemory` if no permitted node is left; `NodeLost` if the requested node is not alive.
     pub fn choose(&self, hint: Hint, bytes: u64, refused: &NodeSet) -> Result<NodeId, ErrorCode> {
         match hint {
             Hint::Near(address) => self.only(address.home(), refused),
@@ -118,16 +117,16 @@ impl Placement {
         Ok(node)
     }
 
-    /// Whether `bytes` can be had here without pressure.
+    /// Whether the local node has room for `bytes` without pressure.
     fn has_room(&self, bytes: u64) -> bool {
         let free = self.free_bytes(self.me).unwrap_or(0);
         let left = free.checked_sub(bytes);
         left.is_some_and(|left| left >= self.capacity_bytes / Self::PRESSURE_PARTS)
     }
 
-    /// The node with most free memory; among equals this one, then the lowest. Nodes that seem to
-    /// have too little are left out: their figure is at most a sixteenth of their memory old, and
-    /// an allocation that large fails there later anyway.
+    /// The node with the most free memory; among equals this one, then the lowest. Nodes with too little according to
+    /// the table are left out: their figure is stale by at most a sixteenth of their memory, and a larger allocation
+    /// fails there later anyway.
     fn most_free(&self, bytes: u64, refused: &NodeSet, with_me: bool) -> Result<NodeId, ErrorCode> {
         let permitted = |home: &&Home| {
             !refused.contains(home.node)
@@ -216,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn free_bytes_are_told_after_a_sixteenth() {
+    fn free_bytes_are_reported_after_a_sixteenth() {
         let mut placement = Placement::new(ME, 1_600);
         assert_eq!(placement.note_own(1_600), Some(1_600), "the first time always");
         assert_eq!(placement.note_own(1_500), None);

@@ -1,28 +1,28 @@
-//! Seeded defects, to test the tests. Only under `--cfg canary`.
+//! Planted defects that the tests must find, compiled only under `--cfg canary`.
 
-/// A defect that the executor's machine or a caller's window can be built with.
+/// A defect that can be enabled in the executor's machine or a caller's window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
-    /// A request that is sent again is run again.
+    /// A repeated request is run a second time.
     RunAgain,
     /// A reply that was lost with its link is not repeated.
     ReplyForgotten,
-    /// What runs when its link breaks is answered over the next one before it was asked there.
+    /// A request that runs when its link breaks is answered over the next link before it was repeated there.
     RepliedUnasked,
-    /// A caller does not send again what was under way.
+    /// A caller does not repeat the requests that were in flight.
     NothingSentAgain,
-    /// A session that was resumed begins with fresh slots.
+    /// A resumed session begins with fresh slots.
     SlotsForgotten,
-    /// What a call has used is not charged to its session.
+    /// The time that a call used is not charged to its session.
     NothingCharged,
-    /// What a call has used is not charged to its tenant.
+    /// The time that a call used is not charged to its tenant.
     TenantsUncharged,
-    /// A session that ends takes its debt with it.
+    /// The lag of a session is dropped when it ends.
     DebtShed,
-    /// A session that ends goes on counting towards its tenant's.
+    /// An ended session still counts towards its tenant's limit.
     PlacesKept,
-    /// An object that is no longer being registered goes on counting.
+    /// An object that is no longer being registered still counts.
     ReservationsKept,
     /// A program is erased with the first session that ends.
     ErasedEarly,
@@ -30,7 +30,7 @@ pub enum Mutant {
     CancelledRuns,
 }
 
-/// Which defect it has: none, unless built with `--cfg canary` and told so.
+/// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]

@@ -3,7 +3,7 @@
 //! ```text
 //! header (32 bits)  slot (8) | sequence (16) | verb (8)
 //! ```
-//! It travels as the immediate of a SEND, or before everything else where a fabric has none. Bodies:
+//! It travels as the immediate data of a SEND, or ahead of the body on a fabric without immediate data. Bodies:
 //!
 //! ```text
 //! Invoke       program (8) | parameters
@@ -15,38 +15,38 @@
 //! Leave        nothing
 //! replies      result (8) | where there is output: its bytes (8)
 //! ```
-//! So the list search of 003 §4.1 takes 24 bytes there and 8 back. Integers are little-endian.
+//! So the list search of 003 §4.1 takes 24 bytes for the request and 8 for the reply. Integers are little-endian.
 
 use crate::wire::Violation;
 
-/// What a message is for.
+/// The type of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Verb {
     /// Run a program.
     Invoke = 1,
-    /// Run a program, for at most so long.
+    /// Run a program with a timeout.
     InvokeUntil = 2,
-    /// A part of an object whose programs shall be registered; the last part does it.
+    /// Register an object of programs, in parts; the last part completes it.
     Register = 3,
-    /// A program is needed no more.
+    /// Unregister a program.
     Unregister = 4,
-    /// Stop a call.
+    /// Cancel a call.
     Cancel = 5,
     /// Wait for the next notification of a topic.
     Listen = 6,
-    /// The caller ends: its session is over. Of no slot, and not answered.
+    /// The caller ends its session. Belongs to no slot, and is not answered.
     Leave = 7,
     /// The program returned, or the request was carried out.
     Returned = 16,
-    /// The call was stopped; the result tells why, the output where.
+    /// The call was stopped; the result says why, and the output at which instruction.
     Stopped = 17,
-    /// The request was not carried out; the result is the number of an error, the output tells more.
+    /// The request was refused; the result is an error number, the output has details.
     Refused = 18,
 }
 
 impl Verb {
-    /// From the byte of the wire.
+    /// Decodes the byte of the wire form.
     pub const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
             1 => Some(Self::Invoke),
@@ -69,31 +69,31 @@ impl Verb {
     }
 }
 
-/// What every message begins with.
+/// The header of every message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Header {
     /// The slot of the session.
     pub slot: u8,
-    /// The number of the request among those of its slot; wraps.
+    /// The sequence number of the request within its slot; wraps.
     pub sequence: u16,
-    /// What it is for.
+    /// The type of the message.
     pub verb: Verb,
 }
 
 impl Header {
-    /// Of the message that says that its caller ends.
+    /// The header of `Leave`.
     pub const LEAVE: Self = Self { slot: 0, sequence: 0, verb: Verb::Leave };
 
-    /// Bytes where it travels as bytes.
+    /// Its size in bytes on a fabric without immediate data.
     pub const BYTES: usize = 8;
 
-    /// The 32 bits of the wire.
+    /// Encodes the 32 bits of the wire form.
     pub const fn encode(self) -> u32 {
         let [low, high] = self.sequence.to_le_bytes();
         u32::from_le_bytes([self.slot, low, high, self.verb as u8])
     }
 
-    /// Reads the 32 bits of the wire.
+    /// Decodes the 32 bits of the wire form.
     ///
     /// # Errors
     /// [`Violation`] for an unknown verb.
@@ -111,15 +111,15 @@ impl Header {
 pub struct Invocation {
     /// The program.
     pub program: u64,
-    /// How long it may take from its arrival.
+    /// The timeout, from the arrival of the request.
     pub timeout_ns: Option<u64>,
 }
 
 impl Invocation {
-    /// Most bytes before the parameters of a request.
+    /// The maximum number of bytes before the parameters of a request.
     pub const BYTES_MAX: u32 = 16;
 
-    /// What goes before the parameters, and the verb that says so.
+    /// Encodes the bytes before the parameters, and the verb for them.
     pub fn encode(&self) -> (Verb, [u8; 16], usize) {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.program.to_le_bytes());
@@ -132,10 +132,10 @@ impl Invocation {
         }
     }
 
-    /// Reads it; the rest are the parameters.
+    /// Decodes it and returns the parameters that follow.
     ///
     /// # Errors
-    /// [`Violation`] when it is too short.
+    /// [`Violation`] if the body is too short.
     pub fn decode(verb: Verb, body: &[u8]) -> Result<(Self, &[u8]), Violation> {
         let (program, rest) = word(body)?;
         if verb != Verb::InvokeUntil {
@@ -149,9 +149,9 @@ impl Invocation {
 /// The body of `Register`, without the part itself.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Part {
-    /// Bytes of the whole.
+    /// The size in bytes of the whole object.
     pub whole: u32,
-    /// Where this part begins.
+    /// The offset of this part.
     pub offset: u32,
 }
 
@@ -159,7 +159,7 @@ impl Part {
     /// Bytes before the part.
     pub const BYTES: usize = 8;
 
-    /// What goes before the part.
+    /// Encodes the bytes before the part.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.whole.to_le_bytes());
@@ -167,28 +167,28 @@ impl Part {
         bytes
     }
 
-    /// Reads it; the rest is the part.
+    /// Decodes it and returns the part that follows.
     ///
     /// # Errors
-    /// [`Violation`] when it is too short, empty, or passes the whole.
+    /// [`Violation`] if the body is too short, the part empty, or beyond the end of the object.
     pub fn decode(body: &[u8]) -> Result<(Self, &[u8]), Violation> {
         let (both, rest) = word(body)?;
         let [a, b, c, d, e, f, g, h] = both.to_le_bytes();
         let whole = u32::from_le_bytes([a, b, c, d]);
         let offset = u32::from_le_bytes([e, f, g, h]);
-        let length = u32::try_from(rest.len()).map_err(|_| Violation("too long a part"))?;
+        let length = u32::try_from(rest.len()).map_err(|_| Violation("a part that is too long"))?;
         let fits = offset.checked_add(length).is_some_and(|end| end <= whole);
         if rest.is_empty() || !fits {
-            return Err(Violation("a part of an object that is none"));
+            return Err(Violation("an empty part, or one beyond the end of its object"));
         }
         Ok((Self { whole, offset }, rest))
     }
 }
 
-/// The body of `Unregister` and `Listen`.
+/// Decodes the body of `Unregister` and `Listen`.
 ///
 /// # Errors
-/// [`Violation`] when it has not 8 bytes.
+/// [`Violation`] if it does not have 8 bytes.
 pub(super) fn one_word(body: &[u8]) -> Result<u64, Violation> {
     match word(body)? {
         (value, []) => Ok(value),
@@ -196,80 +196,80 @@ pub(super) fn one_word(body: &[u8]) -> Result<u64, Violation> {
     }
 }
 
-/// The body of `Cancel` for this request.
+/// Encodes the body of `Cancel` for this request.
 pub(super) fn encode_target(target: Header) -> [u8; 8] {
     let [low, high] = target.sequence.to_le_bytes();
     [target.slot, 0, low, high, 0, 0, 0, 0]
 }
 
-/// Reads the body of `Cancel`: slot and sequence.
+/// Decodes the body of `Cancel`: slot and sequence number.
 pub(super) fn decode_target(body: &[u8]) -> Result<(u8, u16), Violation> {
     match *body {
         [slot, 0, low, high, 0, 0, 0, 0] => Ok((slot, u16::from_le_bytes([low, high]))),
-        _ => Err(Violation("a cancellation of nothing")),
+        _ => Err(Violation("an invalid cancellation")),
     }
 }
 
-/// What came of a request. Its output lies apart.
+/// The result of a request. Its output is stored separately.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reply {
     /// How it ended: `Returned`, `Stopped` or `Refused`.
     pub verb: Verb,
-    /// What was returned, or why not.
+    /// The value returned, or the reason.
     pub result: u64,
-    /// Bytes of output.
+    /// The size in bytes of the output.
     pub output_bytes: u32,
 }
 
-/// Why a call was stopped: the lower half of the result of `Stopped`; the upper one is the slot of the
-/// instruction where it stood, if that is known.
+/// Why a call was stopped: the lower half of the result of `Stopped`. The upper half is the slot of the current
+/// instruction, if known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Stopped {
     /// Its caller cancelled it.
     Cancelled = 1,
-    /// Its time was up.
+    /// Its timeout expired.
     Late = 2,
     /// It used up its budget.
     Budget = 3,
-    /// It asked for a word that its caller may not access.
+    /// It accessed a word that its caller may not access.
     NotPermitted = 4,
-    /// It did what no verified program does, or its executor did.
+    /// It violated a property that the verifier guarantees, or its executor failed.
     Fault = 5,
-    /// Its output is longer than its caller has room for.
+    /// Its output exceeds its caller's buffer.
     TooMuchOutput = 6,
-    /// The memory that it works on is gone.
+    /// The memory that it accesses is lost.
     MemoryLost = 7,
 }
 
-/// Why a request was not carried out: the lower half of the result of `Refused`; the upper one is zero, or
-/// with `Calls` how many the tenant may have in progress.
+/// Why a request was refused: the lower half of the result of `Refused`. The upper half is zero, or with `Calls` the
+/// maximum number of calls in progress of the tenant.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Refused {
-    /// There are as many sessions as there can be, of all tenants together.
+    /// The session limit of all tenants together is reached.
     Sessions = 1,
-    /// The tenant has as many programs as it may.
+    /// The tenant's program limit is reached.
     Programs = 2,
-    /// The program's state would be over what the tenant may have.
+    /// The program's state would exceed the tenant's limit.
     State = 3,
-    /// The tenant has as many calls in progress as it may.
+    /// The tenant's limit of calls in progress is reached.
     Calls = 4,
     /// The session has registered no such program.
     NoProgram = 5,
-    /// It is no object with programs; the output says why.
+    /// The bytes are not an object with programs; the output says why.
     Object = 6,
-    /// The verifier refused a program; the output says where and why.
+    /// The verifier rejected a program; the output says at which instruction and why.
     Unsafe = 7,
-    /// The parameters are too short or too long for the program, or it does not fit its budget.
+    /// The parameters have the wrong length for the program, or it does not fit its budget.
     Parameters = 8,
     /// The executor lacks a helper that the program calls, or memory for it.
     Lacks = 9,
-    /// The session waits on as many topics as it may have.
+    /// The session's topic limit is reached.
     Topics = 10,
-    /// The tenant has as many sessions as it may.
+    /// The tenant's session limit is reached.
     TenantSessions = 11,
-    /// As much is being registered as may be at once; the output says what to do.
+    /// Too much is being registered at once; the output says what to do.
     Registrations = 12,
 }
 
@@ -284,7 +284,7 @@ impl Stopped {
         Self::MemoryLost,
     ];
 
-    /// As in a reply, with the slot of the instruction.
+    /// Encodes the result of a reply, with the slot of the instruction.
     pub const fn result(self, place: Option<u32>) -> u64 {
         let place = match place {
             Some(place) => place,
@@ -294,7 +294,7 @@ impl Stopped {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Reads a result: why, and the slot of the instruction.
+    /// Decodes a result: the reason, and the slot of the instruction.
     pub fn of(result: u64) -> Option<(Self, Option<u32>)> {
         let [a, b, c, d, e, f, g, h] = result.to_le_bytes();
         let (why, place) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
@@ -324,7 +324,7 @@ impl Refused {
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// Reads a result: why, and with `Calls` how many there may be.
+    /// Decodes a result: the reason, and with `Calls` the limit.
     pub fn of(result: u64) -> Option<(Self, u32)> {
         let [a, b, c, d, e, f, g, h] = result.to_le_bytes();
         let (why, most) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
@@ -334,28 +334,28 @@ impl Refused {
 }
 
 impl Reply {
-    /// The request was carried out.
+    /// A reply to a request that was carried out.
     pub const fn returned(result: u64, output_bytes: u32) -> Self {
         Self { verb: Verb::Returned, result, output_bytes }
     }
 
-    /// The call was stopped.
+    /// A reply to a call that was stopped.
     pub const fn stopped(why: Stopped, place: Option<u32>) -> Self {
         Self { verb: Verb::Stopped, result: why.result(place), output_bytes: 0 }
     }
 
-    /// The request was not carried out; so much of the output says more.
+    /// A reply to a refused request, with `output_bytes` of details.
     pub const fn refused(why: Refused, output_bytes: u32) -> Self {
         Self { verb: Verb::Refused, result: why.result(0), output_bytes }
     }
 
-    /// The call was not begun, since its tenant has as many in progress as it may: so many.
+    /// A reply to a call that was refused because its tenant has `calls_max` calls in progress.
     pub const fn over_calls(calls_max: u32) -> Self {
         Self { verb: Verb::Refused, result: Refused::Calls.result(calls_max), output_bytes: 0 }
     }
 }
 
-/// The body of a reply and how much of it travels.
+/// Encodes the body of a reply; returns it with the number of bytes to send.
 pub fn encode_reply(reply: &Reply) -> ([u8; 16], usize) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&reply.result.to_le_bytes());
@@ -363,13 +363,13 @@ pub fn encode_reply(reply: &Reply) -> ([u8; 16], usize) {
     (bytes, if reply.output_bytes == 0 { 8 } else { 16 })
 }
 
-/// Reads the body of a reply.
+/// Decodes the body of a reply.
 ///
 /// # Errors
 /// [`Violation`] for a wrong length or a verb of requests.
 pub fn decode_reply(verb: Verb, body: &[u8]) -> Result<Reply, Violation> {
     if !verb.is_reply() {
-        return Err(Violation("a request where replies come"));
+        return Err(Violation("a request instead of a reply"));
     }
     let (result, rest) = word(body)?;
     let output = if rest.is_empty() { 0 } else { one_word(rest)? };
@@ -438,7 +438,7 @@ mod tests {
         let body = [&part.encode()[..], b"abc"].concat();
         assert_eq!(Part::decode(&body), Ok((part, &b"abc"[..])));
         assert!((0..=8).all(|short| Part::decode(&body[..short]).is_err()));
-        assert!(Part::decode(&[&body[..], b"d"].concat()).is_err(), "passes the whole");
+        assert!(Part::decode(&[&body[..], b"d"].concat()).is_err(), "beyond the end");
         let target = Header { slot: 255, sequence: 513, verb: Verb::Invoke };
         assert_eq!(decode_target(&encode_target(target)), Ok((255, 513)));
         assert!(decode_target(&[1; 8]).is_err() && decode_target(&[0; 7]).is_err());

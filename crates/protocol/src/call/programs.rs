@@ -1,7 +1,7 @@
-//! Which sessions have registered which objects, and what tenants take.
+//! The objects that sessions have registered, and the resources that tenants have taken.
 //!
-//! An object, which has one program or several that share their state, is known by a number made from its
-//! bytes; it is there once for all sessions that have registered it, and goes with the last of them (003 §2).
+//! An object has one program, or several that share their state, and is identified by a number derived from its
+//! bytes. It exists once for all sessions that have registered it, and is erased with the last of them (003 §2).
 
 use super::Session;
 use super::canary::{Canary, Mutant};
@@ -9,10 +9,10 @@ use super::message::Refused;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-/// Most programs of an object.
+/// The maximum number of programs of an object.
 pub const PROGRAMS_MAX: usize = 256;
 
-/// The number of the object of a program: which of its programs it is, is the lowest byte.
+/// The number of a program's object; the lowest byte of a program's number is its index in the object.
 pub const fn object_of(program: u64) -> u64 {
     program & !0xff
 }
@@ -22,29 +22,28 @@ pub const fn program_of(object: u64, at: u8) -> u64 {
     object_of(object) | at as u64
 }
 
-/// What a tenant may take, all its sessions together.
+/// The resources that a tenant may take, all its sessions together.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Quota {
     /// Registrations: a program that two sessions have registered counts twice.
     pub programs: u32,
-    /// Bytes of registered programs as they are kept, of the state that they declare, and of objects that are being
-    /// registered; what sessions share counts for each.
+    /// Bytes of state and programs. Counts registered programs as stored, the state that they declare, and objects
+    /// that are being registered; state shared by sessions counts for each.
     pub state_bytes: u64,
     /// Calls in progress.
     pub calls: u32,
-    /// Sessions: callers, those that are out of reach and may come back included. `None`: as many as an
-    /// executor lets a tenant have of whom nothing is said, which is all but a quarter, and but one for
-    /// each other tenant; where no tenant is named, all.
+    /// Sessions of callers, including disconnected ones that may reconnect. `None`: the executor's default per
+    /// tenant, which is all but a quarter, less one for each other tenant; all if no tenant is named.
     pub sessions: Option<u32>,
-    /// Nanoseconds of processor for each second, on the average; `None` for what is there.
+    /// Processor nanoseconds per second, on average; `None` for no limit.
     pub processor_ns_per_s: Option<u64>,
-    /// Its share of the processor, relative to other tenants', however many sessions either has; they
-    /// share it equally. At least 1.
+    /// Its share of the processor, relative to other tenants' and independent of the number of sessions, which share
+    /// it equally. At least 1.
     pub weight: u32,
 }
 
 impl Quota {
-    /// What a tenant has of whom nothing else was said.
+    /// The quota of a tenant without a configured one.
     pub const DEFAULT: Self = Self {
         programs: 256,
         state_bytes: 64 << 20,
@@ -55,7 +54,7 @@ impl Quota {
     };
 }
 
-/// What a tenant has taken.
+/// The resources that a tenant has taken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Taken {
     /// Registrations.
@@ -77,7 +76,7 @@ impl Taken {
     }
 }
 
-/// What an object takes.
+/// The resources that an object takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sizes {
     /// Its programs, at most [`PROGRAMS_MAX`].
@@ -107,7 +106,7 @@ struct Tenant {
     taken: Taken,
 }
 
-/// What a session leaves behind.
+/// State to erase when a session drops an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Left {
     /// State of the session at this object.
@@ -123,9 +122,9 @@ pub(super) struct Programs {
     tenants: Vec<Tenant>,
     /// Bytes of the object that a session is registering.
     reservations: BTreeMap<Session, u64>,
-    /// Most bytes of these, of all tenants together.
+    /// The maximum of these bytes, of all tenants together.
     registering_bytes_max: u64,
-    /// Most sessions of a tenant whose quota does not say.
+    /// The maximum number of sessions of a tenant without a session quota.
     sessions_max: u32,
     canary: Canary,
 }
@@ -149,13 +148,13 @@ impl Programs {
         self.tenants.len() - 1
     }
 
-    /// What a tenant has taken, and what it may.
+    /// The resources that a tenant has taken, and its quota.
     pub(super) fn taken(&self, tenant: usize) -> (Taken, Quota) {
         let known = self.tenants.get(tenant);
         known.map_or((Taken::default(), Quota::DEFAULT), |tenant| (tenant.taken, tenant.quota))
     }
 
-    /// A session begins.
+    /// Counts a new session.
     pub(super) fn open(&mut self, tenant: usize) -> Result<(), Refused> {
         let Tenant { quota, taken } = &mut self.tenants[tenant];
         if quota.sessions.is_some_and(|most| taken.sessions >= most) {
@@ -165,7 +164,7 @@ impl Programs {
         Ok(())
     }
 
-    /// A session is over.
+    /// Removes an ended session from the count.
     pub(super) fn close(&mut self, tenant: usize) {
         if !self.canary.is(Mutant::PlacesKept) {
             self.tenants[tenant].taken.sessions -= 1;
@@ -178,8 +177,8 @@ impl Programs {
         tenant.is_some_and(|tenant| tenant.taken.programs < tenant.quota.programs)
     }
 
-    /// A session begins to register an object of `bytes`, which count until [`Self::release`]; in place of the one
-    /// that it has begun before.
+    /// Reserves `bytes` for the object that a session begins to register, until [`Self::release`]; replaces the
+    /// session's previous reservation.
     pub(super) fn reserve(
         &mut self,
         session: Session,
@@ -200,7 +199,7 @@ impl Programs {
         Ok(())
     }
 
-    /// A session registers nothing any more.
+    /// Releases the reservation of a session.
     pub(super) fn release(&mut self, session: Session, tenant: usize) {
         if self.canary.is(Mutant::ReservationsKept) {
             return;
@@ -215,7 +214,7 @@ impl Programs {
         self.reservations.values().sum()
     }
 
-    /// A session registers an object; whether it is new here. Once more does nothing.
+    /// Registers an object for a session; returns whether it is new to the executor. Does nothing if repeated.
     pub(super) fn register(
         &mut self,
         session: Session,
@@ -257,7 +256,7 @@ impl Programs {
         })
     }
 
-    /// A session needs an object no more.
+    /// Drops a session's registration of an object.
     pub(super) fn unregister(
         &mut self,
         session: Session,
@@ -278,7 +277,7 @@ impl Programs {
         Some(Left::All(object))
     }
 
-    /// What a session has registered.
+    /// The objects that a session has registered.
     pub(super) fn of(&self, session: Session) -> Vec<u64> {
         let all = self.objects.iter();
         all.filter(|(_, object)| object.sessions.contains(&session))
@@ -286,7 +285,7 @@ impl Programs {
             .collect()
     }
 
-    /// A call of a program begins.
+    /// Counts a call of a program.
     pub(super) fn call(
         &mut self,
         session: Session,
@@ -304,12 +303,12 @@ impl Programs {
         Ok(())
     }
 
-    /// A call has ended.
+    /// Removes an ended call from the count.
     pub(super) fn ended(&mut self, tenant: usize) {
         self.tenants[tenant].taken.calls -= 1;
     }
 
-    /// Programs that there are.
+    /// The number of programs.
     pub(super) fn len(&self) -> usize {
         self.objects.values().map(|object| object.sizes.programs as usize).sum()
     }
@@ -390,7 +389,7 @@ mod tests {
         assert_eq!((programs.len(), programs.tenants[tenant].taken.state_bytes), (1, 0));
     }
 
-    /// How often a tenant that may have 50 B can register an object of 30 B, of which nothing comes.
+    /// How often a tenant with a quota of 50 B can begin to register an object of 30 B and abandon it.
     fn begun_again(canary: Canary) -> usize {
         let mut programs = Programs::new(1, u64::MAX, canary);
         let tenant = programs.add_tenant(Quota { state_bytes: 50, ..Quota::DEFAULT });
@@ -431,7 +430,7 @@ mod tests {
         assert_eq!(begun_again(Canary::new(Mutant::ReservationsKept)), 1);
     }
 
-    /// Sessions that a tenant can open when it has had so many that are over.
+    /// The number of sessions that a tenant can open after as many have ended.
     fn opened_again(canary: Canary) -> usize {
         let mut programs = Programs::new(3, u64::MAX, canary);
         let tenant = programs.add_tenant(Quota::DEFAULT);

@@ -1,49 +1,49 @@
-//! Who has had least goes next: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996; for
-//! processors Goyal, Guo and Vin, OSDI 1996), of tenants and of the sessions of each.
+//! Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996; for processors Goyal, Guo and Vin, OSDI 1996), of
+//! tenants and of the sessions of each.
 //!
-//! A member has an *account*: what it has used, divided by its weight. Of those that stand in the queue
-//! the one with least goes next, and what its turn has cost is added afterwards, since nobody knows it
-//! before. So of two that stand, the one behind goes first, and neither gets ahead of the other by more
-//! than one turn of its own, however long turns are.
+//! Each flow has a *start tag*: the time that it has used, divided by its weight. The runnable flow with the smallest
+//! tag runs next, and is charged after its run, since the cost is unknown before. So of two runnable flows the one
+//! with the smaller tag runs first, and neither gets ahead of the other by more than one run of its own, of any
+//! length.
 //!
-//! The queue has a *clock*, which no account of who stands is behind. Who comes begins there, unless its
-//! account is ahead: nobody saves up what it did not want, and everybody keeps its *debt*, which is what
-//! an account is ahead of the clock. The clock follows the least account of those that stand, at most
-//! twice as fast as the one at turn is charged, and goes on with time while nobody stands. So a debt is
-//! never gone because the others happen to be absent at some moment. It is paid by what others get
-//! meanwhile, or forgiven to who is alone (or idle, with all others) for as long as it owes; and who is
-//! alone for longer comes to owe no more than one turn.
+//! The *virtual time* of the queue is at most the tag of every runnable flow. A flow that becomes runnable starts at
+//! the virtual time, unless its tag is greater: unused time is not saved up, and every flow keeps its *lag*, the
+//! amount by which its tag exceeds the virtual time (`debt` in identifiers). The virtual time follows the smallest
+//! tag of the runnable flows, at most twice as fast as the running flow is charged, and advances with real time while
+//! no flow is runnable. So a lag does not vanish because other flows are idle for a moment. It is repaid while other
+//! flows run, or forgiven to a flow that runs alone (or is idle with all others) for as long as the lag; a flow that
+//! runs alone for longer ends with a lag of at most one run.
 //!
-//! Who comes and is ahead of the clock by less than a quantum goes next all the same: in a round of many
-//! that have long turns, a short one would else wait for all those that have had nothing in this round.
+//! A flow that becomes runnable with a lag of less than a quantum runs next all the same: in a round of many flows
+//! with long runs, a short one would otherwise wait for all that have not run in this round.
 
 use alloc::collections::VecDeque;
 
-/// No debt is longer than this, for each of a member's weight. It is more than any turn takes, so that
-/// whoever has long turns pays for them; and a turn in which the kernel took the processor away for
-/// minutes keeps nobody from its share for longer than a person notices.
+/// The maximum lag, per unit of a flow's weight. It exceeds any normal run, so that flows with long runs pay for
+/// them; and a run during which the kernel descheduled the thread for minutes costs a flow its share for no longer
+/// than a person notices.
 pub(super) const DEBT_NS_MAX: u64 = 100_000_000;
 
-/// What a member has used.
+/// The start tag of a flow.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Account {
     weight: u64,
-    /// Of one nanosecond for each of its weight.
+    /// The start tag: nanoseconds used per unit of weight.
     at_ns: u64,
-    /// What was used and has not made a whole nanosecond for each of its weight yet.
+    /// Time used that is less than a whole nanosecond per unit of weight.
     rest_ns: u64,
     stands: bool,
 }
 
 impl Account {
-    /// Of somebody of whom nothing is known but that it begins at `at_ns`, or at the clock if that is later.
+    /// Creates the account of a flow that begins at `at_ns`, or at the virtual time if that is later.
     pub(super) fn new(weight: u32, at_ns: u64) -> Self {
         Self { weight: u64::from(weight.max(1)), at_ns, rest_ns: 0, stands: false }
     }
 
-    /// What is to be charged for so much.
+    /// Returns the charge for `used_ns`, divided by the weight.
     const fn share(&mut self, used_ns: u64) -> u64 {
-        // Most weights are one, and a division takes longer than all the rest of a charge.
+        // Most weights are one, and a division takes longer than the rest of a charge.
         if self.weight == 1 {
             return used_ns;
         }
@@ -61,12 +61,12 @@ impl Account {
     }
 }
 
-/// Where somebody stands.
+/// The entry of a runnable flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Place {
-    /// Its account, or the clock.
+    /// Its start tag, or the virtual time.
     at_ns: u64,
-    /// It has had a turn since it came: of two accounts alike, who has just come goes first.
+    /// It has run since it became runnable: of two flows with equal tags, the new one runs first.
     served: bool,
     who: u32,
 }
@@ -77,14 +77,14 @@ impl Place {
     }
 }
 
-/// Members that want a turn. Their accounts are kept by whoever has the queue.
+/// Runnable flows. The owner of the queue keeps their accounts.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Queue {
     quantum_ns: u64,
-    /// Sorted, who goes next first: needs no memory once it has grown, and moves little at an insertion.
+    /// Sorted, the next flow first: allocates nothing once it has grown, and moves few entries at an insertion.
     places: VecDeque<Place>,
     clock_ns: u64,
-    /// When the last one left.
+    /// When the last flow left.
     empty_since_ns: u64,
 }
 
@@ -97,12 +97,12 @@ impl Queue {
         self.places.is_empty()
     }
 
-    /// Whose turn it is.
+    /// The flow that runs next.
     pub(super) fn first(&self) -> Option<u32> {
         self.places.front().map(|place| place.who)
     }
 
-    /// Somebody wants turns who does not stand yet.
+    /// Adds a flow that becomes runnable.
     pub(super) fn enter(&mut self, who: u32, account: &mut Account, now_ns: u64) {
         if self.places.is_empty() {
             let passed_ns = now_ns.saturating_sub(self.empty_since_ns);
@@ -115,7 +115,7 @@ impl Queue {
         self.insert(Place { at_ns, served: false, who });
     }
 
-    /// Somebody wants none any more. It keeps its debt.
+    /// Removes a flow that becomes idle. It keeps its lag.
     pub(super) fn leave(&mut self, who: u32, account: &mut Account, now_ns: u64) {
         if core::mem::replace(&mut account.stands, false) {
             self.remove(who);
@@ -123,14 +123,14 @@ impl Queue {
         }
     }
 
-    /// Until now somebody had a turn, though he may not stand any more.
+    /// Notes that a flow ran until now, though it may have left the queue already.
     pub(super) fn left_by(&mut self, now_ns: u64) {
         if self.places.is_empty() {
             self.empty_since_ns = now_ns.max(self.empty_since_ns);
         }
     }
 
-    /// Somebody has used so much, at its turn or otherwise.
+    /// Charges a flow for time used, in its run or otherwise.
     pub(super) fn charge(&mut self, who: u32, account: &mut Account, used_ns: u64) {
         let before_ns = account.at_ns.max(self.clock_ns);
         let share_ns = account.share(used_ns);
@@ -139,17 +139,18 @@ impl Queue {
         if account.stands {
             self.put_back(Place { at_ns: account.at_ns, served: true, who });
         }
-        // Not past where this turn began: who comes now may have come while it went on.
+        // Not beyond the start of this run: a flow that enters now may have become runnable while the run was in
+        // progress.
         let next_ns = self.places.front().map_or(before_ns, |place| place.at_ns);
         let twice_ns = self.clock_ns.saturating_add(share_ns).saturating_add(share_ns);
         self.clock_ns = self.clock_ns.max(twice_ns.min(before_ns).min(next_ns));
     }
 
-    /// Puts somebody who stands where it stands now.
+    /// Moves a runnable flow to its current position.
     fn put_back(&mut self, place: Place) {
         let before_all = self.places.get(1).is_none_or(|next| next.key() > place.key());
         match self.places.front_mut() {
-            // Most are alone.
+            // Usually there is only one flow.
             Some(first) if first.who == place.who && before_all => *first = place,
             _ => {
                 self.remove(place.who);
@@ -159,7 +160,7 @@ impl Queue {
     }
 
     fn insert(&mut self, place: Place) {
-        // Most that had a turn go to the end, and most that come to the front.
+        // Most flows that have run go to the back, and most new ones to the front.
         if self.places.back().is_none_or(|last| last.key() <= place.key()) {
             self.places.push_back(place);
         } else if self.places.front().is_some_and(|next| next.key() > place.key()) {
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// A queue in which the first so many stand.
+    /// A queue in which one flow of each of these weights is runnable.
     fn queue(weights: &[u32]) -> (Queue, Vec<Account>) {
         let mut queue = Queue::new(500);
         let mut accounts: Vec<_> = weights.iter().map(|weight| Account::new(*weight, 0)).collect();
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_and_owes_less_than_a_quantum_goes_next() {
+    fn flow_with_lag_below_a_quantum_runs_next() {
         let (mut queue, mut accounts) = queue(&[1, 1, 1]);
         queue.leave(0, &mut accounts[0], 0);
         queue.charge(0, &mut accounts[0], 499);
@@ -223,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_weight_does_not_divide_is_charged_later() {
+    fn remainder_of_a_weighted_charge_is_kept() {
         let (mut queue, mut accounts) = queue(&[1000]);
         (0..2500).for_each(|_| queue.charge(0, &mut accounts[0], 1));
         assert_eq!((accounts[0].at_ns, accounts[0].rest_ns), (2, 500));
     }
 
     #[test]
-    fn a_debt_is_bounded_and_no_number_overflows() {
+    fn lag_is_bounded_and_numbers_never_overflow() {
         let (mut queue, mut accounts) = queue(&[1, 7]);
         for _ in 0..3 {
             queue.charge(0, &mut accounts[0], u64::MAX);
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_is_forgiven_to_who_is_alone_or_idle_for_as_long() {
+    fn lag_is_forgiven_to_a_flow_alone_or_idle_for_that_long() {
         let (mut queue, mut accounts) = queue(&[1, 1]);
         queue.charge(0, &mut accounts[0], 50_000);
         queue.leave(1, &mut accounts[1], 0);
@@ -251,7 +252,7 @@ mod tests {
         (0..20).for_each(|_| queue.charge(0, &mut accounts[0], 1000));
         assert_eq!(owes(&queue, &accounts), 30_000);
         (0..100).for_each(|_| queue.charge(0, &mut accounts[0], 1000));
-        assert_eq!(owes(&queue, &accounts), 1000, "the turn in which others may have come");
+        assert_eq!(owes(&queue, &accounts), 1000, "the run during which others may have entered");
         queue.charge(0, &mut accounts[0], 50_000);
         queue.leave(0, &mut accounts[0], 100);
         queue.enter(1, &mut accounts[1], 20_100);

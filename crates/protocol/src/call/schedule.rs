@@ -1,21 +1,21 @@
-//! Whose call runs next: tenants share the processor by weight, and sessions of a tenant share equally
-//! what is its (`queue.rs` says how, at both levels). Calls of a session take turns.
+//! Selects the next call to run: tenants share the processor by weight, and sessions of a tenant share its part
+//! equally (`queue.rs` describes the algorithm of both levels). Calls of a session run in turn.
 //!
-//! A session is at turn until it has used a quantum, or has nothing to run. What a call's slice costs is
-//! known afterwards. So with `q` for the quantum and `s` for the longest slice of either:
+//! A session runs until it has used a quantum, or has no call to run. The cost of a call's slice is known afterwards.
+//! So with `q` for the quantum and `s` for the longest slice of either:
 //!
-//! - while two tenants both have calls to run, what they have used, each divided by its weight, comes to
-//!   differ by no more than a turn of each (`q + s`, divided by its weight), however many sessions and calls
-//!   either has; so it is with two sessions of a tenant;
-//! - a call of a session that owes less than `q`, of a tenant that owes less, waits for the turn that is
-//!   going on, at most `q + s`, and for those that came like it before it, however many have long calls;
-//! - slices of more than `DEBT_NS_MAX` for each of their tenant's weight are not charged in full.
+//! - while two tenants both have calls to run, the times that they have used, each divided by its weight, diverge by
+//!   at most one run of each (`q + s`, divided by its weight), for any number of sessions and calls; the same holds
+//!   for two sessions of a tenant;
+//! - a call of a session with a lag below `q`, of a tenant with a lag below `q`, waits for the current run, at most
+//!   `q + s`, and for such calls that became runnable earlier, however many sessions have long calls;
+//! - slices of more than `DEBT_NS_MAX` per unit of their tenant's weight are not charged in full.
 //!
-//! Debts outlast what made them. A tenant's account is that of all its sessions, past ones too; and a new
-//! session of it begins with the largest debt that one left which is over, since it might be the same
-//! caller; one that is not waits at its beginning, for at most that long for each other session.
+//! Lags outlast the sessions that incurred them. A tenant's account covers all its sessions, past ones too. A new
+//! session of the tenant begins with the largest lag of an ended one, since it may be the same caller; a different
+//! caller waits initially for at most that long for each other session.
 //!
-//! Each turn costs a search in a sorted list of who stands and a small insertion, at both levels.
+//! Each run costs a search in a sorted list of the runnable flows and a small insertion, at both levels.
 
 use super::canary::{Canary, Mutant};
 use super::queue::{Account, Queue};
@@ -23,42 +23,42 @@ use super::{Call, Session};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// A tenant may use what it has saved for so long.
+/// A tenant may use the time that it saved over this period.
 const BURST_NS: u64 = 10_000_000;
 
-/// What becomes of a call after its turn.
+/// The state of a call after a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Turn {
-    /// It could go on.
+    /// It is runnable.
     Ready,
-    /// It waits for something.
+    /// It is blocked.
     Waits,
     /// It has ended.
     Over,
 }
 
-/// A session that takes part.
+/// A session with scheduled calls.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Line {
     tenant: usize,
-    /// In the queue of its tenant. It stands while it has calls that could run.
+    /// In the queue of its tenant. Runnable while it has runnable calls.
     account: Account,
-    /// Slots whose calls could run.
+    /// Slots with runnable calls.
     ready: VecDeque<u8>,
 }
 
 impl Line {
     fn new(tenant: usize, at_ns: u64) -> Self {
-        // The quota's weight is the tenant's: its sessions are equals.
+        // The quota's weight belongs to the tenant: its sessions are equal.
         Self { tenant, account: Account::new(1, at_ns), ready: VecDeque::new() }
     }
 }
 
-/// What a tenant may use of the processor.
+/// The processor time that a tenant may use.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Allowance {
     ns_per_s: u64,
-    /// Negative when more was used.
+    /// Negative if more was used.
     left_ns: i64,
     at_ns: u64,
 }
@@ -75,7 +75,7 @@ impl Allowance {
         }
     }
 
-    /// When something is left again.
+    /// When the allowance is positive again.
     fn ready_at_ns(&self) -> u64 {
         let missing = u128::from(self.left_ns.min(0).unsigned_abs()) + 1;
         let wait = missing * 1_000_000_000 / u128::from(self.ns_per_s.max(1)) + 1;
@@ -86,15 +86,15 @@ impl Allowance {
 /// A tenant and its sessions.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Tenant {
-    /// In the queue of tenants. It stands while one of its sessions does, unless it is barred.
+    /// In the queue of tenants. Runnable while one of its sessions is, unless it is barred.
     account: Account,
-    /// Its sessions with calls that could run.
+    /// Its runnable sessions.
     queue: Queue,
-    /// `None` for one without a bound.
+    /// `None` for a tenant without a limit.
     allowance: Option<Allowance>,
-    /// It has calls that could run, and has used up what it may.
+    /// It has runnable calls, and has used up its allowance.
     barred: bool,
-    /// Where the account was that was farthest ahead of its sessions' that are over.
+    /// The largest start tag of its ended sessions.
     left_at_ns: u64,
 }
 
@@ -107,26 +107,26 @@ impl Tenant {
     }
 }
 
-/// Who is at turn.
+/// The running session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct AtTurn {
     session: Session,
     used_ns: u64,
 }
 
-/// Sessions, their calls that could run, and what they have used.
+/// Sessions, their runnable calls, and the time that they have used.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Schedule {
     quantum_ns: u64,
     /// By session number.
     lines: Vec<Line>,
     tenants: Vec<Tenant>,
-    /// Tenants that have calls to run and may.
+    /// Runnable tenants within their allowance.
     queue: Queue,
-    /// Tenants that have calls to run and may not before later.
+    /// Tenants with runnable calls that have used up their allowance.
     barred: Vec<usize>,
     at_turn: Option<AtTurn>,
-    /// About now: what was said last, and what was used since.
+    /// The approximate current time: the last time given, plus the time used since.
     now_ns: u64,
     canary: Canary,
 }
@@ -169,7 +169,7 @@ impl Schedule {
         self.lines[at] = Line::new(tenant, self.tenants[tenant].left_at_ns);
     }
 
-    /// Nothing of a session runs any more.
+    /// Removes a session.
     pub(super) fn close(&mut self, session: Session) {
         let Some(line) = self.lines.get_mut(session.0 as usize) else {
             return;
@@ -182,7 +182,7 @@ impl Schedule {
         self.leave(session);
     }
 
-    /// A call could run: it has just begun, or what it waited for has come.
+    /// Makes a call runnable: it has just begun, or is no longer blocked.
     pub fn ready(&mut self, call: Call, now_ns: u64) {
         let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
             return;
@@ -198,7 +198,7 @@ impl Schedule {
         }
     }
 
-    /// A call runs no more, though it could.
+    /// Removes a call, which may be runnable.
     pub(super) fn forget(&mut self, call: Call) {
         if self.canary.is(Mutant::CancelledRuns) {
             return;
@@ -212,7 +212,7 @@ impl Schedule {
         }
     }
 
-    /// A session has nothing to run any more.
+    /// Removes a session without runnable calls from its queue.
     fn leave(&mut self, session: Session) {
         let line = &mut self.lines[session.0 as usize];
         if !line.account.stands() {
@@ -232,7 +232,7 @@ impl Schedule {
         }
     }
 
-    /// The call whose turn it is; tell [`Self::ran`] what it has used. `None` while none may run.
+    /// Returns the call to run next; report the time that it used to [`Self::ran`]. `None` while none may run.
     pub fn next(&mut self, now_ns: u64) -> Option<Call> {
         self.now_ns = now_ns;
         if !self.barred.is_empty() {
@@ -245,7 +245,7 @@ impl Schedule {
             let at = self.queue.first()?;
             let tenant = &mut self.tenants[at as usize];
             if !tenant.may_run(now_ns) {
-                // Where it stood it would hold the clock back, and be far behind when it comes again.
+                // If it stayed, it would hold back the virtual time, and be far behind when it is runnable again.
                 self.queue.leave(at, &mut tenant.account, now_ns);
                 tenant.barred = true;
                 self.barred.push(at as usize);
@@ -253,7 +253,7 @@ impl Schedule {
             }
             let session = Session(tenant.queue.first()?);
             let Some(slot) = self.lines[session.0 as usize].ready.pop_front() else {
-                // Its last call was given out already, and nobody has said that it ran.
+                // Its last call was returned already, and has not been reported to `ran`.
                 self.leave(session);
                 continue;
             };
@@ -262,7 +262,7 @@ impl Schedule {
         }
     }
 
-    /// Tenants that were barred and may run again stand with the others.
+    /// Returns barred tenants that may run again to the queue.
     fn let_in(&mut self, now_ns: u64) {
         let (tenants, queue) = (&mut self.tenants, &mut self.queue);
         self.barred.retain(|at| {
@@ -275,7 +275,7 @@ impl Schedule {
         });
     }
 
-    /// The next call of who is at turn, if its quantum is not used up.
+    /// The next call of the running session, if its quantum is not used up.
     fn goes_on(&mut self, now_ns: u64) -> Option<Call> {
         let AtTurn { session, used_ns } = self.at_turn?;
         let line = &mut self.lines[session.0 as usize];
@@ -286,8 +286,8 @@ impl Schedule {
         Some(Call { session, slot })
     }
 
-    /// The call that was at turn has used so much, and goes on as `turn` says. One that is over may have been
-    /// forgotten before, and its session be closed.
+    /// Charges the call that ran for `used_ns`; `turn` is its state now. A call that is over may have been removed
+    /// before, and its session closed.
     pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
         self.now_ns = self.now_ns.saturating_add(used_ns);
         if let Some(at_turn) = &mut self.at_turn {
@@ -308,7 +308,7 @@ impl Schedule {
         self.charge(call.session, used_ns);
     }
 
-    /// A session has used so much.
+    /// Charges a session for time used.
     pub(super) fn charge(&mut self, session: Session, used_ns: u64) {
         let Some(line) = self.lines.get_mut(session.0 as usize) else {
             return;
@@ -326,13 +326,12 @@ impl Schedule {
         }
     }
 
-    /// Whether no call could run, also if its tenant had something left.
+    /// Whether no call is runnable, not even one of a tenant without allowance left.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.barred.is_empty()
     }
 
-    /// When a tenant that has used up what it may has something left again, of those whose calls
-    /// [`Self::next`] has passed over.
+    /// The earliest time at which a tenant skipped by [`Self::next`] has allowance again.
     pub fn wakes_at_ns(&self) -> Option<u64> {
         let allowances = self.barred.iter().filter_map(|at| self.tenants[*at].allowance.as_ref());
         allowances.map(Allowance::ready_at_ns).min()

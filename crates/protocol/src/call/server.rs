@@ -1,4 +1,4 @@
-//! The executor's machine: requests in, effects out.
+//! The executor's machine for requests, sessions and scheduling.
 
 use super::canary::{Canary, Mutant};
 use super::message::{
@@ -12,55 +12,55 @@ use crate::wire::Violation;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-/// Bounds of an executor.
+/// Settings of an executor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Settings {
-    /// Most sessions.
+    /// The maximum number of sessions.
     pub sessions_max: u32,
-    /// Most sessions of a tenant whose quota does not say.
+    /// The maximum number of sessions of a tenant without a session quota.
     pub tenant_sessions_max: u32,
     /// Slots of each session, 1 to [`SLOTS_MAX`].
     pub slots: usize,
-    /// How long a session waits for its caller to come back over another link.
+    /// How long a session without a link waits for its caller to reconnect.
     pub grace_ns: u64,
-    /// What a session uses before another one's turn.
+    /// The time that a session runs before another one does.
     pub quantum_ns: u64,
-    /// Most bytes of objects that are being registered, of all tenants together.
+    /// The maximum size in bytes of objects that are being registered, of all tenants together.
     pub registering_bytes_max: u64,
 }
 
 /// A request in progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Call {
-    /// Whose.
+    /// Its session.
     pub session: Session,
-    /// Where.
+    /// Its slot.
     pub slot: u8,
 }
 
-/// What the runtime has to do.
+/// An action that the runtime has to perform.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Send this reply, with the output that the slot has.
+    /// Send this reply, with the output stored for the slot.
     Reply(Session, Header, Reply),
-    /// Forget what it knows of a call: it goes on no more.
+    /// Drop the state of a call: it was stopped.
     Stop(Call),
-    /// Erase what this session has at this object.
+    /// Erase this session's state of this object.
     EraseOwn(Session, u64),
     /// Erase an object with its programs and all their state.
     Erase(u64),
-    /// A session is over: forget what it has.
+    /// Drop the state of an ended session.
     Over(Session),
 }
 
-/// What a request asks the runtime to do.
+/// The action that a request requires of the runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Asked<'a> {
-    /// Nothing: it was there already, or is answered by an effect.
+    /// None: the request is a repeated one, or is answered by an effect.
     Nothing,
     /// Run a program; then [`Server::answer`].
     Run(Call, u64, &'a [u8]),
-    /// Take a part of an object; then [`Server::answer`], with the last part after registering.
+    /// Take a part of an object; then [`Server::answer`], after the last part once it is registered.
     Take(Call, Part, &'a [u8]),
     /// Answer with the next notification of a topic.
     Listen(Call, u64),
@@ -71,32 +71,32 @@ struct Entry {
     id: SessionId,
     tenant: usize,
     linked: bool,
-    /// When it ends unless its caller comes back.
+    /// When it ends unless its caller reconnects.
     ends_at_ns: u64,
     slots: Slots,
-    /// What is scheduled, by slot.
+    /// Scheduled work, by slot.
     runs: Vec<Option<Run>>,
 }
 
-/// A request in progress that the processor works on.
+/// A request in progress that needs the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Run {
-    /// A call of a program, which counts towards its tenant's calls, until then.
+    /// A call of a program, which counts towards its tenant's calls, with its deadline.
     Call(Option<u64>),
     /// The loading of an object.
     Loading,
 }
 
-/// The executor's machine. See the module.
+/// The executor's machine: see the module.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server {
     settings: Settings,
     sessions: Vec<Option<Entry>>,
     programs: Programs,
     schedule: Schedule,
-    /// When, which call, which request of its slot.
+    /// Deadline, call, and sequence number of the request in its slot.
     deadlines: BTreeSet<(u64, Call, u16)>,
-    /// Sessions without a link.
+    /// The number of sessions without a link.
     away: usize,
     canary: Canary,
 }
@@ -107,7 +107,7 @@ impl Server {
         Self::with(settings, Canary::default())
     }
 
-    /// The same with a defect in it.
+    /// The same with a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(settings: Settings, mutant: Mutant) -> Self {
         Self::with(settings, Canary::new(mutant))
@@ -130,13 +130,13 @@ impl Server {
         }
     }
 
-    /// A tenant with these bounds; its number.
+    /// Adds a tenant with this quota; returns its number.
     pub fn add_tenant(&mut self, quota: Quota) -> usize {
         self.schedule.add_tenant(quota.weight, quota.processor_ns_per_s);
         self.programs.add_tenant(quota)
     }
 
-    /// What a tenant has taken, and what it may.
+    /// The resources that a tenant has taken, and its quota.
     pub fn taken(&self, tenant: usize) -> (Taken, Quota) {
         self.programs.taken(tenant)
     }
@@ -146,26 +146,26 @@ impl Server {
         Some(self.sessions.get(session.0 as usize)?.as_ref()?.tenant)
     }
 
-    /// Slots that each session has.
+    /// The number of slots of each session.
     pub const fn slots(&self) -> usize {
         self.settings.slots
     }
 
-    /// Sessions that there are.
+    /// The number of sessions.
     pub fn sessions(&self) -> usize {
         self.sessions.iter().flatten().count()
     }
 
-    /// Programs that there are.
+    /// The number of programs.
     pub fn programs(&self) -> usize {
         self.programs.len()
     }
 
-    /// A caller is linked and wants this session. Of a tenant that `add_tenant` has numbered.
+    /// Opens or resumes a session for a linked caller, of a tenant added by `add_tenant`.
     ///
     /// # Errors
-    /// `TenantSessions` when the tenant has as many as it may, `Sessions` when there are too many of all
-    /// tenants together. One that is there already is neither.
+    /// `TenantSessions` if the tenant's limit is reached, `Sessions` if the limit of all tenants together is.
+    /// Resuming an existing session never fails.
     pub fn open(&mut self, id: SessionId, tenant: usize) -> Result<Opened, Refused> {
         let known = self.sessions.iter().position(|entry| {
             entry.as_ref().is_some_and(|entry| entry.id == id && entry.tenant == tenant)
@@ -209,7 +209,7 @@ impl Server {
         self.sessions.get_mut(session.0 as usize)?.as_mut()
     }
 
-    /// The link of a session is lost; its caller has some time to come back.
+    /// Handles the loss of a session's link; its caller has the grace period to reconnect.
     pub fn lost(&mut self, session: Session, now_ns: u64, effects: &mut Vec<Effect>) {
         let grace_ns = self.settings.grace_ns;
         let Some(entry) = self.entry(session) else {
@@ -224,7 +224,7 @@ impl Server {
         }
     }
 
-    /// A session is over: everything of it ends.
+    /// Ends a session and all its requests.
     pub fn end(&mut self, session: Session, effects: &mut Vec<Effect>) {
         let Some(entry) = self.sessions.get_mut(session.0 as usize).and_then(Option::take) else {
             return;
@@ -261,7 +261,7 @@ impl Server {
         left.is_some()
     }
 
-    /// Time has passed: deadlines, and sessions whose callers have not come back.
+    /// Handles expired deadlines, and sessions that were not reconnected in time.
     pub fn tick(&mut self, now_ns: u64, effects: &mut Vec<Effect>) {
         while let Some((at_ns, call, sequence)) = self.deadlines.first().copied() {
             if at_ns > now_ns {
@@ -285,7 +285,7 @@ impl Server {
         }
     }
 
-    /// When [`Self::tick`] has something to do next, or a tenant may run again.
+    /// The next time at which [`Self::tick`] has work, or a tenant may run again.
     pub fn wakes_at_ns(&self) -> Option<u64> {
         let sessions = if self.away > 0 { self.sessions.as_slice() } else { &[] };
         let away = sessions.iter().flatten().filter(|entry| !entry.linked);
@@ -294,7 +294,7 @@ impl Server {
         ends.chain(deadline).chain(self.schedule.wakes_at_ns()).min()
     }
 
-    /// A request has come over the link of this session.
+    /// Handles a request received over the link of this session.
     ///
     /// # Errors
     /// [`Violation`]: no correct caller sends this. Close the link and end the session.
@@ -306,10 +306,10 @@ impl Server {
         now_ns: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<Asked<'a>, Violation> {
-        let entry = self.entry(session).ok_or(Violation("a request of no session"))?;
+        let entry = self.entry(session).ok_or(Violation("a request of an unknown session"))?;
         if header.verb == Verb::Leave {
             if header != Header::LEAVE || !body.is_empty() {
-                return Err(Violation("a caller that leaves says nothing else"));
+                return Err(Violation("a leave message with content"));
             }
             self.end(session, effects);
             return Ok(Asked::Nothing);
@@ -346,7 +346,7 @@ impl Server {
             }
             Verb::Listen => Ok(Asked::Listen(call, one_word(body)?)),
             Verb::Leave | Verb::Returned | Verb::Stopped | Verb::Refused => {
-                Err(Violation("a reply where requests come"))
+                Err(Violation("a reply instead of a request"))
             }
         }
     }
@@ -380,7 +380,7 @@ impl Server {
         Asked::Run(call, invocation.program, parameters)
     }
 
-    /// A session needs an object no more; whether it had registered it.
+    /// Drops a session's registration of an object; returns whether there was one.
     pub fn unregister(&mut self, session: Session, object: u64, effects: &mut Vec<Effect>) -> bool {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
         self.drop_object(session, tenant, object, effects)
@@ -405,7 +405,7 @@ impl Server {
         self.answer(call, reply, effects);
     }
 
-    /// A request was carried out, or was not. Does nothing for one that has ended already.
+    /// Completes a request with this reply. Does nothing for one that has ended already.
     pub fn answer(&mut self, call: Call, reply: Reply, effects: &mut Vec<Effect>) {
         let Some(entry) = self.entry(call.session) else {
             return;
@@ -432,11 +432,11 @@ impl Server {
         }
     }
 
-    /// A session registers an object, whose number's lowest byte is zero; whether the object is new here and
-    /// has to be kept.
+    /// Registers an object, with zero as the lowest byte of its number, for a session; returns whether it is new and
+    /// has to be stored.
     ///
     /// # Errors
-    /// What the tenant has too much of.
+    /// The limit of the tenant that is exceeded.
     pub fn register(
         &mut self,
         session: Session,
@@ -447,17 +447,17 @@ impl Server {
         self.programs.register(session, tenant, object_of(object), sizes)
     }
 
-    /// A session begins to register an object of `bytes`, which count until [`Self::release`], the end of its loading
-    /// in any way, or the session's end.
+    /// Reserves `bytes` for the object that a session begins to register, until [`Self::release`], the end of its
+    /// loading in any way, or the session's end.
     ///
     /// # Errors
-    /// `State` where that is more than the tenant may have, `Registrations` where too much is being registered already.
+    /// `State` if that exceeds the tenant's quota, `Registrations` if too much is being registered already.
     pub fn reserve(&mut self, session: Session, bytes: u64) -> Result<(), Refused> {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
         self.programs.reserve(session, tenant, bytes)
     }
 
-    /// A session has registered its object, or will not.
+    /// Releases a session's reservation: its object is registered, or will not be.
     pub fn release(&mut self, session: Session) {
         let tenant = self.entry(session).map_or(0, |entry| entry.tenant);
         self.programs.release(session, tenant);
@@ -468,13 +468,13 @@ impl Server {
         self.programs.registering_bytes()
     }
 
-    /// Whether the tenant of a session may register anything more, so that it is worth reading.
+    /// Whether the tenant of a session may register anything more, so that reading it is worthwhile.
     pub fn may_register(&self, session: Session) -> bool {
         let entry = self.sessions.get(session.0 as usize).and_then(Option::as_ref);
         entry.is_some_and(|entry| self.programs.has_room(entry.tenant))
     }
 
-    /// An object whose last part was taken is loaded in turns as calls have them, at its session's cost, until
+    /// Schedules the loading of an object with all parts received, like a call and at its session's cost, until
     /// [`Self::answer`], which releases its reservation.
     pub fn load(&mut self, call: Call, now_ns: u64) {
         if let Some(entry) = self.entry(call.session) {
@@ -483,17 +483,17 @@ impl Server {
         }
     }
 
-    /// Whose call runs next.
+    /// Returns the call to run next.
     pub fn next(&mut self, now_ns: u64) -> Option<Call> {
         self.schedule.next(now_ns)
     }
 
-    /// The call that was at turn has used so much of the processor.
+    /// Charges the call that ran for the processor time used.
     pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
         self.schedule.ran(call, used_ns, turn);
     }
 
-    /// What a call waited for has come.
+    /// Makes a blocked call runnable.
     pub fn ready(&mut self, call: Call, now_ns: u64) {
         let runs = self.entry(call.session).and_then(|entry| entry.runs[usize::from(call.slot)]);
         if runs.is_some() {
@@ -501,7 +501,7 @@ impl Server {
         }
     }
 
-    /// Whether no call could run, now or when its tenant may.
+    /// Whether no call is runnable, now or when its tenant has allowance again.
     pub fn is_idle(&self) -> bool {
         self.schedule.is_idle()
     }

@@ -1,31 +1,31 @@
-//! The executor's half of sessions: each request once.
+//! The executor's half of sessions: at-most-once execution of requests.
 
 use super::canary::{Canary, Mutant};
 use super::message::{Header, Reply};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 
-/// What a caller draws to be known again on another link. Nobody else knows it.
+/// A secret drawn by a caller, which identifies it on another link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SessionId(pub u128);
 
-/// What became of a caller that wants a session.
+/// The session that a caller obtained.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Opened {
-    /// It is new.
+    /// A new session.
     New(super::Session),
-    /// It was there; what it still waits for, it will ask for again.
+    /// An existing session; the caller will repeat its outstanding requests.
     Resumed(super::Session),
 }
 
-/// What is in a slot.
+/// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stage {
     /// There was no request yet.
     Idle,
     /// A request is being carried out.
     Running,
-    /// It has ended so.
+    /// The request has ended with this reply.
     Done(Reply),
 }
 
@@ -33,19 +33,19 @@ enum Stage {
 struct Slot {
     sequence: u16,
     stage: Stage,
-    /// It was asked over the link that there is now, so that its reply is awaited there. A request that
-    /// runs when its link breaks is asked again over the next one, and answered once it was.
+    /// The request was received over the current link, so its reply is awaited there. A request that runs when its
+    /// link breaks is repeated over the next one, and only then answered.
     asked: bool,
 }
 
-/// Whether a request is new.
+/// Whether a request is new or repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Arrived {
-    /// Carry it out.
+    /// New: carry it out.
     New,
-    /// It is being carried out: its reply will come.
+    /// In progress: its reply will follow.
     Running,
-    /// It was carried out: repeat this.
+    /// Carried out: repeat this reply.
     Done(Reply),
 }
 
@@ -62,13 +62,13 @@ impl Slots {
         Self { slots: alloc::vec![idle; count], canary }
     }
 
-    /// A request has come. Nothing is changed by an error.
+    /// Handles a request. An error changes nothing.
     pub(super) fn arrived(&mut self, header: Header) -> Result<Arrived, Violation> {
         let Some(slot) = self.slots.get_mut(usize::from(header.slot)) else {
-            return Err(Violation("a request in a slot that there is not"));
+            return Err(Violation("a request in an unknown slot"));
         };
         if header.verb.is_reply() {
-            return Err(Violation("a reply where requests come"));
+            return Err(Violation("a reply instead of a request"));
         }
         if header.sequence == slot.sequence && !self.canary.is(Mutant::RunAgain) {
             slot.asked |= slot.stage != Stage::Idle;
@@ -89,14 +89,14 @@ impl Slots {
         Ok(Arrived::New)
     }
 
-    /// The link is lost, or there is another one: whoever waits will ask again.
+    /// Notes that the link is lost or replaced: the caller will repeat its outstanding requests.
     pub(super) fn unlinked(&mut self) {
         let repeats = self.canary.is(Mutant::RepliedUnasked);
         self.slots.iter_mut().for_each(|slot| slot.asked &= repeats);
     }
 
-    /// What runs in a slot has ended: the sequence of its request and whether its reply is awaited, or
-    /// nothing where nothing runs.
+    /// Completes the running request of a slot; returns its sequence number and whether its reply is awaited, or
+    /// `None` if no request runs.
     pub(super) fn done(&mut self, slot: u8, reply: Reply) -> Option<(u16, bool)> {
         let place = self.slots.get_mut(usize::from(slot))?;
         if place.stage != Stage::Running {
@@ -106,13 +106,13 @@ impl Slots {
         Some((place.sequence, place.asked))
     }
 
-    /// The sequence of what runs in a slot.
+    /// The sequence number of the running request of a slot.
     pub(super) fn running(&self, slot: u8) -> Option<u16> {
         let place = self.slots.get(usize::from(slot))?;
         (place.stage == Stage::Running).then_some(place.sequence)
     }
 
-    /// Slots in which something runs.
+    /// Slots with running requests.
     pub(super) fn all_running(&self) -> impl Iterator<Item = u8> {
         let numbered = (0..=u8::MAX).zip(&self.slots);
         numbered.filter(|(_, place)| place.stage == Stage::Running).map(|(slot, _)| slot)
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_again_is_told_from_what_is_new() {
+    fn repeated_request_is_recognized() {
         let mut slots = Slots::new(2, Canary::default());
         assert!(slots.arrived(request(0, 0)).is_err(), "before the first");
         assert_eq!(slots.arrived(request(0, 1)), Ok(Arrived::New));
@@ -144,7 +144,7 @@ mod tests {
         assert!(slots.arrived(request(0, 3)).is_err() && slots.arrived(request(0, 0)).is_err());
         assert_eq!(slots.arrived(request(0, 2)), Ok(Arrived::New));
         slots.unlinked();
-        assert_eq!(slots.done(0, REPLY), Some((2, false)), "it will be asked again");
+        assert_eq!(slots.done(0, REPLY), Some((2, false)), "it will be repeated");
         assert!(slots.arrived(request(2, 1)).is_err(), "no such slot");
         assert!(slots.arrived(Header { verb: Verb::Refused, ..request(1, 1) }).is_err());
     }

@@ -8,35 +8,35 @@ use alloc::vec::Vec;
 /// A slot of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Slot {
-    /// Of the request in it, or of the last one.
+    /// The sequence number of the request in it, or of the last one.
     sequence: u16,
-    /// The request, while its reply has not come.
+    /// The type of the request, while its reply is outstanding.
     waits: Option<Verb>,
 }
 
-/// What a reply answers.
+/// The request to which a reply belongs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Answered {
     /// The slot, which is free again.
     pub slot: u8,
-    /// What was asked.
+    /// The type of the request.
     pub verb: Verb,
 }
 
-/// Requests of one session that wait for their replies.
+/// The outstanding requests of one session.
 ///
-/// *Guarantees.* At most as many are under way as there are slots, and each ends once: by a reply, or
-/// with the session.
+/// *Guarantees.* At most as many are in flight as there are slots, and each ends once: by a reply, or with the
+/// session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Window {
     slots: Vec<Slot>,
-    /// Slots that nothing waits in, the next to be used last.
+    /// Free slots, as a stack.
     free: Vec<u8>,
     canary: Canary,
 }
 
 impl Window {
-    /// A window of a fresh session with so many slots, 1 to [`super::SLOTS_MAX`].
+    /// Creates the window of a new session with 1 to [`super::SLOTS_MAX`] slots.
     pub fn new(slots: usize) -> Self {
         let slots = slots.clamp(1, super::SLOTS_MAX);
         let numbers = (0..=u8::MAX).take(slots);
@@ -47,19 +47,19 @@ impl Window {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Slots that are free.
+    /// The number of free slots.
     pub fn room(&self) -> usize {
         self.free.len()
     }
 
-    /// The header of a new request; `None` while every slot is taken.
+    /// Returns the header of a new request; `None` if no slot is free.
     pub fn begin(&mut self, verb: Verb) -> Option<Header> {
         let slot = self.free.pop()?;
         let place = &mut self.slots[usize::from(slot)];
@@ -68,7 +68,7 @@ impl Window {
         Some(Header { slot, sequence: place.sequence, verb })
     }
 
-    /// The request that waits in a slot.
+    /// The outstanding request of a slot.
     pub fn waiting(&self, slot: u8) -> Option<Header> {
         let place = self.slots.get(usize::from(slot))?;
         place.waits.map(|verb| Header { slot, sequence: place.sequence, verb })
@@ -79,13 +79,13 @@ impl Window {
         encode_target(target)
     }
 
-    /// A reply has come. Nothing is changed by an error.
+    /// Handles a reply. An error changes nothing.
     ///
     /// # Errors
-    /// [`Violation`]: it answers nothing that waits.
+    /// [`Violation`]: it belongs to no outstanding request.
     pub fn reply(&mut self, header: Header) -> Result<Answered, Violation> {
         let Some(place) = self.slots.get_mut(usize::from(header.slot)) else {
-            return Err(Violation("a reply in a slot that there is not"));
+            return Err(Violation("a reply in an unknown slot"));
         };
         if place.sequence != header.sequence || !header.verb.is_reply() {
             return Err(Violation("a reply to another request"));
@@ -95,7 +95,7 @@ impl Window {
         Ok(Answered { slot: header.slot, verb })
     }
 
-    /// What to send again, over a new link to the same session: everything that waits.
+    /// The requests to repeat over a new link to the same session: all outstanding ones.
     pub fn again(&self) -> impl Iterator<Item = Header> {
         let nothing = self.canary.is(Mutant::NothingSentAgain);
         let slots = if nothing { &[] } else { self.slots.as_slice() };
@@ -105,7 +105,8 @@ impl Window {
         })
     }
 
-    /// The session is over: what waits has ended, and nobody knows how. Tells it, and begins anew.
+    /// Resets the window for a new session and returns the requests that ended with the old one, with unknown
+    /// outcome.
     pub fn over(&mut self) -> Vec<Header> {
         let ended = self.again().collect();
         let canary = self.canary;

@@ -1,9 +1,10 @@
-//! The way back: how far the receiver has processed, so that the sender may reuse memory (001 §6).
+//! Acknowledgements: the receiver reports how far it has processed messages, so that the sender may reuse memory (001
+//! §6).
 //!
-//! A position only grows. It travels whole in a word, or by its low 32 bits, in units, in immediate
-//! data. At most one word or message is under way at a time, so that an older one never lands upon a
-//! newer one on a fabric without order, where only fabrics whose completed WRITEs are placed use
-//! words ([`Shape::fit`](super::Shape::fit)).
+//! A position only grows. It travels in full in a word, or as its low 32 bits, in units, in immediate data. At most
+//! one word or message is in flight at a time, so that an older one never overwrites a newer one on a fabric without
+//! order; on such fabrics words are used only if completed WRITEs have been placed
+//! ([`Shape::fit`](super::Shape::fit)).
 
 use super::canary::{Canary, Mutant};
 use super::effects::{Effects, Name, Told};
@@ -12,35 +13,35 @@ use super::shape::Acknowledge;
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of an acknowledgement at the receiver, and of a look at the tail at the sender. Halves
-/// use other names for everything else.
+/// The name of an acknowledgement at the receiver, and of a READ of the tail at the sender. Halves use other names
+/// for all other requests.
 pub(super) const ACKNOWLEDGEMENT: Name = Name(u32::MAX);
 
-/// Receives that a sender keeps posted for acknowledgements that come as messages, for each peer.
+/// Receives that a sender keeps posted, per peer, for acknowledgements that come as messages.
 ///
-/// The sender may handle them late, so that they must suffice for all that it has not handled. Those
-/// lie within its capacity: it can send no more than that beyond the last one that it has handled.
+/// The sender may handle them late, so there must be enough for all that it has not handled. Those are within its
+/// capacity: it can send no more than that beyond the last acknowledgement that it has handled.
 pub(super) const RECEIVES: u32 = 8;
 
-/// Of those, what a ring needs for acknowledgements that [`Acknowledger::must`] be told however
-/// little they tell: each follows half of the messages that the sender may have under way, so that
-/// two are whole within what it sends unheard, and a third one has begun before.
+/// The part of those that a ring needs for acknowledgements forced by [`Acknowledger::must`]. Each follows half of
+/// the messages that the sender may have in flight, so two complete within what it sends without an acknowledgement,
+/// and a third one has begun before.
 const MUSTS: u32 = 3;
 
-/// What a sender knows of one receiver's progress.
+/// A receiver's progress, as its sender knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Progress {
     way: Acknowledge,
     peer: Peer,
-    /// Bytes, messages or whatever, that one step of an integer stands for.
+    /// The number of bytes or messages per step of an acknowledged integer.
     unit: u64,
-    /// Where the word is, in the sender's bells.
+    /// The offset of the word in the sender's bells.
     word: u64,
-    /// Where the tail is, in the receiver's bells.
+    /// The offset of the tail in the receiver's bells.
     remote: u64,
-    /// Known to be processed.
+    /// The position up to which messages are known to be processed.
     tail: u64,
-    /// A look at the remote tail is under way.
+    /// A READ of the remote tail is in flight.
     looking: bool,
 }
 
@@ -49,7 +50,7 @@ impl Progress {
         Self { way, peer, unit, word, remote: 0, tail: 0, looking: false }
     }
 
-    /// The same of a receiver that begins at a position: everything before is none of its business.
+    /// The same for a receiver that begins at a position, and does not receive anything before it.
     pub(super) const fn starting_at(self, tail: u64) -> Self {
         Self { tail, ..self }
     }
@@ -63,19 +64,19 @@ impl Progress {
         }
     }
 
-    /// Posts one of them.
+    /// Posts one of these receives.
     pub(super) fn post(&self, regions: &OwnRegions, effects: &mut Effects) {
         let into = LocalSlice { region: regions.bells, offset: self.word, bytes: 0 };
         effects.receive(self.peer, ACKNOWLEDGEMENT, into);
     }
 
-    /// How far the receiver is known to be.
+    /// The position up to which the receiver is known to have processed.
     #[inline]
     pub(super) const fn tail(&self) -> u64 {
         self.tail
     }
 
-    /// Looks at the word, where there is one. `head` is what was sent.
+    /// Polls the word, if there is one. `head` is the position up to which messages were sent.
     #[inline]
     pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Result<(), Violation> {
         if self.way == Acknowledge::Word {
@@ -84,7 +85,7 @@ impl Progress {
         Ok(())
     }
 
-    /// READs the tail at the receiver, where that is the way and no READ is under way.
+    /// READs the tail at the receiver, if acknowledgements work that way and no READ is in flight.
     pub(super) fn fetch(&mut self, to: &PeerRegions, regions: &OwnRegions, effects: &mut Effects) {
         if self.way == Acknowledge::ReadTail && !self.looking {
             self.looking = true;
@@ -94,7 +95,7 @@ impl Progress {
         }
     }
 
-    /// The READ of the tail has ended.
+    /// Handles the completed READ of the tail.
     pub(super) fn fetched<M: Memory>(
         &mut self,
         head: u64,
@@ -104,7 +105,7 @@ impl Progress {
         self.advance(head, reach(own.bells.load_word(self.word))?)
     }
 
-    /// An integer has arrived; its receive is posted again.
+    /// Handles an acknowledgement by message, and posts its receive again.
     pub(super) fn arrived(
         &mut self,
         head: u64,
@@ -113,10 +114,10 @@ impl Progress {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         let Some(low) = immediate.filter(|_| self.way == Acknowledge::Message) else {
-            return Err(Violation("a message where acknowledgements come"));
+            return Err(Violation("a message instead of an acknowledgement"));
         };
         self.post(regions, effects);
-        // Integers may overtake each other: one behind the known tail is an old one.
+        // Integers may overtake each other: one below the known tail is stale.
         let ahead = low.wrapping_sub((self.tail / self.unit) as u32);
         if ahead > u32::MAX / 2 {
             return Ok(());
@@ -134,35 +135,34 @@ impl Progress {
     }
 }
 
-/// What a receiver tells its sender.
+/// The acknowledgements of a receiver.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Acknowledger {
     way: Acknowledge,
     peer: Peer,
     unit: u64,
-    /// Tell at the latest when so much is not told.
+    /// Acknowledge at the latest when this much is not acknowledged.
     threshold: u64,
-    /// Do not tell less, unless asked to in any case: where the sender's receives are limited, an
-    /// eighth of what it can have under way, or of a ring a fifth. So much may stay untold for ever
-    /// when nothing follows, and such a sender is never drained; none of it keeps a sender waiting,
-    /// since a half that is processed is told at once, and nothing of it is kept back where the
-    /// capacity is not more than the receives.
+    /// Acknowledge no less than this, unless forced. If the sender's receives are limited, it is an eighth of what
+    /// the sender can have in flight, or for a ring a fifth. This much may stay unacknowledged indefinitely if no
+    /// message follows, and such a sender is never drained. It never blocks a sender, since a processed half is
+    /// acknowledged at once, and nothing is held back if the capacity is not more than the receives.
     worth: u64,
-    /// Where the word is: in the sender's bells, or the tail in the receiver's own.
+    /// The offset of the word in the sender's bells, or of the tail in the receiver's own.
     word: u64,
-    /// Processed.
+    /// The processed position.
     done: u64,
-    /// Told.
+    /// The acknowledged position.
     told: u64,
-    /// A word or message is under way.
+    /// A word or message is in flight.
     flying: bool,
-    /// Another one is to follow it at once.
+    /// Another one has to follow it at once.
     due: bool,
     canary: Canary,
 }
 
 impl Acknowledger {
-    /// Tells when half of `capacity` is processed and not told.
+    /// Creates an acknowledger that acknowledges when half of `capacity` is processed and not acknowledged.
     pub(super) const fn new(
         way: Acknowledge,
         peer: Peer,
@@ -171,7 +171,7 @@ impl Acknowledger {
         capacity: u64,
     ) -> Self {
         let threshold = if capacity < 2 { 1 } else { capacity / 2 };
-        // Only rings count in other units than messages.
+        // Only rings use units other than messages.
         let receives = if unit > 1 { RECEIVES - MUSTS } else { RECEIVES };
         let worth = match way {
             Acknowledge::Message if capacity > 0 => capacity.div_ceil(receives as u64),
@@ -186,24 +186,24 @@ impl Acknowledger {
         self.canary = canary;
     }
 
-    /// How much the sender can know to be processed.
+    /// The position up to which the sender may know that messages are processed.
     #[inline]
     pub(super) const fn told(&self) -> u64 {
         self.told
     }
 
-    /// The same of a receiver that begins at a position.
+    /// The same for a receiver that begins at a position.
     pub(super) const fn starting_at(self, done: u64) -> Self {
         Self { done, told: done, ..self }
     }
 
-    /// How much has been processed.
+    /// The processed position.
     #[inline]
     pub(super) const fn done(&self) -> u64 {
         self.done
     }
 
-    /// So much is processed now.
+    /// Notes the processed position, and acknowledges it when due.
     #[inline]
     pub(super) fn processed<M: Memory>(
         &mut self,
@@ -214,7 +214,7 @@ impl Acknowledger {
     ) {
         self.done = done;
         if self.way == Acknowledge::ReadTail {
-            // The plan has this word, and a half that was lent less has told so before.
+            // The plan has this word; a half with too little memory has reported that before.
             let _ = own.bells.store_word(self.word, done);
             self.told = done;
         } else if done - self.told >= self.threshold {
@@ -222,7 +222,7 @@ impl Acknowledger {
         }
     }
 
-    /// Tells in any case: the sender may wait for it though half of the capacity is not reached.
+    /// Acknowledges in any case: the sender may wait for it before half of the capacity is reached.
     pub(super) fn must(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         if self.way != Acknowledge::ReadTail && self.told != self.done {
             self.due = self.flying;
@@ -230,7 +230,8 @@ impl Acknowledger {
         }
     }
 
-    /// Tells what has not been told, if it is worth it: at once, or when what is under way has ended.
+    /// Acknowledges what is not acknowledged, if it is at least `worth`: at once, or when the acknowledgement in
+    /// flight has completed.
     pub(super) fn now(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         if self.way != Acknowledge::ReadTail && self.done - self.told >= self.worth {
             self.due = self.flying && !self.canary.is(Mutant::AcknowledgementForgotten);
@@ -258,7 +259,7 @@ impl Acknowledger {
         }
     }
 
-    /// The word or message has ended.
+    /// Handles the completion of the acknowledgement in flight.
     pub(super) fn completed(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         self.flying = false;
         let due = core::mem::take(&mut self.due) && self.done != self.told;
@@ -277,16 +278,16 @@ mod tests {
     use farside_base::RemoteRegionId;
     use std::collections::VecDeque;
 
-    /// A sender that handles acknowledgements when it likes, and its receiver.
+    /// A sender that handles acknowledgements at arbitrary times, and its receiver.
     struct Pair {
         capacity: u64,
         unit: u64,
-        /// Messages that a ring lets be under way.
+        /// The maximum number of messages that a ring lets be in flight.
         messages_max: u64,
         head: u64,
         /// Ends of the messages that are not processed.
         ends: VecDeque<u64>,
-        /// Ends of those that are not known to be processed.
+        /// Ends of the messages that are not known to be processed.
         open: VecDeque<u64>,
         tail: u64,
         released: u64,
@@ -432,9 +433,9 @@ mod tests {
         }
     }
 
-    /// Up to as many messages as there are receives, everything is told in the end.
+    /// Up to as many messages as there are receives, everything is acknowledged in the end.
     #[test]
-    fn what_is_asked_for_while_another_is_under_way_follows_it() {
+    fn acknowledgement_due_during_another_follows_it() {
         let mut pair = Pair::new(1, 8, 0);
         assert!((0..3).all(|_| pair.send(1)));
         pair.process();

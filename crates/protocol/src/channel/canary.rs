@@ -1,58 +1,58 @@
-//! Seeded defects, to test the tests. Only under `--cfg canary`.
+//! Planted defects that the tests must find, compiled only under `--cfg canary`.
 
-/// A defect that a messenger or a half of a channel can be built with.
+/// A defect that can be enabled in a messenger or a half of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
-    /// One message more than the peer has receives for.
+    /// One more message than the peer has receives for.
     CreditOffByOne,
-    /// All classes, and credit messages, draw on one pool.
+    /// All classes, and credit messages, share one pool of credits.
     SharedPool,
-    /// The sequence number is not looked at.
+    /// The sequence number is not checked.
     SequenceUnchecked,
-    /// What was under way when a link broke is not sent again.
+    /// Messages in flight when a link broke are not sent again.
     NothingSentAgain,
-    /// What has landed before a link broke is written again.
+    /// WRITEs that landed before a link broke are posted again.
     WrittenAgain,
-    /// A detached bell is written before what it announces.
+    /// A detached bell is written before the message that it announces.
     BellBeforeData,
-    /// What was processed is not zeroed.
+    /// Processed messages are not zeroed.
     NotZeroed,
-    /// The word behind a message is not looked at.
+    /// The word after a message is not checked.
     TrailerUnchecked,
-    /// A message does not unset the bell of the one to come.
+    /// A message does not clear the bell of the next one.
     NextBellNotUnset,
-    /// A mailbox is used again before its release was acknowledged.
+    /// A mailbox is reused before its release was acknowledged.
     SlotReusedEarly,
-    /// The bell in a mailbox is not cleared when it is given back.
+    /// The bell in a mailbox is not cleared when the mailbox is released.
     BellNotCleared,
-    /// A granted mailbox is not taken out of those that are free.
+    /// A granted mailbox stays in the list of free ones.
     SlotGrantedTwice,
-    /// What a READ brought is taken though its checksum does not fit.
+    /// Bytes fetched by a READ are accepted with a wrong checksum.
     ChecksumUnchecked,
-    /// A sender goes by its fastest reader, and so reuses what others have not processed.
+    /// A sender uses the tail of its fastest reader, and reuses memory that others have not processed.
     StaleTail,
-    /// A reader that comes late begins at the first message there ever was.
+    /// A late reader begins at the first message ever sent.
     WrongStart,
-    /// What is reserved in a shared ring is written without a look whether there is room.
+    /// Reserved space of a shared ring is written without a check for room.
     TailUnchecked,
-    /// A sender tells what it has reserved while it is reserving more.
+    /// A sender answers a query about its reservations while it is reserving more.
     AnswersWhileFetching,
-    /// What a living sender has reserved is passed together with what a dead one left.
+    /// The reservations of a living sender are skipped together with those of a dead one.
     RepairSkipsLiving,
-    /// The head of a ring is told where the receiver keeps its tail.
+    /// The head of a ring is written over the receiver's tail.
     HeadUponTail,
-    /// A receiver whose ring is full of held messages takes the oldest for the next one.
+    /// A receiver with a ring full of held messages takes the oldest for the next one.
     HeldTakenForNew,
-    /// A notice that was acknowledged counts no more though it has not arrived.
+    /// An acknowledged notice no longer counts, though it has not arrived.
     LateNoticeForgotten,
-    /// What is to be acknowledged while another acknowledgement is under way stays untold.
+    /// An acknowledgement that is due while another one is in flight is dropped.
     AcknowledgementForgotten,
     /// A sender of mailboxes READs the tail only when it needs room.
     TailNotAsked,
 }
 
-/// Which defect it has: none, unless built with `--cfg canary` and told so.
+/// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]
@@ -77,7 +77,7 @@ impl Canary {
         self.mutant == Some(mutant)
     }
 
-    /// Nothing has a defect.
+    /// No half has a defect.
     #[cfg(not(canary))]
     pub(super) const fn is(self, _: Mutant) -> bool {
         false

@@ -1,15 +1,15 @@
 //! The checksum of messages that are READ together with their bell.
 //!
-//! A READ samples its words in any order, so that one which shows a new bell may show an old message
-//! beside it: no order of the stores helps. What is READ at once therefore carries a checksum over
-//! its bell (which has the sequence and the length) and its bytes; what does not fit is READ again,
-//! after which the message, stored before the bell that was seen, must be whole. It guards against
-//! chance, not against intent: whoever writes the sender's memory can make any checksum.
+//! A READ samples its words in any order, so that one with a new bell may return an old message: no order of the
+//! stores prevents that. A message READ together with its bell therefore has a checksum over its bell (with sequence
+//! number and length) and its bytes. If it does not match, the message is READ again; since it was stored before the
+//! bell that was seen, it must be complete then. The checksum guards against chance, not against intent: a peer that
+//! writes the sender's memory can make any checksum.
 
 use farside_base::{Memory, OutOfBounds};
 
 const ODD: [u64; 3] = [0x9e37_79b1_85eb_ca87, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9];
-/// Bytes that are copied out at a time; whole rounds of four words.
+/// Bytes that are copied at a time; whole rounds of four words.
 const BLOCK: usize = 256;
 const WORD: usize = 8;
 
@@ -18,10 +18,10 @@ const fn stir(lane: u64, word: u64) -> u64 {
     lane.wrapping_add(word.wrapping_mul(ODD[1])).rotate_left(31).wrapping_mul(ODD[0])
 }
 
-/// The checksum of `bytes` bytes from `offset` on, and of the bell before them.
+/// Returns the checksum of `bytes` bytes from `offset` on, and of the bell before them.
 ///
 /// # Errors
-/// When they pass the end of the memory.
+/// They extend beyond the end of the memory.
 pub(super) fn checksum<M: Memory>(
     bell: u64,
     memory: &M,
@@ -36,7 +36,7 @@ pub(super) fn checksum<M: Memory>(
         let taken = left.min(BLOCK);
         let (used, rest) = block.split_at_mut(taken);
         memory.read(at, used)?;
-        // What is behind the last byte counts as zeroes, up to a whole round.
+        // Bytes after the last one count as zeroes, up to a whole round.
         rest.fill(0);
         let rounded = taken.next_multiple_of(4 * WORD);
         for round in block.get(..rounded).unwrap_or_default().chunks_exact(4 * WORD) {
@@ -80,7 +80,7 @@ mod tests {
                 memory.write(at as u64, &message[at..=at]).unwrap();
             }
             memory.write(u64::from(bytes), &[9]).unwrap();
-            assert_eq!(checksum(5, &memory, 0, bytes), Ok(right), "what is behind does not count");
+            assert_eq!(checksum(5, &memory, 0, bytes), Ok(right), "later bytes do not count");
         }
         assert_eq!(checksum(5, &Plain::new(16), 0, 17), Err(OutOfBounds));
     }

@@ -1,7 +1,7 @@
-//! Halves that are one of several: an enum hands each call on to the one that it is.
+//! Delegation for halves that are one of several: an enum forwards each call to its variant.
 
-/// Implements both faces for a `Sender` and a `Receiver` that are enums, by a macro
-/// `$each!(self, half => call)` that matches on their variants.
+/// Implements both traits for a `Sender` and a `Receiver` that are enums, by a macro `$each!(self, half => call)`
+/// that matches on their variants.
 macro_rules! delegate_halves {
     ($each:ident) => {
         const _: () = {
@@ -148,7 +148,7 @@ macro_rules! delegate_halves {
     };
 }
 
-/// What both faces have in common.
+/// The common part of both traits.
 macro_rules! delegate_half {
     ($each:ident, $half:ident) => {
         impl Half for $half {

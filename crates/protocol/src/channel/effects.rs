@@ -1,17 +1,17 @@
-//! What a half wants done: work requests and receives, as values without borrows. The runtime turns
-//! them into work of the fabric, in order, and empties the lists; they keep their room, so that
-//! nothing is allocated once they have been as long as they get.
+//! The actions that a half requests: work requests and receives, as values without borrows. The runtime turns them
+//! into work of the fabric, in order, and clears the lists. They keep their capacity, so that nothing is allocated
+//! once they have reached their maximum length.
 
 use super::half::Peer;
 use alloc::vec::Vec;
 use core::ops::Range;
 use farside_base::{LocalSlice, Operation, RemoteSlice, Source};
 
-/// A half's name for one of its requests or receives; comes back when it is completed.
+/// A half's identifier of one of its requests or receives; returned with its completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Name(pub u32);
 
-/// Where the bytes of a request are, within [`Effects`].
+/// The location of a request's bytes, within [`Effects`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bytes {
     Inline { start: u32, end: u32 },
@@ -35,37 +35,36 @@ enum Action {
 /// One work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Request {
-    /// To whom.
+    /// Its target.
     pub peer: Peer,
     /// The half's name for it.
     pub name: Name,
-    /// Whether its success is to be told.
+    /// Whether its success is reported by a completion.
     pub signalled: bool,
     /// Whether it starts only after earlier READs and atomics to that peer have completed.
     pub fence: bool,
     action: Action,
 }
 
-/// A WRITE of inline bytes that is to be posted at once: of one message, or of several that lie side
-/// by side.
+/// A WRITE of inline bytes to be posted at once: of one message, or of several adjacent ones.
 #[derive(Clone, Debug)]
 pub struct Record {
     bytes: [u8; Self::BYTES_MAX],
-    /// Which of them are used.
+    /// The range of used bytes.
     start: usize,
     end: usize,
     bytes_max: usize,
-    /// Whether there is a message, which may have no bytes.
+    /// Whether there is a message, which may be empty.
     filled: bool,
     to: RemoteSlice,
     immediate: Option<u32>,
 }
 
 impl Record {
-    /// Most bytes of one.
+    /// The maximum size of a record in bytes.
     pub const BYTES_MAX: usize = 2048;
 
-    /// An empty one for at most so many bytes.
+    /// Creates an empty record for at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Self {
         let to = RemoteSlice { region: farside_base::RemoteRegionId(0), offset: 0 };
         let bytes_max = bytes_max.min(Self::BYTES_MAX);
@@ -73,7 +72,7 @@ impl Record {
         Self { bytes, start: 0, end: 0, bytes_max, filled: false, to, immediate: None }
     }
 
-    /// Whether nothing is in it.
+    /// Whether it has no message.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         !self.filled
@@ -85,8 +84,8 @@ impl Record {
         self.filled = false;
     }
 
-    /// Puts a message above those that it has, padded before it to eight bytes, between two words;
-    /// false when it does not lie there, or is too long.
+    /// Adds a message above the present ones, padded before it to eight bytes, between two words; false if it is not
+    /// adjacent, or too long.
     #[inline]
     pub(super) fn above(
         &mut self,
@@ -112,8 +111,8 @@ impl Record {
         true
     }
 
-    /// Puts a message below those that it has, its last word upon the first one of the lowest, padded
-    /// before it to eight bytes, behind a zero; false when it does not lie there, or is too long.
+    /// Adds a message below the present ones; false if it is not adjacent, or too long. Its last word replaces the
+    /// first one of the lowest; it is padded before it to eight bytes, after a zero.
     #[inline]
     pub(super) fn below(&mut self, message: &[u8], behind: u64, to: RemoteSlice) -> bool {
         let bytes = message.len().next_multiple_of(8) + 16;
@@ -138,7 +137,7 @@ impl Record {
         self.immediate.is_none() && to.region == self.to.region && to.offset == offset
     }
 
-    /// A word, zeroes, a message against the word behind it.
+    /// Builds a word, zeroes, and a message directly before the word that follows it.
     #[inline]
     fn frame(&mut self, range: Range<usize>, before: u64, message: &[u8], behind: u64) -> bool {
         let Some(place) = self.bytes.get_mut(range) else { return false };
@@ -149,7 +148,7 @@ impl Record {
         else {
             return false;
         };
-        // Padding is shorter than a word: the message covers what of this is not padding.
+        // Padding is shorter than a word: the message overwrites the rest of this one.
         if let Some((word, padding)) = head.split_first_chunk_mut() {
             *word = before.to_le_bytes();
             for byte in padding {
@@ -160,8 +159,8 @@ impl Record {
         true
     }
 
-    /// Takes a message with immediate data, which is alone; false when it has another one, or this is
-    /// too long.
+    /// Adds a message with immediate data, which must be the only one; false if there is another one, or this is too
+    /// long.
     #[inline]
     pub(super) fn fill(&mut self, message: &[u8], to: RemoteSlice, immediate: u32) -> bool {
         let fits = !self.filled && message.len() <= self.bytes_max;
@@ -178,7 +177,7 @@ impl Record {
         self.bytes.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// What it asks of the fabric.
+    /// The operation for the fabric.
     #[inline]
     pub fn operation(&self) -> Operation<'_> {
         let source = Source::Inline(self.bytes());
@@ -189,38 +188,38 @@ impl Record {
 /// One receive to be posted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Posting {
-    /// From whom; without meaning where all peers share the receives.
+    /// Its sender; meaningless if all peers share the receives.
     pub peer: Peer,
     /// The half's name for it.
     pub name: Name,
-    /// Where the message goes.
+    /// The destination of the message.
     pub into: LocalSlice,
 }
 
-/// How a request is treated: told when it succeeded, or only when it failed.
+/// Whether the success of a request is reported, or only its failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Told {
-    /// Its success comes back as a completion.
+    /// Its success is reported by a completion.
     Yes,
-    /// Only its failure does.
+    /// Only its failure is reported.
     No,
 }
 
-/// Everything that a half wants done, in order.
+/// All actions that a half requests, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Effects {
     requests: Vec<Request>,
     slices: Vec<LocalSlice>,
     bytes: Vec<u8>,
     postings: Vec<Posting>,
-    /// Most bytes of one request made of several.
+    /// The maximum size in bytes of a request joined from several.
     joined_bytes_max: u32,
 }
 
 impl Effects {
-    /// Nothing, with room for a batch. WRITEs without immediate of inline bytes that lie one behind
-    /// the other become one WRITE of up to `inline_bytes_max` bytes: its bytes land in the order in
-    /// which those of the WRITEs would.
+    /// Creates empty lists, with capacity for a batch. Adjacent WRITEs of inline bytes without immediate data are
+    /// joined into one WRITE of up to `inline_bytes_max` bytes: its bytes land in the same order as those of the
+    /// WRITEs would.
     pub fn new(inline_bytes_max: u32) -> Self {
         Self {
             joined_bytes_max: inline_bytes_max,
@@ -231,7 +230,7 @@ impl Effects {
         }
     }
 
-    /// The requests, in the order in which they are to be posted.
+    /// The requests, in the order of posting.
     #[inline]
     pub fn requests(&self) -> &[Request] {
         &self.requests
@@ -243,7 +242,7 @@ impl Effects {
         &self.postings
     }
 
-    /// What a request of [`Self::requests`] asks of the fabric.
+    /// The operation of a request of [`Self::requests`] for the fabric.
     #[inline]
     pub fn operation<'a>(&'a self, request: &'a Request) -> Operation<'a> {
         match request.action {
@@ -285,8 +284,7 @@ impl Effects {
         self.push(peer, Name(0), Told::No, action);
     }
 
-    /// Forgets the first `count` requests, which have been posted; of all of them the memory behind
-    /// them too.
+    /// Removes the first `count` requests, which have been posted; if no request is left, also clears their bytes.
     #[inline]
     pub fn posted(&mut self, count: usize) {
         if count >= self.requests.len() {
@@ -298,7 +296,7 @@ impl Effects {
         }
     }
 
-    /// Forgets the requests to a peer that is gone: another one may get its number.
+    /// Removes the requests to a peer that is gone: its number may be reused.
     pub fn forget(&mut self, peer: Peer) {
         self.requests.retain(|request| request.peer != peer);
         if self.requests.is_empty() {
@@ -306,19 +304,19 @@ impl Effects {
         }
     }
 
-    /// Forgets the receives, which have been posted.
+    /// Removes the receives, which have been posted.
     #[inline]
     pub fn receives_posted(&mut self) {
         self.postings.clear();
     }
 
-    /// Whether nothing is to be done.
+    /// Whether there is no action.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.requests.is_empty() && self.postings.is_empty()
     }
 
-    /// A source made of `parts`, copied now, to be sent inline.
+    /// Copies `parts` into an inline source.
     #[inline]
     fn inline(&mut self, parts: &[&[u8]]) -> Bytes {
         let start = self.bytes.len() as u32;
@@ -328,7 +326,7 @@ impl Effects {
         Bytes::Inline { start, end: self.bytes.len() as u32 }
     }
 
-    /// A source made of slices of local regions, empty ones left out.
+    /// Builds a source of slices of local regions, without empty ones.
     #[inline]
     fn gather(&mut self, parts: &[&[LocalSlice]]) -> Bytes {
         let start = self.slices.len() as u32;
@@ -344,7 +342,7 @@ impl Effects {
         self.requests.push(Request { peer, name, signalled, fence: false, action });
     }
 
-    /// WRITE of `parts`, inline.
+    /// Adds a WRITE of `parts`, inline.
     #[inline]
     pub(super) fn write_inline(
         &mut self,
@@ -362,7 +360,7 @@ impl Effects {
         self.push(peer, name, told, Action::Write { source, to, immediate });
     }
 
-    /// Adds to the last request a WRITE that goes on where that one ends.
+    /// Extends the last request by a WRITE that begins at its end.
     #[inline]
     fn join(&mut self, peer: Peer, parts: &[&[u8]], to: RemoteSlice) -> bool {
         let here = self.bytes.len() as u32;
@@ -394,7 +392,7 @@ impl Effects {
         fits
     }
 
-    /// WRITE of slices of local regions.
+    /// Adds a WRITE of slices of local regions.
     #[inline]
     pub(super) fn write_gather(
         &mut self,
@@ -409,7 +407,7 @@ impl Effects {
         self.push(peer, name, told, Action::Write { source, to, immediate });
     }
 
-    /// SEND of `parts`, inline.
+    /// Adds a SEND of `parts`, inline.
     #[inline]
     pub(super) fn send_inline(
         &mut self,
@@ -423,7 +421,7 @@ impl Effects {
         self.push(peer, name, told, Action::Send { source, immediate });
     }
 
-    /// SEND of slices of local regions.
+    /// Adds a SEND of slices of local regions.
     #[inline]
     pub(super) fn send_gather(
         &mut self,
@@ -437,13 +435,13 @@ impl Effects {
         self.push(peer, name, told, Action::Send { source, immediate });
     }
 
-    /// READ.
+    /// Adds a READ.
     #[inline]
     pub(super) fn read(&mut self, peer: Peer, name: Name, into: LocalSlice, from: RemoteSlice) {
         self.read_scatter(peer, name, &[into], from);
     }
 
-    /// READ into slices of local regions, one after the other, empty ones left out.
+    /// Adds a READ into consecutive slices of local regions, without empty ones.
     #[inline]
     pub(super) fn read_scatter(
         &mut self,
@@ -456,7 +454,7 @@ impl Effects {
         self.push(peer, name, Told::Yes, Action::Read { into, from });
     }
 
-    /// FETCH_ADD.
+    /// Adds a FETCH_ADD.
     #[inline]
     pub(super) fn fetch_add(
         &mut self,
@@ -469,7 +467,7 @@ impl Effects {
         self.push(peer, name, Told::Yes, Action::FetchAdd { at, add, into });
     }
 
-    /// Posts a receive.
+    /// Adds a receive.
     #[inline]
     pub(super) fn receive(&mut self, peer: Peer, name: Name, into: LocalSlice) {
         self.postings.push(Posting { peer, name, into });

@@ -1,33 +1,32 @@
-//! What every half of every channel can do, whatever its memory looks like.
+//! The interface of all sender and receiver halves, independent of their memory layout.
 //!
-//! A half is driven: the runtime hands it what was asked and what has arrived, lends it the regions
-//! that it owns, and carries out its effects. It never waits.
+//! A half is driven by the runtime, which passes it the program's calls and the completions, lends it its own
+//! regions, and performs its effects. It never blocks.
 //!
-//! Where its plan leaves a region out, its bells stand for that one, here and at its peers.
+//! If its plan omits a region, the bells take that region's place, at this half and at its peers.
 
 use super::effects::{Effects, Name, Record};
 use crate::wire::Violation;
 use core::fmt;
 use farside_base::{LocalSlice, Memory, OutOfBounds, RegionId, RemoteRegionId};
 
-/// The number of a peer of a half: its place among `Shape::peers_max`. Of a half with one peer it is
-/// [`Peer::ONLY`].
+/// The number of a peer of a half, below `Shape::peers_max`. For a half with one peer it is [`Peer::ONLY`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Peer(pub u16);
 
 impl Peer {
-    /// The peer of a half that has one.
+    /// The peer of a half with only one.
     pub const ONLY: Self = Self(0);
 }
 
-/// The regions of a half, as memory.
+/// The regions of a half, as accessible memory.
 pub struct Own<'a, M> {
     /// Messages.
     pub buffer: &'a M,
     /// Bells and other words.
     pub bells: &'a M,
-    /// Words apart from the bells: those that peers change by atomics, and those at the adapter,
-    /// which may be reached by other means than memory is.
+    /// Words apart from the bells: those that peers change by atomics, and those in adapter memory, which may need
+    /// other means of access than main memory.
     pub counters: &'a dyn Memory,
 }
 
@@ -46,7 +45,7 @@ impl<M> Clone for Own<'_, M> {
 
 impl<M> Copy for Own<'_, M> {}
 
-/// The regions of a half that its own work requests name.
+/// The regions of a half, as its own work requests name them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OwnRegions {
     /// Messages.
@@ -55,33 +54,32 @@ pub struct OwnRegions {
     pub bells: RegionId,
 }
 
-/// The regions of a peer's half, imported.
+/// The imported regions of a peer's half.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PeerRegions {
     /// Messages.
     pub buffer: RemoteRegionId,
     /// Bells and other words.
     pub bells: RemoteRegionId,
-    /// Words apart from the bells: those that peers change by atomics, and those at the adapter.
+    /// Words apart from the bells: those that peers change by atomics, and those in adapter memory.
     pub counters: RemoteRegionId,
-    /// The number by which the peer knows this half: which of the words that it has for each of its
-    /// peers is ours.
+    /// The number by which the peer knows this half: the index of this half's words among those that the peer has for
+    /// each of its peers.
     pub number: Peer,
 }
 
-/// What is to be sent.
+/// The content of a message to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payload<'a> {
-    /// Bytes, copied before the call returns: by the request itself where the half sends them
-    /// inline, or into memory that peers READ.
+    /// Bytes, copied before the call returns: by the request itself if the half sends them inline, or into memory
+    /// that peers READ.
     Bytes(&'a [u8]),
-    /// Slices of local regions, one after the other, sent from where they are; they stay unchanged
-    /// until the message is done.
+    /// Consecutive slices of local regions, sent without a copy; they must stay unchanged until the message is done.
     Gather(&'a [LocalSlice]),
 }
 
 impl Payload<'_> {
-    /// Bytes of it, at most `u64::MAX`.
+    /// Its size in bytes, at most `u64::MAX`.
     #[inline]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -92,7 +90,7 @@ impl Payload<'_> {
     }
 }
 
-/// A message that a sender has taken; [`SendHalf::is_done`] tells when its source is free again.
+/// A message that a sender has accepted; [`SendHalf::is_done`] reports when its source is free again.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Sending(pub u64);
 
@@ -100,23 +98,23 @@ pub struct Sending(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Held(pub u64);
 
-/// Why a half did not do what was asked. Nothing of it has happened.
+/// Why a half refused a call; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
-    /// The peer has not released enough yet: ask again later. This is back-pressure, not a fault.
+    /// The peer has not released enough yet: retry later. This is back-pressure, not a fault.
     Full,
     /// No peer is connected yet.
     NotConnected,
     /// The peer is gone.
     Lost,
-    /// More bytes than a message of this channel has.
+    /// The message is longer than the channel's maximum.
     TooLong {
-        /// Most bytes.
+        /// The maximum size in bytes.
         bytes_max: u32,
     },
-    /// The channel cannot send this form of payload; says which one it takes.
+    /// The channel cannot send this form of payload; the text names the supported one.
     Form(&'static str),
-    /// No message of this name is held (any more), or no such slot or offer exists.
+    /// No message of this name is held (any more), or there is no such slot or offer.
     NoSuch(&'static str),
 }
 
@@ -135,39 +133,39 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// A request that has succeeded.
+/// The completion of a successful request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Completed {
-    /// Of which peer.
+    /// Its target.
     pub peer: Peer,
     /// The half's name for it.
     pub name: Name,
 }
 
-/// A receive that took something.
+/// The completion of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Arrival {
-    /// From which peer.
+    /// The sender.
     pub peer: Peer,
     /// The half's name for the receive.
     pub name: Name,
-    /// Bytes of the message or, of a WRITE with immediate, of the WRITE.
+    /// The size in bytes of the message or, for a WRITE with immediate, of the WRITE.
     pub bytes: u32,
     /// The immediate data.
     pub immediate: Option<u32>,
 }
 
-/// Where a received message is.
+/// The location of a received message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Content {
     /// In the receiver's buffer.
     Buffer {
         /// First byte.
         offset: u64,
-        /// How many.
+        /// The size in bytes.
         bytes: u32,
     },
-    /// Nowhere: an integer that came as immediate data.
+    /// An integer that came as immediate data, without bytes.
     Integer(u32),
 }
 
@@ -176,31 +174,31 @@ pub enum Content {
 pub struct Received {
     /// Its name until it is released.
     pub held: Held,
-    /// From whom.
+    /// Its sender.
     pub peer: Peer,
-    /// Where it is.
+    /// Its location.
     pub content: Content,
 }
 
-/// A message that a receiver can fetch to wherever it likes.
+/// A message that a receiver can fetch into a destination of its choice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Offer {
     /// Its name.
     pub held: Held,
-    /// From whom.
+    /// Its sender.
     pub peer: Peer,
-    /// Most bytes that it has; what it really has is told when it is there.
+    /// The maximum size in bytes; the actual size is known when it has been fetched.
     pub bytes_max: u32,
-    /// Where it lies in the sender's buffer, if it is known to have just so many: for receivers that
-    /// reach there without a request. It stays there until it is released.
+    /// Its offset in the sender's buffer, if its exact size is known: for receivers that access that memory without a
+    /// request. It stays there until it is released.
     pub place: Option<u64>,
 }
 
-/// What both halves of a channel do: know their peers, and take what comes of the fabric.
+/// The common part of both halves of a channel: peers and completions.
 ///
-/// Every call that can emit work takes `effects`; what it emits is posted in that order.
+/// Every call that can emit work takes `effects`, to be posted in that order.
 pub trait Half {
-    /// A peer is there, and these are its regions.
+    /// Connects a peer with these regions.
     ///
     /// # Errors
     /// As [`Self::advance`].
@@ -212,21 +210,21 @@ pub trait Half {
         effects: &mut Effects,
     ) -> Result<(), Violation>;
 
-    /// A peer is gone; nothing of it reaches memory here any more. What had arrived whole can still
+    /// Disconnects a peer; its requests no longer reach memory here. Messages that have arrived completely can still
     /// be received.
     fn lost(&mut self, peer: Peer);
 
-    /// Looks at what peers have written meanwhile, and goes on with what waited for it. Receivers
-    /// look when they are asked for a message.
+    /// Polls the words that peers have written, and continues work that waited for them. Receivers poll when they are
+    /// asked for a message.
     ///
     /// # Errors
-    /// [`Violation`]: a peer wrote what no correct peer writes. Close its link.
+    /// [`Violation`]: a peer wrote a word that no correct peer writes. Close its link.
     #[inline]
     fn advance<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) -> Result<(), Violation> {
         Ok(())
     }
 
-    /// A request has succeeded.
+    /// Handles the completion of a successful request.
     ///
     /// # Errors
     /// As [`Self::advance`].
@@ -237,7 +235,7 @@ pub trait Half {
         effects: &mut Effects,
     ) -> Result<(), Violation>;
 
-    /// A receive took something.
+    /// Handles the completion of a receive.
     ///
     /// # Errors
     /// As [`Self::advance`].
@@ -248,12 +246,12 @@ pub trait Half {
         effects: &mut Effects,
     ) -> Result<(), Violation>;
 
-    /// A receive was taken by what failed and is no message: where peers share their receives it is
-    /// posted again. The link of that peer is over.
+    /// Handles a receive that was consumed by a failed message: if peers share their receives, it is posted again.
+    /// The link of that peer is closed.
     fn wasted(&mut self, _peer: Peer, _name: Name, _effects: &mut Effects) {}
 
-    /// Whose words the last [`Violation`] that came without a completion was found in; `None` when
-    /// it may have been any peer of this half.
+    /// The peer whose words caused the last [`Violation`] reported without a completion; `None` if it may have been
+    /// any peer of this half.
     fn accused(&self) -> Option<Peer> {
         None
     }
@@ -261,7 +259,7 @@ pub trait Half {
 
 /// The sender half of a channel.
 pub trait SendHalf: Half {
-    /// Takes a message. What it emits may be announced only by [`Self::flush`].
+    /// Sends a message. It may be announced only by [`Self::flush`].
     ///
     /// # Errors
     /// [`Refusal`]; nothing has happened then.
@@ -272,11 +270,11 @@ pub trait SendHalf: Half {
         effects: &mut Effects,
     ) -> Result<Sending, Refusal>;
 
-    /// Whether [`Self::send`] of this would be taken now, for programs that want several halves to
-    /// take a message or none. Asks the receiver for what is missing.
+    /// Whether [`Self::send`] of this payload would be accepted now, for programs that need several halves to accept
+    /// a message or none. Requests from the receiver what is missing.
     ///
     /// # Errors
-    /// What [`Self::send`] would refuse it with.
+    /// The error that [`Self::send`] would return.
     fn ready<M: Memory>(
         &mut self,
         payload: Payload<'_>,
@@ -284,10 +282,9 @@ pub trait SendHalf: Half {
         effects: &mut Effects,
     ) -> Result<(), Refusal>;
 
-    /// As [`Self::send`] of bytes that are one WRITE and nothing else: puts it into `record` instead
-    /// of among effects, beside the messages of this half that are there already, for callers that
-    /// post it before anything else. `None` when it is more, does not fit or is refused: post the
-    /// record and ask again, or ask [`Self::send`].
+    /// Like [`Self::send`], for a message that needs exactly one WRITE: adds it to `record` instead of the effects,
+    /// next to the present messages of this half, for callers that post the record before anything else. `None` if it
+    /// needs more, does not fit or is refused: post the record and call again, or call [`Self::send`].
     fn send_at_once<M: Memory>(
         &mut self,
         _message: &[u8],
@@ -297,23 +294,22 @@ pub trait SendHalf: Half {
         None
     }
 
-    /// Memory for the next message, where peers will READ it, if there is room for so many bytes: to
-    /// be filled and sent as the only slice of a [`Payload::Gather`], whole or its beginning. A loan
-    /// ends with the next [`Self::send`] that is taken or the next loan. Only channels out of whose
-    /// memory peers READ lend it; the others send from anywhere.
+    /// Lends memory for the next message, in the region that peers READ, if there is room for `_bytes`: fill it and
+    /// send it, or its beginning, as the only slice of a [`Payload::Gather`]. A loan ends with the next accepted
+    /// [`Self::send`] or the next loan. Only channels with peers that READ the sender's memory lend it; the others
+    /// send from any memory.
     fn loan<M: Memory>(&mut self, _bytes: u32, _own: Own<'_, M>) -> Option<LocalSlice> {
         None
     }
 
-    /// Ends a batch of [`Self::send`]s: one announcement for all, where the channel allows.
+    /// Ends a batch of [`Self::send`]s: one announcement for all, if the channel allows it.
     fn flush<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects);
 
-    /// As [`Self::send`], into the slot of the caller's choice, on channels whose sender knows the
-    /// places of its messages.
+    /// Like [`Self::send`], into a slot of the caller's choice, on channels with a sender that places its messages.
     ///
     /// # Errors
-    /// `NoSuch` where senders do not choose, or without such a slot; `Full` while the receiver has
-    /// not given that slot back.
+    /// `NoSuch` if senders do not choose slots, or there is no such slot; `Full` while the receiver has not released
+    /// that slot.
     fn send_to<M: Memory>(
         &mut self,
         _slot: u32,
@@ -324,13 +320,13 @@ pub trait SendHalf: Half {
         Err(Refusal::NoSuch("slot to choose"))
     }
 
-    /// Asks receivers how far they are, where only a request tells ([`Acknowledge::ReadTail`]): for
-    /// those who wait for [`Self::is_drained`].
+    /// Requests the progress of receivers, if it is known only by request ([`Acknowledge::ReadTail`]): for callers
+    /// that wait for [`Self::is_drained`].
     ///
     /// [`Acknowledge::ReadTail`]: super::Acknowledge::ReadTail
     fn ask_progress(&mut self, _: &mut Effects) {}
 
-    /// Whether the source of a message is free again. It does not say that the message was received.
+    /// Whether the source of a message is free again. It does not imply that the message was received.
     fn is_done(&self, sending: Sending) -> bool;
 
     /// Whether every message has been sent and acknowledged as processed by all receivers.
@@ -339,22 +335,22 @@ pub trait SendHalf: Half {
 
 /// The receiver half of a channel.
 pub trait ReceiveHalf: Half {
-    /// The next message, if one is here: held until it is released. A channel whose receiver fetches
-    /// messages fetches them into its own buffer for this.
+    /// Returns the next message, if there is one; it is held until it is released. A channel with a receiver that
+    /// fetches messages fetches them into its own buffer for this.
     ///
     /// # Errors
-    /// [`Violation`]: what a peer wrote is no message. Close its link.
+    /// [`Violation`]: a peer wrote an invalid message. Close its link.
     fn receive<M: Memory>(
         &mut self,
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<Option<Received>, Violation>;
 
-    /// Gives a message's memory back, in any order: of one that was received, or of one that was
-    /// offered and not fetched.
+    /// Releases the memory of a message, in any order: one that was received, or one that was offered and not
+    /// fetched.
     ///
     /// # Errors
-    /// `NoSuch` when it is not held (any more).
+    /// `NoSuch` if it is not held (any more).
     fn release<M: Memory>(
         &mut self,
         held: Held,
@@ -362,8 +358,8 @@ pub trait ReceiveHalf: Half {
         effects: &mut Effects,
     ) -> Result<(), Refusal>;
 
-    /// Receives up to `max` messages, shows each to `see` where it lies and releases it before the
-    /// next one; how many, and what stands behind them if that is no message.
+    /// Receives up to `max` messages, passes each to `see` in place and releases it before the next one. Returns
+    /// their number, and the error that ended the loop, if any.
     #[inline]
     fn drain<M: Memory>(
         &mut self,
@@ -375,8 +371,8 @@ pub trait ReceiveHalf: Half {
         drain_one_by_one(self, max, own, effects, see)
     }
 
-    /// A message that can be fetched to a place of the caller's choice, if the channel can do that:
-    /// then it is not shown by [`Self::receive`]. Asks the sender anew where that takes a request.
+    /// Returns a message to be fetched into a destination of the caller's choice, if the channel can do that;
+    /// [`Self::receive`] then does not return it. Requests it from the sender if that needs a request.
     ///
     /// # Errors
     /// [`Violation`], as [`Self::receive`].
@@ -388,10 +384,10 @@ pub trait ReceiveHalf: Half {
         Ok(None)
     }
 
-    /// Fetches an offered message into `into`, which must stay alone until it is there.
+    /// Fetches an offered message into `into`, which must not be used until it has arrived.
     ///
     /// # Errors
-    /// `NoSuch` without such an offer; `TooLong` when `into` is shorter than the offer.
+    /// `NoSuch` without such an offer; `TooLong` if `into` is shorter than the offer.
     fn receive_into<M: Memory>(
         &mut self,
         _offer: Held,
@@ -402,8 +398,7 @@ pub trait ReceiveHalf: Half {
         Err(Refusal::NoSuch("offer"))
     }
 
-    /// Bytes of a message that was fetched by [`Self::receive_into`], once it is there; it is
-    /// released by this.
+    /// Returns the size in bytes of a message fetched by [`Self::receive_into`], once it has arrived; releases it.
     fn fetched<M: Memory>(
         &mut self,
         _offer: Held,
@@ -413,7 +408,7 @@ pub trait ReceiveHalf: Half {
         None
     }
 
-    /// Acknowledges everything that has been released, now instead of when it is much.
+    /// Acknowledges all released messages now, instead of in batches.
     fn acknowledge<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects);
 }
 
@@ -442,8 +437,8 @@ pub(super) fn drain_one_by_one<H: ReceiveHalf + ?Sized, M: Memory>(
     (taken, Ok(()))
 }
 
-/// A half reaches for its own memory only where its plan says that there is some; the runtime that
-/// lends it less has broken the agreement, and so has nobody remote.
+/// Converts a failed access of a half to its own memory. It accesses only memory in its plan, so the runtime has lent
+/// it too little, and no peer is at fault.
 pub(super) fn own<T>(access: Result<T, OutOfBounds>) -> Result<T, Violation> {
     access.map_err(|OutOfBounds| Violation("a half was lent too little memory"))
 }

@@ -1,4 +1,4 @@
-//! For tests of halves: plain memory, and a wire that carries each request when it is told to.
+//! Support for tests of halves: plain memory, and a wire that carries each request on command.
 
 extern crate std;
 
@@ -21,10 +21,10 @@ use std::collections::VecDeque;
 use std::vec::Vec;
 
 pub(super) const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
-/// The program's own region, from which messages are gathered.
+/// The program's own region, the source of gathered messages.
 const USER: RegionId = RegionId(2);
 
-/// What belongs to one half.
+/// One half with its memory and effects.
 #[derive(Debug)]
 pub(super) struct Side<H> {
     pub(super) half: H,
@@ -56,7 +56,7 @@ impl<H> Side<H> {
     }
 
     pub(super) fn parts(&mut self) -> (&mut H, Own<'_, Plain>, &mut Effects) {
-        // None of the channels that are tested with these has counters.
+        // None of the channels tested with these has counters.
         let own = Own { buffer: &self.buffer, bells: &self.bells, counters: &self.bells };
         (&mut self.half, own, &mut self.effects)
     }
@@ -75,7 +75,7 @@ impl<H> Side<H> {
         }
     }
 
-    /// What was asked for since the last time.
+    /// The requests since the last call.
     fn take(&mut self) -> Vec<(Request, Work)> {
         self.receives.extend(self.effects.postings());
         self.effects.receives_posted();
@@ -95,7 +95,7 @@ impl<H> Side<H> {
         works
     }
 
-    /// A message comes in: its receive is taken.
+    /// Delivers a message: takes its receive.
     fn arrival(
         &mut self,
         peer: Peer,
@@ -119,7 +119,7 @@ pub(super) enum Work {
     Read(LocalSlice, RemoteSlice),
 }
 
-/// A request under way: of a sender, or to it.
+/// A request in flight: of a sender, or to it.
 #[derive(Clone, Debug)]
 pub(super) struct Flight {
     pub(super) sender: usize,
@@ -128,13 +128,13 @@ pub(super) struct Flight {
     pub(super) work: Work,
 }
 
-/// Senders, one receiver, and what is under way.
+/// Senders, one receiver, and the requests in flight.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) senders: Vec<Side<Sender>>,
     pub(super) receiver: Side<Receiver>,
     pub(super) flying: VecDeque<Flight>,
-    /// Requests that halves asked for, senders' first.
+    /// The number of requests by the halves, senders' first.
     pub(super) requests: [usize; 2],
 }
 
@@ -144,7 +144,7 @@ impl Wire {
         Self::with(kind, shape, senders, |sender| sender, |receiver| receiver)
     }
 
-    /// The same with changed halves.
+    /// The same with modified halves.
     pub(super) fn with(
         kind: Kind,
         shape: Shape,
@@ -178,14 +178,14 @@ impl Wire {
         self.launch();
     }
 
-    /// A new sender in the place of a lost one.
-    pub(super) fn connect_anew(&mut self, number: u16, kind: Kind, shape: &Shape) {
+    /// Connects a new sender under the number of a lost one.
+    pub(super) fn reconnect(&mut self, number: u16, kind: Kind, shape: &Shape) {
         let half = Sender::new(kind, shape, OWN);
         self.senders[usize::from(number)] = Side::new(half, Sender::plan(kind, shape));
         self.connect(number);
     }
 
-    /// What halves asked for is under way now.
+    /// Puts the requests of the halves in flight.
     pub(super) fn launch(&mut self) {
         for (sender, side) in self.senders.iter_mut().enumerate() {
             for (request, work) in side.take() {
@@ -200,7 +200,7 @@ impl Wire {
         }
     }
 
-    /// Carries the request at this place.
+    /// Carries out the request at this index.
     pub(super) fn carry(&mut self, at: usize) -> Result<(), Violation> {
         let flight = self.flying.remove(at).unwrap();
         let (sender, back) = (&mut self.senders[flight.sender], Peer(flight.sender as u16));
@@ -247,7 +247,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Carries everything, in order, and lets senders look around.
+    /// Carries out all requests, in order, and lets senders poll.
     pub(super) fn settle(&mut self) {
         self.launch();
         while !self.flying.is_empty() {
@@ -260,7 +260,7 @@ impl Wire {
         }
     }
 
-    /// Sends without telling yet.
+    /// Sends without flushing.
     pub(super) fn put(&mut self, sender: usize, message: &[u8]) -> Result<Sending, Refusal> {
         let (half, own, effects) = self.senders[sender].parts();
         half.send(Payload::Bytes(message), own, effects)
@@ -309,7 +309,7 @@ impl Wire {
         received
     }
 
-    /// The next message: its name, whose it is, and its bytes.
+    /// The next message: its name, its sender, and its bytes.
     pub(super) fn receive(&mut self) -> Option<(Held, u16, Vec<u8>)> {
         let Received { held, peer, content } = self.try_receive().unwrap()?;
         let bytes = match content {
@@ -330,7 +330,7 @@ impl Wire {
         released
     }
 
-    /// Receives a message and releases it; whose it was, and its bytes.
+    /// Receives a message and releases it; returns its sender and its bytes.
     pub(super) fn take(&mut self) -> Option<(u16, Vec<u8>)> {
         let (held, from, bytes) = self.receive()?;
         self.release(held).unwrap();
@@ -343,7 +343,7 @@ impl Wire {
         self.settle();
     }
 
-    /// Something arrives that no half has sent.
+    /// Delivers a message that no half has sent.
     pub(super) fn intrude(
         &mut self,
         sender: u16,
@@ -357,7 +357,7 @@ impl Wire {
         arrived
     }
 
-    /// A sender is gone, and with it what it had under way.
+    /// Drops a sender and its requests in flight.
     pub(super) fn lose(&mut self, sender: u16) {
         self.flying.retain(|flight| flight.sender != usize::from(sender));
         self.receiver.half.lost(Peer(sender));

@@ -1,4 +1,4 @@
-//! The twenty channels of 001 Table 2 by name, and what each needs of a fabric.
+//! The twenty channels of 001 Table 2 by name, and the fabric capabilities that each needs.
 
 use super::shape::{Acknowledge, Shape, Signal};
 use super::shared_ring;
@@ -6,10 +6,10 @@ use core::fmt;
 use core::str::FromStr;
 use farside_base::{AtomicScope, Requirements, WordScope};
 
-/// How the memory of a channel is organised, and which requests carry its messages (001 §4).
+/// The memory layout of a channel, and the requests that carry its messages (001 §4).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Family {
-    /// SEND into receives that the receiver has posted (001 §4.1).
+    /// SEND into receives posted by the receiver (001 §4.1).
     SendReceive,
     /// WRITE into mailboxes of a fixed size (001 §4.2).
     WriteSlot,
@@ -63,7 +63,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What it is, in a sentence.
+            /// Its description in one sentence.
             pub const fn sentence(self) -> &'static str {
                 match self {
                     $(Self::$kind => $sentence,)*
@@ -104,7 +104,7 @@ kinds! {
     20 ReadRingNotify ReadRing "read-ring-notify" "A notice with the ring's head to each receiver, which then READs.";
 }
 
-/// Room for a word at least.
+/// Returns `bytes`, or the size of a word if that is larger.
 const fn word(bytes: u32) -> u32 {
     if bytes < 8 { 8 } else { bytes }
 }
@@ -127,20 +127,20 @@ impl Kind {
             || matches!(self, Self::ReadSlotDetached | Self::ReadSlotInlined | Self::ReadSlotNotify)
     }
 
-    /// Whether the receiver fetches messages, and so can name where each shall go.
+    /// Whether the receiver fetches messages, and so can choose the destination of each.
     pub const fn receiver_names_destination(self) -> bool {
         matches!(self.family(), Family::ReadSlot | Family::ReadRing)
     }
 
-    /// Whether its sender puts bytes of any length where they can wait, or sends an integer: others
-    /// take bytes that fit into a request, and slices of any length.
+    /// Whether its sender stages bytes of any length, or sends an integer: others accept bytes that fit in a request,
+    /// and slices of any length.
     pub const fn stages(self) -> bool {
         self.shares_sender()
             || matches!(self.family(), Family::SharedRing)
             || matches!(self, Self::SendBufferless)
     }
 
-    /// What it needs of a fabric for its messages alone.
+    /// The fabric capabilities that its messages alone need.
     const fn needs_for_messages(self, shape: &Shape) -> Requirements {
         let mut needs = Requirements::NOTHING;
         match self {
@@ -206,42 +206,42 @@ impl Kind {
         needs
     }
 
-    /// What it needs of a fabric, with the second channels that `shape` names.
+    /// The fabric capabilities that it needs, including the second channels in `shape`.
     pub const fn requirements(self, shape: &Shape) -> Requirements {
         let mut needs = self.needs_for_messages(shape);
         needs.inline_bytes = self.inline_bytes(shape);
         if matches!(self, Self::ReadRingDetached | Self::ReadRingNotify) {
-            needs.slices = 2; // an offer's header and message go to two places
+            needs.slices = 2; // an offer's header and message have two destinations
         }
         if !matches!(self.family(), Family::SendReceive) {
-            // The largest message with what lies around it.
+            // The largest message with the words around it.
             needs.transfer_bytes = shape.message_bytes_max as u64 + 24;
         }
         if self.has_second_channel() {
             match shape.signal {
                 Signal::Word => {
                     needs.write = true;
-                    // The word must land behind the message that it announces.
+                    // The word must land after the message that it announces.
                     needs.message_order |= matches!(self, Self::ReadSlotIndirect);
-                    // The bell lies in the mailbox, and a newer grant lands upon an older one.
+                    // The bell is in the mailbox, and a newer grant overwrites an older one.
                     needs.byte_order |= matches!(self, Self::WriteSlotReserved);
                     needs.ordered_or_placed |= matches!(self, Self::WriteSlotReserved);
                 }
                 Signal::Message => {
                     needs.send = true;
                     needs.immediate = true;
-                    // All senders' requests and messages come to one queue.
+                    // All senders' requests and messages arrive in one queue.
                     needs.shared_receive_queue |= matches!(self, Self::WriteSlotReserved);
                 }
             }
         }
         if self.has_device_words(shape) {
             needs.device_bytes = self.device_bytes(shape);
-            // A bell is another word than the one before, in both halves.
+            // Both halves of a bell's word differ from those of the previous bell.
             needs.device_words = !matches!(self.family(), Family::SharedRing);
         }
         match shape.acknowledge {
-            // Its grants say what has been processed.
+            // Its grants carry the acknowledgements.
             _ if matches!(self, Self::WriteSlotReserved) => {}
             Acknowledge::Word => {
                 needs.write = true;
@@ -254,19 +254,19 @@ impl Kind {
             }
             Acknowledge::ReadTail => needs.read = true,
         }
-        // Bells, heads, tails and offers are words that somebody looks at while they change.
+        // Bells, heads, tails and offers are words that one half polls while the other changes them.
         if needs.write || needs.read {
             needs.words = WordScope::Aligned;
         }
         needs
     }
 
-    /// Whether words of it are at the adapter.
+    /// Whether some of its words are in adapter memory.
     pub const fn has_device_words(self, shape: &Shape) -> bool {
         self.device_bytes(shape) > 0
     }
 
-    /// Bytes of its words at the adapter: of the one half that has them there.
+    /// Bytes of its words in adapter memory: of the one half that has them there.
     const fn device_bytes(self, shape: &Shape) -> u64 {
         let bells = match self {
             Self::SharedRingImmediate | Self::SharedRingInlinedZeroing => {
@@ -279,10 +279,10 @@ impl Kind {
         if shape.device.has_head() { bells } else { 0 }
     }
 
-    /// Bytes of the words that its sender writes besides messages, at once.
+    /// The maximum size in bytes of the words, besides messages, that its sender writes in one request.
     const fn inline_bytes(self, shape: &Shape) -> u32 {
         match self {
-            // Bells of neighbouring mailboxes go together.
+            // Bells of neighbouring mailboxes are written together.
             Self::WriteSlotDetached => 64,
             Self::RingDetached
             | Self::RingInlined
@@ -301,7 +301,7 @@ impl Kind {
         }
     }
 
-    /// Whether the way it announces a message is a channel of its own (001 Table 2, note a).
+    /// Whether its announcement of a message is a channel of its own (001 Table 2, note a).
     pub const fn has_second_channel(self) -> bool {
         matches!(
             self,
@@ -373,7 +373,7 @@ mod tests {
         assert_eq!(Kind::from_number(21), None);
     }
 
-    /// What a fabric must have at its adapter is what the halves of a channel register there.
+    /// The required adapter memory equals what the halves of a channel register there.
     #[test]
     fn device_bytes_are_those_that_the_halves_register() {
         let mut most = 0;
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(most, 4096 * 8);
     }
 
-    /// What a channel needs is asked for before its shape is judged.
+    /// Requirements are computed before the shape is checked.
     #[test]
     fn requirements_of_impossible_shapes_do_not_panic() {
         for kind in Kind::ALL {

@@ -1,4 +1,4 @@
-//! The halves of all channels under one name each, so that a program chooses by value.
+//! The halves of all channels under one type each, so that a program selects a channel at run time.
 
 use super::delegate::delegate_halves;
 use super::half::{Half, OwnRegions};
@@ -27,14 +27,14 @@ macro_rules! halves {
         }
 
         impl Sender {
-            /// What it needs.
+            /// The memory that it needs.
             pub const fn plan(kind: Kind, shape: &Shape) -> Plan {
                 match kind.family() {
                     $(super::Family::$family => $module::plan_sender(kind, shape),)*
                 }
             }
 
-            /// A sender without peers yet. The shape must have passed [`Shape::check`].
+            /// Creates a sender without peers. The shape must have passed [`Shape::check`].
             pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
                 match kind.family() {
                     $(super::Family::$family => {
@@ -43,7 +43,7 @@ macro_rules! halves {
                 }
             }
 
-            /// Puts a defect in.
+            /// Enables a planted defect.
             #[cfg(canary)]
             pub fn with_mutant(self, mutant: super::Mutant) -> Self {
                 match self {
@@ -53,14 +53,14 @@ macro_rules! halves {
         }
 
         impl Receiver {
-            /// What it needs.
+            /// The memory that it needs.
             pub const fn plan(kind: Kind, shape: &Shape) -> Plan {
                 match kind.family() {
                     $(super::Family::$family => $module::plan_receiver(kind, shape),)*
                 }
             }
 
-            /// A receiver without peers yet. The shape must have passed [`Shape::check`].
+            /// Creates a receiver without peers. The shape must have passed [`Shape::check`].
             pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
                 match kind.family() {
                     $(super::Family::$family => {
@@ -69,7 +69,7 @@ macro_rules! halves {
                 }
             }
 
-            /// Puts a defect in.
+            /// Enables a planted defect.
             #[cfg(canary)]
             pub fn with_mutant(self, mutant: super::Mutant) -> Self {
                 match self {
@@ -99,15 +99,15 @@ halves! {
 
 delegate_halves!(each);
 
-/// Either half, whatever the channel: for what drives senders and receivers alike.
+/// Either half of any channel, for code that drives senders and receivers alike.
 pub trait AnyHalf: Half + Sized {
-    /// Which of the two.
+    /// Whether it is a sender.
     const SENDS: bool;
 
-    /// What it needs.
+    /// The memory that it needs.
     fn plan(kind: Kind, shape: &Shape) -> Plan;
 
-    /// A half without peers yet. The shape must have passed [`Shape::check`].
+    /// Creates a half without peers. The shape must have passed [`Shape::check`].
     fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
 
     /// Whether one half serves all peers.

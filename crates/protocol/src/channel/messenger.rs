@@ -1,70 +1,69 @@
-//! One end of one link. Each class of messages has credits of its own: a message of a class is sent
-//! only while the peer is known to have a receive posted for it, so a SEND never meets an empty
-//! receive queue and no class ever waits for another (the circle request, forward, reply cannot
-//! close).
+//! One end of one link. Each class of messages has its own credits: a message of a class is sent only while the peer
+//! is known to have a receive posted for it. So a SEND never meets an empty receive queue and no class ever waits for
+//! another (request, forward and reply cannot deadlock).
 //!
 //! ```text
 //! byte 0 family | 1 class | 2..4 sequence | 4 request, 5 forward, 6 reply credits returned | 7 zero
 //! ```
-//! A received message is owed to the peer as one credit of its class. Owed credits ride on whatever
-//! is sent next; when half of a class's credits are owed and nothing can be sent, a message of
-//! family `Credit` carries them alone. Such messages need receives too, but no credits: each returns
-//! at least half of a class, so at most two a class are under way at a time.
+//! A received message is owed to the peer as one credit of its class. Owed credits travel with the next message; when
+//! half of a class's credits are owed and no message can be sent, a message of family `Credit` carries only credits.
+//! Such messages need receives too, but no credits: each returns at least half of a class, so at most two per class
+//! are in flight at a time.
 //!
-//! **A link that breaks between two living ends** loses what is under way, and nothing else: the
-//! messages under way are at most as many as the peer has receives, so a resumable messenger keeps its
-//! last so many. When there is a new link, each end says how many it has received, and the other
-//! shows the rest once more, as they were, credits and all; only then what is new.
+//! **A link that breaks between two live ends** loses only the messages in flight. There are at most as many as the
+//! peer has receives, so a resumable messenger keeps that many of its last messages. On a new link, each end reports
+//! how many it has received, and the other sends the rest once more, unchanged, including credits; only then new
+//! messages.
 
 use super::canary::{Canary, Mutant};
 use crate::wire::{BODY, Class, Family, MESSAGE, Violation};
 use alloc::collections::VecDeque;
 
-/// Credit messages that can be under way to one end: two a class.
+/// The maximum number of credit messages in flight to one end: two per class.
 const CREDIT_MESSAGES: u32 = 2 * Class::ALL.len() as u32;
 
-/// The classes in the order in which they are looked at, by the one that is looked at first.
+/// The round-robin order of the classes, by the class that is checked first.
 const TURNS: [[Class; 3]; 3] = [
     [Class::Request, Class::Forward, Class::Reply],
     [Class::Forward, Class::Reply, Class::Request],
     [Class::Reply, Class::Request, Class::Forward],
 ];
 
-/// Messages of each class that a new messenger has room for, per credit.
+/// The initial capacity, in messages of each class per credit.
 const QUEUE_PER_CREDIT: usize = 8;
 
-/// What waits and what is owed in one class.
+/// The queue and credits of one class.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Lane {
-    /// Pushed and not yet sent, oldest first.
+    /// Pushed and not sent, oldest first.
     queue: VecDeque<(Family, [u8; BODY])>,
-    /// Sent and not yet returned as credits. Invariant: at most the credits of the class.
+    /// Sent, and not returned as credits. Invariant: at most the credits of the class.
     outstanding: u32,
-    /// Received and not yet returned. Invariant: at most the credits of the class.
+    /// Received, and not returned as credits. Invariant: at most the credits of the class.
     owed: u32,
 }
 
-/// What the last `peek` showed and `sent` consumes.
+/// The message last returned by `peek`, which `sent` consumes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Shown {
-    /// The class whose oldest message it is; `None` for credits alone.
+    /// The class of the message; `None` for credits alone.
     class: Option<Class>,
     /// The credits it carries, by class.
     credits: [u8; 3],
 }
 
-/// Messages that were sent, in case that they have to be sent again.
+/// Sent messages, kept in case they have to be sent again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Kept {
-    /// Oldest first; the youngest is the last that was ever sent.
+    /// Oldest first; the youngest is the last message sent.
     messages: VecDeque<[u8; MESSAGE]>,
-    /// How many of the youngest are to be shown again.
+    /// How many of the youngest have to be sent again.
     again: usize,
     most: usize,
 }
 
 impl Kept {
-    /// The next one to be shown again.
+    /// The next message to send again.
     #[inline]
     fn next(&self) -> Option<[u8; MESSAGE]> {
         let at = self.messages.len() - self.again;
@@ -80,35 +79,34 @@ impl Kept {
     }
 }
 
-/// One end of a link: what to send next, and whether what arrives may be believed.
+/// One end of a link: the next message to send, and the validation of received ones.
 ///
-/// *Guarantees.* Messages of a class arrive once each, in the order of `push`. A message is shown by
-/// `peek` only while the peer has a receive for it. *Cost*: no allocation while no more than eight
-/// messages per credit of a class wait; beyond that the queue grows, and what bounds it are the
-/// operations that the machines admit.
+/// *Guarantees.* Messages of a class arrive once each, in the order of `push`. `peek` returns a message only while
+/// the peer has a receive for it. *Cost*: no allocation while no more than eight messages per credit of a class wait;
+/// beyond that the queue grows, bounded by the operations that the machines admit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Messenger {
     credits_per_class: u32,
     lanes: [Lane; 3],
-    /// The class that is looked at first.
+    /// The class that is checked first.
     next: Class,
     shown: Option<Shown>,
-    /// Messages sent so far, of all kinds; its low 16 bits travel.
+    /// The number of messages sent, of all kinds; its low 16 bits travel.
     sent: u64,
-    /// Messages received so far, of all kinds.
+    /// The number of messages received, of all kinds.
     received: u64,
-    /// The last messages sent, which the peer may not have received; `None` where a link that breaks
-    /// takes an end with it.
+    /// The last messages sent, which the peer may not have received; `None` if a broken link means the death of an
+    /// end.
     kept: Option<Kept>,
     canary: Canary,
 }
 
 impl Messenger {
-    /// The most credits a class can have: what one message can return.
+    /// The maximum number of credits of a class: what one message can return.
     pub const CREDITS_MAX: u32 = u8::MAX as u32;
 
-    /// A messenger of a fresh link. Both ends must be given the same number of credits
-    /// (`Limits::credits_per_class`); it is brought into 1 to [`Self::CREDITS_MAX`].
+    /// Creates the messenger of a new link. Both ends must be given the same number of credits
+    /// (`Limits::credits_per_class`); it is clamped to 1 to [`Self::CREDITS_MAX`].
     pub fn new(credits_per_class: u32) -> Self {
         let credits_per_class = credits_per_class.clamp(1, Self::CREDITS_MAX);
         let lane = || Lane {
@@ -128,38 +126,38 @@ impl Messenger {
         }
     }
 
-    /// The same for a link that may break while both ends live. Costs a copy of each message, and
-    /// memory for as many as the peer has receives.
+    /// The same for a link that may break while both ends live. Costs a copy of each message, and memory for as many
+    /// as the peer has receives.
     pub fn resumable(mut self) -> Self {
         let most = Self::receives_needed(self.credits_per_class) as usize;
         self.kept = Some(Kept { messages: VecDeque::with_capacity(most), again: 0, most });
         self
     }
 
-    /// Messages received so far, of all kinds: what to tell the peer on a new link, once everything
-    /// that came over the old one was given to [`Self::received`].
+    /// The number of messages received, of all kinds: to be reported to the peer on a new link, once every message
+    /// that arrived over the old one was passed to [`Self::received`].
     pub const fn received_count(&self) -> u64 {
         self.received
     }
 
-    /// Messages sent so far, of all kinds. Whoever has received more than a former value of this has
+    /// The number of messages sent, of all kinds. A peer that has received more than an earlier value of this has
     /// everything that was posted on the link before that.
     pub const fn sent_count(&self) -> u64 {
         self.sent
     }
 
-    /// There is a new link, over which the peer says that it has received so many: the rest is shown
-    /// again. Nothing is changed by an error.
+    /// Resumes over a new link to a peer that has received `received_by_peer` messages: the rest is sent again. An
+    /// error changes nothing.
     ///
     /// # Errors
-    /// [`Violation`] for a number that cannot be: more than were sent, or fewer than can be missing.
+    /// [`Violation`] for an impossible number: more than were sent, or fewer than can be missing.
     pub fn resume(&mut self, received_by_peer: u64) -> Result<(), Violation> {
         let missing = self.sent.checked_sub(received_by_peer);
         let missing = missing.ok_or(Violation("more messages received than sent"))?;
         let kept = self.kept.as_mut().ok_or(Violation("a link that cannot be resumed"))?;
         match usize::try_from(missing) {
             Ok(missing) if missing <= kept.messages.len() => kept.again = missing,
-            _ => return Err(Violation("more messages missing than can be under way")),
+            _ => return Err(Violation("more messages missing than can be in flight")),
         }
         if self.canary.is(Mutant::NothingSentAgain) {
             kept.again = 0;
@@ -173,15 +171,15 @@ impl Messenger {
         self.kept.as_ref().filter(|kept| kept.again > 0)?.next()
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Receives that each end keeps posted for a link. The receive of a message is to be posted
-    /// again after [`Self::received`] and before the next [`Self::peek`], which may return its credit.
+    /// The number of receives that each end keeps posted for a link. Post the receive of a message again after
+    /// [`Self::received`] and before the next [`Self::peek`], which may return its credit.
     pub const fn receives_needed(credits_per_class: u32) -> u32 {
         let credits = if credits_per_class == 0 {
             1
@@ -193,24 +191,24 @@ impl Messenger {
         credits * Class::ALL.len() as u32 + CREDIT_MESSAGES
     }
 
-    /// Queues a message. `family` must not be `Credit`, which the messenger keeps to itself.
+    /// Queues a message. `family` must not be `Credit`, which is reserved for the messenger.
     #[inline]
     pub fn push(&mut self, class: Class, family: Family, body: &[u8; BODY]) {
         debug_assert!(family != Family::Credit, "credits are the messenger's own");
         self.lanes[class as usize].queue.push_back((family, *body));
     }
 
-    /// Messages of a class that wait to be sent.
+    /// The number of messages of a class that wait to be sent.
     pub fn waiting(&self, class: Class) -> usize {
         self.lanes[class as usize].queue.len()
     }
 
-    /// Whether every message of its user has been sent at least once.
+    /// Whether every pushed message has been sent at least once.
     pub fn has_sent_all(&self) -> bool {
         self.lanes.iter().all(|lane| lane.queue.is_empty()) && self.again().is_none()
     }
 
-    /// Whether nothing waits to be sent, credits included.
+    /// Whether no message waits to be sent, credits included.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.lanes.iter().all(|lane| lane.queue.is_empty())
@@ -218,11 +216,11 @@ impl Messenger {
             && self.again().is_none()
     }
 
-    /// The message to send next, or `None` while there is none or no credit for it. Shows the same
-    /// message until [`Self::sent`]; the credits on it may grow meanwhile.
+    /// Returns the message to send next, or `None` if there is none or no credit for it. Returns the same message
+    /// until [`Self::sent`]; the credits in it may grow meanwhile.
     ///
-    /// *Order.* Classes take turns, so a reply waits for at most one message of each other class,
-    /// and never for a credit of theirs.
+    /// *Order.* Classes take turns, so a reply waits for at most one message of each other class, and never for their
+    /// credits.
     #[inline]
     pub fn peek(&mut self) -> Option<[u8; MESSAGE]> {
         if let Some(message) = self.again() {
@@ -241,7 +239,7 @@ impl Messenger {
         Some(self.encode(class, credits))
     }
 
-    /// The message that `peek` showed was accepted by the fabric. Does nothing without one.
+    /// Notes that the fabric accepted the message returned by `peek`. Does nothing if there is none.
     #[inline]
     pub fn sent(&mut self) {
         if let Some(kept) = self.kept.as_mut().filter(|kept| kept.again > 0) {
@@ -269,7 +267,7 @@ impl Messenger {
         }
     }
 
-    /// Takes a message that arrived; `None` for credits alone. Nothing is changed by an error.
+    /// Handles a received message; returns `None` for credits alone. An error changes nothing.
     ///
     /// # Errors
     /// [`Violation`]: no correct peer sends this. Close the link.
@@ -310,8 +308,8 @@ impl Messenger {
 
     #[inline]
     fn check_sequence(&self, sequence: u16) -> Result<(), Violation> {
-        // The link keeps order, so the 16 bits that travel never lag: they only show a peer that
-        // lost, repeated or invented a message.
+        // The link keeps order, so the 16 bits that travel are never stale: they only reveal a peer that lost,
+        // repeated or invented a message.
         if sequence == self.received as u16 || self.canary.is(Mutant::SequenceUnchecked) {
             Ok(())
         } else {
@@ -329,7 +327,7 @@ impl Messenger {
         }
     }
 
-    /// Every message whose credit was not returned yet may be under way at most once.
+    /// Checks that no more messages of a class are unreturned than it has credits.
     #[inline]
     fn check_room(&self, class: Class) -> Result<(), Violation> {
         let room = self.lanes[class as usize].owed < self.credits_per_class;
@@ -340,7 +338,7 @@ impl Messenger {
         }
     }
 
-    /// The class whose turn it is among those with a message and a credit.
+    /// The next class in round-robin order with a message and a credit.
     #[inline]
     fn sendable(&self) -> Option<Class> {
         let may_go =

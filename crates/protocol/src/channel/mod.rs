@@ -1,8 +1,10 @@
 //! Messages between two ends of a link: the messenger of the global memory (order, credits and validation of the
 //! 56-byte messages of [`crate::wire`]), its WRITEs in flight, and the twenty data channels of paper 001.
 //!
-//! What is absent: links, receives and work requests. The runtime posts what [`Messenger::peek`]
-//! gives and hands what arrives to [`Messenger::received`].
+//! A channel has a sender half and a receiver half. A *bell* is a word that announces a message.
+//!
+//! Links, receives and work requests are not handled here. The runtime posts what [`Messenger::peek`] returns and
+//! passes received messages to [`Messenger::received`].
 
 mod acknowledge;
 mod canary;

@@ -1,7 +1,6 @@
-//! Memory and wires for tests of channels out of which peers READ: plain vectors that remember every
-//! store, and requests that are carried out in any order. A READ takes every word from any moment
-//! between its posting and its completion, and readers may be behind the sender: what they READ can
-//! be what memory was like in the middle of an earlier call of the sender.
+//! Memory and wires for tests of channels with peers that READ: plain vectors that remember every store, and requests
+//! that are carried out in any order. A READ takes every word from any moment between its posting and its completion,
+//! and readers may lag the sender: they can READ the memory as it was in the middle of an earlier call of the sender.
 
 extern crate std;
 
@@ -21,7 +20,7 @@ use std::rc::Rc;
 use std::vec;
 use std::vec::Vec;
 
-/// Numbers that look like chance.
+/// Pseudo-random numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Chance(u64);
 
@@ -38,13 +37,13 @@ impl Chance {
     }
 }
 
-/// Plain memory; its end joins its beginning if it was planned so.
+/// Plain memory; its end joins its beginning if it is planned as mirrored.
 #[derive(Debug)]
 pub(super) struct Plain {
-    /// What it was like from which moment on; the last is what it is like.
+    /// Its contents from each moment on; the last are the current ones.
     states: RefCell<Vec<(usize, Vec<u8>)>>,
     turns: usize,
-    /// The moment, for memory that remembers.
+    /// The current moment, for memory that remembers.
     clock: Option<Rc<Cell<usize>>>,
 }
 
@@ -57,7 +56,7 @@ impl Plain {
         Self { states: RefCell::new(vec![(0, vec![0; bytes as usize])]), turns, clock }
     }
 
-    /// Copies bytes out, every aligned word as it was at some moment of a range.
+    /// Copies bytes, every aligned word as it was at some moment of a range.
     fn sample(
         &self,
         offset: u64,
@@ -67,7 +66,7 @@ impl Plain {
     ) -> Vec<u8> {
         self.check(offset, u64::from(bytes)).expect("READs stay inside");
         let states = self.states.borrow();
-        // Often all from one moment, often from the two ends, sometimes from anywhere.
+        // Often all from one moment, often from the two ends, sometimes from any moment.
         let whole = chance.below(3);
         let mut moment = from + chance.below(to + 1 - from);
         let mut state = 0;
@@ -93,7 +92,7 @@ impl Plain {
         if end > all as u64 { Err(OutOfBounds) } else { Ok(offset as usize) }
     }
 
-    /// Stores by words, the last first: copies have no order.
+    /// Stores word by word, the last first: copies have no order.
     fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
         let at = self.check(offset, bytes.len() as u64)?;
         let mut states = self.states.borrow_mut();
@@ -150,14 +149,14 @@ impl Memory for Plain {
     }
 }
 
-/// A request on its way, with a copy of what it carries.
+/// A request in flight, with a copy of its content.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) peer: Peer,
     name: Name,
     signalled: bool,
     what: What,
-    /// The moment when it was posted.
+    /// The moment of its posting.
     since: Option<usize>,
 }
 
@@ -168,18 +167,17 @@ enum What {
     Send(Option<u32>),
 }
 
-/// A half's memory and what it has posted. Region 0 is its buffer, 1 its bells, 2 memory of the
-/// program.
+/// A half's memory and its posted requests. Region 0 is its buffer, 1 its bells, 2 memory of the program.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) regions: [Plain; 3],
     effects: Effects,
-    /// Receives that are posted.
+    /// Posted receives.
     receives: Vec<(Peer, Name)>,
     pub(super) wire: VecDeque<Sent>,
-    /// READs, WRITEs and SENDs that it has posted.
+    /// The numbers of READs, WRITEs and SENDs that it has posted.
     pub(super) posted: [usize; 3],
-    /// The moment of the sender's memory: now, or of a reader, how far it has seen it.
+    /// The moment of the sender's memory: now, or for a reader, the latest moment that it has seen.
     clock: Rc<Cell<usize>>,
 }
 
@@ -205,7 +203,7 @@ impl Side {
         }
     }
 
-    /// Lends a half its memory and takes what it wants done.
+    /// Lends a half its memory and collects its effects.
     pub(super) fn with<T>(&mut self, call: impl FnOnce(Own<'_, Plain>, &mut Effects) -> T) -> T {
         let [buffer, bells, _] = &self.regions;
         let result = call(Own { buffer, bells, counters: bells }, &mut self.effects);
@@ -213,7 +211,7 @@ impl Side {
         result
     }
 
-    /// What is in a slice of its memory.
+    /// The bytes of a slice of its memory.
     pub(super) fn get(&self, slice: &LocalSlice) -> Vec<u8> {
         let mut bytes = vec![0; slice.bytes as usize];
         self.regions[slice.region.0 as usize]
@@ -251,7 +249,7 @@ impl Side {
         self.effects.posted(count);
     }
 
-    /// A request of `from` takes effect here.
+    /// Carries out a request of `from` on this memory.
     fn take(
         &mut self,
         from: &Side,
@@ -299,7 +297,7 @@ pub(super) struct Net {
     /// By number.
     pub(super) readers: Vec<(Receiver, Side)>,
     pub(super) chance: Chance,
-    /// Readers may see what the sender's memory was like earlier.
+    /// Readers may see earlier contents of the sender's memory.
     pub(super) lags: bool,
     #[cfg(canary)]
     mutant: Option<super::Mutant>,
@@ -322,7 +320,7 @@ impl Net {
         }
     }
 
-    /// Puts a defect into both ends.
+    /// Enables a planted defect in both ends.
     #[cfg(canary)]
     pub(super) fn spoil(&mut self, mutant: super::Mutant) {
         self.sender = self.sender.clone().with_mutant(mutant);
@@ -335,7 +333,7 @@ impl Net {
         PeerRegions { buffer, bells, counters: bells, number }
     }
 
-    /// One more reader; which side hears of it first is left to chance.
+    /// Connects one more reader; the end that is connected first is random.
     pub(super) fn connect(&mut self) -> usize {
         let number = self.readers.len();
         let receiver = Receiver::new(self.kind, &self.shape, OWN);
@@ -371,7 +369,7 @@ impl Net {
         assert_eq!(connected, Ok(()));
     }
 
-    /// A call of the sender.
+    /// Makes a call of the sender.
     pub(super) fn sender<T>(
         &mut self,
         call: impl FnOnce(&mut Sender, Own<'_, Plain>, &mut Effects) -> T,
@@ -384,7 +382,7 @@ impl Net {
         result
     }
 
-    /// A reader has seen the sender's memory of some moment.
+    /// Notes that a reader has seen the sender's memory of some moment.
     fn pass(&mut self, number: usize, since: usize) {
         let (_, side) = &mut self.readers[number];
         let from = side.clock.get().max(since);
@@ -394,7 +392,7 @@ impl Net {
         side.clock.set(moment);
     }
 
-    /// A call of a receiver.
+    /// Makes a call of a receiver.
     pub(super) fn receiver<T>(
         &mut self,
         number: usize,
@@ -412,7 +410,7 @@ impl Net {
     pub(super) fn carry_sender(&mut self, at: usize) -> Result<(), Violation> {
         let sent = self.at_sender.wire.remove(at).expect("a request");
         let number = usize::from(sent.peer.0);
-        // What it carries was there when it was sent.
+        // Its content was stored when it was sent.
         let side = &self.readers[number].1;
         side.clock.set(side.clock.get().max(sent.since.unwrap_or_default()));
         let (_, side) = &mut self.readers[number];
@@ -443,7 +441,7 @@ impl Net {
         Ok(())
     }
 
-    /// Carries out everything, in order, until nothing is under way.
+    /// Carries out all requests, in order, until none is in flight.
     pub(super) fn settle(&mut self) -> Result<(), Violation> {
         loop {
             if !self.at_sender.wire.is_empty() {
@@ -458,7 +456,7 @@ impl Net {
         }
     }
 
-    /// Carries out any one request; in order where the channel needs it.
+    /// Carries out any one request; in order if the channel needs it.
     pub(super) fn carry_any(&mut self) -> Result<(), Violation> {
         let ordered = self.kind.requirements(&self.shape).message_order;
         let number = self.chance.below(self.readers.len() + 1);
@@ -476,7 +474,7 @@ impl Net {
         }
     }
 
-    /// Cuts a reader off.
+    /// Disconnects a reader.
     pub(super) fn lose(&mut self, number: usize) {
         let peer = Peer(number as u16);
         self.sender.lost(peer);

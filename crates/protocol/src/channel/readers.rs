@@ -1,13 +1,13 @@
-//! What is common to the channels whose messages stay at the sender until they are READ: who reads,
-//! where each reader begins, and how far the slowest is.
+//! The common part of the channels with messages that stay at the sender until they are READ: the readers, their
+//! starts, and the progress of the slowest.
 //!
 //! ```text
 //! the sender's bells    [ start + 1, progress ] of reader 0 | of reader 1 | ... | words of the family
 //! a reader's bells      [ tail | a copy of its start | ... to 64 | words of the family ]
 //! ```
-//! A reader begins at what the sender's head is when it is connected there, and first READs where
-//! that is: zero means not yet. A lost reader counts no more. Its word is unset by the next call of
-//! the sender that has memory, so that a number serves again only after, say, an `advance`.
+//! A reader begins at the sender's head at the time when it is connected there, and first READs that position: zero
+//! means not yet set. A lost reader no longer counts. Its word is cleared by the next call of the sender that has
+//! memory, so a number may be reused only after, for example, an `advance`.
 
 use super::acknowledge::Progress;
 use super::canary::{Canary, Mutant};
@@ -20,17 +20,17 @@ use farside_base::{Access, Memory, OutOfBounds, RemoteSlice};
 
 /// The sender's bytes for each reader.
 pub(super) const STEP: u64 = 16;
-/// Where a reader puts its start; its tail is at zero.
+/// The offset of a reader's copy of its start; its tail is at zero.
 pub(super) const START_COPY: u64 = 8;
-/// Where the words of the family begin at a reader.
+/// The offset of the family's words at a reader.
 pub(super) const READER_WORDS: u64 = 64;
 
-/// Where the words of the family begin at the sender.
+/// The offset of the family's words at the sender.
 pub(super) const fn sender_words(shape: &Shape) -> u64 {
     (shape.peers_max as u64 * STEP).next_multiple_of(64)
 }
 
-/// What a sender needs besides its messages: words for its readers, and `words` bytes more.
+/// The memory that a sender needs besides its messages: words for its readers, and `words` bytes more.
 pub(super) const fn plan_sender(shape: &Shape, words: u64) -> Plan {
     let plan = Plan::words(sender_words(shape) + words);
     let access = match shape.acknowledge {
@@ -40,15 +40,15 @@ pub(super) const fn plan_sender(shape: &Shape, words: u64) -> Plan {
     Plan { bells_access: access, ..plan }.with_acknowledgements(shape)
 }
 
-/// Bytes for `words` bytes of bells among the sender's own, and of a region for them at the adapter.
+/// Bytes for `words` bytes of bells among the sender's own, and of a separate region for them in adapter memory.
 pub(super) const fn plan_bells(shape: &Shape, words: u64) -> (u64, u64) {
     if shape.device.has_head() { (0, words) } else { (words.next_multiple_of(64), 0) }
 }
 
-/// Where the bells are that a sender stores and its readers READ.
+/// The location of the bells that a sender stores and its readers READ.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Bells {
-    /// In a region of their own, not behind the words for readers.
+    /// In a separate region, not after the words for readers.
     apart: bool,
     first: u64,
 }
@@ -59,14 +59,14 @@ impl Bells {
         Self { apart, first: if apart { 0 } else { sender_words(shape) } }
     }
 
-    /// The place of a bell at the sender, for its readers.
+    /// The address of a bell at the sender, for its readers.
     #[inline]
     pub(super) const fn at(self, offset: u64, sender: &PeerRegions) -> RemoteSlice {
         let region = if self.apart { sender.counters } else { sender.bells };
         RemoteSlice { region, offset: self.first + offset }
     }
 
-    /// Stores one, at the sender.
+    /// Stores a bell, at the sender.
     #[inline]
     pub(super) fn store<M: Memory>(
         self,
@@ -81,7 +81,7 @@ impl Bells {
     }
 }
 
-/// What a reader needs besides its messages: `words` bytes, which the sender WRITEs if `written`.
+/// The memory that a reader needs besides its messages: `words` bytes, which the sender WRITEs if `written`.
 pub(super) const fn plan_reader(shape: &Shape, words: u64, written: bool) -> Plan {
     let plan = Plan::words(READER_WORDS + words);
     let write = if written { Access::WRITE } else { Access::NONE };
@@ -103,19 +103,19 @@ struct Reader {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Readers {
     way: Acknowledge,
-    /// What one step of an acknowledgement that comes as a message stands for.
+    /// The number of bytes or messages per step of an acknowledgement by message.
     unit: u64,
     regions: OwnRegions,
     readers: Vec<Option<Reader>>,
-    /// Somebody was there before.
+    /// A reader was connected before.
     ever: bool,
-    /// Receives for acknowledgements have been posted for readers of smaller numbers.
+    /// Receives for acknowledgements have been posted for readers with smaller numbers.
     receives_of: u16,
     /// Words of lost readers are still set.
     stale: bool,
-    /// How far all living readers are.
+    /// The tail of the slowest living reader.
     tail: u64,
-    /// The head at the last look: a sender that rests looks for the last acknowledgements.
+    /// The head at the last poll: an idle sender asks for the last acknowledgements.
     rested: u64,
     accused: Peer,
     canary: Canary,
@@ -145,7 +145,7 @@ impl Readers {
         self.canary = canary;
     }
 
-    /// A reader is there and begins at `head`.
+    /// Connects a reader, which begins at `head`.
     pub(super) fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -156,11 +156,11 @@ impl Readers {
     ) -> Result<(), Violation> {
         self.settle(own)?;
         let Some(reader) = self.readers.get_mut(usize::from(peer.0)) else {
-            return Err(Violation("a reader beyond the most that there may be"));
+            return Err(Violation("a reader number out of range"));
         };
         let word = u64::from(peer.0) * STEP;
         let progress = Progress::new(self.way, peer, self.unit, word + 8).starting_at(head);
-        // All readers share the receives: those of a former reader of this number are still there.
+        // All readers share the receives: those of an earlier reader with this number are still posted.
         if peer.0 >= self.receives_of {
             progress.connected(&self.regions, effects);
             self.receives_of = peer.0 + 1;
@@ -181,7 +181,7 @@ impl Readers {
         }
     }
 
-    /// Unsets the words of lost readers.
+    /// Clears the words of lost readers.
     fn settle<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         if !core::mem::take(&mut self.stale) {
             return Ok(());
@@ -200,7 +200,7 @@ impl Readers {
         self.tail = tail.unwrap_or(head);
     }
 
-    /// Whether a message can be sent to anybody.
+    /// Whether there is a reader to send to.
     #[inline]
     pub(super) fn reachable(&self) -> Result<(), Refusal> {
         if self.readers.iter().any(Option::is_some) {
@@ -209,7 +209,7 @@ impl Readers {
         Err(if self.ever { Refusal::Lost } else { Refusal::NotConnected })
     }
 
-    /// How far all readers are known to be.
+    /// The position up to which all readers are known to have processed.
     #[inline]
     pub(super) const fn tail(&self) -> u64 {
         self.tail
@@ -226,12 +226,12 @@ impl Readers {
         readers.filter_map(|(peer, reader)| Some((peer, &reader.as_ref()?.regions)))
     }
 
-    /// How far one reader is known to be.
+    /// The position up to which one reader is known to have processed.
     pub(super) fn tail_of(&self, peer: Peer) -> Option<u64> {
         Some(self.readers.get(usize::from(peer.0))?.as_ref()?.progress.tail())
     }
 
-    /// Looks at the words that readers have written. One that is wrong keeps nobody else back.
+    /// Polls the words that readers have written. An invalid one does not affect other readers.
     pub(super) fn look<M: Memory>(&mut self, head: u64, own: Own<'_, M>) -> Result<(), Violation> {
         self.settle(own)?;
         let mut result = Ok(());
@@ -246,7 +246,7 @@ impl Readers {
         result
     }
 
-    /// READs the tails of the slowest readers, where that is the way: there is no room.
+    /// READs the tails of the slowest readers, if acknowledgements work that way, because there is no room.
     pub(super) fn fetch(&mut self, effects: &mut Effects) {
         let tail = self.tail;
         for reader in self.readers.iter_mut().flatten() {
@@ -256,7 +256,7 @@ impl Readers {
         }
     }
 
-    /// The look of a sender that may rest: then it asks for what has not been acknowledged.
+    /// Polls for a sender that may be idle, and then asks for outstanding acknowledgements.
     pub(super) fn advance<M: Memory>(
         &mut self,
         head: u64,
@@ -270,7 +270,7 @@ impl Readers {
         result
     }
 
-    /// The READ of a tail has ended.
+    /// Handles the completed READ of a tail.
     pub(super) fn fetched<M: Memory>(
         &mut self,
         peer: Peer,
@@ -284,7 +284,7 @@ impl Readers {
         Ok(())
     }
 
-    /// An acknowledgement has come as a message.
+    /// Handles an acknowledgement by message.
     pub(super) fn arrived(
         &mut self,
         peer: Peer,
@@ -296,7 +296,7 @@ impl Readers {
             reader.progress.arrived(head, immediate, &self.regions, effects)?;
             self.measure(head);
         } else if self.way == Acknowledge::Message {
-            // The last word of a reader that is gone: its receive is for those who stay.
+            // The last message of a reader that is gone: its receive serves the remaining readers.
             let gone = Progress::new(self.way, peer, self.unit, u64::from(peer.0) * STEP + 8);
             gone.post(&self.regions, effects);
         }

@@ -1,5 +1,5 @@
-//! Both families out of whose memory peers READ, by chance: every channel and shape, messages of all
-//! lengths, readers that come late and go, releases in any order, and an adversary that carries out
+//! Randomized tests of both families with peers that READ the sender's memory: every channel and shape, messages of
+//! all lengths, readers that connect late and disconnect, releases in any order, and an adversary that carries out
 //! requests in any order and takes each word of a READ from any moment.
 
 extern crate std;
@@ -36,14 +36,14 @@ pub(super) const SHAPE: Shape = Shape {
     piece_bytes: 1 << 16,
 };
 
-/// What every reader expects.
+/// The expectations of a reader.
 struct Reader {
     /// The next message.
     next: u64,
     held: Vec<Held>,
-    /// An offer that is being fetched, and where it goes.
+    /// An offer that is being fetched, and its destination.
     offer: Option<(Held, LocalSlice)>,
-    /// Takes messages by offers now.
+    /// It currently takes messages by offers.
     offers: bool,
     living: bool,
 }
@@ -86,8 +86,8 @@ impl Run {
             Err(Refusal::Full | Refusal::Lost) => {}
             Err(refusal) => return self.fail(refusal),
         }
-        // What is not announced is not there for readers that connect now, but told to them later:
-        // batches are left open by chance only while no reader comes.
+        // Readers that connect now do not get unannounced messages, but learn of them later: batches are left open at
+        // random only while no reader connects.
         if self.readers.len() == 3 && self.net.chance.below(2) == 0 {
             return Ok(());
         }
@@ -185,7 +185,7 @@ impl Run {
             }
             (12, Some(number)) => {
                 self.net.receiver(number, |half, own, effects| half.acknowledge(own, effects));
-                // Indirect messages that were asked for go where they were asked for.
+                // Indirect messages that were requested go to their requested destination.
                 let quiet =
                     self.readers[number].offer.is_none() && self.net.kind != Kind::ReadSlotIndirect;
                 if quiet && self.net.chance.below(4) == 0 {
@@ -197,7 +197,7 @@ impl Run {
         }
     }
 
-    /// Takes messages the other way from now on, when everything that was fetched is taken.
+    /// Switches between `receive` and offers, once everything fetched is taken.
     fn switch(&mut self, number: usize) {
         if self.net.kind.family() == super::kind::Family::ReadRing
             || self.readers[number].next == self.sent
@@ -206,7 +206,7 @@ impl Run {
         }
     }
 
-    /// Until every message is received and acknowledged.
+    /// Runs until every message is received and acknowledged.
     fn drain(&mut self) -> Result<(), String> {
         for _ in 0..20_000 {
             if self.sender_is_drained() {
@@ -230,13 +230,13 @@ impl Run {
 
     fn sender_is_drained(&self) -> bool {
         let all = |reader: &Reader| !reader.living || reader.next == self.sent;
-        // As messages, the last acknowledgements may not be worth telling.
+        // By message, the last acknowledgements may be too small to be sent.
         let told = self.net.shape.acknowledge == Acknowledge::Message;
         (told || self.net.sender.is_drained()) && self.readers.iter().all(all)
     }
 }
 
-/// One run; what went wrong.
+/// Makes one run; returns the failure.
 pub(super) fn run(
     kind: Kind,
     shape: &Shape,
@@ -313,7 +313,7 @@ fn mirrored_rings_too() {
     }
 }
 
-/// Each defect, in the channels that can have it, must show in some of many runs.
+/// Each defect must show in some of many runs of the channels that can have it.
 #[cfg(canary)]
 #[test]
 fn defects_are_caught() {

@@ -1,5 +1,5 @@
-//! What a receiver holds of a ring: which records were handed out, and how far all before are given
-//! back.
+//! The messages that a receiver holds of a ring: the records handed out, and the position up to which all are
+//! released.
 
 use super::half::{Held, Refusal};
 use alloc::collections::VecDeque;
@@ -12,16 +12,16 @@ struct Record {
     held: bool,
 }
 
-/// Records by position. Handed out and released in any order; the tail passes what is released and
-/// whole from there on.
+/// Records by position. They are handed out and released in any order; the tail advances over consecutive released
+/// ones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Releases {
     /// Everything before is released.
     tail: u64,
-    /// The end of a held record that begins at the tail, when there is no other one: who releases
-    /// each message before the next needs no list.
+    /// The end of a held record that begins at the tail, if it is the only one: a receiver that releases each message
+    /// before the next needs no list.
     only: Option<u64>,
-    /// By rising start, none before the tail.
+    /// By ascending start, none before the tail.
     records: VecDeque<Record>,
 }
 
@@ -32,13 +32,13 @@ impl Releases {
         self.tail
     }
 
-    /// Records that the tail has not passed.
+    /// The number of records that the tail has not passed.
     #[inline]
     pub(super) fn count(&self) -> usize {
         self.records.len() + usize::from(self.only.is_some())
     }
 
-    /// Hands a record out; false when it overlaps another one or lies before the tail.
+    /// Hands out a record; false if it overlaps another one or begins before the tail.
     #[inline]
     pub(super) fn hold(&mut self, start: u64, end: u64) -> bool {
         if start == self.tail && end > start && self.records.is_empty() && self.only.is_none() {
@@ -48,7 +48,7 @@ impl Releases {
         self.hold_beside(start, end)
     }
 
-    /// The tail passes a record that begins there, at once. Call it with nothing handed out.
+    /// Advances the tail over a record that begins there. Call it with no record handed out.
     #[inline]
     pub(super) fn pass_to(&mut self, end: u64) {
         debug_assert!(self.count() == 0 && end > self.tail, "{self:?} to {end}");
@@ -64,7 +64,7 @@ impl Releases {
         held
     }
 
-    /// A record that is alone and at the tail is kept apart from the list, always.
+    /// A single record at the tail is always kept outside the list.
     fn fold(&mut self) {
         if self.records.len() == 1
             && let Some(Record { start, end, held: true }) = self.records.front().copied()
@@ -96,10 +96,10 @@ impl Releases {
         true
     }
 
-    /// Gives a record back; its extent.
+    /// Releases a record; returns its extent.
     ///
     /// # Errors
-    /// `NoSuch` when it is not held (any more).
+    /// `NoSuch` if it is not held (any more).
     #[inline]
     pub(super) fn release(&mut self, held: Held) -> Result<(u64, u64), Refusal> {
         match self.only {
@@ -137,7 +137,7 @@ impl Releases {
         Ok(extent)
     }
 
-    /// The first position that no record covers, and where the next record behind it begins.
+    /// The first position that no record covers, and the start of the next record after it.
     pub(super) fn gap(&self) -> (u64, Option<u64>) {
         let mut gap = self.only.unwrap_or(self.tail);
         for record in &self.records {
@@ -149,12 +149,12 @@ impl Releases {
         (gap, None)
     }
 
-    /// Passes a stretch at the tail that nobody will ever fill.
+    /// Advances the tail over a stretch that will never be filled.
     pub(super) fn skip(&mut self, end: u64) {
         self.pass(self.tail, end);
     }
 
-    /// Passes a stretch without records that nobody will ever fill.
+    /// Skips a stretch without records that will never be filled.
     pub(super) fn pass(&mut self, start: u64, end: u64) {
         if self.hold(start, end) {
             let _ = self.release(Held(start));

@@ -1,4 +1,4 @@
-//! The measures of a channel, equal at both ends, and the memory that each half needs for them.
+//! The dimensions of a channel, equal at both ends, and the memory that each half needs for them.
 
 use super::kind::Kind;
 use alloc::format;
@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use farside_base::{Access, Capabilities, RegionKind};
 
-/// How a receiver says what it has processed, so that memory can serve again (001 §6).
+/// How a receiver acknowledges processed messages, so that memory can be reused (001 §6).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Acknowledge {
@@ -30,69 +30,69 @@ pub enum Signal {
     Message = 2,
 }
 
-/// Which words of a channel are in memory at the adapter (001 §6.3), of `shared-ring-*`,
-/// `read-slot-detached` and `read-ring-detached`. The others have none there.
+/// Which words of a channel are in adapter memory (001 §6.3), for `shared-ring-*`, `read-slot-detached` and
+/// `read-ring-detached`. The others have none there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum DeviceWords {
     /// None: all words are in main memory.
     #[default]
     Nothing = 0,
-    /// The words that tell of messages: the head of a shared ring, the bells that readers READ.
+    /// The words that announce messages: the head of a shared ring, the bells that readers READ.
     Head = 1,
-    /// The words that tell of processing: the tail of a shared ring, and the answers of its senders.
+    /// The words that acknowledge: the tail of a shared ring, and the answers of its senders.
     Tail = 2,
     /// Both.
     All = 3,
 }
 
 impl DeviceWords {
-    /// Each of them.
+    /// All variants.
     pub const ALL: [Self; 4] = [Self::Nothing, Self::Head, Self::Tail, Self::All];
 
-    /// Whether words that tell of messages are at the adapter.
+    /// Whether words that announce messages are in adapter memory.
     pub const fn has_head(self) -> bool {
         matches!(self, Self::Head | Self::All)
     }
 
-    /// Whether words that tell of processing are at the adapter.
+    /// Whether words that acknowledge are in adapter memory.
     pub const fn has_tail(self) -> bool {
         matches!(self, Self::Tail | Self::All)
     }
 
-    /// What a region of these words is made of.
+    /// The kind of a region for these words.
     pub(super) const fn kind(at_adapter: bool) -> RegionKind {
         if at_adapter { RegionKind::Device } else { RegionKind::Memory }
     }
 }
 
-/// The measures of a channel. Both ends must have the same; the one that listens tells.
+/// The dimensions of a channel. Both ends must have the same; the listening end reports its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Shape {
-    /// Most bytes of a message.
+    /// The maximum size of a message in bytes.
     pub message_bytes_max: u32,
-    /// Mailboxes, or receives, or messages on their way: how many of them.
+    /// The number of mailboxes, receives, or messages in flight.
     pub slots: u32,
     /// Bytes of a ring: a power of two.
     pub ring_bytes: u64,
-    /// Most senders of a shared receiver, or receivers of a shared sender.
+    /// The maximum number of senders of a shared receiver, or of receivers of a shared sender.
     pub peers_max: u16,
-    /// The ring is mapped twice in a row. Otherwise a guard behind it takes the rest of a message
-    /// that passes its end.
+    /// The ring is mapped twice in a row. Otherwise a guard after it takes the rest of a message that crosses its
+    /// end.
     pub mirrored: bool,
-    /// What a reader of a read ring fetches beyond a bell, in the hope of messages; zero: nothing.
+    /// Bytes that a reader of a read ring speculatively fetches after a bell; zero for none.
     pub prefetch_bytes: u32,
-    /// The way back.
+    /// The kind of acknowledgements.
     pub acknowledge: Acknowledge,
-    /// The second channel, of those that have one.
+    /// The second channel, if there is one.
     pub signal: Signal,
-    /// Which words are in memory at the adapter.
+    /// Which words are in adapter memory.
     pub device: DeviceWords,
-    /// Most bytes that a reader fetches by one READ, or one message.
+    /// The maximum size in bytes of one READ of a reader, or one message.
     pub piece_bytes: u32,
 }
 
-/// What is wrong with a [`Shape`]; a sentence with the bound.
+/// Why a [`Shape`] is invalid; a sentence with the bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadShape(pub &'static str);
 
@@ -109,7 +109,7 @@ impl core::error::Error for BadShape {}
 pub struct Plan {
     /// Bytes of messages; zero: no such region.
     pub buffer_bytes: u64,
-    /// What it is made of. `Mirrored` regions have `buffer_bytes` in one turn.
+    /// The kind of that region. `Mirrored` regions have `buffer_bytes` in each mapping.
     pub buffer_kind: RegionKind,
     /// What peers may do there.
     pub buffer_access: Access,
@@ -117,15 +117,14 @@ pub struct Plan {
     pub bells_bytes: u64,
     /// What peers may do there.
     pub bells_access: Access,
-    /// Bytes of words apart from the bells: those that peers change by atomics, and those at the
-    /// adapter; zero: no such region.
+    /// Bytes of words apart from the bells: those that peers change by atomics, and those in adapter memory; zero: no
+    /// such region.
     pub counters_bytes: u64,
-    /// What they are made of.
+    /// The kind of that region.
     pub counters_kind: RegionKind,
     /// What peers may do there.
     pub counters_access: Access,
-    /// Receives that the half keeps posted, for each peer; for all peers together if the kind
-    /// shares its receives.
+    /// Receives that the half keeps posted, per peer; for all peers together if the kind shares its receives.
     pub receives: u32,
 }
 
@@ -145,17 +144,17 @@ impl Plan {
         }
     }
 
-    /// The same with so many bytes of words apart from the bells.
+    /// Adds a region of words apart from the bells.
     pub(super) const fn with_counters(self, bytes: u64, kind: RegionKind, access: Access) -> Self {
         Self { counters_bytes: bytes, counters_kind: kind, counters_access: access, ..self }
     }
 
-    /// The same with so many bytes of messages.
+    /// Sets the size and access of the messages.
     pub(super) const fn with_buffer(self, bytes: u64, access: Access) -> Self {
         Self { buffer_bytes: bytes, buffer_access: access, ..self }
     }
 
-    /// The same with a ring of messages: mirrored, or with a guard of `record_max` bytes.
+    /// Adds a ring of messages: mirrored, or with a guard of `record_max` bytes.
     pub(super) const fn with_ring(self, shape: &Shape, record_max: u64, access: Access) -> Self {
         let (bytes, kind) = if shape.mirrored {
             (shape.ring_bytes, RegionKind::Mirrored)
@@ -165,7 +164,7 @@ impl Plan {
         Self { buffer_bytes: bytes, buffer_kind: kind, buffer_access: access, ..self }
     }
 
-    /// The same with the receives that acknowledgements by message come into.
+    /// Adds the receives for acknowledgements by message.
     pub(super) const fn with_acknowledgements(self, shape: &Shape) -> Self {
         let receives = match shape.acknowledge {
             Acknowledge::Message => super::acknowledge::RECEIVES,
@@ -174,30 +173,30 @@ impl Plan {
         Self { receives: self.receives + receives, ..self }
     }
 
-    /// The same with so many receives.
+    /// Sets the number of receives.
     pub(super) const fn with_receives(self, receives: u32) -> Self {
         Self { receives, ..self }
     }
 }
 
 impl Shape {
-    /// Most bytes of a message of any channel: lengths have 24 bits where they share a word.
+    /// The maximum size of a message of any channel: lengths have 24 bits if they share a word.
     pub const MESSAGE_BYTES_MAX: u32 = (1 << 24) - 1;
-    /// Most slots of any channel.
+    /// The maximum number of slots of any channel.
     pub const SLOTS_MAX: u32 = 1 << 12;
-    /// Most bytes of a ring: positions in units of eight bytes have 31 bits in immediate data.
+    /// The maximum size of a ring: positions in units of eight bytes have 31 bits in immediate data.
     pub const RING_BYTES_MAX: u64 = 1 << 30;
-    /// Most peers of one half.
+    /// The maximum number of peers of one half.
     pub const PEERS_MAX: u16 = 1 << 10;
     /// Bytes of the encoded form.
     pub const ENCODED: usize = 32;
 
-    /// Measures for messages of at most so many bytes, with a window of 64 of them, that fit a
-    /// fabric: mirrored rings where it has them, acknowledgements and signals by what it can do.
-    /// What the fabric lacks entirely shows when the channel is opened.
+    /// Returns dimensions for messages of at most `message_bytes_max`, with a window of 64 of them, that suit a
+    /// fabric: mirrored rings if it has them, acknowledgements and signals by its capabilities. A missing capability
+    /// is reported when the channel is opened.
     pub fn fit(kind: Kind, message_bytes_max: u32, has: &Capabilities) -> Self {
         let slots = 64;
-        // A word that lands late may undo a newer one, unless order or the completion forbids it.
+        // A late word may overwrite a newer one, unless order or the completion prevents it.
         let words = has.write
             && has.inline_bytes_max >= 8
             && (has.message_order || has.completion_means_placed);
@@ -228,10 +227,10 @@ impl Shape {
         }
     }
 
-    /// Whether these measures can be had.
+    /// Checks these dimensions.
     ///
     /// # Errors
-    /// The bound that is broken.
+    /// The violated bound.
     pub fn check(&self, kind: Kind) -> Result<(), BadShape> {
         let record = u64::from(self.message_bytes_max).next_multiple_of(8) + 16;
         let ring = matches!(
@@ -268,7 +267,7 @@ impl Shape {
                     && !super::read_slot::notice_fits(self),
                 "slot and length of a notice fit 32 bits",
             ),
-            (!shared && self.peers_max == 0, "a peer at least"),
+            (!shared && self.peers_max == 0, "at least one peer"),
         ];
         match table.into_iter().find(|(broken, _)| *broken) {
             Some((_, text)) => Err(BadShape(text)),
@@ -276,8 +275,8 @@ impl Shape {
         }
     }
 
-    /// The measures in which the shape at the other end differs, each with both values: `slots (64
-    /// there, 16 here)`. Empty where they are the same.
+    /// Lists the dimensions in which the shape of the other end differs, each with both values:
+    /// `slots (64 there, 16 here)`. Empty if there are none.
     pub fn differences(&self, there: &Self) -> String {
         let pair = |name, here: &dyn fmt::Debug, there: &dyn fmt::Debug| {
             let (here, there) = (format!("{here:?}"), format!("{there:?}"));
@@ -314,7 +313,7 @@ impl Shape {
         out
     }
 
-    /// Reads the wire form; `None` when it is none. It may still be a bad shape.
+    /// Decodes the wire form; `None` if it is invalid. The shape may still fail [`Self::check`].
     pub fn decode(bytes: &[u8; Self::ENCODED]) -> Option<Self> {
         let [
             m0,
@@ -403,7 +402,7 @@ mod tests {
         let there = Shape { message_bytes_max: 100, signal: Signal::Word, ..SHAPE };
         let text = "message_bytes_max (100 there, 1000 here), signal (Word there, Message here)";
         assert_eq!(SHAPE.differences(&there), text);
-        // Whatever the wire form tells apart.
+        // Everything that the wire form distinguishes.
         for (at, bit) in
             [(0, 1), (4, 1), (8, 1), (16, 1), (20, 1), (22, 1), (24, 3), (25, 1), (26, 1)]
         {

@@ -1,4 +1,4 @@
-//! Where a reader stands in a memory that its sender owns (`readers.rs` has the sender's side).
+//! A reader's position in memory that its sender owns (`readers.rs` has the sender's part).
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::effects::{Effects, Name};
@@ -9,13 +9,13 @@ use super::shape::{Acknowledge, Shape};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of a look at where a reader begins.
+/// The name of the READ of a reader's start.
 pub(super) const START: Name = Name(u32::MAX - 1);
 
-/// No channel lives so long; positions below never overflow.
+/// No channel lasts long enough to reach it; positions below never overflow.
 const START_MAX: u64 = 1 << 62;
 
-/// A reader's sender, where it began, what it holds and what it has told.
+/// A reader's sender, its start, and the messages that it holds and has acknowledged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Stand {
     way: Acknowledge,
@@ -30,7 +30,7 @@ pub(super) struct Stand {
 }
 
 impl Stand {
-    /// Of a reader that acknowledges when half of `capacity` has been processed.
+    /// Creates the position of a reader that acknowledges when half of `capacity` has been processed.
     pub(super) fn new(shape: &Shape, unit: u64, capacity: u64, regions: OwnRegions) -> Self {
         let way = shape.acknowledge;
         Self {
@@ -46,13 +46,13 @@ impl Stand {
         }
     }
 
-    /// The sender is there.
+    /// Connects the sender.
     pub(super) fn connected(&mut self, regions: PeerRegions, effects: &mut Effects) {
         self.peer = Some(regions);
         self.ask(effects);
     }
 
-    /// The sender is there and the first message is ours.
+    /// Begins at a known position.
     pub(super) fn begin(&mut self, regions: PeerRegions, start: u64) {
         let word = match self.way {
             Acknowledge::Word => u64::from(regions.number.0) * STEP + 8,
@@ -79,7 +79,7 @@ impl Stand {
         }
     }
 
-    /// The sender, once it is known where to begin; asks it where, if not.
+    /// Returns the sender once the start is known; otherwise requests the start.
     #[inline]
     pub(super) fn ready(&mut self, effects: &mut Effects) -> Option<PeerRegions> {
         if !self.begun {
@@ -89,13 +89,13 @@ impl Stand {
         self.peer
     }
 
-    /// Whether it is known where to begin.
+    /// Whether the start is known.
     #[inline]
     pub(super) const fn has_begun(&self) -> bool {
         self.begun
     }
 
-    /// The look at the start has ended: where that is, if it is known now.
+    /// Handles the completed READ of the start; returns it if it is set.
     pub(super) fn started<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<u64>, Violation> {
         self.asked = false;
         let word = reach(own.bells.load_word(START_COPY))?;
@@ -103,7 +103,7 @@ impl Stand {
             return Ok(None);
         };
         if self.begun || start > START_MAX || !start.is_multiple_of(self.unit) {
-            return Err(Violation("a start where no message begins"));
+            return Err(Violation("an invalid start"));
         }
         self.begin(peer, start);
         Ok(Some(start))
@@ -115,17 +115,17 @@ impl Stand {
         self.releases.tail()
     }
 
-    /// Hands out what lies between two positions.
+    /// Hands out the record between two positions.
     #[inline]
     pub(super) fn hold(&mut self, start: u64, end: u64) -> Result<Held, Violation> {
         if self.releases.hold(start, end) {
             Ok(Held(start))
         } else {
-            Err(Violation("a message upon another one"))
+            Err(Violation("overlapping messages"))
         }
     }
 
-    /// Gives back what was handed out.
+    /// Releases a record.
     #[inline]
     pub(super) fn release<M: Memory>(
         &mut self,
@@ -146,12 +146,12 @@ impl Stand {
         self.acknowledger.must(self.peer.as_ref(), effects);
     }
 
-    /// Acknowledges what is worth it.
+    /// Acknowledges if it is worthwhile.
     pub(super) fn acknowledge(&mut self, effects: &mut Effects) {
         self.acknowledger.now(self.peer.as_ref(), effects);
     }
 
-    /// An acknowledgement has ended; whether it was one.
+    /// Handles the completion of an acknowledgement; false if the request is not one.
     pub(super) fn completed(&mut self, name: Name, effects: &mut Effects) -> bool {
         if name == ACKNOWLEDGEMENT {
             self.acknowledger.completed(self.peer.as_ref(), effects);

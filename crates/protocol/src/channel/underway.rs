@@ -1,13 +1,12 @@
-//! One-sided writes under way, each before a message that speaks of it, on links that may break while
-//! both ends live.
+//! One-sided WRITEs in flight, each posted before a message that refers to it, on links that may break while both
+//! ends live.
 //!
-//! A write that was posted and has not completed when its link breaks may have taken effect or not, and
-//! must not be posted again once the peer has acted on its message: the memory may serve for something
-//! else by then. The messages tell: on each link a write is posted before its message, so whoever has
-//! received any message that was posted after the write has the write too. Each write remembers the
-//! number of the first such message, its *mark*. When the link is back and the peer says how many
-//! messages it has received, a write whose mark is among them has landed; every other one is posted
-//! again, ahead of the messages that are shown again, and its message is not received yet.
+//! A WRITE that was posted and has not completed when its link breaks may or may not have taken effect. It must not
+//! be posted again once the peer has acted on its message: the memory may have been reused by then. The messages
+//! decide: on each link a WRITE is posted before its message, so a peer that has received any message posted after
+//! the WRITE has the WRITE too. Each WRITE remembers the number of the first such message, its *mark*. When the link
+//! is restored and the peer reports how many messages it has received, a WRITE with its mark among them has landed.
+//! Every other one is posted again, ahead of the messages that are sent again, and its message has not been received.
 //!
 //! ```text
 //! add ──► waiting ──posted──► posted ──done──► gone
@@ -21,20 +20,20 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// The key of a write, for its work request: no two posts of any writes have the same for a long time.
+/// The identifier of a WRITE, for its work request; not reused by another post for a long time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Key(u64);
 
 impl Key {
-    /// Bits that a key has at most.
+    /// The maximum number of bits of a key.
     pub const BITS: u32 = 62;
 
-    /// As a number of [`Self::BITS`] bits.
+    /// Returns the key as a number of [`Self::BITS`] bits.
     pub const fn to_bits(self) -> u64 {
         self.0
     }
 
-    /// Of a number; any number is a key, though perhaps of nothing.
+    /// Creates a key from a number; any number is a key, possibly of no WRITE.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }
@@ -69,18 +68,18 @@ enum Stage {
 struct Entry<T> {
     to: NodeId,
     item: T,
-    /// Counts the posts of this place, so that what is said of a former one is told apart.
+    /// Counts the posts in this entry, so that completions of earlier ones are recognized.
     generation: u32,
-    /// The mark when it is posted again: it goes out ahead of messages that were sent before.
+    /// The mark when it is posted again: it is posted ahead of messages that were sent before.
     again: Option<u64>,
     stage: Stage,
 }
 
-/// Writes of one node to all its peers.
+/// WRITEs of one node to all its peers.
 ///
-/// *Guarantees.* Each item that is added comes out once, as landed or as one that needs no landing since
-/// its peer is gone. Nothing is posted again after a message behind it was received. *Cost*: no
-/// allocation beyond the most that were ever under way at a time.
+/// *Guarantees.* Each added item is returned once, as landed or as one that needs no landing since its peer is gone.
+/// No WRITE is posted again after a message that follows it was received. *Cost*: no allocation beyond the maximum
+/// number ever in flight at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Underway<T> {
     entries: Vec<Entry<T>>,
@@ -96,7 +95,7 @@ impl<T: Copy> Default for Underway<T> {
 }
 
 impl<T: Copy> Underway<T> {
-    /// Nothing.
+    /// Creates an empty set.
     pub fn new() -> Self {
         Self {
             entries: Vec::with_capacity(64),
@@ -106,14 +105,14 @@ impl<T: Copy> Underway<T> {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Takes a write to a peer, whose link holds or is broken just now.
+    /// Adds a WRITE to a peer; `linked` if its link currently holds.
     #[inline]
     pub fn add(&mut self, to: NodeId, item: T, linked: bool) {
         let stage = if linked { Stage::Waiting } else { Stage::Held(None) };
@@ -133,18 +132,18 @@ impl<T: Copy> Underway<T> {
         }
     }
 
-    /// Whether nothing is to be posted.
+    /// Whether no WRITE has to be posted.
     #[inline]
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many are to be posted.
+    /// The number of WRITEs to be posted.
     pub fn waiting_count(&self) -> usize {
         self.waiting.len()
     }
 
-    /// The write that is to be posted after `place` others.
+    /// The WRITE at index `place` of those to be posted.
     #[inline]
     pub fn waiting(&self, place: usize) -> Option<(Key, NodeId, T)> {
         let index = *self.waiting.get(place)?;
@@ -152,8 +151,8 @@ impl<T: Copy> Underway<T> {
         Some((Key::new(index, entry.generation), entry.to, entry.item))
     }
 
-    /// The first of those to be posted was posted. `sent` is what the messenger of its peer has sent so
-    /// far: [`Messenger::sent_count`](super::Messenger::sent_count).
+    /// Notes that the first WRITE to be posted was posted. `sent` is the number of messages sent to its peer so far:
+    /// [`Messenger::sent_count`](super::Messenger::sent_count).
     #[inline]
     pub fn posted(&mut self, sent: u64) {
         if let Some(index) = self.waiting.pop_front() {
@@ -162,7 +161,7 @@ impl<T: Copy> Underway<T> {
         }
     }
 
-    /// A posted write has landed: what it was. `None` for a key of a former post.
+    /// Removes and returns a posted WRITE that has landed; `None` for the key of an earlier post.
     #[inline]
     pub fn landed(&mut self, key: Key) -> Option<T> {
         let entry = self.entries.get(key.index())?;
@@ -187,8 +186,8 @@ impl<T: Copy> Underway<T> {
         (0..self.entries.len()).filter(|index| live(&self.entries[*index])).collect()
     }
 
-    /// The link to a peer is broken and closed here: nothing that is posted on it takes effect any more,
-    /// and nothing that it says counts.
+    /// Holds back the WRITEs to a peer with a broken link that was closed here: requests posted on it no longer take
+    /// effect, and their completions are ignored.
     pub fn hold(&mut self, to: NodeId) {
         for index in self.of(to) {
             let entry = &mut self.entries[index];
@@ -204,8 +203,8 @@ impl<T: Copy> Underway<T> {
         self.waiting.retain(|index| entries[*index as usize].to != to);
     }
 
-    /// There is a new link to the peer, which has received so many messages. What has landed comes out;
-    /// the rest is to be posted, ahead of any message on the new link.
+    /// Resumes over a new link to a peer that has received this many messages. WRITEs that have landed are passed to
+    /// `landed`; the rest has to be posted, ahead of any message on the new link.
     pub fn resume(&mut self, to: NodeId, received: u64, mut landed: impl FnMut(T)) {
         for index in self.of(to) {
             let entry = &mut self.entries[index];
@@ -216,7 +215,7 @@ impl<T: Copy> Underway<T> {
                     landed(self.take(index));
                 }
                 Stage::Held(mark) => {
-                    // Of one that was never posted the message was not sent yet.
+                    // The message of a WRITE that was never posted was not sent yet.
                     entry.again = mark.map(|_| received);
                     entry.stage = Stage::Waiting;
                     self.waiting.push_back(index as u32);
@@ -226,7 +225,7 @@ impl<T: Copy> Underway<T> {
         }
     }
 
-    /// A peer is gone for good: nothing needs to land there.
+    /// Removes the WRITEs to a peer that is gone for good, which need not land.
     pub fn gone(&mut self, to: NodeId, mut landed: impl FnMut(T)) {
         self.hold(to);
         for index in self.of(to) {

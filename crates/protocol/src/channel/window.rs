@@ -1,8 +1,8 @@
-//! Which of the messages on their way still need their source.
+//! The messages in flight that still need their source.
 
 use super::half::Sending;
 
-/// Up to 64 messages whose sources are in use, in any order of completion.
+/// Up to 64 messages with sources in use, completed in any order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Window {
     /// The oldest message that may still be in use.
@@ -14,22 +14,22 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Messages that fit.
+    /// The capacity in messages.
     pub(super) const MESSAGES: u32 = 64;
 
-    /// Whether one more fits.
+    /// Whether there is room for one more.
     #[inline]
     pub(super) const fn has_room(&self) -> bool {
         self.next - self.first < Self::MESSAGES as u64
     }
 
-    /// The number of the next message: its place in staging memory is this modulo the window.
+    /// The index of the next message in staging memory: its number modulo the window.
     #[inline]
     pub(super) const fn next_place(&self) -> u32 {
         (self.next % Self::MESSAGES as u64) as u32
     }
 
-    /// Takes a message whose source stays in use. Call only with room.
+    /// Adds a message with a source that stays in use. Requires room.
     #[inline]
     pub(super) const fn take(&mut self) -> Sending {
         self.busy |= 1 << (self.next % Self::MESSAGES as u64);
@@ -37,7 +37,7 @@ impl Window {
         Sending(self.next - 1)
     }
 
-    /// Takes a message whose source is free already.
+    /// Adds a message with a source that is free already.
     #[inline]
     pub(super) const fn take_done(&mut self) -> Sending {
         self.next += 1;
@@ -47,7 +47,7 @@ impl Window {
         Sending(self.next - 1)
     }
 
-    /// The message at this place is done.
+    /// Completes the message at this index.
     #[inline]
     pub(super) const fn done(&mut self, place: u32) {
         self.busy &= !(1 << (place % Self::MESSAGES));
@@ -56,7 +56,7 @@ impl Window {
         }
     }
 
-    /// Nothing is in use any more: the peer is gone.
+    /// Frees all sources: the peer is gone.
     pub(super) const fn clear(&mut self) {
         self.busy = 0;
         self.first = self.next;

@@ -1,7 +1,7 @@
-//! Seeded defects: each is one that a published implementation of the same protocol has, or one step
-//! away from it. They exist to test the tests, and only under `--cfg canary`.
+//! Planted defects that the tests must find: each is that of a published implementation of the same protocol, or one
+//! step away from the correct code. Compiled only under `--cfg canary`.
 
-/// A defect that a machine can be built with.
+/// A defect that can be enabled in a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
@@ -11,23 +11,23 @@ pub enum Mutant {
     PinIgnored,
     /// V3: a home queues the eviction of a grant that it recalls.
     EvictionQueuedBehindRecall,
-    /// V4: an owner's level falls when its bytes have been placed, not before they leave.
+    /// V4: an owner's level falls when its bytes have been placed, not before they are sent.
     LevelFallsAfterPlace,
     /// V6: an operation that a recall follows is performed again with the next grant.
     PerformedTwice,
     /// V7: a write is performed in the shared copy before its grant.
     EarlyWrite,
-    /// V7: the bytes are taken for the grant (004 §2.4.2 says why they must not be).
+    /// V7: the bytes alone count as the grant (004 §2.4.2 says why they must not).
     DataIsEnough,
-    /// V7: the grant is taken for the bytes.
+    /// V7: the grant alone counts as the bytes.
     GrantIsEnough,
-    /// V8: waiting requests are taken last in, first out, and copies are told apart by node alone.
+    /// V8: waiting requests are served last in, first out, and copies are identified by node alone.
     QueueReorders,
-    /// V10: a home takes the next request while the bytes of the last one are still being sent.
+    /// V10: a home starts the next request while the bytes of the last one are still being sent.
     HomeForgetsPlace,
     /// V10: a frame is free while its bytes are still being sent.
     FrameFreedEarly,
-    /// V13: freeing a line recalls nobody.
+    /// V13: freeing a line sends no recalls.
     FreeRecallsNobody,
     /// V14: an eviction writes the home's memory before the home has agreed.
     EvictionWritesBack,
@@ -37,31 +37,31 @@ pub enum Mutant {
     GrantsWrap,
     /// V18: a refused request keeps its frame.
     FrameLeaks,
-    /// A home believes the requester that it still has its copy.
+    /// A home trusts the requester that it still has its copy.
     HeldBelieved,
     /// A recall whose grant has not arrived yet is forgotten.
     EarlyRecallForgotten,
-    /// A home's own level falls after the bytes have left.
+    /// A home's own level falls after the bytes have been sent.
     HomeLevelFallsLate,
     /// An upgrade is granted before the sharers have acknowledged.
     AcksNotAwaited,
-    /// A line whose owner has died is served from the home's old bytes.
+    /// The home serves its stale bytes of a line with a dead owner.
     LostServed,
-    /// A requester waits for bytes from a node that is dead.
+    /// A requester waits for bytes from a dead node.
     DeadSupplierAwaited,
-    /// A frame is free while a dead node's last bytes may still come.
+    /// A frame is freed while a dead node's last bytes may still arrive.
     StrayForgotten,
-    /// A home forgets that a new sharer left before the acknowledgement that made it one.
+    /// A home forgets that a new sharer evicted its copy before the acknowledgement that made it a sharer.
     EarlyLeaverKept,
-    /// A recall that waits still names a dead requester when another node gets its number.
+    /// A waiting recall still names a dead requester when another node gets its number.
     FormerRequesterKept,
-    /// A holder stays the owner while its line is written back: what is written meanwhile passes for clean.
+    /// A holder stays the owner while its line is written back: later writes count as clean.
     WriteBackKeepsOwner,
-    /// A home says that it has the bytes of a line whose owner it has not recalled.
+    /// A home reports a line as written back without having recalled its owner.
     WrittenEarly,
-    /// A lost line is readable before the write that covers it has put its bytes there.
+    /// A lost line is readable before the write that overwrites it has stored its bytes.
     HealReadsStale,
-    /// A lost line is healed by a write of a part of it.
+    /// A lost line is healed by a write to a part of it.
     HealByPart,
     /// A lost line is healed while its removed owner may still write the home's memory.
     HealUnderLateBytes,
@@ -104,7 +104,7 @@ impl Mutant {
     ];
 }
 
-/// Which defect a machine has: none, unless built with `--cfg canary` and told so.
+/// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]

@@ -1,13 +1,13 @@
-//! Copies of lines in eight bytes each, and where lists of them are kept.
+//! Copies of lines in eight bytes each, and the storage of lists of them.
 //!
 //! ```text
 //!  63    61   60  59        52 51                                0
 //! +--------+-----+------------+-----------------------------------+
-//! |  0     | far |    node    |  grant, or the place of a far one |
+//! |  0     | far |    node    |  grant, or the index of a far one |
 //! +--------+-----+------------+-----------------------------------+
 //! ```
-//! A grant has 64 bits and never wraps; one that needs more than 52 of them lies in a word of its own
-//! and the copy names its place. The three highest bits are left to the directory.
+//! A grant has 64 bits and never wraps. One that needs more than 52 bits is stored in a word of its own (a *far*
+//! grant), and the copy has the index of that word. The three highest bits belong to the directory.
 
 use super::directory::Copy;
 use alloc::vec::Vec;
@@ -24,8 +24,8 @@ const SIZES: usize = 9;
 const _: () = assert!(NodeSet::CAPACITY as u64 <= NODE_MASK + 1);
 const _: () = assert!(NodeSet::CAPACITY <= 1 << (SIZES - 1));
 
-/// A list of two copies or more: how many, and the place of its chunk. The chunk has the next power
-/// of two of words.
+/// A list of two or more copies: their number, and the index of its chunk. The chunk's size is the next power of two
+/// of words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct List(u64);
 
@@ -34,12 +34,12 @@ impl List {
         Self((copies as u64 - 1) << NODE_SHIFT | place)
     }
 
-    /// From the bits that it was put away as.
+    /// Decodes a stored list.
     pub(super) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// To be put away in 60 bits.
+    /// Encodes the list in 60 bits.
     pub(super) const fn to_bits(self) -> u64 {
         self.0
     }
@@ -57,16 +57,16 @@ impl List {
     }
 }
 
-/// The size of chunk that a list of so many copies takes.
+/// The chunk size for a list of `copies`.
 const fn size_of_list(copies: usize) -> usize {
     copies.next_power_of_two().trailing_zeros() as usize
 }
 
-/// Chunks of one size, one behind the other. Free ones name the next free one.
+/// Contiguous chunks of one size. Each free chunk has the index of the next free one.
 #[derive(Clone, Debug, Default)]
 struct Pool {
     words: Vec<u64>,
-    /// The place of the first free chunk, plus one.
+    /// The index of the first free chunk, plus one.
     free: u64,
     used: usize,
 }
@@ -91,15 +91,15 @@ impl Pool {
     }
 }
 
-/// What does not fit the eight bytes of a line: far grants, and lists of copies.
+/// Storage of far grants and lists of copies, which do not fit in the eight bytes of a line.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Copies {
-    /// By size; the first has the far grants.
+    /// By size; the first pool also has the far grants.
     pools: [Pool; SIZES],
 }
 
 impl Copies {
-    /// A copy in 61 bits. Give it back by `free`.
+    /// Encodes a copy in 61 bits. Release it with `free`.
     #[inline]
     pub(super) fn pack(&mut self, (node, grant): Copy) -> u64 {
         debug_assert!(u64::from(node.0) <= NODE_MASK, "the machine has checked the node");
@@ -126,7 +126,7 @@ impl Copies {
         }
     }
 
-    /// The copies of a list, by rising node.
+    /// The copies of a list, by ascending node number.
     pub(super) fn of(&self, list: List) -> &[u64] {
         let start = (list.place() << list.size()) as usize;
         &self.pools[list.size()].words[start..start + list.len()]
@@ -137,7 +137,7 @@ impl Copies {
         &mut self.pools[list.size()].words[start..start + list.len()]
     }
 
-    /// A list of two packed copies of different nodes.
+    /// Creates a list of two packed copies of different nodes.
     pub(super) fn pair(&mut self, one: u64, other: u64) -> List {
         let list = List::new(self.pools[1].take(1), 2);
         let ordered = if node_of(one) < node_of(other) { [one, other] } else { [other, one] };
@@ -145,18 +145,18 @@ impl Copies {
         list
     }
 
-    /// Where a node is in a list, or where it would be.
+    /// The index of a node in a list, or its insertion index.
     pub(super) fn find(&self, list: List, node: NodeId) -> Result<usize, usize> {
         self.of(list).binary_search_by_key(&node, |bits| node_of(*bits))
     }
 
-    /// Puts a copy in the place of its node's former one.
+    /// Replaces the copy of a node.
     pub(super) fn replace(&mut self, list: List, at: usize, bits: u64) {
         let former = core::mem::replace(&mut self.of_mut(list)[at], bits);
         self.free(former);
     }
 
-    /// Adds a copy at its place.
+    /// Inserts a copy at an index.
     pub(super) fn insert(&mut self, list: List, at: usize, bits: u64) -> List {
         let larger = self.resize(list, list.len() + 1);
         let words = self.of_mut(larger);
@@ -165,7 +165,7 @@ impl Copies {
         larger
     }
 
-    /// Takes the copy at a place out of a list of three or more.
+    /// Removes the copy at an index from a list of three or more.
     pub(super) fn remove(&mut self, list: List, at: usize) -> List {
         let former = self.of(list)[at];
         self.free(former);
@@ -178,7 +178,7 @@ impl Copies {
         self.pools[list.size()].give_back(list.place(), list.size());
     }
 
-    /// The same list with room for `copies`; those that fit are kept.
+    /// Resizes the chunk of a list to `copies`; copies that fit are kept.
     fn resize(&mut self, list: List, copies: usize) -> List {
         let (from, to) = (list.size(), size_of_list(copies));
         if from == to {
@@ -194,13 +194,13 @@ impl Copies {
         List::new(place, copies)
     }
 
-    /// Far grants and lists that are in use.
+    /// The number of far grants and lists in use.
     pub(super) fn used(&self) -> (usize, usize) {
         let lists = self.pools[1..].iter().map(|pool| pool.used).sum();
         (self.pools[0].used, lists)
     }
 
-    /// Words that there is room for.
+    /// The capacity in words.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.pools.iter().map(|pool| pool.words.capacity()).sum()

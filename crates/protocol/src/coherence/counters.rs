@@ -1,4 +1,4 @@
-//! What a machine has done, for statistics.
+//! Statistics of a machine.
 
 /// Counts since the machine was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -10,11 +10,11 @@ pub struct Counters {
     pub writes_requested: u64,
     /// Write requests sent while a shared copy was held.
     pub upgrades_requested: u64,
-    /// Operations that joined a request already under way.
+    /// Operations that joined a request already in flight.
     pub operations_merged: u64,
     /// Clean copies dropped to make room.
     pub evictions_clean: u64,
-    /// Owned lines given back to make room.
+    /// Owned lines returned to make room.
     pub evictions_dirty: u64,
     /// Write-backs that homes have confirmed.
     pub write_backs: u64,
@@ -24,7 +24,7 @@ pub struct Counters {
     pub recalls_obeyed: u64,
     /// Recalls that had to wait for a grant or a pin.
     pub recalls_deferred: u64,
-    /// Lines sent straight to another requester, as an owner.
+    /// Lines sent directly to another requester, as an owner.
     pub lines_forwarded: u64,
     /// Requests of other nodes served as a home.
     pub requests_served: u64,
@@ -32,6 +32,6 @@ pub struct Counters {
     pub requests_refused: u64,
     /// Recalls sent as a home.
     pub recalls_sent: u64,
-    /// Lines of this home whose only copy was at a node that died.
+    /// Lines of this home with their only copy at a node that died.
     pub lines_lost: u64,
 }

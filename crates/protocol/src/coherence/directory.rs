@@ -1,9 +1,9 @@
-//! What a home knows at rest: who holds each of its lines.
+//! The directory of a home: the holders of each line at rest.
 //!
-//! Lines are dense offsets of the home's memory, so the directory is made of pages: 64 neighbouring
-//! lines of one size, eight bytes each. A page is there while one of its lines is not the home's
-//! alone. A line with one holder takes those eight bytes and its part of the page's entry in the
-//! table, whatever the load; one with several has its list in [`Copies`].
+//! Lines are dense offsets of the home's memory, so the directory consists of pages: 64 neighbouring lines of one
+//! size, eight bytes each. A page exists while at least one of its lines is held by another node. A line with one
+//! holder takes those eight bytes and its part of the page's table entry, at any load; a line with several has its
+//! list in [`Copies`].
 
 use super::Level;
 use super::copies::{Copies, List, is_far, node_of};
@@ -22,7 +22,7 @@ pub(super) type Copy = (NodeId, Grant);
 const PAGE_LINES_LOG2: u32 = 6;
 const PAGE_LINES: usize = 1 << PAGE_LINES_LOG2;
 
-/// The lines of a page. Zero: the home's alone.
+/// The lines of a page. Zero: only the home has the line.
 #[derive(Clone, Debug)]
 struct Page {
     entries: [u64; PAGE_LINES],
@@ -35,14 +35,14 @@ const SHARER: u64 = 2;
 const LIST: u64 = 3;
 const LOST: u64 = 4;
 
-/// Who holds a line that is not the home's alone.
+/// The holders of a line that other nodes hold or that is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Holders {
     /// A packed copy.
     Owner(u64),
     /// A packed copy.
     One(u64),
-    /// Two or more, by rising node; a node at most once.
+    /// Two or more, by ascending node number; at most one copy per node.
     Many(List),
     /// The owner died.
     Lost,
@@ -70,24 +70,24 @@ impl Holders {
     }
 }
 
-/// The directory of one home. A line without entry is `UnShared`.
+/// The directory of one home. A line without an entry is `UnShared`.
 #[derive(Default)]
 pub(super) struct Directory {
     /// By the bits of a page's first line.
     pages: Table<u64, Box<Page>>,
-    /// Emptied pages, to be used again.
+    /// Empty pages, kept for reuse.
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
     spare: Vec<Box<Page>>,
     copies: Copies,
     len: usize,
 }
 
-/// How a home has lent a line.
+/// To which nodes a home has lent a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lent {
-    /// Not at all.
+    /// To none.
     Not,
-    /// To one sharer or more.
+    /// To one or more sharers.
     Shared,
     /// To its owner.
     Owned(Copy),
@@ -95,7 +95,7 @@ pub(super) enum Lent {
     Lost,
 }
 
-/// The page of a line, by the bits of its first line, and the line's place in it.
+/// The page of a line, by the bits of its first line, and the line's index in it.
 #[inline]
 const fn place(line: LineAddress) -> (u64, usize) {
     let (bits, line_log2) = (line.to_bits(), line.line_size().log2());
@@ -104,7 +104,7 @@ const fn place(line: LineAddress) -> (u64, usize) {
 }
 
 impl Directory {
-    /// How many lines are not `UnShared`.
+    /// The number of lines that are not `UnShared`.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
@@ -115,7 +115,7 @@ impl Directory {
         Holders::from_bits(self.pages.get(page)?.entries[at])
     }
 
-    /// To whom the line is lent.
+    /// The nodes to which the line is lent.
     #[inline]
     pub(super) fn lent(&self, line: LineAddress) -> Lent {
         match self.holders(line) {
@@ -126,7 +126,7 @@ impl Directory {
         }
     }
 
-    /// The level of the home itself that an entry implies.
+    /// The home's own level that an entry implies.
     #[inline]
     pub(super) fn level(&self, line: LineAddress) -> Level {
         match self.holders(line) {
@@ -148,7 +148,7 @@ impl Directory {
         self.holders(line) == Some(Holders::Lost)
     }
 
-    /// The sharers by rising node; none when the line is owned, lost or the home's alone.
+    /// The sharers by ascending node number; none if the line is owned, lost or `UnShared`.
     pub(super) fn sharers(&self, line: LineAddress) -> Sharers<'_> {
         self.sharers_of(self.holders(line))
     }
@@ -166,7 +166,7 @@ impl Directory {
         self.sharers(line).any(|sharer| sharer == copy)
     }
 
-    /// Adds a sharer to a line that is shared or the home's alone; a node's older grant goes.
+    /// Adds a sharer to a line that is shared or `UnShared`; replaces the node's older grant.
     pub(super) fn add_sharer(&mut self, line: LineAddress, copy: Copy) {
         self.change(line, |copies, holders| {
             let added = copies.pack(copy);
@@ -190,7 +190,7 @@ impl Directory {
         });
     }
 
-    /// Takes a sharer out; false when `node` is none.
+    /// Removes a sharer; false if `node` is not one.
     pub(super) fn remove_sharer(&mut self, line: LineAddress, node: NodeId) -> bool {
         let mut is_out = true;
         self.change(line, |copies, holders| match holders {
@@ -233,7 +233,7 @@ impl Directory {
         });
     }
 
-    /// Makes the line the home's alone.
+    /// Makes the line `UnShared`.
     pub(super) fn clear(&mut self, line: LineAddress) {
         self.change(line, |copies, holders| {
             drop_holders(copies, holders);
@@ -241,8 +241,8 @@ impl Directory {
         });
     }
 
-    /// Sets the eight bytes of a line to what `change` makes of them, with a page where there must be
-    /// one. One look-up where there is a page already.
+    /// Replaces the eight bytes of a line by the result of `change`, and adds a page if needed. One look-up if the
+    /// page exists.
     #[inline]
     fn change(
         &mut self,
@@ -285,7 +285,7 @@ impl Directory {
         }
     }
 
-    /// Every line that is not `UnShared`, in no order that means anything.
+    /// All lines that are not `UnShared`, in unspecified order.
     fn iter(&self) -> impl Iterator<Item = (LineAddress, Holders)> + '_ {
         self.pages.iter().flat_map(|(first, page)| {
             let first = LineAddress::from_bits(first);
@@ -296,7 +296,7 @@ impl Directory {
         })
     }
 
-    /// The lines of which `node` is owner or sharer, into `lines`.
+    /// Collects in `lines` the lines of which `node` is owner or sharer.
     pub(super) fn lines_of(&self, node: NodeId, lines: &mut Vec<LineAddress>) {
         let holds = |holders: Holders| match holders {
             Holders::Owner(copy) | Holders::One(copy) => node_of(copy) == node,
@@ -312,7 +312,7 @@ impl Directory {
         self.pages.capacity() + pages + self.copies.memory()
     }
 
-    /// Bytes of all its memory, the allocator's header of each page included.
+    /// The size in bytes of all its memory, including the allocator's header of each page.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let places = self.pages.capacity() / 3 * 4 * size_of::<Option<(u64, Box<Page>)>>();
@@ -320,7 +320,7 @@ impl Directory {
         places + pages + self.spare.capacity() * size_of::<Box<Page>>() + self.copies.memory() * 8
     }
 
-    /// What must hold between two steps, given the last grant that was made.
+    /// Checks the invariants between two steps; `last` is the last grant that was made.
     pub(super) fn invariants(&self, last: Grant) -> Result<(), &'static str> {
         let (mut lines, mut far, mut lists) = (0, 0, 0);
         for (_, holders) in self.iter() {
@@ -351,7 +351,7 @@ impl Directory {
         Ok(())
     }
 
-    /// An entry as it can be compared: kind and copies.
+    /// A comparable form of an entry: kind and copies.
     fn contents(&self, holders: Holders) -> (u64, Option<Copy>, Sharers<'_>) {
         let owner = match holders {
             Holders::Owner(copy) => Some(self.copies.unpack(copy)),
@@ -361,7 +361,7 @@ impl Directory {
     }
 }
 
-/// Frees what a line's entry has beside its eight bytes; the entry must be put anew.
+/// Frees the storage of a line's entry outside its eight bytes; the caller must replace the entry.
 fn drop_holders(copies: &mut Copies, holders: Option<Holders>) {
     match holders {
         Some(Holders::Owner(copy) | Holders::One(copy)) => copies.free(copy),
@@ -376,7 +376,7 @@ fn drop_holders(copies: &mut Copies, holders: Option<Holders>) {
     }
 }
 
-/// Sharers of a line, by rising node.
+/// The sharers of a line, by ascending node number.
 #[derive(Clone)]
 pub(super) struct Sharers<'a> {
     one: Option<u64>,

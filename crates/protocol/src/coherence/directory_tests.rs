@@ -1,4 +1,4 @@
-//! The directory against a plain map, with grants on both sides of what fits eight bytes.
+//! The directory against a reference map, with grants on both sides of the limit of eight bytes.
 
 extern crate std;
 
@@ -10,7 +10,7 @@ use farside_base::{GlobalAddress, Grant, LineAddress, LineSize, NodeId};
 use std::collections::BTreeMap;
 use std::hash::DefaultHasher;
 
-/// A line's holders, plainly.
+/// A line's holders, in the reference map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Plain {
     Owner(Copy),
@@ -20,7 +20,7 @@ enum Plain {
 
 type Lines = BTreeMap<LineAddress, Plain>;
 
-/// A fixed stream of numbers for a seed.
+/// A deterministic pseudo-random sequence for a seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -35,7 +35,7 @@ impl Numbers {
         self.0 % bound
     }
 
-    /// Lines of several sizes, some of them at the same bytes, neighbours and far from each other.
+    /// Lines of several sizes, some at the same bytes, adjacent and distant.
     fn line(&mut self) -> LineAddress {
         let size = LineSize::from_class([0, 3, 10][self.below(3) as usize]).unwrap();
         let number = [0, 1, 62, 63, 64, 65, 1 << 20][self.below(7) as usize];
@@ -128,7 +128,7 @@ fn hash_of(directory: &Directory) -> u64 {
     hasher.finish()
 }
 
-/// The same contents, made in another order.
+/// The same contents, inserted in another order.
 fn again(lines: &Lines) -> Directory {
     let mut directory = Directory::default();
     for (line, plain) in lines.iter().rev() {
@@ -187,7 +187,7 @@ fn equality_and_hash_forget_the_history() {
     }
 }
 
-/// What a home pays for each line that another node holds, beside its tag.
+/// The home's cost of each line that another node holds, besides its tag.
 #[test]
 fn a_line_with_one_holder_takes_sixteen_bytes_at_most() {
     let mut directory = Directory::default();
@@ -197,7 +197,7 @@ fn a_line_with_one_holder_takes_sixteen_bytes_at_most() {
             GlobalAddress::new(NodeId(0), LineSize::DEFAULT, offset).unwrap().line()
         })
     };
-    // Just behind each doubling of the table of pages, which is where it has most room to spare.
+    // Just after each doubling of the table of pages, when it has the most unused capacity.
     for count in [1 << 10, 3 << 12, (3 << 12) + 64, (3 << 14) + 64, 3 << 15] {
         for line in lines(count) {
             directory.set_owner(line, (NodeId(1), Grant(7)));

@@ -1,7 +1,7 @@
-//! A holder: the lines of other homes that are in transition at this node, and the messages of those
-//! homes that it checks before any line is touched.
+//! The holder role: lines of other homes in transition at this node, and the validation of those homes' messages
+//! before any line is changed.
 //!
-//! What happens at one line is in [`holder_line`](super::holder_line).
+//! The state machine of one line is in [`holder_line`](super::holder_line).
 
 use super::canary::Mutant;
 use super::holder_line::{Desk, Granted, Recall, Waiting, Work};
@@ -13,10 +13,10 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use farside_base::{ErrorCode, Limits, LineAddress, NodeId, NodeSet, OperationId, Ticket};
 
-/// Lines in transition that a holder has room for from the start.
+/// The initial capacity for lines in transition.
 const LINES_BUSY: u32 = 1_024;
 
-/// All lines in transition that are homed elsewhere.
+/// All lines in transition of other homes.
 #[derive(Debug)]
 pub(super) struct Holder {
     busy: Table<LineAddress, Box<Work>>,
@@ -108,7 +108,7 @@ impl Holder {
         });
     }
 
-    /// Gives up a line at rest: a clean copy at once, an owned one when its home recalls it.
+    /// Evicts a line at rest: drops a clean copy at once, an owned one when its home recalls it.
     fn evict(&mut self, line: LineAddress, here: Here, context: &mut Context<'_>) {
         let Held { level, grant } = here.held;
         let dirty = level == Level::Dirty;
@@ -134,7 +134,7 @@ impl Holder {
         });
     }
 
-    /// Asks the home to have a line's bytes.
+    /// Requests the write-back of a line to its home.
     fn write_back(
         &mut self,
         line: LineAddress,
@@ -151,7 +151,7 @@ impl Holder {
         self.at(line, held, context, |desk| desk.write_back(operation));
     }
 
-    /// A message whose sender is alive, and the home where it has to be.
+    /// Handles a message from a live sender, sent by the home if it must be.
     pub(super) fn received(
         &mut self,
         from: NodeId,
@@ -193,7 +193,7 @@ impl Holder {
         let work = self.busy.get(line);
         let held = work.map_or(held, |work| work.held);
         if recall.down_to == Level::Dirty {
-            return Err(Violation("a recall that ends nothing"));
+            return Err(Violation("a recall that does not lower the level"));
         }
         let is_held = held.level > Level::Invalid;
         if is_held && recall.grant == held.grant {
@@ -202,7 +202,7 @@ impl Holder {
                 return Err(Violation("a second recall of one grant"));
             }
         } else if is_held && recall.grant < held.grant {
-            return Ok(()); // the eviction that ended this grant is the acknowledgement
+            return Ok(()); // the eviction of this grant is the acknowledgement
         } else if let Some(work) = work
             && work.may_get(recall.grant)
             && !context.canary.is(Mutant::EarlyRecallForgotten)
@@ -250,7 +250,7 @@ impl Holder {
         }
         match work.and_then(|work| work.asked) {
             Some(asked) if asked.ticket == ticket && asked.granted.is_none() => {}
-            _ => return Err(Violation("a refusal of what nobody asked for")),
+            _ => return Err(Violation("a refusal of no pending request")),
         }
         if !matches!(code, ErrorCode::Unallocated | ErrorCode::LineLost) {
             return Err(Violation("a refusal for a reason that a home cannot have"));
@@ -275,11 +275,11 @@ impl Holder {
         context: &mut Context<'_>,
     ) -> Step {
         let Some(work) = self.busy.get(line) else {
-            return Err(Violation("bytes that nobody asked for"));
+            return Err(Violation("unrequested bytes"));
         };
         let is_stray = work.awaits_stray(ticket, from);
         if !is_stray && !work.awaits_data(ticket, from) {
-            return Err(Violation("bytes that nobody asked for"));
+            return Err(Violation("unrequested bytes"));
         }
         self.at(line, Held::default(), context, |desk| {
             if is_stray {
@@ -310,7 +310,7 @@ impl Holder {
         }
     }
 
-    /// Lines into whose frames bytes of these nodes may still come.
+    /// Lines with frames into which bytes of these nodes may still arrive.
     pub(super) fn awaiting(&self, nodes: &NodeSet) -> impl Iterator<Item = LineAddress> + '_ {
         let (nodes, any) = (*nodes, nodes.iter().next().is_some());
         let awaits = move |work: &Work| {
@@ -319,7 +319,7 @@ impl Holder {
         self.busy.iter().filter(move |(_, work)| awaits(work)).map(|(line, _)| line)
     }
 
-    /// A line of which this machine would do something for a node.
+    /// Returns a line with pending work that refers to a node.
     pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
         let mut busy = self.busy.iter();
         busy.find(|(line, work)| work.names(node, line.home())).map(|(line, _)| line)
@@ -342,8 +342,7 @@ impl Holder {
         }
     }
 
-    /// Lets `work` happen at a line, then whatever can go on from there. `held` is for a line without
-    /// an entry.
+    /// Runs `work` on a line, then everything that can proceed after it. `held` is used for a line without an entry.
     fn at(
         &mut self,
         line: LineAddress,
@@ -391,7 +390,7 @@ impl Holder {
 }
 
 impl Clone for Holder {
-    /// Without the spare parts.
+    /// Without the spare entries.
     fn clone(&self) -> Self {
         Self { busy: self.busy.clone(), spare: Vec::new(), last_ticket: self.last_ticket }
     }

@@ -1,21 +1,19 @@
-//! One line of a holder: operations of this node on a line homed elsewhere, and the recalls of its
-//! home.
+//! One line of a holder: operations of this node on a line of another home, and the recalls of that home.
 //!
-//! A line at rest has no entry here: its tag says all. An entry lives while something is under way,
-//! and goes through any of these, several at a time:
+//! A line at rest has no entry: its tag is its whole state. An entry exists while at least one of these is pending:
 //!
-//! | field | what is under way | ends by |
+//! | field | pending | ends by |
 //! | --- | --- | --- |
 //! | `waiting` | operations, in the order of issue | `Ready`, `Fail` |
 //! | `asked` | one request to the home | `Grant` (and `Data`), `Refuse` |
 //! | `recall` | a recall that waits for a grant or a pin | `Ack` |
-//! | `pins` | operations that keep the line as it is | `Unpin` |
-//! | `places` | the line's bytes on their way to others | `Placed` |
+//! | `pins` | operations that keep the line unchanged | `Unpin` |
+//! | `places` | WRITEs of the line's bytes to other nodes in flight | `Placed` |
 //! | `evicting` | an owned line that the home was asked to recall | the recall |
-//! | `write_back` | the home was asked to have the bytes | `Written`, `Refuse` |
+//! | `write_back` | a write-back requested from the home | `Written`, `Refuse` |
 //! | `flushing` | operations that wait until the home has the bytes | `Ready`, `Fail` |
-//! | `stray` | bytes that may still come into the frame, for a request that has ended | `Data`, `Settled`, `Quiet` |
-//! | `lost` | an ownership whose bytes died with the node that had them | the recall |
+//! | `stray` | bytes that may still arrive in the frame, for a request that has ended | `Data`, `Settled`, `Quiet` |
+//! | `lost` | an ownership whose bytes were lost with the node that had them | the recall |
 
 use super::canary::Mutant;
 use super::{
@@ -27,13 +25,13 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId, Ticket};
 
-/// Operations that usually wait for one line, at most.
+/// The usual maximum of operations that wait for one line.
 const WAITING: usize = 4;
 
 /// A line in transition.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Work {
-    /// What the tag says.
+    /// The line's tag.
     pub(super) held: Held,
     pub(super) frame: Frame,
     pub(super) waiting: VecDeque<Waiting>,
@@ -55,14 +53,14 @@ pub(super) struct Waiting {
     pub(super) pin: bool,
 }
 
-/// A request under way; complete when granted and supplied.
+/// A request in flight; complete when granted and supplied.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Asked {
     pub(super) ticket: Ticket,
     want: Want,
     covers: u32,
     pub(super) granted: Option<Granted>,
-    /// Who has sent the bytes, if an owner has.
+    /// The owner that has sent the bytes, if one has.
     data: Option<NodeId>,
 }
 
@@ -80,16 +78,16 @@ pub(super) struct Recall {
     pub(super) forward: Option<Requester>,
 }
 
-/// Bytes that may still come for a request that has ended without them.
+/// Bytes that may still arrive for a request that has ended without them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Stray {
     ticket: Ticket,
-    /// From whom, if that is known.
+    /// Their sender, if known.
     from: Option<NodeId>,
 }
 
 impl Work {
-    /// With room for a few waiting operations, so that a recycled one does not grow later.
+    /// Creates an entry with capacity for a few waiting operations, so that a recycled one does not grow later.
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }
     }
@@ -109,7 +107,7 @@ impl Work {
             && self.lost.is_none()
     }
 
-    /// Whether something is to be done for this node, or expected of it. `home` is the line's.
+    /// Whether pending work of the line refers to this node. `home` is the line's.
     pub(super) fn names(&self, node: NodeId, home: NodeId) -> bool {
         let asked = self.asked.is_some_and(|asked| {
             let supply = asked.granted.map(|granted| granted.supply);
@@ -121,24 +119,24 @@ impl Work {
         asked || stray || written || forward.is_some_and(|to| to.node == node)
     }
 
-    /// Whether an owned line is about to be recalled, or its home has been asked to have its bytes.
+    /// Whether an owned line is about to be recalled, or a write-back to its home was requested.
     pub(super) fn goes_home(&self) -> bool {
         self.evicting || self.write_back.is_some() || self.recall.is_some()
     }
 
-    /// Whether something is still to be sent or to arrive for an operation, a recall or an eviction.
-    /// Bytes that may still come into the frame of a request that has ended do not count.
+    /// Whether a message is still to be sent or to arrive for an operation, a recall or an eviction. Bytes that may
+    /// still arrive in the frame of a request that has ended do not count.
     pub(super) fn holds_work(&self) -> bool {
         !self.is_idle_but_for_stray()
     }
 
-    /// Whether a grant that is not held may be on its way, or lost on its way.
+    /// Whether a grant that is not held may be in flight, or lost in flight.
     pub(super) fn may_get(&self, grant: Grant) -> bool {
         self.asked.is_some() || self.lost == Some(grant)
     }
 
-    /// Whether a recall of a grant that is not held can be for the one that is asked for. Grants rise,
-    /// so one that waited before and is older was for a former grant.
+    /// Checks whether a recall of a grant that is not held can refer to the requested one. Grants rise, so an older
+    /// one that waited was for a former grant.
     pub(super) fn check_early(&self, recall: Recall) -> Step {
         if self.recall.is_some_and(|other| other.grant >= recall.grant) {
             return Err(Violation("a second recall of one grant"));
@@ -175,7 +173,7 @@ impl Work {
                 return Err(Violation("a lost line of which there is a copy"));
             }
             Supply::Held | Supply::Home | Supply::Nothing if asked.data.is_some() => {
-                return Err(Violation("bytes came from an owner where there was none"));
+                return Err(Violation("bytes from an owner that does not exist"));
             }
             Supply::Held | Supply::Home | Supply::Owner(_) | Supply::Nothing => {}
         }
@@ -201,7 +199,8 @@ impl Work {
         })
     }
 
-    /// Whose bytes may still come for a request that has ended, if any may and it is known.
+    /// The sender of bytes that may still arrive for a request that has ended: `Some(None)` if unknown, `None` if
+    /// there are none.
     pub(super) fn stray_from(&self) -> Option<Option<NodeId>> {
         self.stray.map(|stray| stray.from)
     }
@@ -244,7 +243,7 @@ impl Work {
 }
 
 impl Held {
-    /// Whether a home that made this grant can send this recall of it.
+    /// Checks whether a home that made this grant can send this recall of it.
     pub(super) fn check_recall(self, recall: Recall) -> Step {
         let shared = self.level == Level::Shared;
         if shared && (recall.down_to == Level::Shared || recall.forward.is_some()) {
@@ -263,7 +262,7 @@ pub(super) struct Desk<'a, 'b> {
 }
 
 impl Desk<'_, '_> {
-    /// Does what nothing hinders any more: ready operations, then a recall, then the next request.
+    /// Performs everything that is no longer blocked: ready operations, then a recall, then the next request.
     pub(super) fn go_on(&mut self) {
         if self.state.recall.is_none() {
             self.serve();
@@ -306,7 +305,7 @@ impl Desk<'_, '_> {
         self.context.fail(operation, self.line, ErrorCode::TimedOut);
     }
 
-    /// Operations at the head of the queue for which the level suffices are ready.
+    /// Completes the first waiting operations for which the level suffices.
     fn serve(&mut self) {
         let line = self.line;
         while let Some(next) = self.state.waiting.front().copied() {
@@ -324,11 +323,11 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Sends the next request, if operations wait and nothing is in the way of it.
+    /// Sends the next request, if operations wait and nothing blocks it.
     fn ask(&mut self) {
         let removed = |node| self.context.dead.contains(node);
         if self.state.stray_from().flatten().is_some_and(removed) {
-            // For how long the frame is in quarantine nobody knows.
+            // How long the frame will be in quarantine is unknown.
             return self.fail_all(ErrorCode::NodeLost);
         }
         let state = &mut *self.state;
@@ -363,9 +362,8 @@ impl Desk<'_, '_> {
         self.context.send(line.home(), message);
     }
 
-    /// Asks the home to have the bytes, unless that is asked for already: an answer that is still to come is
-    /// given after the home has obtained the bytes of every write until now. For a grant that follows it
-    /// arrives after it.
+    /// Requests a write-back, unless one is outstanding: its answer is sent after the home has obtained the bytes of
+    /// every write so far. An answer for a grant that follows arrives after that grant.
     pub(super) fn write_back(&mut self, operation: Option<OperationId>) {
         let failure = if self.context.dead.contains(self.line.home()) {
             Some(ErrorCode::NodeLost)
@@ -396,7 +394,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// The home cannot have the bytes.
+    /// Handles a refused write-back.
     pub(super) fn not_written(&mut self, code: ErrorCode) {
         self.state.write_back = None;
         let line = self.line;
@@ -416,7 +414,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// A recall is obeyed when its grant is held and no pin is in the way.
+    /// Whether a recall can be obeyed: its grant is held, and no pin blocks it.
     fn may_obey(&self, recall: Recall) -> bool {
         let pinned = self.state.pins > 0 && !self.context.canary.is(Mutant::PinIgnored);
         self.state.held.level > Level::Invalid && self.state.held.grant == recall.grant && !pinned
@@ -446,8 +444,7 @@ impl Desk<'_, '_> {
         self.send_bytes(recall, left);
     }
 
-    /// Sends the bytes of a line owned until now to whom the recall says: the requester, the home,
-    /// or both.
+    /// Sends the bytes of a line owned until now as the recall says: to the requester, the home, or both.
     fn send_bytes(&mut self, recall: Recall, left: Level) {
         let line = self.line;
         let alive = |to: &Requester| !self.context.dead.contains(to.node);
@@ -500,7 +497,7 @@ impl Desk<'_, '_> {
         self.complete();
     }
 
-    /// Ends the request if it is granted and supplied; 004 §2.4.2 says why it takes both.
+    /// Completes the request if it is granted and supplied; 004 §2.4.2 says why it needs both.
     pub(super) fn complete(&mut self) {
         let Some(Asked { granted: Some(granted), data, .. }) = self.state.asked else {
             return;
@@ -529,8 +526,8 @@ impl Desk<'_, '_> {
         self.serve();
     }
 
-    /// Puts the bytes of the first operation that overwrites all of the line there; false when none does any more, or
-    /// those that would are out of bounds. Operations before it find the line lost.
+    /// Fills the line with the bytes of the first operation that overwrites all of it. False if no such operation is
+    /// left, or those left are out of bounds. Earlier operations fail with `LineLost`.
     fn fill(&mut self, extent: Extent) -> bool {
         let part = self.context.canary.is(Mutant::HealByPart);
         self.lose_all_before(|waiting| part || waiting.want.heals(extent));
@@ -543,7 +540,7 @@ impl Desk<'_, '_> {
         true
     }
 
-    /// A recall that waited and is not for the new grant was for a former one, whose eviction has
+    /// Drops a waiting recall that is not for the new grant: it was for a former one, and that one's eviction has
     /// acknowledged it.
     fn forget_former_recall(&mut self, grant: Grant) {
         if self.state.recall.is_some_and(|recall| recall.grant != grant) {
@@ -551,8 +548,8 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// The line is granted, and the node that was to supply it is dead. The home has the bytes of a
-    /// shared line, so this one is given back and asked for again; an owned one is lost.
+    /// Handles a granted line with a dead supplier. The home has the bytes of a shared line, so this one is returned
+    /// and requested again; an owned one is lost.
     fn never_supplied(&mut self, held: Held) {
         let (line, grant) = (self.line, held.grant);
         let dirty = held.level == Level::Dirty;
@@ -574,7 +571,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Operations find the line lost, until one that may heal it.
+    /// Fails waiting operations with `LineLost`, up to one that may heal the line.
     fn lose_all_before(&mut self, heals: impl Fn(&Waiting) -> bool) {
         while self.state.waiting.front().is_some_and(|waiting| !heals(waiting))
             && let Some(waiting) = self.state.waiting.pop_front()
@@ -593,12 +590,12 @@ impl Desk<'_, '_> {
         }
         let held = self.state.held;
         if held.level == Level::Invalid {
-            self.state.recall = None; // of a former grant, ended by its eviction
+            self.state.recall = None; // for a former grant, which its eviction ended
         }
         if self.context.canary.is(Mutant::RefusalRestoresCopy) && held.grant != Grant(0) {
             self.set_level(Level::Shared, held.grant);
         }
-        // An overwrite that the home did not know of, or had forwarded to the dead owner, asks again.
+        // An overwrite unknown to the home, or forwarded by it to the dead owner, sends its request again.
         let known = if supplier.is_some() { 0 } else { asked.map_or(0, |asked| asked.covers) };
         if code == ErrorCode::LineLost {
             self.lose_all_before(|waiting| waiting.want.covers() > known);
@@ -610,7 +607,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Keeps the frame until bytes that may be on their way have come, or cannot come any more.
+    /// Keeps the frame until bytes that may be in flight have arrived, or cannot arrive any more.
     fn expect_stray(&mut self, ticket: Ticket, from: Option<NodeId>) {
         let quiet = from.is_some_and(|node| self.context.is_quiet(node));
         if !quiet && !self.context.canary.is(Mutant::StrayForgotten) {
@@ -652,7 +649,7 @@ impl Desk<'_, '_> {
         if self.context.is_quiet(node) {
             self.quiet(node);
         }
-        // A recall may be obeyed when the number is another node's.
+        // A recall may be obeyed after the number was reused.
         if let Some(recall) = &mut self.state.recall
             && recall.forward.is_some_and(|to| to.node == node)
             && !self.context.canary.is(Mutant::FormerRequesterKept)
@@ -662,14 +659,14 @@ impl Desk<'_, '_> {
         self.complete();
     }
 
-    /// Nothing of this node comes any more.
+    /// Notes that no bytes of this node arrive any more.
     pub(super) fn quiet(&mut self, node: NodeId) {
         if self.state.stray.is_some_and(|stray| stray.from == Some(node)) {
             self.state.stray = None;
         }
     }
 
-    /// The frame of an invalid line at rest is free.
+    /// Frees the frame of an invalid line at rest.
     pub(super) fn release(&mut self) {
         if self.state.held.level == Level::Invalid {
             let line = self.line;

@@ -1,6 +1,6 @@
-//! A home: its lines, and the requests of others that it checks before any line is touched.
+//! The home role: its lines, and the validation of other nodes' requests before any line is changed.
 //!
-//! What happens at one line is in [`home_line`](super::home_line).
+//! The state machine of one line is in [`home_line`](super::home_line).
 
 use super::canary::Mutant;
 use super::directory::{Directory, Sharers};
@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::hash::{Hash, Hasher};
 use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId};
 
-/// Lines with work that a home has room for from the start.
+/// The initial capacity for lines with work.
 const LINES_BUSY: u32 = 1_024;
 
 /// All lines of one home.
@@ -87,7 +87,7 @@ impl Home {
                 self.at(line, None, context, |desk| desk.placed());
             }
             Event::WriteBack { operation: Some(operation), .. } => {
-                context.ready(operation, line); // it is the home
+                context.ready(operation, line); // the home already has the bytes
             }
             Event::Cancel { .. }
             | Event::Unpin { .. }
@@ -104,7 +104,7 @@ impl Home {
         }
     }
 
-    /// An operation of this node on its own line.
+    /// Handles an operation of this node on its own line.
     fn issue(
         &mut self,
         line: LineAddress,
@@ -125,7 +125,7 @@ impl Home {
         self.at(line, here.extent, context, |desk| desk.enqueue(request));
     }
 
-    /// A message whose sender is alive and whose line is this home's.
+    /// Handles a message from a live sender about a line of this home.
     pub(super) fn received(
         &mut self,
         from: NodeId,
@@ -166,7 +166,7 @@ impl Home {
         }
     }
 
-    /// A read or write of another node.
+    /// Handles a read or write request of another node.
     fn request(
         &mut self,
         line: LineAddress,
@@ -197,7 +197,7 @@ impl Home {
         Ok(())
     }
 
-    /// A holder wants this home to have the bytes, whichever node owns the line by now.
+    /// Handles a write-back request of a holder, whichever node owns the line by now.
     fn write_back(
         &mut self,
         line: LineAddress,
@@ -219,7 +219,7 @@ impl Home {
         Ok(())
     }
 
-    /// An owner wants its line to be recalled. A stale wish does no harm: its turn finds it stale.
+    /// Handles an owner's request to recall its line. A stale request is harmless: it is dropped when it is served.
     fn evict_dirty(
         &mut self,
         line: LineAddress,
@@ -243,8 +243,8 @@ impl Home {
         Ok(())
     }
 
-    /// A sharer has dropped its copy. This ends its grant whatever is under way, and stands for the
-    /// acknowledgement of a recall that has crossed it.
+    /// Handles the eviction of a sharer's copy. It ends the sharer's grant in any state of the line, and counts as
+    /// the acknowledgement of a recall that crossed it.
     fn evict_clean(
         &mut self,
         line: LineAddress,
@@ -261,7 +261,7 @@ impl Home {
             return if by_node {
                 Ok(())
             } else {
-                Err(Violation("an eviction of a copy that is none"))
+                Err(Violation("an eviction of a copy that does not exist"))
             };
         }
         let queued = context.canary.is(Mutant::EvictionQueuedBehindRecall);
@@ -283,7 +283,7 @@ impl Home {
         Some(current.stage)
     }
 
-    /// A holder has obeyed a recall.
+    /// Handles the acknowledgement of a recall.
     fn acknowledged(
         &mut self,
         line: LineAddress,
@@ -317,7 +317,7 @@ impl Home {
                 self.at(line, None, context, |desk| desk.owner_acknowledged(copy, had, left));
                 Ok(())
             }
-            _ => Err(Violation("an acknowledgement of nothing")),
+            _ => Err(Violation("an acknowledgement without a recall")),
         }
     }
 
@@ -337,7 +337,7 @@ impl Home {
         }
     }
 
-    /// A line that a node holds, or asks for.
+    /// Returns a line that a node holds or requests.
     pub(super) fn names(&self, node: NodeId) -> Option<LineAddress> {
         let mut lines = Vec::new();
         self.directory.lines_of(node, &mut lines);
@@ -346,7 +346,7 @@ impl Home {
         lines.first().copied().or_else(asked)
     }
 
-    /// Lets `work` happen at a line, then takes as many waiting requests as can be.
+    /// Runs `work` on a line, then starts as many waiting requests as possible.
     fn at(
         &mut self,
         line: LineAddress,
@@ -357,7 +357,7 @@ impl Home {
         self.at_level(line, None, extent, context, work);
     }
 
-    /// The same; `level` is what the directory implies for a line at rest, where it is known already.
+    /// The same; `level` is the level that the directory implies for a line at rest, if it is known already.
     fn at_level(
         &mut self,
         line: LineAddress,
@@ -406,7 +406,7 @@ impl Home {
 }
 
 impl Clone for Home {
-    /// Without the spare parts.
+    /// Without the spare entries.
     fn clone(&self) -> Self {
         Self {
             directory: self.directory.clone(),

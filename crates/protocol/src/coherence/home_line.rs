@@ -1,13 +1,13 @@
 //! One line of a home: one transaction at a time, and a queue of requests that wait for it.
 //!
-//! A transaction recalls whoever is in the way, waits for this node's own pins and placements where
-//! they are in the way too, then answers and is closed. What it placed may still be on its way then:
-//! further readers are served meanwhile, everybody else waits until the bytes have landed.
+//! A transaction recalls the holders that conflict with it, waits for this node's own conflicting pins and
+//! placements, answers, and closes. Its bytes may still be in flight then: further readers are served meanwhile, all
+//! other requests wait until the bytes have landed.
 //!
 //! ```text
-//!            begin               last acknowledgement          no own pins, nothing on its way
+//!            begin               last acknowledgement         no own pins, no bytes in flight
 //!   waiting -------> Owner, Sharers ---------------> Own ------------------------> answer, closed
-//!               (nobody to recall: at once)     (nothing in the way: at once)
+//!               (none to recall: at once)           (no conflict: at once)
 //! ```
 //! An owner that supplies the requester itself ends the transaction by its acknowledgement.
 
@@ -19,7 +19,7 @@ use super::{
 use alloc::collections::VecDeque;
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId, Ticket};
 
-/// Requests that usually wait for one line, at most.
+/// The usual maximum of requests that wait for one line.
 const WAITING: usize = 4;
 
 /// A line with work.
@@ -27,15 +27,15 @@ const WAITING: usize = 4;
 pub(super) struct Work {
     pub(super) current: Option<Transaction>,
     pub(super) waiting: VecDeque<Request>,
-    /// Operations of this node that keep the line as it is.
+    /// The number of operations of this node that pin the line.
     pins: u32,
-    /// Times that the line's bytes are on their way from this node's memory.
+    /// The number of WRITEs of the line's bytes in flight from this node's memory.
     places: u32,
     /// This node's own tag. At rest the directory implies it.
     pub(super) level: Level,
-    /// From the last event that brought one.
+    /// From the last event that carried one.
     pub(super) extent: Option<Extent>,
-    /// A `Retire` is in the queue or under way: everything else is refused.
+    /// A `Retire` is queued or in progress: all other requests are refused.
     retiring: bool,
 }
 
@@ -43,24 +43,24 @@ pub(super) struct Work {
 pub(super) struct Transaction {
     pub(super) request: Request,
     pub(super) stage: Stage,
-    /// The requester died; what was begun is brought to its end without an answer.
+    /// The requester died; the transaction is completed without an answer.
     abandoned: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Stage {
-    /// The owner's acknowledgement is awaited. `gone`: what it was to keep it has evicted since.
+    /// The owner's acknowledgement is outstanding. `gone`: the owner has since evicted the copy that it was to keep.
     Owner { down_to: Level, gone: bool },
-    /// Acknowledgements of the sharers are awaited; each shortens the list in the directory.
+    /// Acknowledgements of the sharers are outstanding; each shortens the list in the directory.
     Sharers,
-    /// Own pins, or bytes that are still on their way, are in the way.
+    /// Own pins, or bytes in flight, block the transaction.
     Own,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Request {
     Read(Requester),
-    /// With the copy that it upgrades, and how many bytes it overwrites.
+    /// With the copy that it upgrades, and the number of bytes that it overwrites.
     Write(Requester, Option<Grant>, u32),
     Evict(NodeId, Grant),
     WriteBack(NodeId, Ticket),
@@ -69,7 +69,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    /// The other node that asked.
+    /// The other node that sent the request.
     pub(super) const fn node(self) -> Option<NodeId> {
         match self {
             Self::Read(requester) | Self::Write(requester, ..) => Some(requester.node),
@@ -78,7 +78,7 @@ impl Request {
         }
     }
 
-    /// Whom an owner can send the bytes to.
+    /// The requester to which an owner can send the bytes.
     pub(super) const fn requester(self) -> Option<Requester> {
         match self {
             Self::Read(requester) | Self::Write(requester, ..) => Some(requester),
@@ -86,8 +86,8 @@ impl Request {
         }
     }
 
-    /// Whether it overwrites all of a line with this extent. A requester that has several writes, or one that is
-    /// out of bounds, finds out by itself, and gives the line back if it cannot heal it.
+    /// Whether it overwrites all of a line with this extent. A requester with several writes, or with one out of
+    /// bounds, detects that itself, and returns the line if it cannot heal it.
     fn heals(self, extent: Extent) -> bool {
         match self {
             Self::Write(_, _, covers) => covers >= extent.bytes,
@@ -96,7 +96,7 @@ impl Request {
         }
     }
 
-    /// What others may keep of the line.
+    /// The level to which other holders fall.
     const fn down_to(self) -> Level {
         match self {
             Self::Read(_) | Self::WriteBack(..) | Self::Own(_, Want::Read, _) => Level::Shared,
@@ -105,7 +105,7 @@ impl Request {
     }
 }
 
-/// Whether a node may have only one of the two in a queue.
+/// Whether both are of a kind of which a node may have only one in a queue.
 pub(super) fn same_kind(one: Request, other: Request) -> bool {
     let kind = |request| match request {
         Request::Evict(..) => 1,
@@ -115,14 +115,13 @@ pub(super) fn same_kind(one: Request, other: Request) -> bool {
     one.node().is_some() && one.node() == other.node() && kind(one) == kind(other)
 }
 
-/// Whether the copy is the one that an upgrade wants to keep.
+/// Whether the copy is the one that an upgrade keeps.
 pub(super) fn keeps(request: Request, copy: (NodeId, Grant)) -> bool {
     matches!(request, Request::Write(requester, Some(held), _) if (requester.node, held) == copy)
 }
 
 impl Work {
-    /// Whether a node waits for the line. A transaction that was begun for one that died meanwhile ends
-    /// without it.
+    /// Whether a node waits for the line. A transaction for a requester that died meanwhile completes without it.
     pub(super) fn asks(&self, node: NodeId) -> bool {
         let current = self.current.filter(|current| !current.abandoned);
         let mut all =
@@ -130,12 +129,12 @@ impl Work {
         all.any(|request| request.node() == Some(node))
     }
 
-    /// With room for a few waiting requests, so that a recycled one does not grow later.
+    /// Creates an entry with capacity for a few waiting requests, so that a recycled one does not grow later.
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }
     }
 
-    /// Ready for another line.
+    /// Resets it for another line.
     pub(super) fn reset(&mut self) {
         debug_assert!(self.waiting.is_empty() && self.current.is_none());
         self.extent = None;
@@ -162,7 +161,7 @@ impl Work {
             return Ok(());
         };
         match current.stage {
-            Stage::Owner { .. } if !owned => Err("a recall of an owner where there is none"),
+            Stage::Owner { .. } if !owned => Err("a recall of an owner that does not exist"),
             Stage::Own if self.pins == 0 && self.places == 0 => {
                 Err("a transaction waits for pins and places that are none")
             }
@@ -198,8 +197,7 @@ impl Desk<'_, '_> {
         self.state.waiting.push_back(request);
     }
 
-    /// Cancels an operation of this node. One that is being served is served to its end without a
-    /// result.
+    /// Cancels an operation of this node. One in progress is completed without a result.
     pub(super) fn cancel(&mut self, operation: OperationId) {
         let meant =
             |request: &Request| matches!(request, Request::Own(own, ..) if *own == operation);
@@ -210,7 +208,7 @@ impl Desk<'_, '_> {
             && *own == operation
         {
             (*own, *pin) = (CANCELLED, false);
-            *want = (*want).min(Want::Write); // it has no bytes to overwrite a line with
+            *want = (*want).min(Want::Write); // there are no bytes to overwrite the line
         } else {
             return;
         }
@@ -235,7 +233,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Recalls whoever is in the way of a request.
+    /// Recalls the holders that conflict with a request.
     fn begin(&mut self, request: Request) {
         let lent = match self.state.level {
             Level::Dirty => Lent::Not, // this node's own level is at most what the directory implies
@@ -263,11 +261,11 @@ impl Desk<'_, '_> {
         }
         if let Lent::Owned(owner) = lent {
             if request.requester().map(|requester| requester.node) == Some(owner.0) {
-                self.refuse(request, ErrorCode::Unallocated, None); // no correct owner asks
+                self.refuse(request, ErrorCode::Unallocated, None); // no correct owner sends this
                 return self.close();
             }
             if self.state.places > 0 {
-                return self.set_stage(Stage::Own); // the owner would write what is being sent
+                return self.set_stage(Stage::Own); // the owner would overwrite bytes in flight
             }
             return self.recall_owner(request, owner);
         }
@@ -280,7 +278,7 @@ impl Desk<'_, '_> {
         self.conclude_if_alone();
     }
 
-    /// The turn of an eviction that a recall has overtaken: nothing is left to do.
+    /// Drops an eviction that was overtaken by a recall.
     fn evict_stale(&mut self, node: NodeId) {
         if self.context.canary.is(Mutant::StaleEvictionBelieved) {
             self.directory.clear(self.line);
@@ -323,7 +321,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// A sharer's copy is gone: acknowledged, evicted, or dead with its node.
+    /// Handles the end of a sharer's copy: acknowledged, evicted, or lost with its node.
     pub(super) fn sharer_gone(&mut self, node: NodeId) {
         self.directory.remove_sharer(self.line, node);
         match self.state.current {
@@ -333,7 +331,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// The owner has become a sharer and left again, and its acknowledgement is still to come.
+    /// Notes that the owner has become a sharer and evicted its copy, with its acknowledgement still outstanding.
     pub(super) fn leaves_early(&mut self) {
         if let Some(Transaction { stage: Stage::Owner { gone, .. }, .. }) = &mut self.state.current
             && !self.context.canary.is(Mutant::EarlyLeaverKept)
@@ -342,7 +340,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Goes on when nobody is left who must be recalled.
+    /// Proceeds once no holder is left to recall.
     fn conclude_if_alone(&mut self) {
         let Some(current) = self.state.current else {
             return;
@@ -355,7 +353,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Nobody is in the way any more but this node itself: answers the request.
+    /// Answers the request: only this node's own work can still block it.
     fn conclude(&mut self) {
         let Some(current) = self.state.current else {
             return;
@@ -385,7 +383,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Grants a line that this home has the bytes of.
+    /// Grants a line whose bytes this home has.
     fn grant(&mut self, requester: Requester, held: Option<Grant>, level: Level) {
         let remains = if level == Level::Dirty { Level::Invalid } else { Level::Shared };
         let copy = held.map(|held| (requester.node, held));
@@ -416,7 +414,7 @@ impl Desk<'_, '_> {
         self.close();
     }
 
-    /// Whether this node's own pins or bytes on their way forbid the answer to a request.
+    /// Whether this node's own pins or bytes in flight block the answer to a request.
     fn is_hindered(&self, request: Request) -> bool {
         let pinned = self.state.pins > 0 && !self.context.canary.is(Mutant::PinIgnored);
         let placing = self.state.places > 0;
@@ -429,7 +427,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Numbers a grant, enters it in the directory, and makes its message.
+    /// Numbers a grant, enters it in the directory, and builds its message.
     fn granted(&mut self, requester: Requester, level: Level, supply: Supply) -> Message {
         self.context.counters.requests_served += 1;
         self.last_grant.0 += 1;
@@ -480,7 +478,7 @@ impl Desk<'_, '_> {
             Request::Write(requester, ..) if had == Had::Forwarded => {
                 self.forwarded(requester, Level::Dirty, owner.0);
             }
-            // An owner that was to forward a line and did not has found its target dead.
+            // An owner that was to forward a line and did not has found the target dead.
             Request::Read(_) | Request::Write(..) => self.close(),
             Request::Evict(..) | Request::WriteBack(..) | Request::Own(..) | Request::Retire(_) => {
                 self.conclude();
@@ -488,7 +486,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Grants a line whose bytes come from its former owner.
+    /// Grants a line with bytes sent by its former owner.
     fn forwarded(&mut self, requester: Requester, level: Level, owner: NodeId) {
         let message = self.granted(requester, level, Supply::Owner(owner));
         self.raise();
@@ -509,7 +507,7 @@ impl Desk<'_, '_> {
         self.retry();
     }
 
-    /// A transaction that only this node's own work was in the way of starts again.
+    /// Restarts a transaction that only this node's own work blocked.
     fn retry(&mut self) {
         if let Some(current) = self.state.current
             && current.stage == Stage::Own
@@ -524,8 +522,8 @@ impl Desk<'_, '_> {
         self.raise();
     }
 
-    /// Raises this node's own level to what the directory leaves it; not to `Dirty` while its bytes,
-    /// which must not change then, are on their way.
+    /// Raises this node's own level to what the directory permits; not to `Dirty` while its bytes are in flight,
+    /// since they must not change then.
     #[inline]
     fn raise(&mut self) {
         let most = if self.state.places > 0 { Level::Shared } else { Level::Dirty };
@@ -564,7 +562,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    /// Ends a transaction on a line whose only copy is lost.
+    /// Ends a transaction on a line with its only copy lost.
     fn finish_lost(&mut self, supplier: Option<NodeId>) {
         let Some(current) = self.state.current else {
             return;
@@ -573,7 +571,7 @@ impl Desk<'_, '_> {
             self.directory.clear(self.line);
             return self.conclude();
         }
-        // Bytes of a dead owner that may still come, to a requester or to this home, would come over the new ones.
+        // Bytes of a dead owner that may still arrive, at a requester or this home, would overwrite the new ones.
         let late = supplier.is_some() || self.awaits_late_bytes();
         if !late && !current.abandoned && self.is_healed_by(current.request) {
             return self.heal(current.request);
@@ -591,16 +589,16 @@ impl Desk<'_, '_> {
         part || self.state.extent.is_some_and(|extent| request.heals(extent))
     }
 
-    /// Whether the owner of a lost line may still write this home's memory. For how long nothing tells, so that
-    /// requests are refused and do not wait.
+    /// Whether the owner of a lost line may still write this home's memory. For how long is unknown, so requests are
+    /// refused and do not wait.
     fn awaits_late_bytes(&self) -> bool {
         !self.context.lingering.is_empty() && !self.context.canary.is(Mutant::HealUnderLateBytes)
     }
 
-    /// Gives a lost line to a request that makes its bytes.
+    /// Grants a lost line to a request that overwrites all of it.
     fn heal(&mut self, request: Request) {
         if self.is_hindered(request) {
-            return self.set_stage(Stage::Own); // begins again
+            return self.set_stage(Stage::Own); // restarts
         }
         self.context.counters.lines_healed += 1;
         self.directory.clear(self.line);
@@ -654,7 +652,7 @@ impl Desk<'_, '_> {
         self.state.retiring = true;
     }
 
-    /// Everybody has given up the line.
+    /// Completes a `Retire`: no other node holds the line.
     fn retired(&mut self, operation: OperationId) {
         self.raise();
         self.state.retiring = false;
@@ -688,7 +686,7 @@ impl Desk<'_, '_> {
     }
 }
 
-/// Tells a holder to give the line up.
+/// Sends a recall to a holder.
 fn recall(
     context: &mut Context<'_>,
     line: LineAddress,

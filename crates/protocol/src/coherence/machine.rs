@@ -8,16 +8,16 @@ use crate::wire::Violation;
 use core::hash::{Hash, Hasher};
 use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId, NodeSet};
 
-/// Home of this node's lines and holder of the lines of others.
+/// The coherence machine of one node: home of its own lines and holder of other nodes' lines.
 ///
-/// Pure: the effects of a step depend on the events so far and on nothing else. A step on the miss
-/// path costs a few look-ups and allocates nothing once the machine has met its load.
+/// Pure: the effects of a step depend only on the events so far. A step on the miss path costs a few look-ups and
+/// allocates nothing once the machine has reached its peak load.
 #[derive(Clone, Debug)]
 pub struct Coherence {
     me: NodeId,
     nodes_max: u16,
     dead: NodeSet,
-    /// Dead nodes whose bytes may still land here.
+    /// Dead nodes with bytes that may still land at this node.
     lingering: NodeSet,
     home: Home,
     holder: Holder,
@@ -26,7 +26,7 @@ pub struct Coherence {
 }
 
 impl Coherence {
-    /// The machine of node `me`, with nothing shared and nothing held.
+    /// Creates the machine of node `me`, with nothing shared and nothing held.
     pub fn new(me: NodeId, limits: &Limits) -> Self {
         Self {
             me,
@@ -40,55 +40,55 @@ impl Coherence {
         }
     }
 
-    /// A machine with a defect, to test tests.
+    /// Creates a machine with a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(me: NodeId, limits: &Limits, mutant: Mutant) -> Self {
         Self { canary: Canary::new(mutant), ..Self::new(me, limits) }
     }
 
-    /// Continues the numbering of grants behind `last`: a home that takes over or comes back from a
-    /// log must not use a number twice.
+    /// Continues the numbering of grants after `last`: a home that takes over or recovers from a log must not use a
+    /// number twice.
     pub const fn continue_grants(&mut self, last: Grant) {
         self.home.continue_grants(last);
     }
 
-    /// What it has done.
+    /// Statistics of the machine.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Lines of this home that others hold, or that are lost.
+    /// The number of lines of this home that other nodes hold, or that are lost.
     pub fn lines_away(&self) -> usize {
         self.home.lines_away()
     }
 
-    /// Lines with work under way, in both roles.
+    /// The number of lines with pending work, in both roles.
     pub fn lines_busy(&self) -> usize {
         self.home.lines_busy() + self.holder.lines_busy()
     }
 
-    /// Whether a line of another home is in transition at this node: something is still to be sent or to
-    /// arrive because this node had it or asked for it.
+    /// Whether a line of another home is in transition at this node: a message is still to be sent or to arrive
+    /// because this node held or requested it.
     pub fn holds_work(&self) -> bool {
         self.holder.holds_work()
     }
 
-    /// Lines of other homes whose frames a removed node may still write.
+    /// Lines of other homes with frames that a removed node may still write.
     pub fn quarantined(&self) -> impl Iterator<Item = LineAddress> + '_ {
         self.holder.awaiting(&self.lingering)
     }
 
-    /// Whether an operation keeps a line of another home at this node.
+    /// Whether an operation pins a line of another home at this node.
     pub fn is_pinned(&self, line: LineAddress) -> bool {
         self.holder.is_pinned(line)
     }
 
-    /// Who owns an own line, if another node does.
+    /// The owner of an own line, if another node owns it.
     pub fn owner(&self, line: LineAddress) -> Option<(NodeId, Grant)> {
         self.home.owner(line)
     }
 
-    /// Who shares an own line, by rising node.
+    /// The sharers of an own line, by ascending node number.
     pub fn sharers(
         &self,
         line: LineAddress,
@@ -101,11 +101,11 @@ impl Coherence {
         self.home.is_lost(line)
     }
 
-    /// Takes one event and says what is to be done, appended to `effects` in this order.
+    /// Handles one event and appends its effects in order.
     ///
     /// # Errors
-    /// When the event is a message that no correct peer sends: nothing was changed, and the link to
-    /// the peer should be closed. Events of the node's own never fail.
+    /// The event is a message that no correct peer sends: nothing was changed; close the link to the peer. This
+    /// node's own events never fail.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
         match event {
             Event::Received { from, ref message, here } => {
@@ -138,13 +138,13 @@ impl Coherence {
         Ok(())
     }
 
-    /// What must hold between two steps; the text says what does not.
+    /// Checks the invariants between two steps; the text names the broken one.
     pub fn invariants(&self) -> Result<(), &'static str> {
         self.home.invariants(self.me)?;
         self.holder.invariants(self.me)
     }
 
-    /// Entries that all its tables, spares and queues have room for: what growth would change.
+    /// The total capacity of its tables, spare entries and queues, which changes if any of them grows.
     #[cfg(test)]
     pub(super) fn memory(&self) -> usize {
         self.home.memory() + self.holder.memory()
@@ -190,7 +190,7 @@ impl Coherence {
         effects: &mut Effects,
     ) -> Step {
         if from.0 >= self.nodes_max || from == self.me {
-            return Err(Violation("a message from a node that cannot be"));
+            return Err(Violation("a message from an invalid node"));
         }
         if self.dead.contains(from) {
             return Ok(());
@@ -217,7 +217,7 @@ impl Coherence {
                 if forward.is_some_and(|to| {
                     to.node.0 >= nodes_max || to.node == context.me || to.node == from
                 }) {
-                    return Err(Violation("a recall forwards to a node that cannot be"));
+                    return Err(Violation("a recall forwards to an invalid node"));
                 }
             }
             Message::Grant { .. } | Message::Refuse { .. } | Message::Written { .. } => {
@@ -234,8 +234,8 @@ impl Coherence {
         holder.received(from, message, here, &mut context)
     }
 
-    /// A dead node is remembered until its number is given again: from then on nothing may be left that
-    /// names it.
+    /// Handles the reuse of a dead node's number, which was remembered until now: nothing may refer to the dead node
+    /// any more.
     fn node_admitted(&mut self, node: NodeId) {
         if self.dead.remove(node) {
             debug_assert_eq!(self.home.names(node), None, "{node} is a new node");
@@ -255,7 +255,7 @@ impl Coherence {
 }
 
 impl PartialEq for Coherence {
-    /// Equal when they behave alike from now on; counters do not count.
+    /// Equal if they behave alike from now on; counters are ignored.
     fn eq(&self, other: &Self) -> bool {
         (self.me, self.nodes_max, self.dead, self.lingering, self.canary)
             == (other.me, other.nodes_max, other.dead, other.lingering, other.canary)

@@ -1,5 +1,5 @@
-//! Messages on the wire: a tag, the line, and the fields in the order of their declaration, so that
-//! each has its fixed place; what lies behind the last is zero.
+//! The wire form of coherence messages: a tag, the line, and the fields in the order of their declaration at fixed
+//! offsets; the rest is zero.
 //!
 //! ```text
 //! READ    0 tag, 1 line, 9 frame, 13 ticket, 21
@@ -29,7 +29,7 @@ const WRITE_BACK: u8 = 9;
 const WRITTEN: u8 = 10;
 
 impl Message {
-    /// The line it speaks of.
+    /// The line to which it refers.
     #[inline]
     pub const fn line(&self) -> LineAddress {
         match *self {
@@ -46,7 +46,7 @@ impl Message {
         }
     }
 
-    /// The class it travels in: a request causes forwards and replies, a forward replies only.
+    /// The class in which it travels: a request causes forwards and replies, a forward only replies.
     #[inline]
     pub const fn class(&self) -> Class {
         match self {
@@ -63,7 +63,7 @@ impl Message {
         }
     }
 
-    /// The body of its wire form.
+    /// Returns the body of its wire form.
     #[inline]
     pub fn encode(&self) -> [u8; BODY] {
         let mut body = [0; BODY];
@@ -71,8 +71,7 @@ impl Message {
         body
     }
 
-    /// Writes everything of the body that is not zero. Not inlined, for the reason that the functions
-    /// below have.
+    /// Writes every part of the body that is not zero. Not inlined, for the same reason as the functions below.
     #[inline(never)]
     fn encode_into(&self, to: &mut [u8; BODY]) {
         put(to, 1, self.line().to_bits().to_le_bytes());
@@ -140,10 +139,10 @@ impl Message {
         };
     }
 
-    /// From the body of its wire form.
+    /// Decodes the body of its wire form.
     ///
     /// # Errors
-    /// When the body is no message: an unknown tag or value, a line that is none, padding in use.
+    /// The body is not a message: an unknown tag or value, an invalid line, or padding in use.
     pub fn decode(body: &[u8; BODY]) -> Result<Self, Violation> {
         let line = LineAddress::from_bits(u64_at(body, 1))
             .ok_or(Violation("coherence message about no line"))?;
@@ -168,8 +167,8 @@ fn put_ticket(to: &mut [u8; BODY], ticket: Ticket, tag: u8) -> u8 {
     tag
 }
 
-// One function a kind, never inlined: each then stores its fields where the message is wanted. In one
-// function, the compiler cuts the kinds' fields into bytes, to put all together at one common place.
+// One function per kind, never inlined, so that each stores its fields directly in the destination. In a single
+// function the compiler splits the fields of all kinds into bytes and combines them in a common location.
 
 #[inline(never)]
 fn read(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
@@ -316,7 +315,7 @@ fn extent(first: u8, bytes: u32, line: LineAddress) -> Result<Extent, Violation>
     Ok(Extent { first, bytes })
 }
 
-/// A home refuses for these two reasons only.
+/// Decodes one of the two reasons for which a home refuses.
 fn code(number: u16) -> Result<ErrorCode, Violation> {
     match ErrorCode::from_number(number) {
         Some(code @ (ErrorCode::Unallocated | ErrorCode::LineLost)) => Ok(code),

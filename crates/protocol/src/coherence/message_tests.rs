@@ -1,4 +1,4 @@
-//! The wire form: every message comes back, and nothing else is taken for one.
+//! The wire form: every message round-trips, and no other body is accepted.
 
 use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
 use crate::wire::BODY;
@@ -7,7 +7,7 @@ use farside_base::{
     ErrorCode, Generation, GlobalAddress, Grant, LineAddress, LineSize, MemoryId, NodeId, Ticket,
 };
 
-/// A fixed stream of numbers for a seed.
+/// A deterministic pseudo-random sequence for a seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -26,7 +26,7 @@ impl Numbers {
         values[self.below(values.len() as u64) as usize]
     }
 
-    /// Small and large ones alike.
+    /// Small and large numbers alike.
     fn id(&mut self) -> u64 {
         let bits = self.below(65) as u32;
         self.word().checked_shr(bits).unwrap_or(0)
@@ -113,8 +113,7 @@ fn every_message_comes_back() {
     }
 }
 
-/// What is taken for a message is exactly what that message is sent as: there is one form of each,
-/// and no bit without a meaning.
+/// Every accepted body is the encoding of its message: each message has one form, and no bit is ignored.
 #[test]
 fn junk_is_refused() {
     let (mut taken, mut refused) = (0, 0);

@@ -1,4 +1,4 @@
-//! A machine that has met its load stays in the memory it has.
+//! A machine that has reached its peak load allocates no more memory.
 
 use super::{Coherence, Effect, Effects, Event, Extent, Frame, Held, Here, Message, Want};
 use crate::Table;
@@ -80,7 +80,7 @@ impl Steady {
         self.effects.clear();
     }
 
-    /// More at a time than any round has.
+    /// More concurrent work than any round has.
     fn storm(&mut self) {
         for number in 0..1_800 {
             let (node, home) = (NodeId(number % 3), NodeId(number / 3 % 3));
@@ -91,7 +91,7 @@ impl Steady {
         self.run();
     }
 
-    /// Reads, writes and evictions of 200 lines by everybody, in a fixed order for a seed.
+    /// Reads, writes and evictions of 200 lines by all nodes, in a deterministic order for a seed.
     fn round(&mut self, seed: u64) {
         for step in 0..2_000_u64 {
             let number = (seed * 2_000 + step).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;

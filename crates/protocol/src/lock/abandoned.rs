@@ -1,10 +1,10 @@
-//! Ranges whose holder died while it had them for writing: what they protect may be half changed, so
-//! the next holder learns of it, as with robust mutexes (POSIX `EOWNERDEAD`).
+//! Abandoned ranges: the holder of a write lock died, so the protected data may be partly changed, and the next
+//! holder is notified, as with robust mutexes (POSIX `EOWNERDEAD`).
 //!
-//! The home marks such a range when it hears of the death, and the whole line when the dead node was
-//! its delegate, since no other node knows what was held there. Every grant of marked bytes says so; one
-//! for writing takes the mark along, unless it is cancelled or [undone](super::Action::Undo) before its
-//! session knows of it. A marked line is neither delegated nor lent, so that marks never travel.
+//! The home marks such a range when it learns of the death, and the whole line if the dead node was its delegate,
+//! since no other node knows what was held there. Every grant of marked bytes reports it. A grant for writing removes
+//! the mark, unless it is cancelled or [undone](super::Action::Undo) before its session knows of it. A marked line is
+//! neither delegated nor lent, so marks never travel.
 
 use super::canary::Mutant;
 use super::line::Line;
@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 use farside_base::LineAddress;
 
 impl Locks {
-    /// Marks a range of an own line that this home decides about.
+    /// Marks a range of an own line for which this home arbitrates.
     pub(super) fn mark(&mut self, at: LineAddress, range: Range) {
         if self.line(at).bytes == 0 || self.rules.has(Mutant::AbandonedForgotten) {
             return;
@@ -25,7 +25,7 @@ impl Locks {
         self.line(at).abandoned.push(range);
     }
 
-    /// Whether a lock that was just granted is of marked bytes; one for writing takes the marks along.
+    /// Returns whether a lock just granted covers marked bytes; one for writing removes the marks.
     pub(super) fn tell(&mut self, at: LineAddress, range: Range, mode: Mode, token: Token) -> bool {
         let line = self.line(at);
         if !line.abandoned.iter().any(|marked| marked.overlaps(range)) {
@@ -42,14 +42,14 @@ impl Locks {
         true
     }
 
-    /// An own line is in no allocation any more.
+    /// Removes the marks of an own line that is no longer allocated.
     pub(super) fn unmark(&mut self, at: LineAddress) {
         if !core::mem::take(&mut self.line(at).abandoned).is_empty() {
             self.relink(at);
         }
     }
 
-    /// A line whose marks have changed may be kept without a bound no more.
+    /// Updates the list of recency for a line with changed marks, which may no longer be kept without a bound.
     fn relink(&mut self, at: LineAddress) {
         if self.line(at).abandoned.is_empty() {
             self.link(at);
@@ -58,14 +58,14 @@ impl Locks {
 }
 
 impl Line {
-    /// Whether its locks may be handed to another to decide: no session is still to be told something.
+    /// Whether the authority over its locks may move: no later holder is still to be notified.
     pub(super) fn is_unmarked(&self) -> bool {
         self.abandoned.is_empty() && self.holders.iter().all(|held| !held.abandoned)
     }
 }
 
 impl Range {
-    /// What is left of it without `other`: nothing, or one or two ranges.
+    /// Returns the parts of this range outside `other`: none, one or two.
     fn without(self, other: Self) -> Vec<Self> {
         let part = |start: u64, end: u64| {
             let bytes = end.checked_sub(start).filter(|bytes| *bytes > 0)?;

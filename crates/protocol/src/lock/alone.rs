@@ -1,4 +1,4 @@
-//! The path of a lock that nobody else is interested in: two look-ups and a few stores.
+//! Fast path of an uncontended lock: two table look-ups and a few stores.
 
 use super::canary::Mutant;
 use super::line::{Authority, Holder};
@@ -7,8 +7,8 @@ use super::{Ask, Effect, Effects, Token};
 use farside_base::Ticket;
 
 impl Locks {
-    /// Locks where this node decides, nobody is at the line, and the session waits for nothing.
-    /// False when anything is out of the ordinary; nothing was changed then.
+    /// Grants a lock if this node arbitrates, no other request or holder is at the line, and the session waits for
+    /// nothing. Otherwise returns false and changes nothing.
     pub(super) fn lock_alone(
         &mut self,
         issued: &Deferred,

@@ -1,4 +1,4 @@
-//! What whoever decides about a line does: grant, refuse, queue, hand the next one the lock.
+//! Arbitration of a line's locks: granting, refusing, queueing, and passing a lock to the next waiter.
 
 use super::canary::Mutant;
 use super::line::{Admission, Authority, Line, Waiter};
@@ -7,7 +7,7 @@ use super::{Ask, Delegation, Effect, Effects, Here, Message, Token};
 use farside_base::{ErrorCode, LineAddress, NodeId};
 
 impl Locks {
-    /// Makes sure that there is an entry for a line, and notes what the runtime knows of it.
+    /// Creates the entry of a line if there is none, and notes what the runtime knows of the line.
     pub(super) fn open(&mut self, at: LineAddress, here: Here) {
         let own = at.home() == self.me;
         if !self.lines.contains(at) {
@@ -23,12 +23,12 @@ impl Locks {
         }
     }
 
-    /// A line that has an entry.
+    /// Returns the entry of a line that has one.
     pub(super) fn line(&mut self, at: LineAddress) -> &mut Line {
         self.lines.get_mut(at).expect("the caller opened or found it")
     }
 
-    /// A request of this node, or one to this home: decides it, or sees that it is decided.
+    /// Handles a request of this node, or one sent to this home: decides it or forwards it to the authority.
     pub(super) fn decide(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
         match self.line(at).authority {
             Authority::Home | Authority::Delegate { .. } => self.arrive(at, waiter, effects),
@@ -49,7 +49,7 @@ impl Locks {
         effects.push(Effect::Send { to: at.home(), message });
     }
 
-    /// A request has come to whoever decides.
+    /// Handles a request at the authority.
     pub(super) fn arrive(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
         let rules = self.rules;
         let line = self.line(at);
@@ -65,7 +65,7 @@ impl Locks {
         }
     }
 
-    /// Grants whatever the queue's order allows.
+    /// Grants all waiting requests that the queue order permits.
     pub(super) fn promote(&mut self, at: LineAddress, effects: &mut Effects) {
         let rules = self.rules;
         let mut from = 0;
@@ -83,7 +83,7 @@ impl Locks {
         }
     }
 
-    /// Gives a request, which is in no queue, what it wants.
+    /// Grants a request that is in no queue.
     fn grant(&mut self, at: LineAddress, waiter: &Waiter, effects: &mut Effects) {
         let token = self.take_token(at, effects);
         let me = self.me;
@@ -105,7 +105,7 @@ impl Locks {
         effects.push(Effect::Send { to: node, message });
     }
 
-    /// Tells a request, which is in no queue, no.
+    /// Refuses a request that is in no queue.
     pub(super) fn refuse(
         &mut self,
         at: LineAddress,
@@ -127,7 +127,7 @@ impl Locks {
         effects.push(Effect::Send { to: node, message });
     }
 
-    /// A token of whoever decides. The caller knows that there is one.
+    /// Takes a token of the authority. The caller ensures that there is one.
     fn take_token(&mut self, at: LineAddress, effects: &mut Effects) -> Token {
         let repeat = self.rules.has(Mutant::TokenRepeated);
         let short = self.rules.has(Mutant::ShortTokens);
@@ -149,7 +149,7 @@ impl Locks {
         token
     }
 
-    /// Whether `node`, just granted `token`, becomes the delegate; if so, it is from now on.
+    /// Makes `node`, just granted `token`, the delegate if it qualifies, and returns the delegation.
     fn delegate(&mut self, at: LineAddress, node: NodeId, token: Token) -> Option<Delegation> {
         let after = self.limits.delegate_after;
         let line = self.line(at);
@@ -170,7 +170,7 @@ impl Locks {
         Some(Delegation { tokens: TOKENS_PER_DELEGATION, bytes })
     }
 
-    /// Forgets an entry that means nothing, or notes that it was used.
+    /// Removes an entry that is no longer needed, or notes that it was used.
     pub(super) fn settle(&mut self, at: LineAddress, effects: &mut Effects) {
         let Some(line) = self.lines.get(at) else {
             return;
@@ -192,7 +192,7 @@ impl Locks {
 }
 
 impl Line {
-    /// Notes whom a grant goes to.
+    /// Notes the node of the last grant.
     pub(super) const fn note_user(&mut self, node: NodeId) {
         if self.user.0 == node.0 {
             self.streak = self.streak.saturating_add(1);
@@ -201,7 +201,7 @@ impl Line {
         }
     }
 
-    /// Whether this delegate has no token left.
+    /// Whether this delegate has no tokens left.
     pub(super) const fn is_out_of_tokens(&self) -> bool {
         matches!(self.authority, Authority::Delegate { next, end, .. } if next >= end)
     }

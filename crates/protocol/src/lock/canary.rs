@@ -1,13 +1,13 @@
-//! Seeded defects, to test the tests: each is one of a published implementation, or one step away
-//! from what is right. Only under `--cfg canary`.
+//! Planted defects that the tests must find: each is that of a published implementation, or one step away from the
+//! correct code. Compiled only under `--cfg canary`.
 
-/// A defect that a machine can be built with.
+/// A defect that can be enabled in a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
-    /// V1: a denied try-upgrade undoes too much: the read lock is forgotten by the arbiter.
+    /// V1: a denied try-upgrade undoes too much: the authority drops the read lock.
     DeniedTryUndoes,
-    /// V2: a recall is answered as if nothing were held.
+    /// V2: a recall is answered as if no locks were held.
     ReturnsNoHolders,
     /// V5: a second upgrader of a range waits for the first.
     UpgradersWait,
@@ -17,61 +17,61 @@ pub enum Mutant {
     EqualRangesOnly,
     /// V11: all ranges of a line conflict.
     WholeLine,
-    /// V12: newcomers look at holders only, not at who waits.
+    /// V12: new requests check holders only, not waiters.
     Barging,
     /// V12: readers join waiting readers without a bound.
     EndlessBatch,
-    /// V12: a delegate keeps its delegation while anybody of its own waits.
+    /// V12: a delegate keeps its delegation while a session of its own waits.
     DelegateKeeps,
-    /// V17: tokens are cut to 32 bits on the wire.
+    /// V17: tokens are truncated to 32 bits on the wire.
     ShortTokens,
-    /// A recall that overtook its delegation is answered as one of the past.
+    /// A recall that overtook its delegation is answered as one for an earlier delegation.
     RecallNumberIgnored,
     /// A release that overtook the return is dropped.
     EarlyReleaseDropped,
     /// A cancellation that overtook the return is dropped.
     EarlyCancelDropped,
-    /// A request that meets its own node's delegation is queued behind a recall that is never sent.
+    /// A request that arrives after its own node became the delegate is queued after a recall that is never sent.
     MovedForgotten,
     /// A probe stops at the first session.
     ProbeNotForwarded,
     /// Waiters that came with a return send no probes.
     ReturnNotProbed,
-    /// A waiter whose probe has closed one cycle is not probed for again.
+    /// A waiter whose probe has closed one cycle sends no further probe.
     OneCycleEach,
     /// The oldest of a cycle is the victim.
     OldestIsVictim,
-    /// A victim that starts over is young again.
+    /// A victim that starts over gets a new age.
     VictimForgetsAge,
     /// A delegate grants the same token again.
     TokenRepeated,
-    /// A cancelled waiter leaves without waking those behind it.
+    /// A cancelled waiter leaves without waking the waiters after it in the queue.
     CancelWakesNobody,
     /// Locks of a dead node stay held.
     DeadStillHold,
-    /// Nothing is done about a delegation whose delegate died.
+    /// A delegation stays when its delegate has died.
     DeadDelegateKeeps,
-    /// An unlock need not name the mode that is held.
+    /// An unlock need not name the held mode.
     UnlockAnyMode,
-    /// Idle delegations are kept without bound.
+    /// Idle delegations are kept without a bound.
     EndlessDelegations,
-    /// A loan that ends forgets the lock that is held.
+    /// The held lock is lost when a loan ends.
     LoanForgetsHolder,
     /// The tokens of a loan are granted again after it.
     LoanTokensAgain,
-    /// A line is lent though a request of a waiting session will start there.
+    /// A line is lent though a deferred request of a waiting session will start there.
     LoanDespiteDeferred,
-    /// A line is lent though somebody holds a lock of it.
+    /// A line is lent though a session holds a lock of it.
     LoanWhileHeld,
-    /// The holder of a lock dies and the next one is not told.
+    /// The next holder is not notified when the holder of a lock dies.
     AbandonedForgotten,
-    /// The delegate of a line dies and the next holder is not told.
+    /// The next holder is not notified when the delegate of a line dies.
     DeadDelegateUnmarked,
-    /// A grant that tells of a dead holder is undone or cancelled, and the next holder is not told.
+    /// A grant that reports a dead holder is undone or cancelled, and the next holder is not notified.
     UndoneTellsNobody,
 }
 
-/// Which defect a machine has: none, unless built with `--cfg canary` and told so.
+/// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]

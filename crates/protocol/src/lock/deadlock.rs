@@ -1,35 +1,33 @@
-//! Cycles of waiters, by probes that run along the edges (Chandy, Misra, Haas).
+//! Distributed deadlock detection by edge-chasing probes (Chandy, Misra, Haas).
 //!
-//! An edge leads from a waiting session to each session that holds a conflicting lock, and to each
-//! that waits ahead with a conflicting request. All edges out of a session stand at one authority,
-//! since a session waits for one request at a time. So a probe at a waiter goes, within the
-//! authority, through the waiters ahead, and by message only from a holder to the holder's node
-//! (`Probe`) and from there to the authority of what that session waits for (`Visit`). Back at the
-//! waiter that it was sent for, it has closed a cycle; it carries the youngest wait of its way, whose
-//! node is told to fail it (`Abort`).
+//! An edge of the waits-for graph leads from a waiting session to each session that holds a conflicting lock, and to
+//! each earlier waiter with a conflicting request. All edges out of a session are at one authority, since a session
+//! waits for one request at a time. So within the authority a probe passes from a waiter through the waiters ahead of
+//! it. Messages are needed only from a holder to the holder's node (`Probe`), and from there to the authority of the
+//! request for which that session waits (`Visit`). A probe that returns to the waiter that sent it has closed a
+//! cycle. It carries the youngest wait of its path, and the node of that wait is asked to fail it (`Abort`).
 //!
-//! **No cycle escapes.** Consider a cycle that lasts, and its last edge to appear. Edges out of a
-//! session appear when its request is queued, or when the authority over its line changed hands;
-//! then the authority sends a fresh probe for it. Edges into a session that do not come so (a reader
-//! that overtakes a writer, an upgrade put ahead of the queue, a grant to somebody a waiter
-//! conflicts with) lead to a session that was queued in the same step, which sends a probe itself,
-//! or to one that waits for nothing: its next wait will. The fresh probe finds all other edges in
-//! place. On its way it cannot pass a request: `Granted` and what returns a delegation travel in the
-//! probe's class. An authority on its way that changes hands makes later last edges.
+//! **Every lasting cycle is found.** Consider a cycle that lasts, and its last edge to appear. Edges out of a session
+//! appear when its request is queued, or when the authority over its line moves; then the authority sends a new probe
+//! for it. Edges into a session that appear in other ways (a reader that overtakes a writer, an upgrade put at the
+//! front of the queue, a grant that conflicts with a waiter) lead to a session that was queued in the same step,
+//! which sends a probe itself, or to one that waits for nothing: its next wait will send one. The new probe finds all
+//! other edges present. It cannot overtake a request: `Granted` and the messages that return a delegation travel in
+//! the probe's class. If the authority moves during the search, the cycle has later last edges.
 //!
-//! A probe goes through a waiter once, so it may come back by a cycle other than the one considered.
-//! Therefore, when the victim is gone from its queue (`Aborted`), its sender is probed for again until
-//! nothing comes back: each time at least one wait has ended. A probe that would make a victim of a
-//! dead node's wait, which somebody else still believes in, takes its sender instead.
+//! A probe passes through a waiter once, so it may return by a cycle other than the one considered. Therefore its
+//! sender is probed for again when the victim has left its queue (`Aborted`), until no probe returns: each time at
+//! least one wait has ended. A probe that would select the wait of a dead node, which another node still believes in,
+//! selects its sender instead.
 //!
-//! **Cost.** A probe is at most one message per holder that a waiter reached by it waits for, and one
-//! back: one in all where the holder of a contended lock waits for nothing.
+//! **Cost.** At most one message per holder for which a waiter reached by the probe waits, and one back: one in all
+//! if the holder of a contended lock waits for nothing.
 //!
-//! **No cycle is invented.** A probe names the lock and the request it found; whoever has let the
-//! lock go, or waits for something else, drops it. While sessions that wait let nothing go, a cycle
-//! found is a cycle still. What remains is an edge that vanishes behind the probe, because a wait was
-//! cancelled, a session closed, a node died, or another cycle through the same session was broken:
-//! then the victim was in a cycle that is just gone.
+//! **No false cycles.** A probe names the lock and the request that it found; a node drops it if the session has
+//! released that lock or waits for a different request. While waiting sessions release nothing, a detected cycle
+//! remains a cycle. The exception is an edge that vanishes after the probe has passed, because a wait was cancelled,
+//! a session closed, a node died, or another cycle through the same session was broken: then the victim was in a
+//! cycle that has just ended.
 
 use super::canary::Mutant;
 use super::line::{Key, Line, Rules, Waiter, is_behind, stands_against};
@@ -39,30 +37,30 @@ use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
 
-/// Probes that a waiter remembers to have let through. Beyond it a probe may go round once more.
+/// Probes that a waiter remembers as passed. With more, a probe may go round once more.
 const SEEN_MAX: usize = 64;
 
-/// What a probe meets at a waiter.
+/// What a probe finds at a waiter.
 #[derive(Default)]
 struct Met {
-    /// Holders in the way, with the youngest wait on the way to each.
+    /// Conflicting holders, with the youngest wait on the path to each.
     holders: Vec<(Token, SessionId, Wait)>,
-    /// The waiter that the probe was sent for, if it is back, with the youngest of the cycle.
+    /// The waiter that sent the probe, if the probe has returned, with the youngest wait of the cycle.
     closed: Option<(Key, Wait)>,
 }
 
-/// A victim of this node whose request still is, or may be, in a queue elsewhere.
+/// A victim of this node with a request that is, or may be, in a queue elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Abort {
     pub(super) ticket: Ticket,
-    /// Who wants to know when it is gone.
+    /// The node to notify when it has left the queue.
     pub(super) origin: NodeId,
     line: LineAddress,
     number: u64,
 }
 
 impl Locks {
-    /// Sends a fresh probe for each request that was queued in this step.
+    /// Sends a new probe for each request that was queued in this step.
     pub(super) fn chase_blocked(&mut self, effects: &mut Effects) {
         while let Some((at, key)) = self.blocked.pop() {
             let (me, rules, number) = (self.me, self.rules, self.probe_next);
@@ -82,7 +80,7 @@ impl Locks {
         }
     }
 
-    /// A probe for one that waits here.
+    /// Handles a probe for a request that waits at this authority.
     pub(super) fn visit(
         &mut self,
         from: NodeId,
@@ -97,7 +95,7 @@ impl Locks {
         Ok(())
     }
 
-    /// A probe for one that holds a lock of this node, from the line's home.
+    /// Handles a probe from the line's home for a holder of this node.
     pub(super) fn probed(
         &mut self,
         at: LineAddress,
@@ -117,7 +115,7 @@ impl Locks {
         Ok(())
     }
 
-    /// This node's wait is the youngest of a cycle.
+    /// Handles `Abort`: this node's wait is the youngest of a cycle.
     pub(super) fn aborted(
         &mut self,
         from: NodeId,
@@ -133,13 +131,13 @@ impl Locks {
         Ok(())
     }
 
-    /// Fails a wait of this node, and answers when it is in no queue any more.
+    /// Fails a wait of this node, and answers once it is in no queue.
     fn abort(&mut self, abort: Abort, effects: &mut Effects) {
         self.fail_victim(abort.ticket, effects);
         let key = Key(self.me, abort.ticket);
         let meant = |waiter: &Waiter| waiter.cancelled && waiter.key() == key;
         let stays = self.lines.iter().any(|(_, line)| line.limbo.iter().any(meant));
-        // No more than that can be under way at a time, unless a peer makes them up.
+        // More cannot be in flight at a time, unless a peer invents them.
         if stays && self.aborts.len() < self.items_max() {
             self.aborts.push(abort);
         } else {
@@ -147,7 +145,7 @@ impl Locks {
         }
     }
 
-    /// A cancelled request of this node has its answer: it is in no queue any more.
+    /// Sends `Aborted` for a cancelled request of this node that got its answer: it is in no queue any more.
     pub(super) fn answer_aborts(&mut self, ticket: Ticket, effects: &mut Effects) {
         while let Some(place) = self.aborts.iter().position(|abort| abort.ticket == ticket) {
             let abort = self.aborts.remove(place);
@@ -164,13 +162,13 @@ impl Locks {
         }
     }
 
-    /// The waiter whose probe of this number has closed a cycle.
+    /// The waiter with the closed probe of this number.
     fn sender(&self, at: LineAddress, number: u64) -> Option<Key> {
         let queue = &self.lines.get(at).filter(|_| !self.rules.has(Mutant::OneCycleEach))?.queue;
         Some(queue.iter().find(|waiter| waiter.closed == number)?.key())
     }
 
-    /// The victim of a cycle that a probe of this node has closed waits no more.
+    /// Handles `Aborted`: the victim of a cycle closed by a probe of this node has left its queue.
     pub(super) fn victim_gone(&mut self, at: LineAddress, number: u64) -> Step {
         if number >= self.probe_next {
             return Err(Violation("a probe that was never sent"));
@@ -192,8 +190,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Follows a probe, from what it met, as far as this node can see, and has the victim of the
-    /// cycle failed that it has closed.
+    /// Forwards a probe from what it found, as far as this node can see, and fails the victim of a cycle that it has
+    /// closed.
     fn follow(&mut self, at: LineAddress, met: Met, probe: Probe, effects: &mut Effects) {
         let mut next = Vec::from([(at, met)]);
         while let Some((at, met)) = next.pop() {
@@ -212,7 +210,7 @@ impl Locks {
         }
     }
 
-    /// From a session of this node to what it waits for.
+    /// Forwards a probe from a session of this node to the request for which it waits.
     fn follow_session(
         &self,
         session: SessionId,
@@ -225,8 +223,7 @@ impl Locks {
         if line.place(key).is_some() {
             return Some((wait.line, key));
         }
-        // Where this node is the home, the request waits for a delegation to come back: its edges
-        // appear then.
+        // If this node is the home, the request waits for the return of a delegation: its edges appear then.
         let home = wait.line.home();
         if home != self.me {
             let message = Message::Visit { line: wait.line, ticket: wait.ticket, probe };
@@ -235,8 +232,8 @@ impl Locks {
         None
     }
 
-    /// What a probe meets at a waiter; nothing when the waiter is not in a queue here, or let the
-    /// probe through before.
+    /// What a probe finds at a waiter; nothing if the waiter is not in a queue of this node, or the probe passed it
+    /// before.
     fn meet(&mut self, at: LineAddress, key: Key, probe: Probe) -> Met {
         let (me, rules) = (self.me, self.rules);
         let Some(line) = self.lines.get_mut(at).filter(|line| line.decides()) else {
@@ -257,8 +254,8 @@ impl Locks {
         line.look_ahead(rules, place, youngest, own)
     }
 
-    /// A cycle through the waiter `sender` is closed: fails its victim, and has the sender probed for
-    /// again when that is done.
+    /// Handles a closed cycle through the waiter `sender`: fails the victim, and probes for the sender again when
+    /// that is done.
     fn close_cycle(&mut self, at: LineAddress, sender: Key, victim: Wait, effects: &mut Effects) {
         let line = self.line(at);
         let Some(place) = line.place(sender) else {
@@ -280,7 +277,7 @@ impl Locks {
         }
     }
 
-    /// Fails a wait of this node, if it still is one.
+    /// Fails a wait of this node, if it still waits.
     fn fail_victim(&mut self, ticket: Ticket, effects: &mut Effects) {
         let Some((session, wait)) = self.session_waiting(ticket) else {
             return;
@@ -294,12 +291,12 @@ impl Locks {
 }
 
 impl Waiter {
-    /// Whether `own` is the number of the probe that was sent for this waiter and is not back yet.
+    /// Whether `own` is the number of the outstanding probe of this waiter.
     fn sent(&self, own: Option<u64>) -> bool {
         own.is_some() && self.probe == own
     }
 
-    /// Whether a probe is here for the first time; from now on it is not.
+    /// Whether a probe passes this waiter for the first time; remembers it.
     fn is_new(&mut self, origin: NodeId, number: u64) -> bool {
         let name = (origin, number);
         if self.seen.contains(&name) {
@@ -314,20 +311,20 @@ impl Waiter {
 }
 
 impl Line {
-    /// Forgets which probes of a dead node were let through: the next node of its number counts anew.
+    /// Drops the remembered probes of a dead node: the next node of its number counts from the start.
     pub(super) fn forget_probes_of(&mut self, node: NodeId) {
         for waiter in &mut self.queue {
             waiter.seen.retain(|(origin, _)| *origin != node);
         }
     }
 
-    /// All holders that the waiter at `place` waits for, directly or through those ahead of it in
-    /// the queue, each by a shortest way; or the waiter among those ahead that sent this very probe.
+    /// All holders for which the waiter at `place` waits, directly or through earlier waiters, each by a shortest
+    /// path. If an earlier waiter sent this very probe, that waiter instead.
     fn look_ahead(&self, rules: Rules, place: usize, youngest: Wait, own: Option<u64>) -> Met {
         let mut met = Met::default();
         let mut holders: Vec<_> = self.holders.iter().collect();
         let mut ahead: Vec<usize> = (0..place).collect();
-        // What is in the way of the first `done` of these has been looked at.
+        // The obstacles of the first `done` of these have been visited.
         let mut reached = Vec::from([(place, youngest)]);
         let mut done = 0;
         while let Some((at, youngest)) = reached.get(done).copied() {

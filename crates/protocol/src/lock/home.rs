@@ -1,4 +1,4 @@
-//! The home of a line: what other nodes ask of it, and how a delegation comes back.
+//! The home of a line: requests of other nodes, and the return of a delegation.
 
 use super::canary::Mutant;
 use super::line::{Authority, Early, Key, Waiter};
@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
 
 impl Locks {
-    /// A message.
+    /// Handles a message.
     pub(super) fn received(
         &mut self,
         from: NodeId,
@@ -19,17 +19,18 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         if from == self.me || from.0 >= self.limits.nodes_max {
-            return Err(Violation("from no other node"));
+            return Err(Violation("a message from an invalid node"));
         }
         let at = message.line();
         if let Message::Probe { probe, .. } | Message::Visit { probe, .. } = message
             && (self.dead.contains(probe.origin) || self.dead.contains(probe.youngest.node))
         {
-            // A cycle through a waiter of a dead node is broken, and every node probes again when it learns
-            // of a death. Passed on, this could arrive when the number is another node's.
+            // A cycle through a waiter of a dead node is broken, and every node probes again when it learns of a
+            // death. A forwarded probe could arrive when a new node has the number.
             return Ok(());
         }
-        // These two go between the node that sent a probe and the victim's, whoever is the home.
+        // These two messages travel between the node that sent a probe and the victim's node, whichever node is the
+        // home.
         if let Message::Abort { ticket, number, .. } = message {
             return self.aborted(from, at, ticket, number, effects);
         }
@@ -41,7 +42,7 @@ impl Locks {
         } else if at.home() == from {
             self.received_reply(from, message, effects)
         } else {
-            Err(Violation("about locks of a third node's line"))
+            Err(Violation("a message about a third node's line"))
         }
     }
 
@@ -83,11 +84,11 @@ impl Locks {
             | Message::Moved { .. }
             | Message::Probe { .. }
             | Message::Abort { .. }
-            | Message::Aborted { .. } => Err(Violation("told by another than the line's home")),
+            | Message::Aborted { .. } => Err(Violation("a message not from the line's home")),
         }
     }
 
-    /// A session of another node asks.
+    /// Handles a request of another node's session.
     fn request(
         &mut self,
         from: NodeId,
@@ -117,7 +118,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether a home has used a token; it cannot be released or returned otherwise.
+    /// Checks that this home has used a token; otherwise it cannot be released or returned.
     const fn check_token(&self, token: Token) -> Step {
         if token.0 == 0 || token.0 >= self.token_next {
             return Err(Violation("a token that was never granted"));
@@ -125,8 +126,8 @@ impl Locks {
         Ok(())
     }
 
-    /// A lock is held no more. Unknown ones went before: the delegation that it belonged to came
-    /// back without it, or its delegate has the truth.
+    /// Handles a release. An unknown token was dropped before: its delegation was returned without it, or its
+    /// delegate has the current state.
     fn release(
         &mut self,
         from: NodeId,
@@ -167,7 +168,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes a holder out at the home, with an upgrade that it still wanted, and wakes who can be.
+    /// Removes a holder at the home, with its pending upgrade, and wakes the waiters that can proceed.
     fn release_at(&mut self, at: LineAddress, token: Token, untold: bool, effects: &mut Effects) {
         let line = self.line(at);
         let Some(held) = line.holders.take(|held| held.token == token) else {
@@ -183,8 +184,8 @@ impl Locks {
         self.promote(at, effects);
     }
 
-    /// A request is not wanted any more. One that was granted already is taken back, and `Granted`,
-    /// which is under way, will mean nothing; any other unknown one has its answer under way too.
+    /// Handles a cancellation. A granted request is taken back, and `Granted`, which is in flight, will be ignored;
+    /// any other unknown request has its answer in flight too.
     fn cancel_remote(
         &mut self,
         from: NodeId,
@@ -193,7 +194,7 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         if ticket == Ticket(0) {
-            return Err(Violation("a ticket that is none"));
+            return Err(Violation("an invalid ticket"));
         }
         let key = Key(from, ticket);
         let dropped = self.rules.has(Mutant::EarlyCancelDropped);
@@ -218,7 +219,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes a cancelled request, or what it was granted, out at the home, and wakes who can be.
+    /// Removes a cancelled request or its lock at the home, and wakes the waiters that can proceed.
     fn cancel_at(&mut self, at: LineAddress, key: Key, effects: &mut Effects) {
         let line = self.line(at);
         if let Some(place) = line.place(key) {
@@ -236,7 +237,7 @@ impl Locks {
         }
     }
 
-    /// A delegate wants to be rid of its delegation. One that is over already needs nothing.
+    /// Handles the offer of a delegate to return its delegation. One for an ended delegation needs no action.
     fn offer(
         &mut self,
         from: NodeId,
@@ -252,7 +253,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Demands a delegation back.
+    /// Recalls a delegation.
     pub(super) fn recall(&mut self, at: LineAddress, effects: &mut Effects) {
         let line = self.line(at);
         if let Authority::Away { delegate, number } = line.authority {
@@ -262,7 +263,7 @@ impl Locks {
         }
     }
 
-    /// Most locks, and most waits, that a node can have.
+    /// The maximum number of locks, and of waits, of one node.
     pub(super) fn items_max(&self) -> usize {
         let locks =
             u64::from(self.limits.sessions_max) * u64::from(self.limits.locks_per_session_max);
@@ -273,7 +274,7 @@ impl Locks {
     fn is_returning(&self, from: NodeId, at: LineAddress) -> Result<(), Violation> {
         match self.lines.get(at).map(|line| &line.authority) {
             Some(Authority::Recalling { delegate, .. }) if *delegate == from => Ok(()),
-            _ => Err(Violation("returned what was not recalled")),
+            _ => Err(Violation("a return of a delegation that was not recalled")),
         }
     }
 
@@ -294,7 +295,7 @@ impl Locks {
         if line.holders.iter().any(|held| held.token == token) || line.blocks(rules, holder, 0) {
             return Err(Violation("returned locks that exclude each other"));
         }
-        // Whatever it names a lock by from now on, the delegate knows that it has it.
+        // The delegate knows that it has this lock, whatever it calls it from now on.
         line.hold(holder, token);
         Ok(())
     }
@@ -322,7 +323,7 @@ impl Locks {
         Ok(())
     }
 
-    /// A delegation is back, all of it.
+    /// Completes the return of a delegation.
     fn returned(
         &mut self,
         from: NodeId,
@@ -334,19 +335,19 @@ impl Locks {
         self.is_returning(from, at)?;
         let line = self.line(at);
         let Authority::Recalling { number: recalled, ref mut early, .. } = line.authority else {
-            return Err(Violation("returned what was not recalled"));
+            return Err(Violation("a return of a delegation that was not recalled"));
         };
         if recalled != number {
             return Err(Violation("returned another delegation than was recalled"));
         }
         if counts.0 as usize != line.holders.len() || counts.1 as usize != line.queue.len() {
-            return Err(Violation("returned another number of locks than was told"));
+            return Err(Violation("a return with a wrong number of locks"));
         }
         let early = core::mem::take(early);
         self.take_authority(at);
         for item in early {
             match item {
-                // No grant of a delegated line says anything of a dead holder.
+                // No grant of a delegated line reports a dead holder.
                 Early::Release(token) => self.release_at(at, token, false, effects),
                 Early::Cancel(ticket) => self.cancel_at(at, Key(from, ticket), effects),
             }
@@ -355,13 +356,14 @@ impl Locks {
         Ok(())
     }
 
-    /// The home decides again.
+    /// Makes the home the authority again.
     pub(super) fn take_authority(&mut self, at: LineAddress) {
         self.line(at).authority = Authority::Home;
         self.link(at);
     }
 
-    /// The home decides again: about who came with the return, then about who asked meanwhile.
+    /// Resumes arbitration at the home: decides the requests that came with the return, then those that arrived
+    /// meanwhile.
     pub(super) fn resume(&mut self, at: LineAddress, effects: &mut Effects) {
         if self.line(at).bytes == 0 {
             self.refuse_all(at, effects);
@@ -384,7 +386,7 @@ impl Locks {
         self.settle(at, effects);
     }
 
-    /// An own line is in no allocation any more.
+    /// Handles an own line that is no longer allocated.
     pub(super) fn retire(&mut self, at: LineAddress, effects: &mut Effects) {
         let Some(line) = self.lines.get_mut(at).filter(|_| at.home() == self.me) else {
             return;
@@ -399,7 +401,7 @@ impl Locks {
         }
     }
 
-    /// Tells all that wait at a line which is in no allocation.
+    /// Refuses all requests that wait at a line that is no longer allocated.
     fn refuse_all(&mut self, at: LineAddress, effects: &mut Effects) {
         let line = self.line(at);
         let mut waiters = core::mem::take(&mut line.queue);
@@ -409,7 +411,7 @@ impl Locks {
         }
     }
 
-    /// A node is dead.
+    /// Handles the death of a node.
     pub(super) fn node_dead(&mut self, node: NodeId, left: bool, effects: &mut Effects) {
         if node == self.me || !self.dead.insert(node) {
             return;
@@ -421,7 +423,7 @@ impl Locks {
             self.line(at).forget_probes_of(node);
         }
         for at in self.lines.sorted_keys() {
-            // Settling one line may forget others that are idle.
+            // Settling one line may remove other idle ones.
             if !self.lines.contains(at) {
                 continue;
             }
@@ -434,8 +436,8 @@ impl Locks {
         self.chase_all();
     }
 
-    /// A dead node is remembered until its number is given again: from then on nothing may be left that
-    /// names it.
+    /// Handles the reuse of a dead node's number, which was remembered until now: nothing may refer to the dead node
+    /// any more.
     pub(super) fn node_admitted(&mut self, node: NodeId) {
         if self.dead.remove(node) {
             debug_assert!(
@@ -445,7 +447,7 @@ impl Locks {
         }
     }
 
-    /// Has all that wait here probed for again: whatever was to be heard of a victim may be lost.
+    /// Probes again for all requests that wait at this node, since the outcome of a victim may be lost.
     fn chase_all(&mut self) {
         for at in self.lines.sorted_keys() {
             let line = self.lines.get(at).expect("the key is there");
@@ -455,7 +457,7 @@ impl Locks {
         }
     }
 
-    /// Takes out of an own line what a dead node had there.
+    /// Removes the holders and requests of a dead node from an own line.
     fn bury(&mut self, at: LineAddress, node: NodeId, left: bool, effects: &mut Effects) {
         let (keeps, holds) =
             (self.rules.has(Mutant::DeadDelegateKeeps), self.rules.has(Mutant::DeadStillHold));
@@ -504,7 +506,7 @@ fn keep_early(early: &mut Vec<Early>, item: Early, bound: usize) -> Step {
     Ok(())
 }
 
-/// A request of another node's session, if it is sound.
+/// Builds the waiter for a request of another node's session, if the request is valid.
 #[expect(clippy::too_many_arguments, reason = "the fields of a message, each named at the caller")]
 fn asked(
     from: NodeId,

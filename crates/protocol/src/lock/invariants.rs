@@ -1,4 +1,4 @@
-//! What holds between any two steps, and a look at who waits.
+//! Invariants between any two steps, and a view of the waiting requests.
 
 use super::deadlock::Abort;
 use super::line::{Authority, Key, Line, Rules, Waiter, is_behind, stands_against};
@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 use farside_base::{LineAddress, NodeId, OperationId, SessionId, Ticket};
 
 impl Locks {
-    /// Checks what must hold after every step.
+    /// Checks the invariants that hold after every step.
     ///
     /// # Errors
-    /// With the rule that is broken. The machine is beyond use then. *Cost*: looks at everything
-    /// several times; for tests and simulation.
+    /// The broken invariant; the machine is then unusable. *Cost*: visits everything several times; for tests and
+    /// simulation.
     pub fn invariants(&self) -> Result<(), &'static str> {
         for (at, line) in self.lines.iter() {
             self.check_place(at, line)?;
@@ -29,7 +29,7 @@ impl Locks {
             let meant = |waiter: &Waiter| waiter.cancelled && waiter.key() == key;
             self.lines.iter().any(|(_, line)| line.limbo.iter().any(meant))
         };
-        check(self.aborts.iter().all(known), "an abort of nobody")
+        check(self.aborts.iter().all(known), "an abort without a request")
     }
 
     fn check_place(&self, at: LineAddress, line: &Line) -> Result<(), &'static str> {
@@ -50,7 +50,7 @@ impl Locks {
                 check(!self.dead.contains(*delegate), "a dead delegate")
             }
             Authority::Elsewhere { .. } => {
-                check(line.queue.is_empty(), "a queue where nothing is decided")?;
+                check(line.queue.is_empty(), "a queue at a node that does not arbitrate")?;
                 check(!line.is_idle(), "an entry for nothing")
             }
             Authority::Delegate { number, next, end, .. } => {
@@ -120,7 +120,7 @@ impl Locks {
         check(waits, "a request waits for nothing")
     }
 
-    /// What a session holds and awaits in number, and its wait, as the lines have it.
+    /// The number of locks and requests of a session, and its wait, according to the lines.
     fn count_of(&self, session: SessionId) -> (usize, Option<(LineAddress, Ticket)>) {
         let (mut locks, mut wait) = (0, None);
         for (at, line) in self.lines.iter() {
@@ -167,21 +167,21 @@ impl Locks {
     }
 }
 
-/// A request that waits where this node decides.
+/// A waiting request for which this node arbitrates.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Blocked {
-    /// At which line.
+    /// The line.
     pub line: LineAddress,
-    /// By whom.
+    /// The session that waits.
     pub session: SessionId,
     /// Its age.
     pub wait: Wait,
-    /// For whom: sessions that hold, or wait ahead, in conflict with it.
+    /// The sessions for which it waits: holders and earlier waiters in conflict with it.
     pub behind: Vec<SessionId>,
 }
 
 impl Locks {
-    /// All requests that wait where this node decides, by line and in order: for dumps and checkers.
+    /// All waiting requests for which this node arbitrates, by line and in order: for dumps and checkers.
     pub fn blocked(&self) -> Vec<Blocked> {
         let mut all = Vec::new();
         for at in self.lines.sorted_keys() {
@@ -199,7 +199,7 @@ impl Locks {
         all
     }
 
-    /// The operation of a request of this node that has no result yet.
+    /// The operation of a pending request of this node.
     pub fn operation(&self, line: LineAddress, ticket: Ticket) -> Option<OperationId> {
         let line = self.lines.get(line)?;
         let meant = |waiter: &&Waiter| waiter.key() == Key(self.me, ticket) && !waiter.cancelled;
@@ -207,8 +207,8 @@ impl Locks {
         Some(waiter.operation)
     }
 
-    /// The node that a request of this node waits for: that of the first session in its way where this
-    /// node decides, the delegate where this node is the home; else `None`, for the home.
+    /// The node for which a request of this node waits: that of the first conflicting session if this node
+    /// arbitrates, the delegate if this node is the home; otherwise `None`, for the home.
     pub fn awaited(&self, at: LineAddress, operation: OperationId) -> Option<NodeId> {
         let line = self.lines.get(at)?;
         let meant = |waiter: &Waiter| waiter.operation == operation && !waiter.cancelled;
@@ -224,14 +224,14 @@ impl Locks {
         }
     }
 
-    /// Whether nothing is held or awaited here, as far as this node knows.
+    /// Whether no lock is held or awaited at this node, as far as it knows.
     pub fn is_idle(&self) -> bool {
         self.deferred.is_empty() && self.lines.iter().all(|(_, line)| line.is_unused())
     }
 }
 
 impl Line {
-    /// Whether something here is a session's of this node, or known of it.
+    /// Whether the state of this line refers to `node`: as home or delegate, or by a session or probe.
     pub(super) fn names(&self, at: LineAddress, node: NodeId) -> bool {
         let waiters = || self.queue.iter().chain(&self.limbo);
         let with = match self.authority {
@@ -247,7 +247,7 @@ impl Line {
             || waiters().any(|waiter| waiter.seen.iter().any(|(origin, _)| *origin == node))
     }
 
-    /// Whom the waiter at `place` waits for.
+    /// The sessions for which the waiter at `place` waits.
     fn obstacles(&self, rules: Rules, place: usize) -> Vec<SessionId> {
         let waiter = &self.queue[place];
         let holders = self.holders.iter().filter(|held| stands_against(rules, held, waiter));

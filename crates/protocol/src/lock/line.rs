@@ -1,5 +1,5 @@
-//! What a node knows of the locks of one line, and who comes next. Pure computation: nothing here
-//! sends, and nothing knows which node it is.
+//! The lock state of one line, and the order of grants. Pure computation: it sends nothing, and does not know on
+//! which node it runs.
 
 use super::canary::{Canary, Mutant};
 use super::loan::Loan;
@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, SessionId, Ticket};
 
-/// What the order of grants depends on.
+/// Parameters of the order of grants.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Rules {
     /// How often a reader may overtake one waiting writer.
@@ -17,7 +17,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Whether a defect is put in.
+    /// Whether a defect is enabled.
     pub(super) fn has(self, mutant: Mutant) -> bool {
         self.canary.is(mutant)
     }
@@ -40,17 +40,17 @@ pub(super) struct Holder {
     pub(super) token: Token,
     pub(super) range: Range,
     pub(super) mode: Mode,
-    /// The request it was granted to, as long as that may be cancelled without knowing of the grant.
+    /// The granted request, as long as it may be cancelled without knowledge of the grant.
     pub(super) ticket: Ticket,
-    /// Of an upgraded lock: the token that it had before.
+    /// Of an upgraded lock: the token before the upgrade.
     pub(super) base: Option<Token>,
-    /// At the home: its grant took the marks of its range along.
+    /// At the home: its grant removed the marks of its range.
     pub(super) abandoned: bool,
 }
 
 impl Holder {
-    /// What probes call it: the token of its first grant, on which its node and the authority agree
-    /// even while an upgrade, or the cancellation of one, is under way between them.
+    /// The name by which probes refer to it: the token of its first grant, on which its node and the authority agree
+    /// even while an upgrade, or the cancellation of one, is in flight between them.
     pub(super) fn name(&self) -> Token {
         self.base.unwrap_or(self.token)
     }
@@ -64,7 +64,7 @@ impl Holder {
     }
 }
 
-/// Holders in the order of their grants; the first needs no memory of its own.
+/// Holders in the order of their grants; the first needs no heap memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Holders {
     first: Option<Holder>,
@@ -96,7 +96,7 @@ impl Holders {
         self.first.iter_mut().chain(&mut self.rest)
     }
 
-    /// Takes the oldest holder out for which `which` says so.
+    /// Removes and returns the oldest holder for which `which` is true.
     pub(super) fn take(&mut self, which: impl Fn(&Holder) -> bool) -> Option<Holder> {
         if self.first.as_ref().is_some_and(&which) {
             let next = if self.rest.is_empty() { None } else { Some(self.rest.remove(0)) };
@@ -112,25 +112,25 @@ impl Holders {
     }
 }
 
-/// A request that waits here, or that is under way to the home.
+/// A request that waits at this node, or that is in flight to the home.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Waiter {
     pub(super) session: SessionId,
     pub(super) ticket: Ticket,
-    /// Meaningless unless the session is of this node.
+    /// Meaningful only if the session is of this node.
     pub(super) operation: OperationId,
     pub(super) range: Range,
     pub(super) ask: Ask,
     pub(super) birth: u64,
-    /// How often a later reader went ahead. Invariant: at most `handovers_max`.
+    /// How many later readers overtook it. Invariant: at most `handovers_max`.
     pub(super) overtaken: u32,
-    /// Its operation has its result already; only the home's answer is awaited.
+    /// Its operation has its result already; only the home's answer is outstanding.
     pub(super) cancelled: bool,
-    /// The number of the probe that this authority sent for it and that has closed no cycle.
+    /// The number of the probe that this authority sent for it, if that has closed no cycle.
     pub(super) probe: Option<u64>,
-    /// The number of the probe that has closed a cycle whose victim may wait still; zero for none.
+    /// The number of the probe that has closed a cycle with a victim that may still wait; zero for none.
     pub(super) closed: u64,
-    /// The probes that it let through, by origin and number, the latest last.
+    /// The probes that passed it, by origin and number, the latest last.
     pub(super) seen: Vec<(NodeId, u64)>,
 }
 
@@ -152,33 +152,34 @@ impl Waiter {
     }
 }
 
-/// What names a request in the whole cluster.
+/// Identifies a request in the whole cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Key(pub(super) NodeId, pub(super) Ticket);
 
-/// What overtook the return of a delegation on its way to the home.
+/// A message that overtook the return of a delegation to the home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Early {
     Release(Token),
     Cancel(Ticket),
 }
 
-/// Who decides about a line's locks.
+/// Which node arbitrates a line's locks.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Authority {
-    /// An own line: this node.
+    /// An own line: this node arbitrates.
     Home,
-    /// An own line: another node.
+    /// An own line: another node arbitrates.
     Away { delegate: NodeId, number: Token },
-    /// An own line: nobody until `Returned` is here. What came of it stands in holders and queue.
+    /// An own line: no node arbitrates until `Returned` arrives. Holders and queue have what arrived of the return.
     Recalling { delegate: NodeId, number: Token, early: Vec<Early> },
-    /// Another node's line: not this node. `recall` overtook the delegation that it is about.
+    /// Another node's line, for which this node does not arbitrate. `recall` overtook the delegation to which it
+    /// refers.
     Elsewhere { recall: Option<Token> },
-    /// Another node's line: this node, with the tokens from `next` to before `end`.
+    /// Another node's line, for which this node arbitrates, with the tokens `next..end`.
     Delegate { number: Token, next: u64, end: u64, offered: bool },
 }
 
-/// What becomes of a request that has just arrived.
+/// The outcome of a new request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Admission {
     Grant,
@@ -192,20 +193,20 @@ pub(super) struct Line {
     pub(super) authority: Authority,
     /// Bytes that can be locked, as far as the authority knows.
     pub(super) bytes: u32,
-    /// At the authority: all. Elsewhere: this node's.
+    /// At the authority: all holders. Elsewhere: this node's.
     pub(super) holders: Holders,
-    /// At the authority: who waits, in order. Invariant: each conflicts with a holder or with one
-    /// ahead of it.
+    /// At the authority: the waiting requests, in order. Invariant: each conflicts with a holder or with an earlier
+    /// one.
     pub(super) queue: VecDeque<Waiter>,
-    /// Not decided here: at a home that recalls, requests to be decided then; elsewhere, this node's
-    /// requests that the home has not answered.
+    /// Requests not decided here: at a home that recalls, those to be decided after the return; elsewhere, this
+    /// node's requests that the home has not answered.
     pub(super) limbo: VecDeque<Waiter>,
-    /// At the home: whom the last grants went to, and how many in a row.
+    /// At the home: the node of the last grants, and their number in a row.
     pub(super) user: NodeId,
     pub(super) streak: u32,
-    /// What the runtime was lent of it. Invariant: nobody else is at the line then.
+    /// The loan of the line to the runtime. Invariant: the line then has no holder and no waiter.
     pub(super) lent: Option<Loan>,
-    /// At the home, while it decides: ranges whose holder died, of which the next holder is to be told.
+    /// At the home, while it arbitrates: abandoned ranges of which the next holder is to be notified.
     pub(super) abandoned: Vec<Range>,
     /// The neighbours in the list of recency.
     pub(super) newer: Option<LineAddress>,
@@ -229,7 +230,7 @@ impl Line {
         }
     }
 
-    /// Whether this node decides.
+    /// Whether this node arbitrates.
     pub(super) const fn decides(&self) -> bool {
         matches!(self.authority, Authority::Home | Authority::Delegate { .. })
     }
@@ -244,7 +245,7 @@ impl Line {
         self.holders.is_empty() && self.queue.is_empty() && self.limbo.is_empty()
     }
 
-    /// What a new request meets.
+    /// Decides whether a new request is granted, queued or refused.
     pub(super) fn admit(&self, rules: Rules, waiter: &Waiter) -> Admission {
         let blocked = match waiter.ask {
             Ask::Lock { .. } if rules.has(Mutant::Barging) => self.is_held_against(rules, waiter),
@@ -269,7 +270,7 @@ impl Line {
         }
     }
 
-    /// Queues an admitted request at its place.
+    /// Queues an admitted request at its position.
     pub(super) fn enqueue(&mut self, rules: Rules, waiter: Waiter) {
         let place = match waiter.ask {
             Ask::Upgrade { .. } => self.upgrades().count(),
@@ -286,8 +287,8 @@ impl Line {
         self.queue.insert(place, waiter);
     }
 
-    /// Behind the last waiting reader it overlaps, unless that would overtake somebody too often, or
-    /// leave it nothing to wait for: then it would overtake for its own sake.
+    /// The position after the last waiting reader that it overlaps, unless that would overtake a writer too often, or
+    /// leave the reader nothing to wait for: then it would overtake without need.
     fn batch_place(&self, rules: Rules, reader: &Waiter) -> usize {
         let joins = |other: &Waiter| {
             matches!(other.ask, Ask::Lock { mode: Mode::Read, .. })
@@ -311,23 +312,23 @@ impl Line {
         self.queue.iter().take_while(|waiter| matches!(waiter.ask, Ask::Upgrade { .. }))
     }
 
-    /// Whether a holder stands against the request.
+    /// Whether a holder conflicts with the request.
     fn is_held_against(&self, rules: Rules, waiter: &Waiter) -> bool {
         self.holders.iter().any(|holder| stands_against(rules, holder, waiter))
     }
 
-    /// Whether a holder, or one of the first `ahead` of the queue, stands against the request.
+    /// Whether a holder, or one of the first `ahead` of the queue, conflicts with the request.
     pub(super) fn blocks(&self, rules: Rules, waiter: &Waiter, ahead: usize) -> bool {
         self.is_held_against(rules, waiter)
             || self.queue.iter().take(ahead).any(|other| is_behind(rules, waiter, other))
     }
 
-    /// The first of the queue from `from` on that nothing blocks.
+    /// The first waiter at or after `from` in the queue that nothing blocks.
     pub(super) fn grantable(&self, rules: Rules, from: usize) -> Option<usize> {
         (from..self.queue.len()).find(|at| !self.blocks(rules, &self.queue[*at], *at))
     }
 
-    /// Makes a granted request a holder. False when it upgrades a lock that is not there.
+    /// Makes a granted request a holder. False if it upgrades a lock that is not held.
     pub(super) fn hold(&mut self, waiter: &Waiter, token: Token) -> bool {
         match waiter.ask {
             Ask::Lock { mode, .. } => {
@@ -349,8 +350,7 @@ impl Line {
         }
     }
 
-    /// Takes back what was granted to a request that was cancelled; the range whose marks
-    /// the grant took along, if it did.
+    /// Takes back the lock of a cancelled request; returns the range if the grant removed its marks.
     pub(super) fn take_back(&mut self, key: Key) -> Option<Range> {
         let meant = |held: &Holder| held.session.node() == key.0 && held.ticket == key.1;
         let upgraded = |held: &&mut Holder| meant(held) && held.base.is_some();
@@ -363,7 +363,7 @@ impl Line {
         self.holders.take(meant).filter(|held| held.abandoned).map(|held| held.range)
     }
 
-    /// Whether `session` would wait for itself.
+    /// Whether the session would wait for itself.
     pub(super) fn conflicts_with_own(&self, rules: Rules, waiter: &Waiter) -> bool {
         let own = |other: &Waiter| other.session == waiter.session && !other.cancelled;
         self.holders
@@ -376,8 +376,8 @@ impl Line {
                 .any(|other| own(other) && rules.conflict(waiter.claim(), other.claim()))
     }
 
-    /// Takes a request out of limbo, or, where the home still owes it an answer, notes that nobody
-    /// wants it. The caller knows that it is there.
+    /// Removes a request from limbo, or, if the home still owes it an answer, marks it as cancelled. The caller
+    /// ensures that it is there.
     pub(super) fn leave_limbo(&mut self, key: Key, gone: bool) -> Waiter {
         let place = self.limbo.iter().position(|waiter| waiter.key() == key);
         let place = place.expect("a request is in the queue or in limbo");
@@ -388,18 +388,18 @@ impl Line {
         self.limbo[place].clone()
     }
 
-    /// The place in the queue of a request.
+    /// The position of a request in the queue.
     pub(super) fn place(&self, key: Key) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.key() == key)
     }
 }
 
-/// Whether `holder` keeps `waiter` waiting.
+/// Whether `holder` blocks `waiter`.
 pub(super) fn stands_against(rules: Rules, holder: &Holder, waiter: &Waiter) -> bool {
     rules.conflict((holder.range, holder.mode), waiter.claim()) && !holder.is_base_of(waiter)
 }
 
-/// Whether `waiter` has to let `other` go first, being behind it.
+/// Whether `waiter`, after `other` in the queue, has to let it go first.
 pub(super) fn is_behind(rules: Rules, waiter: &Waiter, other: &Waiter) -> bool {
     rules.conflict(waiter.claim(), other.claim())
 }

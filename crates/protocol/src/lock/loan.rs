@@ -1,14 +1,14 @@
-//! Loans: lines whose locks the runtime grants without asking the machine.
+//! Loans: lines for which the runtime grants locks without the machine.
 //!
-//! A line that this node decides about, and at which nobody holds or wants anything, can be lent. Its
-//! borrower then grants its locks itself, one at a time, with the tokens of the loan in order. The loan
-//! ends before the machine hears of anything that names the line; a lock that is held then becomes a
-//! holder like any other. So no wait, probe, recall or death ever meets a lent line: whoever waits
-//! waits for holders that the machine knows, and deadlocks are found as ever.
+//! A line for which this node arbitrates, without holders and requests, can be lent. The borrower then grants its
+//! locks itself, one at a time, with the tokens of the loan in order. The loan ends before the machine handles any
+//! event that names the line; a held lock then becomes a holder like any other. So no wait, probe, recall or death
+//! ever involves a lent line: a waiter waits only for holders that the machine knows, and deadlock detection is
+//! unaffected.
 //!
-//! What the machine does not see meanwhile: a session's first lock makes its birth when the machine
-//! hears of it, which is before anybody waits for it; and a session's locks on loan are not in its
-//! count, so the borrower sees to the bound.
+//! Not visible to the machine meanwhile: a session's first lock gets its birth when the machine learns of it, which
+//! is before any request waits for it; and a session's locks on loan are not in its count, so the borrower enforces
+//! the limit.
 
 use super::canary::Mutant;
 use super::line::{Authority, Holder, Line};
@@ -17,35 +17,34 @@ use super::session::Session;
 use super::{Event, Mode, Range, Token};
 use farside_base::{LineAddress, SessionId, Ticket};
 
-/// Tokens of one loan of a home: enough that renewing it is rare, few enough that 64 bits last for
-/// 2^48 loans.
+/// Tokens per loan of a home: enough that renewal is rare, few enough that 64 bits last for 2^48 loans.
 const TOKENS_PER_LOAN: u32 = 1 << 16;
 
-/// What is lent of a line.
+/// The terms of a lent line.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Loan {
     /// The token of the first grant; each further grant has the next one.
     pub first: Token,
-    /// For how many grants.
+    /// The number of grants.
     pub tokens: u32,
     /// Bytes of the line that can be locked; at least one.
     pub bytes: u32,
 }
 
-/// The lock that is held of a line when its loan ends.
+/// The lock that is held on a line when its loan ends.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Hold {
-    /// By which session.
+    /// The session that holds it.
     pub session: SessionId,
-    /// Which bytes.
+    /// The locked bytes.
     pub range: Range,
-    /// What for.
+    /// The mode.
     pub mode: Mode,
 }
 
 impl Locks {
-    /// Lends a line, if that can be. Until [`take_back`](Self::take_back) no event may name the line,
-    /// no node may be told dead, and no session closed that holds its lock.
+    /// Lends a line if possible. Until [`take_back`](Self::take_back) no event may name the line, no node may be
+    /// reported dead, and no session may be closed that holds its lock.
     pub fn lend(&mut self, at: LineAddress) -> Option<Loan> {
         let loan = self.lendable(at)?;
         if at.home() == self.me {
@@ -57,8 +56,8 @@ impl Locks {
         Some(loan)
     }
 
-    /// What [`lend`](Self::lend) would lend of a line: nothing unless this node decides about it, and
-    /// nobody holds or wants any of it.
+    /// Returns the loan that [`lend`](Self::lend) would make: none unless this node arbitrates the line, and the line
+    /// has no holder and no request.
     pub fn lendable(&self, at: LineAddress) -> Option<Loan> {
         let line = self.lines.get(at).filter(|line| line.lent.is_none() && line.bytes > 0)?;
         let (first, tokens) = match line.authority {
@@ -81,7 +80,7 @@ impl Locks {
         (idle && !wanted && room && tokens > 0).then_some(loan)
     }
 
-    /// Ends a loan of which so many tokens were `used`, the last one for the lock that is still `held`.
+    /// Ends a loan with `used` tokens granted, the last one for the lock that is still `held`.
     pub fn take_back(&mut self, at: LineAddress, used: u32, held: Option<Hold>) {
         let (me, again) = (self.me, self.rules.has(Mutant::LoanTokensAgain));
         let line = self.lines.get_mut(at).expect("a lent line is not forgotten");
@@ -114,12 +113,12 @@ impl Locks {
         self.line(at).holders.push(holder);
     }
 
-    /// Lines that are kept though nobody here holds or wants anything of them, as far as is known.
+    /// The number of lines kept though no session here holds or requests a lock of them, as far as is known.
     pub(super) const fn kept(&self) -> u32 {
         self.listed + self.lent
     }
 
-    /// Whether an event may come while loans are out.
+    /// Whether an event may be handled while loans are outstanding.
     pub(super) fn allows(&self, event: &Event) -> bool {
         let at = match event {
             Event::Issue { request, .. } => request.line,
@@ -138,7 +137,7 @@ impl Locks {
         }
         for (at, line) in lent() {
             if !line.is_idle() || self.deferred.iter().any(|next| next.request.line == at) {
-                return Err("a lent line that somebody holds or wants");
+                return Err("a lent line with a holder or a request");
             }
             if !self.covers(line) {
                 return Err("tokens of a loan");
@@ -147,7 +146,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether the tokens of a line's loan are nobody else's.
+    /// Whether no other grant can have a token of the line's loan.
     fn covers(&self, line: &Line) -> bool {
         let Some(Loan { first, tokens, .. }) = line.lent else {
             return true;

@@ -1,4 +1,4 @@
-//! The machine, and what its own sessions ask of it.
+//! The lock machine, and the requests of its own sessions.
 
 use super::canary::{Canary, Mutant};
 use super::deadlock::Abort;
@@ -15,16 +15,15 @@ use farside_base::{
     ErrorCode, Limits, LineAddress, NodeId, NodeSet, OperationId, SessionId, Ticket,
 };
 
-/// Tokens that come with a delegation: enough that asking for more is rare, few enough that 64 bits
-/// last for 2^48 delegations.
+/// Tokens per delegation: enough that requests for more are rare, few enough that 64 bits last for 2^48 delegations.
 pub(super) const TOKENS_PER_DELEGATION: u32 = 1 << 16;
 
-/// With how many tokens left a delegate asks to be recalled; it goes on granting meanwhile.
+/// The number of tokens left at which a delegate asks to be recalled; it continues to grant meanwhile.
 pub(super) const TOKENS_LOW: u64 = 1 << 12;
 
 const _: () = assert!((TOKENS_PER_DELEGATION as u64) > 2 * TOKENS_LOW);
 
-/// A request that starts when its session's wait is over.
+/// A request that starts when its session's current wait ends.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Deferred {
     pub(super) operation: OperationId,
@@ -33,11 +32,12 @@ pub(super) struct Deferred {
     pub(super) here: Here,
 }
 
-/// All locks that one node has to do with: as home, as requester, as delegate.
+/// The locks of one node: as home, as requester and as delegate. The machine does not know bytes, fences, time or
+/// allocations; each event about an own line carries what the runtime knows.
 ///
-/// *Cost.* Where this node decides and nobody else is at the line, locking and unlocking take two
-/// table look-ups each and allocate nothing. Memory grows with lines that are in use or delegated, and
-/// with `Limits::lock_delegations_max`.
+/// *Cost.* If this node arbitrates and no other request or holder is at the line, locking and unlocking take two
+/// table look-ups each and allocate nothing. Memory grows with the lines that are in use or delegated, and with
+/// `Limits::lock_delegations_max`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Locks {
     pub(super) me: NodeId,
@@ -46,12 +46,12 @@ pub struct Locks {
     pub(super) lines: Table<LineAddress, Line>,
     pub(super) sessions: Table<SessionId, Session>,
     pub(super) deferred: VecDeque<Deferred>,
-    /// Requests that were queued in this step and have not sent their probes yet.
+    /// Requests that were queued in this step and have not sent their probes.
     pub(super) blocked: Vec<(LineAddress, Key)>,
-    /// Victims whose requests the home has not answered.
+    /// Victims with requests that the home has not answered.
     pub(super) aborts: Vec<Abort>,
     pub(super) dead: NodeSet,
-    /// The highest delegation that has come from each home.
+    /// The highest delegation received from each home.
     pub(super) delegations_seen: Table<NodeId, Token>,
     /// The last ticket of each node's requests to this home.
     pub(super) tickets_seen: Table<NodeId, Ticket>,
@@ -59,17 +59,17 @@ pub struct Locks {
     pub(super) token_next: u64,
     pub(super) ticket_next: u64,
     pub(super) probe_next: u64,
-    /// The latest birth heard of.
+    /// The latest birth known.
     pub(super) birth_last: u64,
     /// The ends of the list of recency, and its length.
     pub(super) newest: Option<LineAddress>,
     pub(super) oldest: Option<LineAddress>,
     pub(super) listed: u32,
-    /// Lines that are lent, which are not in that list.
+    /// The number of lent lines, which are not in that list.
     pub(super) lent: u32,
 }
 
-/// The limits that matter here.
+/// The limits used by this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Bounds {
     pub(super) nodes_max: u16,
@@ -80,7 +80,7 @@ pub(super) struct Bounds {
 }
 
 impl Locks {
-    /// The machine of node `me`, holding nothing.
+    /// Creates the machine of node `me`, without locks.
     pub fn new(me: NodeId, limits: &Limits) -> Self {
         Self {
             me,
@@ -111,18 +111,18 @@ impl Locks {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.rules.canary = Canary::new(mutant);
         self
     }
 
-    /// Takes one event in and says what is to be done.
+    /// Handles one event and appends its effects.
     ///
     /// # Errors
-    /// When a message breaks the protocol; nothing was changed, and the link is to be closed. For an
-    /// own event: when the session is not of this node.
+    /// A message broke the protocol: nothing was changed; close the link. For an own event: the session is not of
+    /// this node.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
         debug_assert!(self.allows(&event), "a loan that should have ended: {event:?}");
         match event {
@@ -160,7 +160,7 @@ impl Locks {
         }
     }
 
-    /// Probes for whoever was queued, then what waited within its session, until nothing is left.
+    /// Sends probes for the requests queued in this step, then starts deferred requests, until none is left.
     fn follow_up(&mut self, effects: &mut Effects) {
         loop {
             self.chase_blocked(effects);
@@ -175,7 +175,7 @@ impl Locks {
         }
     }
 
-    /// A session wants something.
+    /// Handles a request of a session.
     fn issue(&mut self, issued: Deferred, effects: &mut Effects) {
         let Deferred { operation, session, request, .. } = issued;
         match request.action {
@@ -194,7 +194,7 @@ impl Locks {
         }
     }
 
-    /// Why a request cannot be, as far as the runtime and the address tell.
+    /// Why a request is invalid, judged by the runtime's knowledge and the address.
     fn refusal(&self, request: Request, here: Here) -> Option<ErrorCode> {
         let (home, line_bytes) = (request.line.home(), request.line.line_size().bytes() as u64);
         if home.0 >= self.limits.nodes_max {
@@ -207,7 +207,7 @@ impl Locks {
         request.range.refusal(bytes)
     }
 
-    /// Starts a request: it is decided here, or sent to the home.
+    /// Starts a request: decides it here, or sends it to the home.
     fn start(&mut self, issued: Deferred, ask: Ask, effects: &mut Effects) {
         let Deferred { operation, session, request, here } = issued;
         let Request { line: at, range, .. } = request;
@@ -246,7 +246,7 @@ impl Locks {
         self.settle(at, effects);
     }
 
-    /// Why a request cannot be, as far as this node's own locks and its delegation tell.
+    /// Why a request fails, judged by this node's own locks and its delegation.
     fn own_refusal(&self, at: LineAddress, waiter: &Waiter) -> Option<ErrorCode> {
         let line = self.lines.get(at).expect("opened before");
         if line.decides()
@@ -265,7 +265,7 @@ impl Locks {
         line.conflicts_with_own(self.rules, waiter).then_some(ErrorCode::Deadlock)
     }
 
-    /// Lets one lock of a session go.
+    /// Releases one lock of a session.
     fn unlock(
         &mut self,
         session: SessionId,
@@ -292,7 +292,7 @@ impl Locks {
         let idle = undisturbed && line.holders.is_empty();
         self.uncount(session);
         if undisturbed {
-            // Nobody waits. What is left is to note the use, unless that is noted already.
+            // No request waits. What remains is to note the use, unless that is noted already.
             if idle && (self.newest != Some(at) || self.kept() > self.limits.delegations_max) {
                 self.settle(at, effects);
             }
@@ -306,7 +306,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Fails the upgrade of a lock that is let go.
+    /// Fails the pending upgrade of a lock that is released.
     fn drop_upgrade(
         &mut self,
         at: LineAddress,
@@ -328,7 +328,7 @@ impl Locks {
         self.withdraw(at, key, Some(ErrorCode::NotLocked), effects);
     }
 
-    /// A lock of this node is held no more; whoever decides shall know.
+    /// Passes the release of a lock of this node on to the authority.
     fn released(&mut self, at: LineAddress, token: Token, untold: bool, effects: &mut Effects) {
         let line = self.lines.get(at).expect("its lock was held just now");
         if line.decides() {
@@ -341,7 +341,7 @@ impl Locks {
         }
     }
 
-    /// Nobody waits for an operation any more.
+    /// Cancels an operation.
     fn cancel(
         &mut self,
         operation: OperationId,
@@ -367,7 +367,7 @@ impl Locks {
         }
     }
 
-    /// Takes a request of this node back; its operation ends with `code`, or as cancelled.
+    /// Withdraws a request of this node; its operation ends with `code`, or as cancelled.
     pub(super) fn withdraw(
         &mut self,
         at: LineAddress,
@@ -396,7 +396,7 @@ impl Locks {
         }
     }
 
-    /// A session ends.
+    /// Closes a session.
     fn close(&mut self, session: SessionId, effects: &mut Effects) {
         self.deferred.retain(|next| {
             if next.session == session {
@@ -406,7 +406,7 @@ impl Locks {
         });
         let busy = self.sessions.get(session).is_some_and(|session| session.locks > 0);
         for at in if busy { self.lines.sorted_keys() } else { Vec::new() } {
-            // Settling one line may forget others that are idle.
+            // Settling one line may remove other idle ones.
             if self.lines.contains(at) {
                 self.close_at(at, session, effects);
             }

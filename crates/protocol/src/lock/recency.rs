@@ -1,5 +1,5 @@
-//! The list of lines that this node decides about, by last use, as links between their entries. It
-//! bounds what is kept though nobody uses it: own lines are forgotten, delegations given back.
+//! LRU list of the lines for which this node arbitrates, linked through their entries. It bounds the number of unused
+//! entries: own lines are dropped, delegations returned.
 
 use super::canary::Mutant;
 use super::line::Authority;
@@ -8,7 +8,7 @@ use super::{Effect, Effects, Message};
 use farside_base::LineAddress;
 
 impl Locks {
-    /// Puts a line that is not in the list at its new end.
+    /// Inserts a line that is not in the list at the newest end.
     pub(super) fn link(&mut self, at: LineAddress) {
         let newest = self.newest.replace(at);
         let line = self.line(at);
@@ -21,7 +21,7 @@ impl Locks {
         self.listed += 1;
     }
 
-    /// Takes a line out of the list.
+    /// Removes a line from the list.
     pub(super) fn unlink(&mut self, at: LineAddress) {
         let line = self.line(at);
         let (newer, older) = (line.newer.take(), line.older.take());
@@ -36,7 +36,7 @@ impl Locks {
         self.listed -= 1;
     }
 
-    /// An idle line of the list was used; others may have to go.
+    /// Notes the use of an idle line in the list; other lines may be dropped.
     pub(super) fn touch(&mut self, at: LineAddress, effects: &mut Effects) {
         if self.newest != Some(at) {
             self.unlink(at);
@@ -45,7 +45,7 @@ impl Locks {
         self.trim(effects);
     }
 
-    /// Lets the oldest idle lines go while there are too many.
+    /// Drops the oldest idle lines while there are too many.
     pub(super) fn trim(&mut self, effects: &mut Effects) {
         if self.rules.has(Mutant::EndlessDelegations) {
             return;

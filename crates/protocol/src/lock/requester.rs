@@ -1,4 +1,4 @@
-//! A node that is not the home of a line: answers to its requests, and its part as a delegate.
+//! A node that is not the home of a line: the answers to its requests, and its role as a delegate.
 
 use super::canary::Mutant;
 use super::line::{Authority, Holder, Waiter};
@@ -8,20 +8,20 @@ use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, Ticket};
 
-/// The kinds of answers to a request.
+/// The kind of an answer to a request.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// That it was cancelled, as its node has asked.
+    /// It was cancelled, as its node requested.
     Cancelled,
     /// A grant with a delegation.
     Delegation,
     Other,
 }
 
-const UNASKED: Violation = Violation("answered what was not asked");
+const UNASKED: Violation = Violation("an answer to no request");
 
 impl Locks {
-    /// A message from the home of a line.
+    /// Handles a message from the home of a line.
     pub(super) fn received_reply(
         &mut self,
         from: NodeId,
@@ -54,13 +54,13 @@ impl Locks {
             | Message::Returned { .. }
             | Message::Visit { .. }
             | Message::Abort { .. }
-            | Message::Aborted { .. } => return Err(Violation("asked of another than the home")),
+            | Message::Aborted { .. } => return Err(Violation("a request to a non-home node")),
         }
         self.settle(message.line(), effects);
         Ok(())
     }
 
-    /// Takes the request that an answer is for, if it is of the kind that can get this answer.
+    /// Takes the request to which an answer belongs, if it can get this kind of answer.
     fn take_answered(
         &mut self,
         at: LineAddress,
@@ -74,7 +74,7 @@ impl Locks {
         match answer {
             Answer::Cancelled if !line.limbo[place].cancelled => return Err(UNASKED),
             Answer::Cancelled | Answer::Other if recalled && line.limbo.len() == 1 => {
-                return Err(Violation("recalled a delegation that never came"));
+                return Err(Violation("a recall of a delegation that was never granted"));
             }
             Answer::Cancelled | Answer::Other | Answer::Delegation => {}
         }
@@ -85,7 +85,7 @@ impl Locks {
         Ok(waiter)
     }
 
-    /// The home says yes.
+    /// Handles a grant of the home.
     fn granted(
         &mut self,
         at: LineAddress,
@@ -96,19 +96,19 @@ impl Locks {
     ) -> Step {
         let recall = match self.lines.get(at).map(|line| &line.authority) {
             Some(Authority::Elsewhere { recall }) => *recall,
-            _ => return Err(Violation("granted what the delegate decides")),
+            _ => return Err(Violation("a grant of a line that this node arbitrates")),
         };
         if abandoned && delegation.is_some() {
-            return Err(Violation("delegated a line whose holder died"));
+            return Err(Violation("a delegation of an abandoned line"));
         }
         if let Some(delegation) = delegation {
             let seen = self.delegations_seen.get(at.home()).copied().unwrap_or_default();
             if token <= seen || recall.is_some_and(|number| number != token) {
                 return Err(Violation("a delegation out of order"));
             }
-            // With fewer it would be out of tokens without having asked to be recalled.
+            // With fewer it could run out of tokens without having asked to be recalled.
             if u64::from(delegation.tokens) <= TOKENS_LOW {
-                return Err(Violation("a delegation with hardly a token"));
+                return Err(Violation("a delegation with too few tokens"));
             }
             let end = token.0.checked_add(u64::from(delegation.tokens) + 1);
             end.ok_or(Violation("a delegation beyond the last token"))?;
@@ -116,8 +116,8 @@ impl Locks {
         self.check_grant(at, ticket, token)?;
         let answer = if delegation.is_some() { Answer::Delegation } else { Answer::Other };
         let waiter = self.take_answered(at, ticket, answer, effects)?;
-        // The home takes back what was granted to a cancelled request when it hears of that, or has
-        // no say in it any more: a delegate's locks are what the delegate knows.
+        // The home takes back the lock of a cancelled request when it learns of that, or no longer arbitrates: a
+        // delegate itself knows its locks.
         if !waiter.cancelled {
             let held = self.line(at).hold(&waiter, token);
             assert!(held, "an upgrade whose lock is gone was cancelled");
@@ -134,7 +134,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether a grant can be, as far as this node's own locks tell.
+    /// Whether a grant is valid, judged by this node's own locks.
     fn check_grant(&self, at: LineAddress, ticket: Ticket, token: Token) -> Step {
         let line = self.lines.get(at).ok_or(UNASKED)?;
         let asked = line.limbo.iter().find(|waiter| waiter.ticket == ticket);
@@ -158,7 +158,7 @@ impl Locks {
         self.delegations_seen.insert(at.home(), number);
     }
 
-    /// The request met this node's own delegation at the home.
+    /// Handles `Moved`: this node was the delegate when its request arrived at the home.
     fn moved(&mut self, at: LineAddress, ticket: Ticket, effects: &mut Effects) -> Step {
         let mut waiter = self.take_answered(at, ticket, Answer::Other, effects)?;
         if waiter.cancelled {
@@ -169,7 +169,7 @@ impl Locks {
             return Ok(());
         }
         if !self.line(at).decides() {
-            // The delegation is gone again. The home has forgotten the ticket: it takes a new one.
+            // The delegation has ended since. The home has dropped the ticket: the request takes a new one.
             waiter.ticket = self.take_ticket();
             self.begin_wait(at, &waiter);
         }
@@ -177,7 +177,7 @@ impl Locks {
         Ok(())
     }
 
-    /// The home demands a delegation back.
+    /// Handles the recall of a delegation.
     fn recalled(
         &mut self,
         from: NodeId,
@@ -186,7 +186,7 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         let seen = self.delegations_seen.get(from).copied().unwrap_or_default();
-        let line = self.lines.get_mut(at).ok_or(Violation("recalled what was not delegated"))?;
+        let line = self.lines.get_mut(at).ok_or(Violation("a recall without a delegation"))?;
         match line.authority {
             Authority::Delegate { number: held, .. } if held == number => {
                 if line.queue.is_empty() || !self.rules.has(Mutant::DelegateKeeps) {
@@ -209,19 +209,19 @@ impl Locks {
             | Authority::Delegate { .. }
             | Authority::Home
             | Authority::Away { .. }
-            | Authority::Recalling { .. } => Err(Violation("recalled what was not delegated")),
+            | Authority::Recalling { .. } => Err(Violation("a recall without a delegation")),
         }
     }
 
-    /// Returns a delegation: its holders, its waiters in order, then the word that this is all. The
-    /// waiters are requests under way to the home from now on.
+    /// Returns a delegation: its holders, its waiters in order, then `Returned`. The waiters are requests in flight
+    /// to the home from now on.
     fn give_back(&mut self, at: LineAddress, number: Token, effects: &mut Effects) {
         let forgets = self.rules.has(Mutant::ReturnsNoHolders);
         let line = self.line(at);
         let to = at.home();
         let mut holders = 0;
         for holder in line.holders.iter_mut().filter(|_| !forgets) {
-            // The home will know it by the token that it has now.
+            // The home will know it by its current token.
             (holder.ticket, holder.base) = (Ticket(0), None);
             let Holder { session, token, range, mode, .. } = *holder;
             let message = Message::Holder { line: at, session, range, mode, token };
@@ -247,7 +247,7 @@ impl Locks {
         effects.push(Effect::Send { to, message });
     }
 
-    /// The home of a line is dead: whatever this node had there is void.
+    /// Drops this node's locks and requests at a line with a dead home.
     pub(super) fn lose(&mut self, at: LineAddress, effects: &mut Effects) {
         if matches!(self.line(at).authority, Authority::Delegate { offered: false, .. }) {
             self.unlink(at);

@@ -1,4 +1,4 @@
-//! Sessions of this node: what they hold and await in number, how old they are, what they wait for.
+//! Sessions of this node: the number of their locks and requests, their age, and their wait.
 
 use super::canary::Mutant;
 use super::line::{Rules, Waiter};
@@ -6,20 +6,20 @@ use super::own::Locks;
 use super::{Ask, Mode, Patience, Range, Token};
 use farside_base::{ErrorCode, LineAddress, OperationId, SessionId, Ticket};
 
-/// What the machine knows of a session of this node.
+/// The state of a session of this node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Session {
-    /// When it took its first lock, in the order of causes.
+    /// When it took its first lock, in causal order.
     pub(super) birth: u64,
-    /// Locks held, and requests that have no result.
+    /// Locks held, and pending requests.
     pub(super) locks: u32,
-    /// Its last wait ended with `Deadlock`: starting over, it keeps its birth.
+    /// Its last wait ended with `Deadlock`: if it starts over, it keeps its birth.
     pub(super) victim: bool,
-    /// The one request it waits for.
+    /// The one request for which it waits.
     pub(super) wait: Option<Waiting>,
 }
 
-/// Where a session waits.
+/// The line and request for which a session waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Waiting {
     pub(super) line: LineAddress,
@@ -27,7 +27,7 @@ pub(super) struct Waiting {
 }
 
 impl Session {
-    /// Counts a lock in. With the first one a session is born, unless it starts over.
+    /// Counts a lock. The first one sets the session's birth, unless it starts over as a victim.
     pub(super) fn count(&mut self, birth_last: &mut u64, rules: Rules) {
         if self.locks == 0 {
             if !self.victim || rules.has(Mutant::VictimForgetsAge) {
@@ -46,7 +46,7 @@ impl Locks {
         self.sessions.get(session).is_some_and(|session| session.wait.is_some())
     }
 
-    /// Counts a request in; returns the session's birth.
+    /// Counts a request; returns the session's birth.
     pub(super) fn count(&mut self, session: SessionId, ask: Ask) -> Result<u64, ErrorCode> {
         if self.sessions.len() >= self.limits.sessions_max as usize
             && !self.sessions.contains(session)
@@ -62,7 +62,7 @@ impl Locks {
         Ok(session.birth)
     }
 
-    /// Locks that a session of this node holds, and requests of it that have no result.
+    /// The number of locks that a session of this node holds, and of its pending requests.
     pub fn locks_of(&self, session: SessionId) -> u32 {
         self.sessions.get(session).map_or(0, |session| session.locks)
     }
@@ -76,13 +76,13 @@ impl Locks {
         Some(held.token)
     }
 
-    /// Takes a held lock, or a request, out of the count.
+    /// Removes a held lock, or a request, from the count.
     pub(super) fn uncount(&mut self, session: SessionId) {
         let session = self.sessions.get_mut(session).expect("what is counted has a session");
         session.locks -= 1;
     }
 
-    /// The session waits for a request from now on, if it is of the waiting kind.
+    /// Notes that the session waits for a request, if it is of the waiting kind.
     pub(super) fn begin_wait(&mut self, line: LineAddress, waiter: &Waiter) {
         if waiter.ask.patience() == Patience::Wait {
             let session = self.sessions.get_mut(waiter.session).expect("counted before");
@@ -90,7 +90,7 @@ impl Locks {
         }
     }
 
-    /// A request of this node has its result; with `kept`, a lock is held for it that was not before.
+    /// Completes a request of this node; with `kept`, a lock is now held for it that was not before.
     pub(super) fn conclude(&mut self, waiter: &Waiter, kept: bool) {
         let session = self.sessions.get_mut(waiter.session).expect("counted before");
         if session.wait.is_some_and(|wait| wait.ticket == waiter.ticket) {
@@ -101,19 +101,19 @@ impl Locks {
         }
     }
 
-    /// Births heard of from others make later births here younger.
+    /// Notes the birth of another node's session, so that later births here are younger.
     pub(super) fn hear_birth(&mut self, birth: u64) {
         self.birth_last = self.birth_last.max(birth);
     }
 
-    /// A ticket that this node has not used.
+    /// Returns a ticket that this node has not used.
     pub(super) const fn take_ticket(&mut self) -> Ticket {
         let ticket = Ticket(self.ticket_next);
         self.ticket_next += 1;
         ticket
     }
 
-    /// The operation of a request that a session waits for.
+    /// The request for which a session waits.
     pub(super) fn waiting_at(&self, session: SessionId) -> Option<Waiting> {
         self.sessions.get(session)?.wait
     }
@@ -127,5 +127,5 @@ impl Locks {
     }
 }
 
-/// Stands for the operation of a session of another node.
+/// Placeholder for the operation of another node's session.
 pub(super) const NO_OPERATION: OperationId = OperationId(0);

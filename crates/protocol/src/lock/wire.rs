@@ -1,6 +1,6 @@
-//! Messages about locks as bytes: a tag, then the fields in the order of the declaration.
+//! The wire form of lock messages: a tag, then the fields in the order of the declaration.
 //!
-//! Modes, patience and options are single bytes; padding is zero. Everything else is refused.
+//! Modes, patience and options are single bytes; padding is zero. All other values are refused.
 
 use super::{Ask, Delegation, Message, Mode, Patience, Probe, Range, Token, Wait};
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
@@ -24,7 +24,7 @@ const ABORT: u8 = 15;
 const ABORTED: u8 = 16;
 
 impl Message {
-    /// The class it travels in.
+    /// The class in which it travels.
     pub const fn class(&self) -> Class {
         match self {
             Self::Request { .. }
@@ -46,7 +46,7 @@ impl Message {
         }
     }
 
-    /// The line it is about.
+    /// The line to which it refers.
     pub const fn line(&self) -> LineAddress {
         match self {
             Self::Request { line, .. }
@@ -68,7 +68,7 @@ impl Message {
         }
     }
 
-    /// As bytes.
+    /// Returns the wire form.
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
@@ -120,10 +120,10 @@ impl Message {
         .finish()
     }
 
-    /// From bytes.
+    /// Decodes the wire form.
     ///
     /// # Errors
-    /// When no message encodes so; the link is to be closed.
+    /// These bytes encode no message; close the link.
     pub fn decode(body: &[u8; BODY]) -> Result<Self, Violation> {
         let mut reader = Reader::new(body);
         let message = match reader.u8()? {

@@ -1,28 +1,29 @@
-//! When the death of a node is settled: every other node knows of it, and what they sent before they
-//! knew has arrived.
+//! Settles the death of a node: every other node knows of it, and everything that they sent before they knew has
+//! arrived.
 //!
-//! A node that dies may have asked a second one to write into the memory of a third (004 §2.3: a home
-//! forwards a request to the owner). The third cannot know whether it did. So each node that learns of
-//! a death says so to all that it is linked to, behind everything that it sent them before, and does
-//! nothing for the dead one from then on. Who has heard that from everybody it was linked to when it
-//! learned of the death itself, except for those that have died since, has nothing to expect any more.
+//! A node that dies may have asked a second one to write into the memory of a third (004 §2.3: a home forwards a
+//! request to the owner), and the third cannot know whether it did. So each node that learns of a death notifies all
+//! linked peers, after everything that it sent them before, and does nothing on behalf of the dead node from then on.
+//! A node settles the death once it has received that notification from every peer that was linked when it learned of
+//! the death, except peers that have died since.
 //!
-//! *Lanes.* Messages of different classes overtake each other on one link, and messages of two of them speak
-//! of a third node: a home's recall names the requester that the owner shall write to, and replies follow such
-//! writes. So a node says it once in each of these classes, is answered in each, and is heard when both have come.
+//! *Lanes.* Messages of different classes overtake each other on one link, and messages of two classes refer to a
+//! third node: a home's recall names the requester to which the owner writes, and replies follow such writes. So a
+//! node sends the notification once in each of these classes, gets an answer in each, and counts as notified when
+//! both have arrived.
 //!
-//! *Links that are younger than the death.* A node that was linked to this one only after it had learned of
-//! the death (a joiner, which learns of it later) was not told, and says so itself when it learns of it: it is
-//! answered then, and its message and the answer have swept both directions of the link. A node that never
-//! knew the dead one answers at once.
+//! *Links younger than the death.* A node that was linked to this one only after this one learned of the death (a
+//! joiner, which learns of it later) was not notified. It sends its own notification when it learns of the death, and
+//! is answered then: its message and the answer have swept both directions of the link. A node that never knew the
+//! dead one answers at once.
 //!
-//! *Numbers are given again*, so the dead are told apart by the view that admitted them. When all members have
-//! settled the death of `n`, no message that speaks of that bearer of the number is in flight between any two:
-//! of each pair, each has received the other's `Buried`, or was linked after the other had sent the last of
-//! it. What a member that is gone has said does not count for the next bearer of *its* number either.
+//! *Numbers are reused*, so dead nodes are identified by the view that admitted them. When all members have settled
+//! the death of `n`, no message about that node is in flight between any two: of each pair, each has received the
+//! other's `Buried`, or was linked after the other had sent its last message about `n`. The notifications of a
+//! removed member do not count for the next node with *its* number either.
 //!
-//! *Wrong messages.* What a peer says of a death counts for that peer alone, and only where it names the bearer
-//! that this node finds dead: a peer that names others delays nothing that was said by correct ones.
+//! *Invalid messages.* A peer's notification counts for that peer alone, and only if it names the node that this node
+//! considers dead: a peer that names others delays nothing reported by correct peers.
 
 use super::canary::{Canary, Mutant};
 use crate::Table;
@@ -31,12 +32,12 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farside_base::{NodeId, NodeSet, ViewNumber};
 
-/// The classes of messages that speak of a third node; each link keeps the order within one.
+/// The message classes that refer to a third node; each link keeps the order within one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Lane {
     /// Recalls.
     Forward,
-    /// Replies, and the bytes before them.
+    /// Replies, and the bytes written before them.
     Reply,
 }
 
@@ -53,101 +54,100 @@ impl Lane {
     }
 }
 
-/// What happens to the machine.
+/// An event for the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// This node has learned that a node is dead, has told its other machines, and will send nothing
-    /// on behalf of it from now on.
+    /// This node has learned that a node is dead, and has notified its other machines. It will send nothing on behalf
+    /// of that node from now on.
     Dead {
-        /// The dead one.
+        /// The dead node.
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
         /// Every peer that this node is linked to.
         linked: NodeSet,
     },
-    /// A linked node has said the same, after all that it sent before.
+    /// A linked node has sent the same notification, after all that it sent before.
     Buried {
-        /// The peer that says so.
+        /// The peer that sent it.
         from: NodeId,
-        /// The dead one.
+        /// The dead node.
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
-        /// The class that it came in.
+        /// The class in which it arrived.
         lane: Lane,
-        /// It answers what this node said in that class.
+        /// It answers this node's notification in that class.
         answer: bool,
-        /// The dead one was removed before this node was a member, or its number was given again.
+        /// The dead node was removed before this node was a member, or its number was reused.
         former: bool,
     },
 }
 
-/// What the machine wants done, in this order.
+/// An action that the machine requests; perform them in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Tell a linked node that this one knows of the death: [`super::Message::Buried`], behind the bytes
-    /// and replies that are on their way to it.
+    /// Send [`super::Message::Buried`] to a linked node, after the bytes and replies in flight to it.
     Tell {
         /// The peer.
         to: NodeId,
-        /// The dead one.
+        /// The dead node.
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
-        /// The class that it goes in.
+        /// The class in which to send it.
         lane: Lane,
-        /// It answers what the peer said in that class.
+        /// It answers the peer's notification in that class.
         answer: bool,
     },
-    /// Nothing arrives any more that a peer sends because of the dead node, of the peers that were linked when
-    /// this node learned of the death.
+    /// No message sent because of the dead node arrives any more from the peers that were linked when this node
+    /// learned of the death.
     Settled {
-        /// The dead one.
+        /// The dead node.
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
     },
 }
 
-/// A death that this node knows of.
+/// A death known to this node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Grave {
-    /// The view that admitted the dead one.
+    /// The view that admitted the dead node.
     born: ViewNumber,
-    /// Peers that must say that they know.
+    /// Peers whose notifications are outstanding.
     awaited: NodeSet,
-    /// Peers that this node has told, by lane.
+    /// Peers that this node has notified, by lane.
     told: [NodeSet; 2],
     settled: bool,
 }
 
-/// The last death under each number. *Cost*: two messages to each other node for each death.
+/// The last death under each number. *Cost*: two messages to each other node per death.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Burials {
     nodes_max: u16,
-    /// By the dead node; kept until its number is given again.
+    /// By dead node; kept until its number is reused.
     graves: Table<NodeId, Grave>,
-    /// By the dead node, lane and peer: the last bearer of the number that the peer has said is dead, until
-    /// this node has settled that death.
+    /// By dead node, lane and peer: the view that admitted the last node of that number that the peer reported dead,
+    /// until this node has settled that death.
     heard: BTreeMap<(NodeId, Lane, NodeId), ViewNumber>,
     canary: Canary,
 }
 
 impl Burials {
-    /// No node is dead. Node numbers are below `nodes_max`.
+    /// Creates the machine with no dead nodes. Node numbers are below `nodes_max`.
     pub fn new(nodes_max: u16) -> Self {
         Self { nodes_max, graves: Table::new(), heard: BTreeMap::new(), canary: Canary::default() }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Takes one event; effects are appended.
+    /// Handles one event and appends its effects.
     ///
     /// # Errors
     /// [`Violation`]: the sender of the message broke the protocol; nothing was changed.
@@ -155,10 +155,10 @@ impl Burials {
         match event {
             Event::Dead { node, born, linked } => self.dead(node, born, linked, effects),
             Event::Buried { node, .. } if node.0 >= self.nodes_max => {
-                return Err(Violation("the death of a node that cannot be"));
+                return Err(Violation("the death of an invalid node"));
             }
             Event::Buried { from, node, .. } if from == node => {
-                return Err(Violation("a node tells of its own death"));
+                return Err(Violation("a node reports its own death"));
             }
             Event::Buried { from, node, born, lane, answer, former: true } => {
                 if !answer {
@@ -183,7 +183,7 @@ impl Burials {
         }
         if let Some(last) = self.graves.get(node) {
             if last.born == born {
-                return; // known
+                return; // known already
             }
             debug_assert!(last.born < born, "deaths of one number come in order");
             debug_assert!(last.settled, "settled before the number was reused");
@@ -208,9 +208,9 @@ impl Burials {
         let mut untold = false;
         if let Some(grave) = self.graves.get_mut(node) {
             if born > grave.born && !grave.settled {
-                return Err(Violation("a number was given again before a death was settled"));
+                return Err(Violation("a number was reused before a death was settled"));
             }
-            // Of an earlier bearer nothing is left here.
+            // This node holds no state of an earlier node with this number.
             untold =
                 born < grave.born || born == grave.born && grave.told[lane as usize].insert(from);
         }
@@ -236,13 +236,13 @@ impl Burials {
         }
     }
 
-    /// Whether this node has settled the death of this bearer of a number, or of a later one.
+    /// Whether this node has settled the death of this node, or of a later one with the same number.
     fn is_settled(&self, node: NodeId, born: ViewNumber) -> bool {
         let settled = |grave: &Grave| born < grave.born || born == grave.born && grave.settled;
         self.graves.get(node).is_some_and(settled)
     }
 
-    /// Whether a death is to be settled now: every peer that is awaited has said in each lane that it knows.
+    /// Whether a death can be settled now: every awaited peer has sent its notification in each lane.
     fn is_due(&self, node: NodeId, grave: &Grave) -> bool {
         let any_bearer = self.canary.is(Mutant::FormerBurialCounts);
         let one_lane = self.canary.is(Mutant::BurialOvertakesRecalls);
@@ -255,7 +255,7 @@ impl Burials {
         !grave.settled && grave.awaited.iter().all(has_said)
     }
 
-    /// Tells of the deaths that are settled now, by rising node.
+    /// Emits `Settled` for the deaths that can be settled now, by ascending node number.
     fn settle(&mut self, effects: &mut Vec<Effect>) {
         if !self.graves.iter().any(|(node, grave)| self.is_due(node, grave)) {
             return;
@@ -312,7 +312,7 @@ mod tests {
         Event::Buried { from, node, born, lane, answer, former: false }
     }
 
-    /// Of each of these, in both lanes.
+    /// Notifications of each of these, in both lanes.
     fn tell(to: &[u16], node: u16, answer: bool) -> Vec<Effect> {
         let node = NodeId(node);
         let tell = |lane, to: u16| Effect::Tell { to: NodeId(to), node, born: BORN, lane, answer };
@@ -388,7 +388,7 @@ mod tests {
         says(&mut burials, 2);
         let born = ViewNumber(9);
         let next = Event::Dead { node: DEAD, born, linked: set(&[2]) };
-        assert_eq!(step(&mut burials, next).len(), 2, "node 2 is told and waited for");
+        assert_eq!(step(&mut burials, next).len(), 2, "node 2 is notified and awaited");
         let late = says(&mut burials, 2);
         assert_eq!(late, tell(&[2], 0, true), "the former one's; nothing is settled by it");
         let settled = Effect::Settled { node: DEAD, born };

@@ -1,50 +1,50 @@
-//! Seeded defects, to test the tests. Only under `--cfg canary`.
+//! Planted defects that the tests must find, compiled only under `--cfg canary`.
 
-/// A defect that a machine can be built with.
+/// A defect that can be enabled in a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
 pub enum Mutant {
-    /// A number is given again before all members have settled the removal of its last bearer.
+    /// A number is reused before all members have settled the removal of the last node that had it.
     ReusedBeforeSettled,
-    /// Memory lent under a number that was in use gets the generation of the memory before.
+    /// Memory lent under a reused number keeps the previous memory's generation.
     GenerationKept,
     /// The lowest number coordinates, not the earliest member.
     LowestNumberCoordinates,
-    /// What is heard of the death of a former bearer counts for the next one.
+    /// A notification of the death of a previous node counts for the next one with its number.
     FormerBurialCounts,
-    /// A peer is heard when it has told of a death in the class of replies alone.
+    /// A peer counts as notified after its death notification in the class of replies alone.
     BurialOvertakesRecalls,
-    /// A node does not answer one that it had not told of a death.
+    /// A node does not answer a peer that it had not notified of a death.
     BurialUnanswered,
-    /// A new coordinator does not wait for what others know.
+    /// A new coordinator does not wait for the reports of others.
     TakeoverWithoutReports,
-    /// A view declares a node dead again that was found dead before.
+    /// A view declares a node dead a second time.
     DeadTwice,
-    /// A joiner goes on when its coordinator dies.
+    /// A joiner continues when its coordinator dies.
     JoinerOutlivesCoordinator,
-    /// A joiner takes every broken link for a death.
+    /// A joiner treats every broken link as a death.
     JoinerJudges,
-    /// A new coordinator keeps members that it has no link to.
+    /// A new coordinator keeps members without a link to it.
     UnlinkedKept,
     /// The question of a takeover does not void the former coordinator's late views.
     FormerCoordinatorHeard,
-    /// A request for a link is refused if no view names the asker yet.
+    /// A link request is refused if no view names the requester yet.
     EarlyPeerRefused,
-    /// A death is settled before the others have said that they know of it.
+    /// A death is settled before the other members have confirmed that they know of it.
     DeathSettledAtOnce,
-    /// The process of a member that was removed and may live counts as ended.
+    /// The process of a removed member that may be alive counts as ended.
     RemovedCountsAsEnded,
     /// Suspects are judged without a quorum.
     NoQuorum,
-    /// A death leaves the count of a quorum before other members have confirmed it.
+    /// A dead node leaves the count of a quorum before other members have confirmed its death.
     QuorumShrinksAtDeath,
-    /// Who still reaches somebody below answers a takeover.
+    /// A member that still reaches an earlier member than the asker answers its takeover.
     VotesForBothSides,
-    /// A node that leaves does not wait until the others have processed what it sent.
+    /// A node that leaves does not wait until the others have processed its messages.
     LeavesUnheard,
 }
 
-/// Which defect a machine has: none, unless built with `--cfg canary` and told so.
+/// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Canary {
     #[cfg(canary)]

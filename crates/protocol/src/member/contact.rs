@@ -1,81 +1,83 @@
-//! Whether the links to other members hold, on fabrics where a broken link does not mean a dead peer.
+//! Reconnects links to other members, on fabrics where a broken link does not mean a dead peer.
 //!
-//! A link that breaks is dialled anew, by either side, under the conversation that was going on: the
-//! messengers tell each other what they have, and nothing above hears of it. Only what stays broken
-//! for the *lease* is out of reach, which the membership then judges. What is certain is told at once:
-//! nobody listens at the peer's name any more, or somebody else does.
+//! Either end redials a broken link under the same conversation: the messengers exchange what they have received, and
+//! higher layers are not informed. Only a link that stays broken for the whole *lease* makes the member unreachable,
+//! which the membership machine then judges. Certain outcomes are reported at once: no process listens at the peer's
+//! name any more, or a different one does.
 //!
-//! **Crossing dials.** When both sides dial at the same time, the dial of the higher number goes on: the
-//! lower one takes it and drops its own, and the higher one turns the other away as busy.
+//! **Crossing dials.** If both ends dial at the same time, the dial of the higher number wins: the lower one accepts
+//! it and drops its own, and the higher one refuses the other as busy.
 //!
-//! **Old links.** A side that takes a dial closes the link it had before, so that nothing of that one
-//! reaches its memory once the new one serves; so does the side that dials, before it dials.
+//! **Old links.** An end that accepts a dial first closes its previous link, so that no data from that one reaches
+//! its memory once the new one is in use. The dialling end closes its previous link before it dials.
 //!
-//! **Back-off.** A dial that fails is tried again after a wait that doubles, up to a bound, so that a
-//! host that comes back is not stormed. Half the members wait a little longer, by their numbers.
+//! **Back-off.** A failed dial is retried after a wait that doubles up to a bound, so that a recovering host is not
+//! flooded. The lower of the two numbers waits half as long again.
 //!
-//! **Dials without an answer.** A dial that was lost with the link is hung up after `dial_timeout_ns` and
-//! counts as failed. Without that bound the kernel repeats a lost SYN only after a second (RFC 6298, 2.1),
-//! which can be all that is left of the lease when the link is back; and a lost dial of the higher number
-//! would refuse the dials of the lower one as busy until then.
+//! **Dials without an answer.** A dial without an answer is hung up after `dial_timeout_ns` and counts as failed.
+//! Without that bound the kernel retransmits a lost SYN only after a second (RFC 6298, 2.1), which can exceed the
+//! rest of the lease; and a lost dial of the higher number would refuse the dials of the lower one as busy until
+//! then.
 //!
-//! **The deadline** is the lease after the outage began, and then long enough for the hosts to find each
-//! other's addresses and for one more dial. A link is known to be lost up to a quarter of the fabric's lease too early, since silence counts from the last byte
-//! and a peer speaks only so often; and an outage may end just after a dial that it swallowed has begun.
+//! **Deadline.** A member is unreachable one lease after the outage began, plus the time that the hosts need to
+//! resolve each other's addresses and for one more dial. The loss of a link may be detected up to a quarter of the
+//! fabric's lease early, since silence counts from the last byte and a peer sends only periodically; and an outage
+//! may end just after a dial that it swallowed has begun.
 //!
-//! **Ends that are certain.** Nobody listens where a member was, and its link ended there: its process has ended. But
-//! before that it may have removed this node, for which it needs no vote where it is a quorum by itself, and others
-//! may have joined it since. So its end is certain only if it had this node's link open less than the shortest lease
-//! ago, by its answer to a question (`Confirmed`): then it had no time to find this node out of reach. Else it is
-//! out of reach.
+//! **Certain ends.** If no process listens at a member's name and its link has ended, its process has ended. But it
+//! may have removed this node before (without a vote, if it is a quorum by itself), and other nodes may have joined
+//! it since. So its end is certain only if the answer to a question (`Confirmed`) shows that it had this node's link
+//! open less than the shortest lease ago: then it had no time to find this node unreachable. Otherwise it counts as
+//! unreachable.
 //!
-//! What is absent: any judgement about who is dead.
+//! This machine does not decide which members are dead.
 
 use super::event::{Death, RequestId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// The longest wait between two dials, however long the lease.
+/// The maximum wait between two dials, for any lease.
 const DIAL_MAX_NS: u64 = 100_000_000;
-/// A host whose cable is back asks for the link addresses of others once a second (RFC 4861, 10; Linux's
-/// `retrans_time_ms` for ARP too), and all dials wait for the answer.
+/// How long address resolution can delay dials: a reconnected host repeats its queries once a second (RFC 4861, 10;
+/// Linux uses `retrans_time_ms` for ARP too), and all dials wait for the answer.
 pub const RESOLVE_NS: u64 = 1_000_000_000;
-/// How long what is waited for.
+/// Timeouts of the links to other members.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Patience {
-    /// A link that stays broken for so long is out of reach.
+    /// A member whose link stays broken for this time is unreachable.
     pub lease_ns: u64,
     /// The wait before the second dial.
     pub dial_min_ns: u64,
-    /// The longest wait between two dials.
+    /// The maximum wait between two dials.
     pub dial_max_ns: u64,
-    /// A dial that has no answer for so long has failed.
+    /// A dial without an answer for this time has failed.
     pub dial_timeout_ns: u64,
-    /// How long a member may not notice that it was cut off.
+    /// The maximum time until a removed member notices that it was cut off.
     pub unaware_ns: u64,
-    /// By how much members may differ in when they find a third one out of reach after the same outage.
+    /// The maximum difference between the times at which two members find a third one unreachable after the same
+    /// outage.
     pub judge_ns: u64,
-    /// How long a confirmation that it is a member counts for one ([`Standing`](super::Standing)); less
-    /// than `unaware_ns`. `u64::MAX` where a member that lives is always reached.
+    /// How long a confirmation of membership is valid ([`Standing`](super::Standing)); less than `unaware_ns`.
+    /// `u64::MAX` on fabrics where live members are always reachable.
     pub standing_ns: u64,
-    /// No member finds another out of reach sooner after it had a link to it.
+    /// The minimum time between having a link to a member and finding it unreachable.
     pub confirmed_ns: u64,
 }
 
 impl Patience {
-    /// Derives all times from the lease of a cluster and that of its fabric, which notices silence within
-    /// `silence_ns`. Once a cable is back it takes `resolve_ns` at most until packets pass ([`RESOLVE_NS`]).
+    /// Derives all timeouts from the lease of a cluster and that of its fabric, which detects silence within
+    /// `silence_ns`. Packets pass at most `resolve_ns` after a cable is reconnected ([`RESOLVE_NS`]).
     ///
-    /// *Guarantees*: an outage that is shorter than both leases together, and after which a dial is answered
-    /// within `resolve_ns + dial_timeout_ns`, puts no member out of reach.
+    /// *Guarantees*: an outage shorter than both leases together, after which a dial is answered within
+    /// `resolve_ns + dial_timeout_ns`, makes no member unreachable.
     pub const fn of_lease(lease_ns: u64, silence_ns: u64, resolve_ns: u64) -> Self {
         let unaware_ns = silence_ns.saturating_add(silence_ns / 4);
         let dial_max_ns = min(lease_ns / 10, DIAL_MAX_NS);
-        // With long leases the kernel itself repeats a SYN that was lost, after a second.
+        // With long leases the kernel itself retransmits a lost SYN, after a second.
         let dial_timeout_ns = lease_ns / 4;
-        // The dial that the outage swallowed, the longest wait after it (a half more for the lower
-        // number), and the dial that is answered.
+        // The dial that the outage swallowed, the longest wait after it (half as long again for the lower number),
+        // and the dial that is answered.
         let redial_ns = 2 * dial_timeout_ns + dial_max_ns + dial_max_ns / 2;
         let judge_ns = (silence_ns / 4).saturating_add(redial_ns);
         let confirmed_ns = lease_ns;
@@ -99,7 +101,7 @@ const fn min(a: u64, b: u64) -> u64 {
     if a < b { a } else { b }
 }
 
-/// What happens.
+/// An event for the contact machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
     /// A member is linked for the first time.
@@ -107,33 +109,33 @@ pub enum Event {
         /// The member.
         node: NodeId,
     },
-    /// It had the link open at some time after this one.
+    /// The member had the link open at some time after `asked_ns`.
     Confirmed {
         /// The member.
         node: NodeId,
-        /// When it was asked.
+        /// When the question was posted.
         asked_ns: u64,
     },
-    /// Its link broke.
+    /// The link to the member broke.
     Broken {
         /// The member.
         node: NodeId,
         /// The time.
         now_ns: u64,
     },
-    /// It dials, and is the same life as before.
+    /// The member dials this node, and is the same incarnation as before.
     Dialled {
         /// The member.
         node: NodeId,
         /// The connection request.
         request: RequestId,
     },
-    /// It took our dial.
+    /// The member accepted this node's dial.
     Answered {
         /// The member.
         node: NodeId,
     },
-    /// Our dial came to nothing.
+    /// This node's dial failed.
     Failed {
         /// The member.
         node: NodeId,
@@ -142,16 +144,16 @@ pub enum Event {
         /// The time.
         now_ns: u64,
     },
-    /// The membership hears nothing of it any more, though it may live.
+    /// The membership machine ignores the member from now on, though it may be alive.
     Cut {
         /// The member.
         node: NodeId,
     },
-    /// The membership knows that it is gone for good.
+    /// The membership machine knows that the member is gone for good.
     Dead {
         /// The member.
         node: NodeId,
-        /// How.
+        /// How it went.
         death: Death,
         /// The time.
         now_ns: u64,
@@ -163,50 +165,50 @@ pub enum Event {
     },
 }
 
-/// Why a dial came to nothing.
+/// Why a dial failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Failure {
-    /// No answer, or no way there.
+    /// No answer, or no route.
     NoAnswer,
-    /// It dials us just now.
+    /// The member is dialling this node.
     Busy,
-    /// The host is there, and nobody of this life is at that name: its process has ended.
+    /// The host responds, and no process of this incarnation has that name: the process has ended.
     Nobody,
-    /// It says that we are no member any more.
+    /// The member reports that this node is no longer a member.
     Expelled,
 }
 
-/// What is to be done, in this order.
+/// An action that the machine requests; perform them in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Close the link to it, if there is one; what was under way may have to be sent again.
+    /// Close the link to it, if there is one; requests and messages in flight may have to be sent again.
     Close {
         /// The member.
         node: NodeId,
     },
-    /// Ask it for a new link.
+    /// Dial it.
     Dial {
         /// The member.
         node: NodeId,
     },
-    /// Give our dial up.
+    /// Abandon this node's dial.
     HangUp {
         /// The member.
         node: NodeId,
     },
-    /// Accept its request and go on over the new link.
+    /// Accept its request and resume over the new link.
     Accept {
         /// The member.
         node: NodeId,
         /// The request.
         request: RequestId,
     },
-    /// Refuse it: our own dial goes on.
+    /// Refuse its request as busy: this node's own dial continues.
     TurnAway {
         /// The request.
         request: RequestId,
     },
-    /// Refuse it: it is no member any more.
+    /// Refuse its request: it is no longer a member.
     Deny {
         /// The request.
         request: RequestId,
@@ -216,54 +218,53 @@ pub enum Effect {
         /// The member.
         node: NodeId,
     },
-    /// It was not reached for the whole lease, or has ended after it may have removed this node; its link stays
+    /// It was unreachable for the whole lease, or has ended after it may have removed this node; its link stays
     /// closed.
     OutOfReach {
         /// The member.
         node: NodeId,
     },
-    /// It says that we are no member any more; its link stays closed.
+    /// It reports that this node is no longer a member; its link stays closed.
     Expelled {
         /// The member.
         by: NodeId,
     },
-    /// It is dead, and uses nothing any more of what it had cached: its memory and its locks may be
-    /// settled.
+    /// It is dead, and no longer uses anything that it had cached: its memory and its locks may be settled.
     Settle {
         /// The member.
         node: NodeId,
     },
 }
 
-/// Collects effects; carry them out before the next step.
+/// A list of effects; perform them before the next step.
 pub type Effects = Vec<Effect>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
     Up,
     Down(Down),
-    /// Nothing of it is heard any more.
+    /// Removed: its messages and requests are ignored.
     Over,
-    /// The same, until it is decided whether it is removed.
+    /// The same, until its removal is decided.
     Cut,
-    /// It was removed, and may not know it before that time.
+    /// It was removed, and may not know that before this time.
     Settling(u64),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Down {
-    /// Out of reach from then on.
+    /// Unreachable from this time on.
     until_ns: u64,
     /// When to dial; `None` while a dial is in flight.
     dial_at_ns: Option<u64>,
-    /// When a dial that is in flight has failed.
+    /// When the dial in flight fails.
     hang_up_at_ns: u64,
     /// How long to wait after the next failure.
     wait_ns: u64,
 }
 
 impl Down {
-    /// A dial has failed: the next one comes after a wait, a half longer for the lower number.
+    /// Schedules the next dial after a failed one; the lower number waits half as long again.
     fn back_off(&mut self, later: bool, now_ns: u64, dial_max_ns: u64) {
         let extra_ns = if later { self.wait_ns / 2 } else { 0 };
         self.dial_at_ns = Some(now_ns.saturating_add(self.wait_ns.saturating_add(extra_ns)));
@@ -273,20 +274,21 @@ impl Down {
 
 /// The links of one node to all others.
 ///
-/// *Guarantees.* A link that broke is up again within the lease, or ends in exactly one of `Dead`, `OutOfReach` and
-/// `Expelled`; after each of these nothing of the member is accepted. `Settle` follows when a removed member that
-/// may live must have noticed its removal, and at once for any other that is gone. *Cost*: nothing while links hold.
+/// *Guarantees.* A broken link is restored within the lease, or ends in exactly one of `Dead`, `OutOfReach` and
+/// `Expelled`; after each of these nothing of the member is accepted. `Settle` follows when a removed member that may
+/// be alive must have noticed its removal, and at once for any other member that is gone. *Cost*: nothing while links
+/// hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Contacts {
     me: NodeId,
     patience: Patience,
     peers: BTreeMap<NodeId, State>,
-    /// When each was last asked a question that it has answered.
+    /// When each member was asked the last question that it has answered.
     confirmed: BTreeMap<NodeId, u64>,
 }
 
 impl Contacts {
-    /// Nobody yet.
+    /// Creates the machine without members.
     pub const fn new(me: NodeId, patience: Patience) -> Self {
         Self { me, patience, peers: BTreeMap::new(), confirmed: BTreeMap::new() }
     }
@@ -296,7 +298,7 @@ impl Contacts {
         self.me
     }
 
-    /// When `Tick` has to come at the latest.
+    /// The latest time of the next `Tick`.
     pub fn wakes_at_ns(&self) -> Option<u64> {
         let times = self.peers.values().filter_map(|state| match state {
             State::Down(down) => {
@@ -313,18 +315,18 @@ impl Contacts {
         self.peers.get(&node) == Some(&State::Up)
     }
 
-    /// Whether it is a member that is not removed.
+    /// Whether it is a member that was not removed.
     pub fn knows(&self, node: NodeId) -> bool {
         matches!(self.peers.get(&node), Some(State::Up | State::Down(_)))
     }
 
-    /// Members whose links are broken and may come back.
+    /// Members whose links are broken and may be restored.
     pub fn down(&self) -> impl Iterator<Item = NodeId> + '_ {
         let down = self.peers.iter().filter(|(_, state)| matches!(state, State::Down(_)));
         down.map(|(node, _)| *node)
     }
 
-    /// Takes one event.
+    /// Handles one event.
     pub fn step(&mut self, event: Event, effects: &mut Effects) {
         match event {
             Event::Linked { node } => {
@@ -358,7 +360,7 @@ impl Contacts {
         self.hang_up(node, effects);
         self.confirmed.remove(&node);
         if death == Death::Removed {
-            // From here on this node confirms to it no more that it is a member.
+            // From now on this node no longer confirms the member's membership.
             if self.is_up(node) {
                 effects.push(Effect::Close { node });
             }
@@ -375,7 +377,7 @@ impl Contacts {
         let Some(state @ State::Up) = self.peers.get_mut(&node) else {
             return;
         };
-        // The higher one of two dials at once, the lower one a little later, so that they seldom cross.
+        // The higher number dials at once, the lower one a little later, so that dials seldom cross.
         let later_ns = if self.me > node { 0 } else { self.patience.dial_min_ns };
         *state = State::Down(Down {
             until_ns: now_ns.saturating_add(self.patience.lease_ns),
@@ -399,7 +401,7 @@ impl Contacts {
             Some(state) => {
                 effects.push(match *state {
                     State::Down(Down { dial_at_ns: None, .. }) => Effect::HangUp { node },
-                    // It has noticed first.
+                    // The member detected the broken link first.
                     _ => Effect::Close { node },
                 });
                 *state = State::Up;
@@ -411,7 +413,7 @@ impl Contacts {
     fn answered(&mut self, node: NodeId, effects: &mut Effects) {
         match self.peers.get_mut(&node) {
             Some(state @ State::Down(Down { dial_at_ns: None, .. })) => *state = State::Up,
-            // Given up meanwhile, or taken the other way round.
+            // The dial was abandoned meanwhile, or the member's own dial was accepted.
             _ => effects.push(Effect::HangUp { node }),
         }
     }
@@ -441,7 +443,7 @@ impl Contacts {
         }
     }
 
-    /// Whether it has not removed this node, if it has ended by now.
+    /// Whether it has certainly not removed this node, if its process has ended by now.
     fn is_confirmed(&self, node: NodeId, now_ns: u64) -> bool {
         let at_ns = self.confirmed.get(&node);
         at_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < self.patience.confirmed_ns)
@@ -506,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn the_higher_one_dials_at_once_and_goes_on_when_it_is_answered() {
+    fn higher_number_dials_at_once_and_resumes_when_answered() {
         let mut high = linked(B, A);
         let broken = step(&mut high, Event::Broken { node: A, now_ns: 50 });
         assert_eq!(broken, [Effect::Close { node: A }, Effect::Dial { node: A }]);
@@ -531,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn of_crossing_dials_that_of_the_higher_number_goes_on() {
+    fn crossing_dials_keep_that_of_the_higher_number() {
         let (request, mut low, mut high) = (RequestId(7), linked(A, B), linked(B, A));
         step(&mut high, Event::Broken { node: A, now_ns: 0 });
         step(&mut low, Event::Broken { node: B, now_ns: 0 });
@@ -541,7 +543,7 @@ mod tests {
         assert_eq!(away, [Effect::TurnAway { request }]);
         let taken = step(&mut low, Event::Dialled { node: B, request });
         assert_eq!(taken, [Effect::HangUp { node: B }, Effect::Accept { node: B, request }]);
-        // The answer to what was given up comes late.
+        // The answer to an abandoned dial arrives late.
         assert_eq!(step(&mut low, Event::Answered { node: B }), [Effect::HangUp { node: B }]);
         let late = Event::Failed { node: B, why: Failure::Busy, now_ns: LEASE / 50 };
         assert!(step(&mut low, late).is_empty());
@@ -569,7 +571,7 @@ mod tests {
         assert_eq!(now_ns, until_ns);
         assert_eq!(waits[..5], [10_000, 20_000, 40_000, 80_000, 100_000]);
         assert!((15..25).contains(&dials), "{dials}");
-        // It is heard no more.
+        // The cut member is ignored.
         let request = RequestId(1);
         let late = step(&mut high, Event::Dialled { node: A, request });
         assert_eq!(late, [Effect::Deny { request }]);
@@ -583,13 +585,13 @@ mod tests {
         }
     }
 
-    /// The documents of `farside::Config::lease_ns` and the README say so.
+    /// `farside::Config::lease_ns` and the README document these times.
     #[test]
     fn times_after_a_silent_loss_are_those_of_the_documents() {
         let silence_ns = 1_000_000_000;
         let patience = Patience::of_lease(1_000_000_000, silence_ns, RESOLVE_NS);
-        // Silence counts from the last byte, which came up to a quarter before the loss; a fabric looks
-        // twelve times in its lease.
+        // Silence counts from the last byte, which came up to a quarter before the loss; a fabric checks twelve times
+        // in its lease.
         let noticed_ns = [silence_ns - silence_ns / 4, silence_ns + silence_ns / 12];
         let fails_ns = noticed_ns.map(|noticed| noticed + patience.lease_ns + patience.unaware_ns);
         assert_eq!(fails_ns.map(|ns| ns / 10_000_000), [490, 523]);
@@ -604,7 +606,7 @@ mod tests {
         assert!(step(&mut high, Event::Tick { now_ns: timeout_ns - 1 }).is_empty());
         let failed = step(&mut high, Event::Tick { now_ns: timeout_ns });
         assert_eq!(failed, [Effect::HangUp { node: A }]);
-        // Between two dials of its own it takes the other one's.
+        // Between two of its own dials it accepts the other end's dial.
         let request = RequestId(1);
         let mut other = high.clone();
         let taken = [Effect::Close { node: A }, Effect::Accept { node: A, request }];
@@ -618,7 +620,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_is_told_at_once() {
+    fn certain_end_is_reported_at_once() {
         for (why, expected) in [
             (Failure::Nobody, Effect::Dead { node: A }),
             (Failure::Expelled, Effect::Expelled { by: A }),
@@ -631,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_cut_off_alive_settles_when_it_must_have_noticed() {
+    fn live_member_cut_off_settles_when_it_must_have_noticed() {
         let mut high = linked(B, A);
         step(&mut high, Event::Broken { node: A, now_ns: 0 });
         assert_eq!(step(&mut high, Event::Cut { node: A }), [Effect::HangUp { node: A }]);
@@ -649,7 +651,7 @@ mod tests {
         assert_eq!(high.wakes_at_ns(), None);
     }
 
-    /// A view removes it, because another member has accused it, say.
+    /// A view removes the member, for example because another member has accused it.
     #[test]
     fn member_removed_while_its_link_is_up_is_cut_at_once_and_settles_later() {
         let mut high = linked(B, A);
@@ -665,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_gone_is_not_dialled() {
+    fn removed_member_is_not_dialled() {
         let mut high = linked(B, A);
         step(&mut high, Event::Broken { node: A, now_ns: 0 });
         let settled = [Effect::HangUp { node: A }, Effect::Settle { node: A }];

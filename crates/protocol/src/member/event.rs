@@ -1,4 +1,4 @@
-//! What happens to the membership machine and what it wants done.
+//! Events and effects of the membership machine.
 
 use super::hello::{Join, Peer, Refusal, Welcome};
 use super::message::Message;
@@ -6,48 +6,48 @@ use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
 
-/// The runtime's name for a connection request that waits for an answer.
+/// The runtime's identifier of a connection request that waits for an answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
-/// What a process is before it is a member.
+/// What a process knows about itself before it is a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Identity {
-    /// The cluster it wants.
+    /// The name of the cluster to join or found.
     pub cluster: String,
-    /// Its life; random, or the time of its start.
+    /// Its incarnation: random, or the time of its start.
     pub incarnation: Incarnation,
-    /// Fingerprint of its limits but for `nodes_max`.
+    /// Fingerprint of its limits except `nodes_max`.
     pub limits: u64,
-    /// Where it is reached, on fabrics between hosts.
+    /// Its network address, on fabrics between hosts.
     pub host: Option<SocketAddr>,
-    /// It lends memory, so that it counts in a quorum.
+    /// It lends memory, and therefore counts in a quorum.
     pub votes: bool,
-    /// Members out of reach may live on: nobody is declared dead for that without a quorum.
+    /// Unreachable members may be alive, and are declared dead only with a quorum.
     pub quorum: bool,
-    /// `Limits::nodes_max`: node numbers are below it. A founder's; a joiner learns it by its welcome.
+    /// `Limits::nodes_max`: node numbers are below it. Set by the founder; a joiner takes it from its welcome.
     pub nodes_max: u16,
-    /// The same of the leases.
+    /// The leases; also set by the founder.
     pub leases: Leases,
 }
 
-/// How long a member may be silent. All members go by those of the founder: what one still takes for its standing
-/// must have ended when the others settle its removal.
+/// How long a member may be silent. All members use the founder's leases: the lease on a member's own membership must
+/// have expired when the others settle its removal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leases {
-    /// The fabric notices silence within this time; zero where a member that lives is always reached.
+    /// The fabric detects silence within this time; zero on fabrics where live members are always reachable.
     pub fabric_ns: u64,
-    /// A lost link is dialled again for so long.
+    /// How long a lost link is redialled.
     pub member_ns: u64,
 }
 
 impl Leases {
-    /// The longest of each.
+    /// The maximum of each.
     pub const MAX_NS: u64 = 600_000_000_000;
-    /// The shortest `member_ns`.
+    /// The minimum of `member_ns`.
     pub const MEMBER_MIN_NS: u64 = 10_000_000;
 
-    /// Whether a cluster can have them.
+    /// Whether these leases are within the permitted ranges.
     pub const fn are_possible(self) -> bool {
         self.fabric_ns <= Self::MAX_NS
             && self.member_ns >= Self::MEMBER_MIN_NS
@@ -55,32 +55,32 @@ impl Leases {
     }
 }
 
-/// What happens to the machine.
+/// An event for the membership machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Event {
-    /// The rendezvous name was free and is bound now: this is node 0 of a new cluster.
+    /// The rendezvous name was free and is now bound: this is node 0 of a new cluster.
     Found,
-    /// The coordinator's answer to this process's `Join`. Keep that link until `LinkUp` of the
-    /// coordinator; if it breaks before, report `LinkLost` of the coordinator.
+    /// The coordinator's answer to this process's `Join`. Keep that link until `LinkUp` of the coordinator; if it
+    /// breaks earlier, report `LinkLost` of the coordinator.
     Joined(Welcome),
-    /// Somebody asks at the rendezvous name.
+    /// A process sent `Join` to the rendezvous name.
     JoinAsked {
-        /// The question.
+        /// The connection request.
         request: RequestId,
-        /// What it says.
+        /// Its content.
         join: Join,
     },
-    /// Somebody asks for a link.
+    /// A node asks for a link.
     PeerAsked {
-        /// The question.
+        /// The connection request.
         request: RequestId,
-        /// What it says.
+        /// Its content.
         peer: Peer,
     },
-    /// The link of an admitted `Join`, or of a `Peer` not yet answered, is gone. A joiner closes its
-    /// `Join` link after `LinkUp` of the coordinator; report that too.
+    /// The link of an admitted `Join`, or of an unanswered `Peer`, is gone. Also report it when a joiner closes its
+    /// `Join` link after `LinkUp` of the coordinator.
     RequestLost {
-        /// The question.
+        /// The connection request.
         request: RequestId,
     },
     /// A link to a member is usable.
@@ -88,150 +88,150 @@ pub enum Event {
         /// The member.
         node: NodeId,
     },
-    /// The process of a member has ended. Where members out of reach may live on, only what the member's host
-    /// says counts as that; elsewhere a link that breaks, or a member that cannot be reached, means the same.
+    /// The process of a member has ended. On fabrics where unreachable members may be alive, report this only if the
+    /// member's host says so; on other fabrics also for a broken link or an unreachable member.
     LinkLost {
         /// The member.
         node: NodeId,
     },
-    /// This node can use a member no longer (it broke the protocol, say), and the member may live.
+    /// This node can no longer use a member (for example, it broke the protocol); the member may be alive.
     Dropped {
         /// The member.
         node: NodeId,
     },
-    /// A member was not reached for the whole lease. It may live on.
+    /// A member was unreachable for the whole lease. It may be alive.
     OutOfReach {
         /// The member.
         node: NodeId,
     },
-    /// A member says that it counts us among the dead.
+    /// A member reports that it considers this node dead.
     Expelled {
         /// The member.
         by: NodeId,
     },
-    /// Another member has removed this node, which its fence word says.
+    /// Another member has removed this node, according to this node's fence word.
     Removed,
     /// A member refused this joiner's `Peer`.
     Refused {
         /// The member.
         node: NodeId,
-        /// What it says.
+        /// Its answer.
         refusal: Refusal,
     },
     /// A message from a member.
     Message {
         /// The member at the other end of the link.
         from: NodeId,
-        /// What it says.
+        /// Its content.
         message: Message,
     },
-    /// Nothing is left here of a member that was removed: its death is settled
-    /// ([`burial`](super::burial)), and all other machines have forgotten it.
+    /// This node holds no state of a removed member any more: its death is settled ([`burial`](super::burial)), and
+    /// all other machines have dropped their entries for it.
     Settled {
         /// The member.
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
     },
-    /// The time that [`Effect::JudgeLater`] asked for is over.
+    /// The time requested by [`Effect::JudgeLater`] has elapsed.
     Judge,
-    /// The program wants to leave, and this node has handed over everything that it held: it owns no
-    /// line of another home, holds no lock, and everything that it has to send is posted. Given a second time, it leaves
+    /// The program wants to leave, and this node has handed over everything that it held: it owns no line of another
+    /// home, holds no lock, and has posted everything that it has to send. If given a second time, the node leaves
     /// without waiting for the answers of the others.
     Leave,
 }
 
-/// What is known of a member that is gone for good.
+/// How a member went, as far as is known.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Death {
-    /// It has left: everything that it held was handed over before.
+    /// It left, and handed over everything that it held before.
     Left,
-    /// Its process has ended. Where members that live are always reached, also: it was removed.
+    /// Its process has ended. On fabrics where live members are always reachable, also: it was removed.
     Ended,
-    /// It was removed, and it may live and not know it.
+    /// It was removed, and may be alive without knowing that.
     Removed,
 }
 
-/// What the machine wants done, in this order.
+/// An action that the machine requests; perform them in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Effect {
-    /// Ask this member for a link, with a `Peer`.
+    /// Request a link to this member, with a `Peer`.
     Connect {
         /// The member.
         node: NodeId,
-        /// Its life; its answer must say the same.
+        /// Its incarnation; its answer must have the same.
         incarnation: Incarnation,
         /// The view that admitted it.
         born: ViewNumber,
-        /// Where it is reached, on fabrics between hosts.
+        /// Its network address, on fabrics between hosts.
         host: Option<SocketAddr>,
     },
     /// Accept the `Join` with this answer, and keep the link.
     Admit {
-        /// The question.
+        /// The connection request.
         request: RequestId,
         /// The answer.
         welcome: Welcome,
     },
-    /// Refuse.
+    /// Refuse a connection request.
     Deny {
-        /// The question.
+        /// The connection request.
         request: RequestId,
         /// The answer.
         refusal: Refusal,
     },
-    /// Accept the `Peer`. The node counts as linked from now on: messages may follow. If it is gone
+    /// Accept the `Peer`. The node counts as linked from now on, and messages to it may follow. If its link is gone
     /// already, report `Dropped`.
     AcceptPeer {
-        /// The question.
+        /// The connection request.
         request: RequestId,
-        /// What it said.
+        /// Its content.
         peer: Peer,
     },
     /// Send a message on the link to a member.
     Send {
         /// The member.
         to: NodeId,
-        /// What.
+        /// The message.
         message: Message,
     },
-    /// Close the link to a member and hear nothing of it any more: it is out of reach, or others say so.
-    /// What will become of it is not decided yet.
+    /// Close the link to a member and ignore it from now on: it is unreachable, or other members say so. Whether it
+    /// is removed is not decided yet.
     Cut {
         /// The member.
         node: NodeId,
     },
-    /// Members accuse each other, which the coordinator reaches. Give [`Event::Judge`] when all members must have
-    /// noticed the same outage; [`Patience::judge_ns`](super::contact::Patience::judge_ns) is that time.
+    /// Members that the coordinator reaches accuse each other. Give [`Event::Judge`] when all members must have
+    /// detected the same outage, after [`Patience::judge_ns`](super::contact::Patience::judge_ns).
     JudgeLater,
-    /// A view has named a new member. Its number may be one that was in use before and is settled: nothing of
-    /// the former bearer counts any more.
+    /// A view has named a new member. If its number was used before, that removal is settled, and state of the
+    /// previous node with this number is stale.
     Admitted {
         /// The member.
         node: NodeId,
     },
-    /// A member is dead or has left, for good. Close any link to it, then tell all other machines.
+    /// A member is dead or has left, for good. Close any link to it, then notify all other machines.
     Dead {
         /// The member.
         node: NodeId,
         /// The view that admitted it.
         born: ViewNumber,
-        /// How.
+        /// How it went.
         death: Death,
     },
-    /// This node is a full member: linked to everybody.
+    /// This node is a full member: it is linked to every member.
     Ready,
-    /// This node makes the views now: bind the rendezvous name. While somebody else has the name
-    /// (a process that founded another cluster meanwhile), try again now and then; until then
-    /// nobody can join, and nothing else suffers.
+    /// This node makes the views now: bind the rendezvous name. While another process holds the name (it founded
+    /// another cluster meanwhile), retry periodically. Until the name is bound no process can join; nothing else is
+    /// affected.
     BecomeCoordinator,
-    /// This node is no member any more, or did not become one. Close everything; a joiner may start
-    /// over as a new life where the code says so.
+    /// This node is no longer a member, or failed to join. Close everything; a joiner may start over as a new
+    /// incarnation if the error code permits it.
     Failed(Refusal),
-    /// This node has left. Close everything once the messages before are sent.
+    /// This node has left. Close everything once the preceding messages are sent.
     Closed,
 }
 
-/// Collects effects; reuse it. Carry out all effects of a step before the next step, or messages go
-/// out in another order than they were meant.
+/// A reusable list of effects. Perform all effects of a step before the next step, otherwise messages are sent out of
+/// order.
 pub type Effects = Vec<Effect>;

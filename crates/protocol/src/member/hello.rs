@@ -1,4 +1,4 @@
-//! What travels with a connection request and its answer, as bytes.
+//! The wire form of connection requests and their answers.
 //!
 //! ```text
 //! 0          8             12     13        16
@@ -6,9 +6,9 @@
 //! | magic    | version     | kind | zero    | fields of the kind        |
 //! +----------+-------------+------+---------+---------------------------+
 //! ```
-//! All integers are little-endian; text and lists carry their length. The first 16 bytes and the
-//! whole of [`Refusal`] stay as they are in every version, so that a peer of another version can be
-//! told so. Bytes after the last field, unknown kinds and lengths beyond the bounds are refused.
+//! All integers are little-endian; text and lists are length-prefixed. The first 16 bytes and all of [`Refusal`] stay
+//! the same in every version, so that a peer of another version can be refused with a reason. Bytes after the last
+//! field, unknown kinds and excessive lengths are refused.
 
 use super::event::Leases;
 use super::message::{NO_MEMORY, decode_memory};
@@ -17,19 +17,19 @@ use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
-/// The version of everything that nodes say to each other. Another version is another protocol.
+/// The version of the whole protocol between nodes. Different versions are incompatible.
 pub const PROTOCOL_VERSION: u32 = 7;
 
-/// Most bytes of a hello or answer, of any kind.
+/// The maximum size in bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
 
-/// Most bytes of `extra` in [`Peer`] and [`PeerReply`].
+/// The maximum size in bytes of `extra` in [`Peer`] and [`PeerReply`].
 pub const EXTRA_MAX: usize = 1_024;
 
-/// Most bytes of a cluster's name.
+/// The maximum length in bytes of a cluster's name.
 pub const CLUSTER_NAME_MAX: usize = 64;
 
-/// Most bytes of a refusal's text.
+/// The maximum length in bytes of a refusal's text.
 pub const REFUSAL_TEXT_MAX: usize = 512;
 
 const MAGIC: [u8; 8] = *b"farside\n";
@@ -37,8 +37,8 @@ const MAGIC: [u8; 8] = *b"farside\n";
 const _: () = assert!(NodeSet::CAPACITY * (20 + HOST + 4) + 64 <= HELLO_MAX, "a full Welcome fits");
 const _: () = assert!(EXTRA_MAX + CLUSTER_NAME_MAX + 3 * RegionToken::ENCODED + 64 <= HELLO_MAX);
 
-/// Whether a cluster may have this name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting
-/// with a letter or digit (the name becomes part of socket names and file names).
+/// Whether `name` is a valid cluster name: 1 to 64 ASCII letters, digits, `-`, `_` and `.`, starting with a letter or
+/// digit. The name becomes part of socket names and file names.
 pub fn valid_cluster_name(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     name.len() <= CLUSTER_NAME_MAX
@@ -46,71 +46,71 @@ pub fn valid_cluster_name(name: &str) -> bool {
         && name.bytes().all(inner)
 }
 
-/// To the rendezvous name: may I be a member?
+/// Sent to the rendezvous name: asks to become a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Join {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
-    /// The cluster meant.
+    /// The name of the cluster.
     pub cluster: String,
-    /// Fingerprint of those of the sender's `Limits` that must be equal.
+    /// Fingerprint of the sender's `Limits` that must be equal.
     pub limits: u64,
-    /// The life of the sender's process.
+    /// The incarnation of the sender's process.
     pub incarnation: Incarnation,
-    /// Bytes of memory it brings.
+    /// Bytes of memory that it lends.
     pub home_bytes: u64,
-    /// Where it will be reached, on fabrics between hosts.
+    /// The network address that it will have, on fabrics between hosts.
     pub host: Option<SocketAddr>,
 }
 
-/// A member, as a joiner is told of it.
+/// A member, in the list that a joiner receives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Listed {
     /// Its number.
     pub node: NodeId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
-    /// The view that admitted it: no two members have the same, and members are ordered by it.
+    /// The view that admitted it: unique to each member, and members are ordered by it.
     pub born: ViewNumber,
-    /// Where it is reached, on fabrics between hosts.
+    /// Its network address, on fabrics between hosts.
     pub host: Option<SocketAddr>,
-    /// Which memory of its number it lends; it counts in a quorum then.
+    /// The generation of the memory that it lends, if any; it counts in a quorum then.
     pub memory: Option<Generation>,
 }
 
-/// From the coordinator: you are a member.
+/// The coordinator's answer to [`Join`]: the joiner is a member.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Welcome {
-    /// Your number.
+    /// The number of the joiner.
     pub node: NodeId,
-    /// The view that names you.
+    /// The view that admits the joiner.
     pub view: ViewNumber,
     /// `Limits::nodes_max` of the cluster: node numbers are below it.
     pub nodes_max: u16,
     /// The leases of the cluster.
     pub leases: Leases,
-    /// Which memory of that number you lend.
+    /// The generation of the memory that the joiner lends, if any.
     pub memory: Option<Generation>,
-    /// The other live members in the order of their admission; the first is the coordinator. Connect to all.
+    /// The other live members in order of admission; the first is the coordinator. Connect to all.
     pub members: Vec<Listed>,
-    /// The next generation of each number that memory was lent under, by rising number.
+    /// The next generation of each number under which memory was lent, by ascending number.
     pub generations: Vec<(NodeId, u16)>,
     /// The cluster's fingerprint of limits.
     pub limits: u64,
-    /// The life of the cluster's founder, which tells clusters of one name apart.
+    /// The incarnation of the cluster's founder, which distinguishes clusters of one name.
     pub founder: Incarnation,
 }
 
-/// To another member: let us have a link.
+/// Sent to another member: asks for a link.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Peer {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
-    /// The cluster meant.
+    /// The name of the cluster.
     pub cluster: String,
     /// The sender's number.
     pub node: NodeId,
-    /// The sender's life.
+    /// The sender's incarnation.
     pub incarnation: Incarnation,
     /// The view that named the sender.
     pub view: ViewNumber,
@@ -120,16 +120,16 @@ pub struct Peer {
     pub cache: RegionToken,
     /// The sender's fence words.
     pub fence: RegionToken,
-    /// Whatever the runtimes tell each other, at most [`EXTRA_MAX`] bytes.
+    /// Data exchanged between the runtimes, at most [`EXTRA_MAX`] bytes.
     pub extra: Vec<u8>,
 }
 
-/// To the sender of [`Peer`]: yes.
+/// Accepts a [`Peer`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PeerReply {
     /// The answering node.
     pub node: NodeId,
-    /// Its life.
+    /// Its incarnation.
     pub incarnation: Incarnation,
     /// Its view.
     pub view: ViewNumber,
@@ -139,66 +139,66 @@ pub struct PeerReply {
     pub cache: RegionToken,
     /// Its fence words.
     pub fence: RegionToken,
-    /// Whatever the runtimes tell each other, at most [`EXTRA_MAX`] bytes.
+    /// Data exchanged between the runtimes, at most [`EXTRA_MAX`] bytes.
     pub extra: Vec<u8>,
 }
 
-/// To a member whose link broke: let us go on over a new one.
+/// Sent to a member with a broken link: asks to resume over a new one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Resume {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
-    /// The cluster meant.
+    /// The name of the cluster.
     pub cluster: String,
     /// The sender's number.
     pub node: NodeId,
-    /// The sender's life.
+    /// The sender's incarnation.
     pub incarnation: Incarnation,
-    /// The life that is meant.
+    /// The receiver's incarnation, as the sender knows it.
     pub to: Incarnation,
-    /// How many messages the sender has received of the other one.
+    /// The number of messages that the sender has received from the receiver.
     pub received: u64,
 }
 
-/// To the sender of [`Resume`]: yes.
+/// Accepts a [`Resume`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Resumed {
-    /// The answering node's life.
+    /// The answering node's incarnation.
     pub incarnation: Incarnation,
-    /// How many messages it has received.
+    /// The number of messages that it has received.
     pub received: u64,
 }
 
-/// To the sender of [`Join`]: ask there, where the coordinator is reached.
+/// Redirects the sender of a [`Join`] to the coordinator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Elsewhere {
     /// The coordinator's host.
     pub host: SocketAddr,
 }
 
-/// To the rendezvous name, of a process that does not join: how many members are there?
+/// Sent to the rendezvous name by a process that does not join: asks for the number of members.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AskOccupancy;
 
-/// To the sender of [`AskOccupancy`]; it comes with the refusal of its link.
+/// Answers [`AskOccupancy`]; it comes with the refusal of that link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Occupancy {
-    /// Members that are alive, as far as the answering node knows.
+    /// The number of live members, as far as the answering node knows.
     pub members: u16,
-    /// How many there can be at a time.
+    /// The maximum number of members at a time.
     pub members_max: u16,
 }
 
-/// To the sender of anything: no.
+/// Refuses any request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Refusal {
-    /// Why, as a row of the error table.
+    /// The reason, as a row of the error table.
     pub code: ErrorCode,
-    /// What the row cannot know; may be empty.
+    /// Details beyond that row; may be empty.
     pub text: String,
 }
 
-/// What comes with a connection request.
+/// The content of a connection request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Hello {
     /// At the rendezvous name.
@@ -211,7 +211,7 @@ pub enum Hello {
     AskOccupancy(AskOccupancy),
 }
 
-/// What comes back.
+/// The content of an answer to a connection request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Answer {
     /// To [`Join`].
@@ -228,17 +228,17 @@ pub enum Answer {
     Refusal(Refusal),
 }
 
-/// Why bytes are no hello or answer.
+/// Why bytes are not a valid hello or answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HelloError {
-    /// Not Farside's, or broken; says where.
+    /// Malformed, or not of Farside; names the offending part.
     Junk(&'static str),
-    /// A peer of this other version.
+    /// Sent by a peer of this other protocol version.
     Version(u32),
 }
 
 impl HelloError {
-    /// The answer to whoever sent the bytes.
+    /// The refusal to send to the peer that sent the bytes.
     pub fn refusal(self) -> Refusal {
         match self {
             Self::Junk(place) => Refusal { code: ErrorCode::ProtocolViolation, text: place.into() },
@@ -251,7 +251,7 @@ impl HelloError {
 pub(super) fn version_refusal(theirs: u32) -> Refusal {
     Refusal {
         code: ErrorCode::VersionMismatch,
-        text: alloc::format!("here version {PROTOCOL_VERSION}, there version {theirs}"),
+        text: alloc::format!("protocol version {PROTOCOL_VERSION} is required, not {theirs}"),
     }
 }
 
@@ -271,7 +271,7 @@ enum Kind {
 }
 
 impl Hello {
-    /// Reads a connection request.
+    /// Decodes a connection request.
     ///
     /// # Errors
     /// [`HelloError`]: refuse the request with [`HelloError::refusal`].
@@ -288,10 +288,10 @@ impl Hello {
 }
 
 impl Answer {
-    /// Reads an answer to a connection request.
+    /// Decodes an answer to a connection request.
     ///
     /// # Errors
-    /// [`HelloError`]: whoever answered is no peer of this version; give up.
+    /// [`HelloError`]: the sender of the answer is not a peer of this version; give up.
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let (kind, mut input) = Input::open(bytes)?;
         match kind {
@@ -309,7 +309,7 @@ impl Answer {
 }
 
 impl Join {
-    /// The bytes to send. A name that is too long is encoded as it is, and refused by the receiver.
+    /// Returns the wire form. A name that is too long is encoded unchanged, and refused by the receiver.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(Kind::Join, self.version)
             .u64(self.limits)
@@ -321,7 +321,7 @@ impl Join {
 }
 
 impl Welcome {
-    /// The bytes to send.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(Kind::Welcome, PROTOCOL_VERSION)
             .u64(self.view.0)
@@ -349,8 +349,7 @@ impl Welcome {
 }
 
 impl Peer {
-    /// The bytes to send. An `extra` that is too long is encoded as it is, and refused by the
-    /// receiver.
+    /// Returns the wire form. An `extra` that is too long is encoded unchanged, and refused by the receiver.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(Kind::Peer, self.version)
             .u64(self.incarnation.0)
@@ -367,8 +366,7 @@ impl Peer {
 }
 
 impl PeerReply {
-    /// The bytes to send. An `extra` that is too long is encoded as it is, and refused by the
-    /// receiver.
+    /// Returns the wire form. An `extra` that is too long is encoded unchanged, and refused by the receiver.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(Kind::PeerReply, PROTOCOL_VERSION)
             .u64(self.incarnation.0)
@@ -384,7 +382,7 @@ impl PeerReply {
 }
 
 impl Resume {
-    /// The bytes to send.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         let output = Output::new(Kind::Resume, self.version)
             .u64(self.incarnation.0)
@@ -396,40 +394,40 @@ impl Resume {
 }
 
 impl Resumed {
-    /// The bytes to send.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         Output::new(Kind::Resumed, PROTOCOL_VERSION).u64(self.incarnation.0).u64(self.received).0
     }
 }
 
 impl Elsewhere {
-    /// The bytes to send.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         Output::new(Kind::Elsewhere, PROTOCOL_VERSION).raw(&encode_host(Some(self.host))).0
     }
 }
 
 impl AskOccupancy {
-    /// The bytes to send.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         Output::new(Kind::AskOccupancy, PROTOCOL_VERSION).0
     }
 }
 
 impl Occupancy {
-    /// The bytes to send.
+    /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
         Output::new(Kind::Occupancy, PROTOCOL_VERSION).u16(self.members).u16(self.members_max).0
     }
 }
 
 impl Refusal {
-    /// A refusal that the table says everything about.
+    /// Creates a refusal without details.
     pub const fn new(code: ErrorCode) -> Self {
         Self { code, text: String::new() }
     }
 
-    /// The bytes to send; the text is cut to [`REFUSAL_TEXT_MAX`] bytes.
+    /// Returns the wire form; the text is truncated to [`REFUSAL_TEXT_MAX`] bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut end = self.text.len().min(REFUSAL_TEXT_MAX);
         while !self.text.is_char_boundary(end) {
@@ -469,7 +467,7 @@ impl Output {
         self.u16(memory.map_or(NO_MEMORY, |generation| generation.0))
     }
 
-    /// Bytes after their length.
+    /// Appends bytes with their length as prefix.
     fn bytes(self, bytes: &[u8]) -> Self {
         self.u64(bytes.len() as u64).raw(bytes)
     }
@@ -688,7 +686,7 @@ impl<'a> Input<'a> {
     }
 
     fn refusal(&mut self) -> Result<Refusal, HelloError> {
-        // A number of a newer version's table is still a refusal.
+        // An error number unknown to this version is still a refusal.
         let code = ErrorCode::from_number(self.u16()?).unwrap_or(ErrorCode::ProtocolViolation);
         let text = core::str::from_utf8(self.bytes(REFUSAL_TEXT_MAX, "text")?)
             .map_err(|_| HelloError::Junk("text"))?

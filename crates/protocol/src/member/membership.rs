@@ -1,36 +1,37 @@
 //! The membership machine of one process.
 //!
-//! **Views.** A view differs from the one before by one node that came or went. Views are numbered
-//! without gaps and made by the coordinator alone, the live node that was admitted first; each member gets
-//! them in order on its link to the coordinator, so what any two members know are prefixes of one sequence.
+//! **Views.** Each view differs from the previous one by one node that joined or went. Views are numbered without
+//! gaps and made by the coordinator alone, the live node that was admitted first. Each member receives them in order
+//! on its link to the coordinator, so what any two members know are prefixes of one sequence.
 //!
-//! **Age.** Members are ordered by the view that admitted them (`born`). Every member knows all live nodes
-//! that were admitted before it, and the later one of two nodes is the one that connects. *Numbers* are given
-//! again and say nothing of age: `membership/numbers.rs` has the rules.
+//! **Age.** Members are ordered by the view that admitted them (`born`). Every member knows all live nodes that were
+//! admitted earlier, and the later one of two nodes connects. *Numbers* are reused and say nothing about age: see
+//! `membership/numbers.rs`.
 //!
-//! **Joining.** `Join` to the coordinator; `Welcome`; links to all members that it lists and that no
-//! view buries meanwhile; `Ready`. A member answers `Peer` once its view names that node and life. A
-//! joiner whose coordinator is lost before `Ready` gives up, as it does when anybody refuses it, and
-//! starts over as a new life. Until it is linked to the coordinator its `Join` link vouches for it.
+//! **Joining.** A joiner sends `Join` to the coordinator, receives `Welcome`, links to all members in that list that
+//! no view has removed meanwhile, and is `Ready`. A member answers `Peer` once its view names that node and
+//! incarnation. A joiner that loses its coordinator before `Ready`, or is refused by any member, gives up and starts
+//! over as a new incarnation. Until it is linked to the coordinator, its `Join` link shows that it is alive.
 //!
-//! **Death.** A member that finds the end of another's process declares it dead and tells the coordinator; others
-//! learn it from the view. Once only, and for good. A member out of reach may live: see `membership/quorum.rs`.
+//! **Death.** A member that detects the end of another process declares it dead, once and for good, and reports it to
+//! the coordinator; other members learn it from the view. An unreachable member may be alive: see
+//! `membership/quorum.rs`.
 //!
-//! **Leaving.** A node that leaves has handed over what it held. It sends `Leave` to every linked
-//! member behind everything else, so that each answers when it has processed all of that; when all have
-//! answered it sends `Left` and closes. From `Left` on it may be learned of in any way (its own word, a
-//! closed link, a view): nothing that it sent is still in flight.
+//! **Leaving.** A node that leaves has handed over everything that it held. It sends `Leave` to every linked member
+//! after all its other messages; each member answers once it has processed those. When all have answered, the node
+//! sends `Left` and closes. From then on other members may learn of it in any way (`Left`, a closed link, a view),
+//! because none of its messages is in flight.
 //!
-//! **Takeover.** The earliest survivor asks all it is linked to for views it missed, waits for every
-//! answer or death, passes on what others missed, and only then makes views. Who hears the question
-//! takes every member that is earlier than the asker for dead, so the former coordinator's late messages are void.
-//! A node that it has no link to cannot be watched, and is declared dead.
+//! **Takeover.** The earliest survivor asks all linked members for views that it missed, waits until each has
+//! answered or died, forwards the views that others missed, and only then makes views. A member that receives the
+//! question treats every member earlier than the asker as dead, so late messages of the former coordinator are void.
+//! A node without a link to the new coordinator cannot be monitored, and is declared dead.
 //!
-//! *Why no number has two bearers at a time.* Suppose the dead coordinator admitted `n`, and the new one never
-//! hears of it. Then no survivor accepted `n` (it accepts only a node that its view names, and its views are
-//! all collected), the new coordinator among them. So `n` is not `Ready`: it needs that very link.
-//! It finds its coordinator lost, or is refused, and gives up; the number has not been in use, and no address
-//! of its memory exists. For the same reason no node that is `Ready` is ever declared dead for want of a link.
+//! *Why two nodes never have one number at a time.* Suppose the dead coordinator admitted `n`, and the new one never
+//! learns of it. Then no survivor accepted `n`, since a survivor accepts only nodes that its view names, and all
+//! survivors' views are collected. So `n` has no link to the new coordinator and is not `Ready`. It loses its
+//! coordinator or is refused, and gives up; its number was never in use, and no address of its memory exists. For the
+//! same reason no `Ready` node is declared dead for lack of a link.
 
 mod accusations;
 mod numbers;
@@ -52,26 +53,26 @@ use farside_base::{
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Stage {
-    /// Neither founded nor joined yet.
+    /// Neither founded nor joined a cluster.
     Outside,
-    /// Welcomed, not yet linked to everybody.
+    /// Welcomed, and not yet linked to every member.
     Joining,
-    /// Linked to everybody; somebody else makes the views.
+    /// Linked to every member; another node makes the views.
     Member,
-    /// Everybody below is dead; collecting what others know.
+    /// Every earlier member is dead; collects the views that other members know.
     TakingOver,
     /// Makes the views.
     Coordinator,
-    /// Left, expelled or given up.
+    /// Left, expelled, or gave up joining.
     Over,
 }
 
-/// Who is in the cluster, as this process knows.
+/// The members of the cluster, as this process knows them.
 ///
-/// *Guarantees.* At rest all members have the same view. No number is used by two ready nodes at a time, nor
-/// before every member has settled the removal of its last bearer; no memory has the generation of another.
-/// Each dead node is declared dead once. *Cost*: nothing here is on the path of an operation; a
-/// change of membership costs one message per member, a takeover two more.
+/// *Guarantees.* At rest all members have the same view. Two ready nodes never have one number at a time, and a
+/// number is reused only after every member has settled the removal of the last node that had it. No two memories
+/// have the same generation of one number. Each dead node is declared dead once. *Cost*: nothing on the path of an
+/// operation; a change of membership costs one message per member, a takeover two more.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Membership {
     identity: Identity,
@@ -80,25 +81,25 @@ pub struct Membership {
     /// The view that admitted this node.
     born: ViewNumber,
     view: ViewNumber,
-    /// The life of the founder.
+    /// The incarnation of the founder.
     founder: Incarnation,
     roster: Roster,
-    /// The next generation of memory of each number, of those that memory was lent under.
+    /// The next memory generation of each number under which memory was lent.
     generations: BTreeMap<NodeId, u16>,
-    /// What this node has told a coordinator of settled removals.
+    /// The view up to which this node has reported removals as settled to a coordinator.
     settled_told: ViewNumber,
-    /// Links asked for by nodes that no view names yet. Invariant: at most `nodes_max`.
+    /// Link requests of nodes that no view names yet. Invariant: at most `nodes_max`.
     waiting: Vec<(RequestId, Peer)>,
-    /// This node has announced that it leaves, and waits for the answers.
+    /// This node has sent `Leave` and waits for the answers.
     leaving: bool,
     vote: Vote,
-    /// Of the coordinator, or of the one that takes over.
+    /// Accusations to be judged, at the coordinator or the node that takes over.
     accusations: Accusations,
     canary: Canary,
 }
 
 impl Membership {
-    /// A process that is no member yet; give it `Found` or `Joined`.
+    /// Creates the machine of a process that is not a member yet; it expects `Found` or `Joined`.
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
@@ -118,13 +119,13 @@ impl Membership {
         }
     }
 
-    /// The same on a fabric where members out of reach may live on.
+    /// The same, for a fabric on which unreachable members may be alive.
     pub fn in_a_quorum(mut self) -> Self {
         self.identity.quorum = true;
         self
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -146,12 +147,13 @@ impl Membership {
         MemoryId::new(self.me, self.roster.find(self.me)?.memory?)
     }
 
-    /// This node's life.
+    /// This node's incarnation.
     pub fn incarnation(&self) -> Incarnation {
         self.identity.incarnation
     }
 
-    /// The life of the cluster's founder, which tells clusters of one name apart; zero before this node is a member.
+    /// The incarnation of the cluster's founder, which distinguishes clusters of one name; zero before this node is a
+    /// member.
     pub fn founder(&self) -> Incarnation {
         self.founder
     }
@@ -161,8 +163,7 @@ impl Membership {
         self.view
     }
 
-    /// The node that makes the views, or is about to: of those that are alive and within reach, the one that
-    /// was admitted first.
+    /// The node that makes the views or is about to: the earliest admitted of the live, reachable nodes.
     pub fn coordinator(&self) -> Option<NodeId> {
         if self.canary.is(Mutant::LowestNumberCoordinates) {
             let reached = |member: &&Member| !member.gone && !member.suspect;
@@ -171,12 +172,12 @@ impl Membership {
         self.roster.first_alive()
     }
 
-    /// A member that is alive as far as this node knows, as joiners are told of it.
+    /// The entry of a live member for the member list that joiners receive.
     pub fn listed(&self, node: NodeId) -> Option<Listed> {
         self.roster.find(node).filter(|member| !member.gone).map(Member::listed)
     }
 
-    /// Where a node is or was reached, on fabrics between hosts.
+    /// The network address of a node, or the last known one, on fabrics between hosts.
     pub fn host(&self, node: NodeId) -> Option<SocketAddr> {
         self.roster.find(node)?.host
     }
@@ -191,8 +192,7 @@ impl Membership {
         matches!(self.stage, Stage::Member | Stage::TakingOver | Stage::Coordinator)
     }
 
-    /// The nodes that are alive as far as this node knows, itself included, in the order of
-    /// their admission.
+    /// The nodes that are alive as far as this node knows, itself included, in order of admission.
     pub fn alive(&self) -> impl Iterator<Item = (NodeId, Incarnation)> + '_ {
         self.roster
             .iter()
@@ -200,9 +200,10 @@ impl Membership {
             .map(|member| (member.node, member.incarnation))
     }
 
-    /// What to tell the coordinator when a live member breaks the protocol: that one alone shall
-    /// judge, because the other would say the same of us if we closed the link. `None` when there is
-    /// nobody else to ask; then report `Dropped`.
+    /// Returns the accusation to send to the coordinator when a live member breaks the protocol.
+    ///
+    /// The coordinator alone decides, because the other member would accuse this one in the same way if this one
+    /// closed the link. `None` if this node is the coordinator itself: then report `Dropped`.
     pub fn accusation(&self, node: NodeId) -> Option<(NodeId, Message)> {
         let coordinator = self.coordinator().filter(|first| *first != self.me && *first != node)?;
         let member = self.roster.find(node).filter(|member| !member.gone)?;
@@ -216,21 +217,21 @@ impl Membership {
         self.roster.find(node).is_some_and(|member| !member.gone)
     }
 
-    /// Whether this node has left, as far as this one knows, as opposed to having died.
+    /// Whether this node has left, as opposed to having died, as far as this one knows.
     pub fn has_left(&self, node: NodeId) -> bool {
         self.roster.find(node).is_some_and(|member| member.gone && member.leaving)
     }
 
-    /// Whether a member is known under this number, or was until it was removed.
+    /// Whether a member with this number is known, removed ones included.
     pub fn has_been(&self, node: NodeId) -> bool {
         self.roster.find(node).is_some()
     }
 
-    /// Takes one event.
+    /// Handles one event.
     ///
     /// # Errors
     /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Send its
-    /// [`accusation`](Self::accusation); without one close the link to it and report `Dropped`.
+    /// [`accusation`](Self::accusation); if there is none, close the link to it and report `Dropped`.
     pub fn step(&mut self, event: Event, effects: &mut Effects) -> Result<(), Violation> {
         match event {
             Event::Found => self.found(effects),
@@ -366,8 +367,8 @@ impl Membership {
             return Err(Refusal::new(ErrorCode::LimitsMismatch));
         }
         if self.roster.iter().any(|member| member.incarnation == join.incarnation) {
-            // Each life joins once: who was given up, or says again what another has said, is no
-            // newcomer, and takes no number.
+            // Each incarnation joins once: a removed process, or a repeated `Join` of the same incarnation, gets no
+            // number.
             return Err(Refusal::new(ErrorCode::NodeClosed));
         }
         if join.home_bytes > 1 << GlobalAddress::OFFSET_BITS {
@@ -407,7 +408,7 @@ impl Membership {
             return deny(ErrorCode::NoSuchCluster);
         }
         if self.stage == Stage::Outside {
-            // A later joiner was quicker than this one's welcome.
+            // A later joiner connected before this node received its own welcome.
             return Answer::Wait;
         }
         if peer.view <= self.born || peer.node == self.me {
@@ -415,15 +416,15 @@ impl Membership {
             return deny(ErrorCode::ProtocolViolation);
         }
         if peer.view > self.view {
-            // No view that is known here has named it yet.
+            // No view known to this node has named it yet.
             return match self.canary.is(Mutant::EarlyPeerRefused) {
                 true => deny(ErrorCode::Busy),
                 false => Answer::Wait,
             };
         }
         match self.roster.find(peer.node).filter(|member| member.incarnation == peer.incarnation) {
-            // The view that named it was made by a coordinator that died before telling any survivor,
-            // and its number is another view's now; or the node has been removed.
+            // Either the view that named it was made by a coordinator that died before any survivor received the
+            // view, and a different view has that number now; or the node has been removed.
             None => deny(ErrorCode::NodeClosed),
             Some(member) if member.gone || member.suspect => deny(ErrorCode::NodeClosed),
             Some(member) if member.linked => deny(ErrorCode::ProtocolViolation),
@@ -454,7 +455,7 @@ impl Membership {
         }
     }
 
-    /// Answers those whose time has come, after a view.
+    /// Answers the waiting link requests that can be decided after a view.
     fn answer_waiting(&mut self, effects: &mut Effects) {
         let mut at = 0;
         while let Some((_, peer)) = self.waiting.get(at) {
@@ -490,7 +491,7 @@ impl Membership {
         }
     }
 
-    /// A joiner linked to every live member that was admitted before it is a member.
+    /// Makes a joiner a member once it is linked to every live member that was admitted before it.
     fn check_ready(&mut self, effects: &mut Effects) {
         let born = self.born;
         let linked = |member: &Member| member.gone || member.linked || member.born > born;
@@ -500,9 +501,9 @@ impl Membership {
         }
     }
 
-    /// Declares a node dead; false when it was before.
+    /// Declares a node dead; false if it was declared dead before.
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
-        // Where members that live are always reached, each death is certain.
+        // On fabrics where live members are always reachable, each death is certain.
         let certain = !self.identity.quorum || self.canary.is(Mutant::RemovedCountsAsEnded);
         self.roster.note_ended(node, certain);
         let new = self.roster.declare(node);
@@ -523,7 +524,8 @@ impl Membership {
         }
     }
 
-    /// A node is dead, found by a link and not by a view: its process has `ended`, or it may live.
+    /// Handles the loss of a node detected by a link, not a view; `ended` if its process has ended, otherwise it may
+    /// be alive.
     fn lost(&mut self, node: NodeId, ended: bool, effects: &mut Effects) {
         if self.stage == Stage::Joining && !self.canary.is(Mutant::JoinerJudges) {
             return self.lost_by_joiner(node, effects);
@@ -546,8 +548,8 @@ impl Membership {
         self.judge(effects);
     }
 
-    /// A joiner declares nobody dead by itself: perhaps the other one was told to drop it. Its
-    /// coordinator will say.
+    /// Handles the loss of a link by a joiner, which declares no node dead by itself: the other node may have been
+    /// asked to drop it. The coordinator decides.
     fn lost_by_joiner(&mut self, node: NodeId, effects: &mut Effects) {
         if self.welcomed_by(node) {
             self.fail_lost_coordinator(effects);
@@ -556,12 +558,12 @@ impl Membership {
         }
     }
 
-    /// Whether `node` is the coordinator that welcomed this joiner: the first that it ever knew.
+    /// Whether `node` is the coordinator that welcomed this joiner.
     fn welcomed_by(&self, node: NodeId) -> bool {
         !self.canary.is(Mutant::JoinerOutlivesCoordinator) && self.roster.first() == Some(node)
     }
 
-    /// A member has removed this node, for all of them: this one judges no member any more.
+    /// Handles the removal of this node by another member: this node decides about no member any more.
     fn removed(&mut self, effects: &mut Effects) {
         if !matches!(self.stage, Stage::Outside | Stage::Over) {
             self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
@@ -599,11 +601,11 @@ impl Membership {
         }
     }
 
-    /// Ends the leave when every linked member has answered.
+    /// Completes the leave once every linked member has answered.
     fn check_leave(&mut self, effects: &mut Effects) {
         let me = self.me;
         let silent = |member: &Member| member.linked && member.node != me && !member.heard_leave;
-        // A member that goes before suspects are judged takes a vote along that decides about them.
+        // A member that leaves before suspects are judged would take away a vote that decides about them.
         let waits = self.roster.find_where(silent).is_some() || self.has_suspects();
         let early = self.canary.is(Mutant::LeavesUnheard);
         if self.leaving && self.stage != Stage::Over && (!waits || early) {
@@ -662,7 +664,7 @@ impl Membership {
         }
         match self.roster.find(from) {
             None => return Err(Violation("message from a node that is no member")),
-            Some(_) if from == self.me => return Err(Violation("message from this very node")),
+            Some(_) if from == self.me => return Err(Violation("message from this node")),
             Some(member) if member.gone || member.suspect => return Ok(()),
             Some(_) => {}
         }
@@ -690,7 +692,7 @@ impl Membership {
             }
             Message::Vote { round } => self.vote_called(from, round, effects),
             Message::Voted { round } => self.vote_heard(from, round, effects),
-            Message::Buried { .. } => Ok(()), // for the machine of burials
+            Message::Buried { .. } => Ok(()), // handled by `Burials`
         }
     }
 
@@ -775,7 +777,7 @@ impl Membership {
         }
     }
 
-    /// Every earlier member is dead: ask the others what they know.
+    /// Starts a takeover: every earlier member is dead, so ask the others for the views they know.
     fn take_over(&mut self, effects: &mut Effects) {
         self.stage = Stage::TakingOver;
         let message = Message::Takeover { number: self.view };
@@ -814,11 +816,12 @@ impl Membership {
         Ok(())
     }
 
-    /// Every member that is earlier than the asker is dead, or about to be; it is told what it cannot know.
+    /// Answers a takeover: marks every member earlier than the asker dead, and sends the views and losses that the
+    /// asker lacks.
     fn report_to(&mut self, from: NodeId, number: ViewNumber, effects: &mut Effects) {
         let born = self.born_of(from);
         let heard = self.canary.is(Mutant::FormerCoordinatorHeard);
-        // Suspects are declared dead by views alone.
+        // Suspects are declared dead by views only.
         let declared =
             |member: &Member| member.born < born && !member.gone && !member.suspect && !heard;
         for node in self.roster.all_where(declared) {
@@ -846,7 +849,7 @@ impl Membership {
             return Err(Violation("report without a question"));
         }
         if number > self.view || settled > number {
-            return Err(Violation("report of views that were not told"));
+            return Err(Violation("report of views that were not sent"));
         }
         if let Some(member) = self.roster.find_mut(from) {
             member.reported = Some(number);
@@ -856,7 +859,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Ends the takeover when everybody has answered.
+    /// Completes the takeover once every linked member has answered.
     fn check_takeover(&mut self, effects: &mut Effects) {
         let me = self.me;
         let silent =
@@ -875,7 +878,7 @@ impl Membership {
         self.remove_lost(effects);
         effects.push(Effect::BecomeCoordinator);
         if self.has_undecided() {
-            // Members that reported may reach suspects still.
+            // Members that reported may still reach suspects.
             self.call_vote(effects);
         }
         if !self.accusations.is_empty() {
@@ -900,7 +903,7 @@ impl Membership {
         effects.extend(views.map(|message| Effect::Send { to, message }));
     }
 
-    /// Makes a view and sends it to everybody linked.
+    /// Makes a view and sends it to every linked member.
     fn publish(&mut self, message: Message, effects: &mut Effects) {
         self.view = self.next_view();
         for to in self.linked() {
@@ -908,7 +911,7 @@ impl Membership {
         }
     }
 
-    /// Makes a view for each node found dead that no view has buried.
+    /// Makes a view for each dead node that no view has removed.
     fn publish_losses(&mut self, effects: &mut Effects) {
         for node in self.roster.all_where(Member::is_unburied) {
             let number = self.next_view();
@@ -927,7 +930,7 @@ impl Membership {
         }
     }
 
-    /// Tells which nodes were found dead that no view has removed; those earlier than `to` it knows.
+    /// Reports the dead nodes that no view has removed, except nodes earlier than `to`, which knows those.
     fn tell_losses(&self, to: NodeId, effects: &mut Effects) {
         let born = self.born_of(to);
         let told = self.roster.iter().filter(|member| member.is_unburied() && member.born > born);
@@ -946,12 +949,12 @@ impl Membership {
         usize::from(self.identity.nodes_max)
     }
 
-    /// The view that admitted a member, or the last one removed of its number; 0 for none.
+    /// The view that admitted a member, or the last removed member of that number; 0 if there is none.
     pub fn born_of(&self, node: NodeId) -> ViewNumber {
         self.roster.find(node).map_or(ViewNumber(0), |member| member.born)
     }
 
-    /// Everybody with a link, but this node.
+    /// All linked nodes except this one.
     fn linked(&self) -> Vec<NodeId> {
         let me = self.me;
         self.roster.all_where(|member| member.linked && member.node != me)

@@ -1,95 +1,95 @@
-//! What members say to each other about who is there.
+//! Membership messages between members.
 
 use super::burial::Lane;
 use super::hello::Listed;
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
 
-/// How a view differs from the one before.
+/// How a view differs from the previous one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Change {
-    /// The node came.
+    /// The node joined.
     Joined,
     /// The node's process ended.
     Died,
-    /// The node was removed, and may live.
+    /// The node was removed, and may be alive.
     Removed,
-    /// The node left, after it had handed over what it held.
+    /// The node left, after it had handed over everything that it held.
     Left,
 }
 
-/// A message of the family `Member`. A view is one change: the node that came or went.
+/// A message of the family `Member`. A view is one change: the node that joined or went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Message {
-    /// From the coordinator, or to a node that is becoming it: view `number` differs from the one
-    /// before by this node.
+    /// From the coordinator, or to a node that is becoming it: view `number` differs from the previous one by this
+    /// node.
     View {
         /// The view's number.
         number: ViewNumber,
-        /// The node that came or went.
+        /// The node that joined or went.
         member: Listed,
         /// What happened to it.
         change: Change,
     },
-    /// From a node that found every earlier one dead: tell me the views after `number`.
+    /// From a node that found every earlier one dead: asks for the views after `number`.
     Takeover {
-        /// The last view it knows.
+        /// The last view that the sender knows.
         number: ViewNumber,
     },
-    /// The answer, after those views: my last one is `number`.
+    /// Answers `Takeover`, after those views: the sender's last view is `number`.
     Report {
         /// The last view of the sender.
         number: ViewNumber,
         /// As in `Settled`.
         settled: ViewNumber,
     },
-    /// To the coordinator: every removal in a view up to this one is settled at the sender, which has
-    /// nothing left of the removed members.
+    /// To the coordinator: every removal up to this view is settled at the sender, which holds no state of the
+    /// removed members.
     Settled {
         /// The view.
         number: ViewNumber,
     },
-    /// To the coordinator: this node is lost to me.
+    /// To the coordinator: the sender has lost this node.
     Lost {
         /// The node.
         node: NodeId,
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
         /// Its process has ended.
         ended: bool,
     },
-    /// To the coordinator: this member is out of my reach. From the coordinator: cut it off.
+    /// To the coordinator: the sender cannot reach this member. From the coordinator: cut it off.
     Suspect {
         /// The node.
         node: NodeId,
-        /// Its life.
+        /// Its incarnation.
         incarnation: Incarnation,
     },
-    /// From the coordinator: answer when you have cut off everybody that I told you of.
+    /// From the coordinator: answer once every suspect reported by the coordinator is cut off.
     Vote {
-        /// Which vote.
+        /// The number of the vote.
         round: u64,
     },
-    /// The answer.
+    /// Answers `Vote`.
     Voted {
-        /// To which.
+        /// The number of the vote.
         round: u64,
     },
-    /// The sender leaves. It holds nothing of other homes any more and will ask for nothing; this
-    /// is behind everything that it sent before. Answer with `LeaveHeard`.
+    /// The sender leaves. It holds nothing of other homes and will send no more requests; this follows everything
+    /// that it sent before. Answer with `LeaveHeard`.
     Leave,
-    /// The answer: everything that the leaving node sent before its `Leave` has been processed here.
+    /// Answers `Leave`: everything that the leaving node sent before it has been processed.
     LeaveHeard,
-    /// The sender has left, and its memory with it. Every linked member has answered its `Leave`.
+    /// The sender has left, with its memory. Every linked member has answered its `Leave`.
     Left,
-    /// The sender knows that this node is dead, and has sent all that it will ever send in this class
-    /// because of it: see [`super::burial`].
+    /// The sender knows that this node is dead, and has sent everything that it will send in this class because of
+    /// it: see [`super::burial`].
     Buried {
         /// The node.
         node: NodeId,
-        /// The view that admitted it: its number may be given again.
+        /// The view that admitted it: its number may be reused.
         born: ViewNumber,
-        /// The class that it goes in.
+        /// The class in which it travels.
         lane: Lane,
         /// It answers the receiver's own `Buried`, and needs no answer.
         answer: bool,
@@ -97,9 +97,9 @@ pub enum Message {
 }
 
 impl Message {
-    /// All about views go in one class, so that they arrive in the order in which they were sent;
-    /// `Buried` goes behind the messages of other machines that it speaks of. Handling one never waits
-    /// for room to send another, so this closes no circle.
+    /// The class in which it travels. Messages about views share one class, so that they arrive in the order of
+    /// sending; `Buried` follows the messages of other machines to which it refers. Handling one never waits for room
+    /// to send another, so classes cannot deadlock.
     pub const fn class(&self) -> Class {
         match self {
             Self::View { .. }
@@ -117,7 +117,7 @@ impl Message {
         }
     }
 
-    /// As a body.
+    /// Returns the wire form.
     pub fn encode(&self) -> [u8; BODY] {
         let writer = Writer::new();
         match *self {
@@ -158,7 +158,7 @@ impl Message {
         .finish()
     }
 
-    /// Reads a body.
+    /// Decodes the wire form.
     ///
     /// # Errors
     /// [`Violation`]: no correct peer sends this. Close the link.
@@ -177,7 +177,7 @@ impl Message {
                 let node = NodeId(reader.u16()?);
                 let (number, born) = (ViewNumber(reader.u64()?), ViewNumber(reader.u64()?));
                 if (number == born) != (change == Change::Joined) || born > number {
-                    return Err(Violation("the view that admitted a member"));
+                    return Err(Violation("an invalid admitting view"));
                 }
                 let incarnation = Incarnation(reader.u64()?);
                 let member = Listed { node, incarnation, born, host: reader.host()?, memory };
@@ -192,7 +192,7 @@ impl Message {
                 let ended = match reader.u8()? {
                     0 => false,
                     1 => true,
-                    _ => return Err(Violation("whether a process has ended")),
+                    _ => return Err(Violation("an invalid flag of an ended process")),
                 };
                 let (node, incarnation) = (NodeId(reader.u16()?), Incarnation(reader.u64()?));
                 Self::Lost { node, incarnation, ended }
@@ -204,7 +204,7 @@ impl Message {
                     1 => (Lane::Forward, true),
                     2 => (Lane::Reply, false),
                     3 => (Lane::Reply, true),
-                    _ => return Err(Violation("the lane of a death")),
+                    _ => return Err(Violation("an invalid lane")),
                 };
                 let node = NodeId(reader.u16()?);
                 Self::Buried { node, born: ViewNumber(reader.u64()?), lane, answer }
@@ -225,14 +225,14 @@ impl Message {
     }
 }
 
-/// In place of a generation: a member that lends no memory.
+/// Encoded instead of a generation for a member that lends no memory.
 pub(super) const NO_MEMORY: u16 = u16::MAX;
 
 pub(super) const fn decode_memory(bits: u16) -> Result<Option<Generation>, Violation> {
     match bits {
         NO_MEMORY => Ok(None),
         bits if bits < Generation::COUNT => Ok(Some(Generation(bits))),
-        _ => Err(Violation("no generation of a memory")),
+        _ => Err(Violation("an invalid memory generation")),
     }
 }
 
@@ -295,7 +295,7 @@ mod tests {
             let mut body = message.encode();
             assert_eq!(Message::decode(&body), Ok(message));
             if matches!(message, Message::View { .. }) {
-                continue; // it fills its body
+                continue; // it has no padding
             }
             body[BODY - 1] = 1;
             assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));

@@ -1,19 +1,18 @@
-//! Membership: who is in the cluster, under which number, in which numbered view.
+//! Membership: which nodes are in the cluster, under which number, in which numbered view.
 //!
-//! - [`hello`]: what a process says before it has a link, and the answers.
-//! - [`message`]: what members say to each other.
-//! - [`membership`]: the machine; its events and effects.
-//! - [`contact`]: a machine beside it, which mends broken links between living members.
-//! - [`standing`]: a machine beside it, by which a member knows at any moment whether it may have been removed.
-//! - [`watch`]: a machine that finds stopped members of one machine.
-//! - [`burial`]: a machine beside it, which tells when nothing more can come of a death.
+//! - [`hello`]: what a process sends before it has a link, and the answers.
+//! - [`message`]: messages between members.
+//! - [`membership`]: the membership machine, its events and effects.
+//! - [`contact`]: reconnects broken links between live members.
+//! - [`standing`]: a lease by which a member knows at any moment whether it may have been removed.
+//! - [`watch`]: detects stopped members on one machine.
+//! - [`burial`]: determines when no message sent because of a dead node can arrive any more.
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the live node that was admitted first. A process
-//! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, gets
-//! [`Welcome`], and connects with [`Peer`] to every member. On one machine a link that breaks
-//! is a dead process: the machine trusts its runtime in that (the operating system knows). Between
-//! hosts a member that was not reached for the whole lease may live on, and nobody is declared dead
-//! for that without a quorum (`membership/quorum.rs`).
+//! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, receives [`Welcome`], and
+//! connects to every member with [`Peer`]. On one machine a broken link means a dead process, as reported by the
+//! operating system. Between hosts, a member that was unreachable for the whole lease may still be alive, and is
+//! declared dead only with a quorum (`membership/quorum.rs`).
 
 pub mod burial;
 mod canary;

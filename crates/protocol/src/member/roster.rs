@@ -1,5 +1,5 @@
-//! The members that a node knows, and the last member removed of each number that is not given again, with
-//! the views in which they came and went.
+//! The members that a node knows, and the last removed member of each number that was not reused, with the views in
+//! which they were admitted and removed.
 
 use super::event::RequestId;
 use super::hello::Listed;
@@ -12,39 +12,39 @@ use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
 pub(super) struct Member {
     pub(super) node: NodeId,
     pub(super) incarnation: Incarnation,
-    /// Where it is reached, on fabrics between hosts.
+    /// Its network address, on fabrics between hosts.
     pub(super) host: Option<SocketAddr>,
-    /// The memory that it lends, of its number; it counts in a quorum then.
+    /// The generation of the memory that it lends, if any; it counts in a quorum then.
     pub(super) memory: Option<Generation>,
-    /// The view it came with: members are ordered by this age.
+    /// The view that admitted it: members are ordered by this age.
     pub(super) born: ViewNumber,
-    /// The view it went with.
+    /// The view that removed it.
     pub(super) died: Option<ViewNumber>,
-    /// Declared dead here. Invariant: true when `died` is some.
+    /// Declared dead by this node. Invariant: true when `died` is some.
     pub(super) gone: bool,
-    /// Its process has ended, for certain.
+    /// Its process has certainly ended.
     pub(super) ended: bool,
-    /// Nothing of it is left at this node.
+    /// This node holds no state of it any more.
     pub(super) settled: bool,
-    /// Every removal up to this view is settled at that member, as far as this node has heard. A member has
-    /// never known of removals before its own time.
+    /// Every removal up to this view is settled at that member, as far as this node knows. A member never knows of
+    /// removals before its own admission.
     pub(super) settled_to: ViewNumber,
-    /// It has announced that it leaves: from then on it holds nothing of other homes, so that it leaves
-    /// nothing behind, however it goes.
+    /// It has announced that it leaves: from then on it holds nothing of other homes, and leaves nothing to recover
+    /// however it ends.
     pub(super) leaving: bool,
-    /// It has said that it has left, or a view does: every member has answered its `Leave`.
+    /// It has sent `Left`, or a view says so: every member has answered its `Leave`.
     pub(super) left: bool,
     /// It has answered this node's own `Leave`.
     pub(super) heard_leave: bool,
     /// There is a link to it. Invariant: false when `gone`.
     pub(super) linked: bool,
-    /// Out of reach and cut off, but not declared dead yet. Invariant: then not `linked`.
+    /// Unreachable and cut off, but not declared dead yet. Invariant: then not `linked`.
     pub(super) suspect: bool,
-    /// At the coordinator: its `Join`, until it is linked.
+    /// At the coordinator: its `Join` request, until it is linked.
     pub(super) join: Option<RequestId>,
     /// This node admitted it, and has never been linked to it: it was never ready.
     pub(super) unused: bool,
-    /// It takes over and has asked for a report that it cannot have yet: the last view that it knows.
+    /// The last view that it knows, if it takes over and has asked for a report that it cannot have yet.
     pub(super) asked: Option<ViewNumber>,
     /// During a takeover: the last view it knows.
     pub(super) reported: Option<ViewNumber>,
@@ -75,7 +75,7 @@ impl Member {
         }
     }
 
-    /// As a joiner is told of it.
+    /// Its entry in the member list that joiners receive.
     pub(super) const fn listed(&self) -> Listed {
         Listed {
             node: self.node,
@@ -86,7 +86,7 @@ impl Member {
         }
     }
 
-    /// The view that names it.
+    /// The view that admits it.
     pub(super) const fn coming(&self) -> Message {
         Message::View { number: self.born, member: self.listed(), change: Change::Joined }
     }
@@ -101,7 +101,7 @@ impl Member {
         Message::View { number, member: self.listed(), change }
     }
 
-    /// Found dead, and no view has said so yet.
+    /// Whether it was declared dead and no view has removed it yet.
     pub(super) const fn is_unburied(&self) -> bool {
         self.gone && self.died.is_none()
     }
@@ -126,23 +126,23 @@ impl Roster {
         self.members.first().map(|member| member.node)
     }
 
-    /// The one admitted first of those that are neither known to be dead nor cut off.
+    /// The earliest admitted member that is neither known to be dead nor cut off.
     pub(super) fn first_alive(&self) -> Option<NodeId> {
         self.find_where(|member| !member.gone && !member.suspect)
     }
 
-    /// The one admitted first of which this is true.
+    /// The earliest admitted member for which `test` is true.
     pub(super) fn find_where(&self, test: impl Fn(&Member) -> bool) -> Option<NodeId> {
         self.iter().find(|member| test(member)).map(|member| member.node)
     }
 
-    /// All of which this is true.
+    /// All members for which `test` is true.
     pub(super) fn all_where(&self, test: impl Fn(&Member) -> bool) -> Vec<NodeId> {
         let found = self.iter().filter(|member| test(member));
         found.map(|member| member.node).collect()
     }
 
-    /// Takes in a new member. A former one of its number is forgotten: see `views_after`.
+    /// Adds a new member, and drops the previous one with its number: see `views_after`.
     pub(super) fn insert(&mut self, member: Member) {
         self.members.retain(|known| known.node != member.node);
         let at = self.members.partition_point(|known| known.born <= member.born);
@@ -164,7 +164,7 @@ impl Roster {
         }
     }
 
-    /// Marks a node as dead; false when it was, or is not known.
+    /// Marks a node as dead; false if it was dead already, or is unknown.
     pub(super) fn declare(&mut self, node: NodeId) -> bool {
         let Some(member) = self.find_mut(node) else {
             return false;
@@ -178,11 +178,10 @@ impl Roster {
 
     /// The views after `number`, in order.
     ///
-    /// *Guarantees*: complete where `number` is the last view of a live member, or of a joiner whose welcome
-    /// this node made, and not before this node's own time. Views are missing only of a member whose number
-    /// was given again, which was admitted in `b` and removed in `d > b`. Whoever was a member then had
-    /// settled that removal, so it knew view `d`; whoever was admitted after `d` has begun with a later view.
-    /// In both cases `number >= d`.
+    /// *Guarantees*: complete if `number` is the last view of a live member, or of a joiner that this node welcomed,
+    /// and not earlier than this node's own admission. Views are missing only for a member whose number was reused,
+    /// which was admitted in `b` and removed in `d > b`. Every node that was a member then had settled that removal,
+    /// so it knew view `d`; every node admitted after `d` began with a later view. In both cases `number >= d`.
     pub(super) fn views_after(&self, number: ViewNumber) -> Vec<Message> {
         let comings = self.iter().map(|member| (member.born, member.coming()));
         let goings =

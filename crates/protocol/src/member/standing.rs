@@ -1,56 +1,56 @@
-//! Whether this node is a member still, by time: a lease on its own membership (Gray and Cheriton, *Leases*,
-//! SOSP 1989), for fabrics where a member that is removed cannot be told.
+//! A lease of a node on its own membership (Gray and Cheriton, *Leases*, SOSP 1989), for fabrics on which a removed
+//! member cannot be notified.
 //!
-//! The other members remove one that they cannot reach. It may live, and its threads may be stopped at any
-//! point and go on at any later one, so it must be able to find out for itself, at the moment of use, that
-//! it may have been removed.
+//! The other members remove one that they cannot reach. It may be alive, and its threads may be stopped at any point
+//! and resume at any later one, so it must be able to find out for itself, at the moment of use, that it may have
+//! been removed.
 //!
-//! **Rounds.** This node asks every member that it is linked to, by a request that only an open link
-//! answers (a one-sided WRITE; its completion is the answer). An answer that comes at any time says that
-//! its member had this node's link open at some time after the question. With answers of a quorum what
-//! this node has counts until `asked + valid`. The time of the question is taken before it is posted; the
-//! time at which an answer is taken counts for nothing, since answers may have waited in a buffer while
-//! this node was stopped.
+//! **Rounds.** This node sends every linked member a request that only an open link answers (a one-sided WRITE; its
+//! completion is the answer). An answer shows, whenever it arrives, that the member had this node's link open at some
+//! time after the question. With answers of a quorum, the data that this node holds is valid until `asked + valid`.
+//! The time of the question is read before it is posted; the time at which an answer is processed is irrelevant,
+//! since answers may have waited in a buffer while this node was stopped.
 //!
-//! **Why nothing is reclaimed before.** Let this node ask at `a`, and let a quorum answer. For a removal
-//! another quorum has cut it off, each of them before it voted. Two quorums share a member `p`, which had
-//! the link open at `o > a`, and closed it at `c > o`. It is dead by vote at `d > c`, and a member that knows that
-//! settles its memory at `d + unaware` ([`Patience::unaware_ns`](super::contact::Patience)) at the
-//! earliest. So with `valid < unaware`
+//! **Why nothing is reclaimed earlier.** Let this node ask at `a`, and let a quorum answer. To remove it, another
+//! quorum has cut it off, each member before it voted. Two quorums share a member `p`, which had the link open at
+//! `o > a`, and closed it at `c > o`. The node is dead by vote at `d > c`, and a member that knows that settles its
+//! memory at `d + unaware` ([`Patience::unaware_ns`](super::contact::Patience)) at the earliest. So with
+//! `valid < unaware`
 //!
 //! ```text
 //! asked + valid  <  asked + unaware  <  o + unaware  <  c + unaware  <  d + unaware  <=  settled
 //! ```
 //!
-//! what this node has is the latest until its time is up. The difference, a fifth of `unaware`, is the
-//! margin for clocks that run at different rates. It must read its clock *after* it has copied: stopped
-//! between the two, it finds that its time is up.
+//! the data that this node holds is current until the lease expires. The difference, a fifth of `unaware`, is the
+//! margin for clocks that run at different rates. The node must read its clock *after* it has copied: if it was
+//! stopped between the two, it finds the lease expired.
 
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// The lease of one node on its own membership. Times are in whatever unit its runtime measures.
+/// The lease of one node on its own membership, in the runtime's unit of time.
 ///
-/// *Guarantees.* [`until`](Self::until) is at most `valid` after the question of a round that a quorum has
-/// answered. *Cost*: nothing until it is asked.
+/// *Guarantees.* [`until`](Self::until) is at most `valid` after the question of a round that a quorum has answered.
+/// *Cost*: nothing until it is queried.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Standing {
     valid: u64,
-    /// Number of the last round, and when it was asked.
+    /// Number of the last round, and when its questions were posted.
     round: u32,
     asked: u64,
-    /// Who has answered it.
+    /// The members that have answered it.
     answered: Vec<NodeId>,
     until: u64,
 }
 
 impl Standing {
-    /// Nothing is confirmed yet; a round will count for `valid`.
+    /// Creates a lease without a confirmation; a round will be valid for `valid`.
     pub const fn new(valid: u64) -> Self {
         Self { valid, round: 0, asked: 0, answered: Vec::new(), until: 0 }
     }
 
-    /// Begins a round, before its questions are posted; its number. Answers to earlier ones count no more.
+    /// Begins a round, before its questions are posted, and returns its number. Answers to earlier rounds no longer
+    /// count.
     pub fn ask(&mut self, now: u64) -> u32 {
         self.round = self.round.wrapping_add(1);
         self.asked = now;
@@ -58,7 +58,7 @@ impl Standing {
         self.round
     }
 
-    /// A member has answered a round. True when they are enough, as `is_quorum` says.
+    /// Notes the answer of a member to a round. True if the answers suffice, according to `is_quorum`.
     pub fn answered(
         &mut self,
         node: NodeId,
@@ -76,12 +76,12 @@ impl Standing {
         enough
     }
 
-    /// A member was removed: its answer does not count for the next node of its number.
+    /// Drops the answer of a removed member: it does not count for the next node with its number.
     pub fn removed(&mut self, node: NodeId) {
         self.answered.retain(|answered| *answered != node);
     }
 
-    /// What this node has counts before this time, and not at it.
+    /// The data that this node holds is valid before this time, exclusive.
     pub const fn until(&self) -> u64 {
         self.until
     }

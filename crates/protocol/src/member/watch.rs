@@ -1,65 +1,65 @@
-//! Detects stopped members of one machine by heartbeat counters: their threads are stopped by a signal, a debugger or a
-//! frozen container, and their links hold.
+//! Detects stopped members on one machine by heartbeat counters: their threads are stopped by a signal, a debugger or
+//! a frozen container, while their links hold.
 //!
-//! **Counts.** Each engine counts its polls in shared memory; an idle one polls regularly too. Each member reads
-//! the counts of all others at regular intervals. One whose count has stayed the same for a number of looks in a
-//! row is *stopped*. What the kernel says of its process decides the number ([`Evidence`]): a process whose threads are
-//! runnable and not scheduled must not be removed.
+//! **Counts.** Each engine counts its polls in shared memory; an idle one polls regularly too. Each member reads the
+//! counts of all others at regular intervals. A member whose count was unchanged for a number of consecutive checks
+//! is *stopped*. The kernel's information about its process determines that number ([`Evidence`]): a process with
+//! runnable threads that are not scheduled must not be removed.
 //!
-//! **An observer that was stopped.** Looks are counted, not time, and a look that comes late starts all counts
-//! again: an observer that was stopped or starved itself learns nothing from an interval that it has not
-//! seen.
+//! **A stopped observer.** Checks are counted, not time, and a late check restarts all counts: an observer that was
+//! stopped or starved itself learns nothing from an interval that it did not observe.
 //!
-//! **Who decides.** The first member in the order of succession that is not stopped: the coordinator, or
-//! the next one when the coordinator itself is stopped. So one member decides, unless it stops itself.
+//! **Who decides.** The first member in the order of succession that is not stopped: the coordinator, or the next one
+//! if the coordinator itself is stopped. So one member decides, unless it is stopped itself.
 //!
 //! **Two members that remove each other.** A member may be stopped just after it has decided, be removed, and
-//! continue with what it had decided. So each pair of members shares one word, which is written once: a member
-//! removes another one only after it has written there that it outlives it ([`Outlives`]), and a member that
-//! finds there that it does not has been removed. A member that removes members before itself in the order must have
-//! won against all of those first.
+//! continue with its decision. So each pair of members shares one word, which is written once: a member removes
+//! another only after it has written there that it outlives that one ([`Outlives`]), and a member that reads the
+//! opposite has been removed. A member that removes members before itself in the order must first have won against
+//! all of those.
 //!
-//! *Why a member always remains.* Of the members that have won against all before them and have removed one
-//! of them, take the last in the order (if there is none, the first member was not removed). It was removed
-//! by none after it, by choice, and by none before it, since it has won against those.
-//! `crates/sim/src/model/watch.rs` stops each of three members at every step.
+//! *Why a member always remains.* Of the members that have won against all before them and have removed one of them,
+//! take the last in the order (if there is none, the first member was not removed). No member after it removed it, by
+//! choice, and none before it, since it has won against those. `crates/sim/src/model/watch.rs` stops each of three
+//! members at every step.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use farside_base::{Incarnation, NodeId};
 
-/// Looks in a lease.
+/// Checks per lease.
 const LOOKS: u64 = 4;
-/// The shortest time between two looks.
+/// The minimum time between two checks.
 const LOOK_MIN_NS: u64 = 10_000_000;
-/// How long a member is watched of whose process nothing is known. An idle member polls four times in that time.
+/// How long the count of a member may be unchanged if nothing is known about its process. An idle member polls four
+/// times in that time.
 const HIDDEN_NS: u64 = 2_000_000_000;
-/// How long a member is watched whose threads run; at least [`RUNNING_LEASES`].
+/// How long the count of a member with running threads may be unchanged; at least [`RUNNING_LEASES`].
 const RUNNING_NS: u64 = 8_000_000_000;
 const RUNNING_LEASES: u64 = 8;
 
-/// What is known of the process of a member whose count stays the same.
+/// What is known about the process of a member with an unchanged count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Evidence {
-    /// One of its threads is stopped, or it is frozen.
+    /// One of its threads is stopped, or the process is frozen.
     Stopped,
-    /// Nothing: it is in another namespace of processes.
+    /// Nothing: the process is in another PID namespace.
     Hidden,
-    /// All its threads run or sleep. They may not be scheduled.
+    /// All its threads run or sleep, though the kernel may not schedule them.
     Running,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Seen {
     count: u64,
-    /// Looks in a row at which it was the same.
+    /// Consecutive checks at which it was the same.
     same: u64,
 }
 
-/// What one member has seen of the counts of the others.
+/// What one member has observed of the counts of the others.
 ///
-/// *Guarantees*: a member whose count changes between any two looks is never stopped. *Cost*: a load for each
-/// member at each look.
+/// *Guarantees*: a member whose count changes between any two checks never counts as stopped. *Cost*: one load per
+/// member and check.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Watch {
     every_ns: u64,
@@ -69,30 +69,30 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Nothing is seen yet. A member whose process is stopped is removed after `lease_ns`.
+    /// Creates a watch without members. A member with a stopped process is removed after `lease_ns`.
     pub fn new(lease_ns: u64) -> Self {
         let every_ns = (lease_ns / LOOKS).max(LOOK_MIN_NS);
         Self { every_ns, lease_ns, last_ns: None, seen: BTreeMap::new() }
     }
 
-    /// When the next look is due; `None` when there is no member to look at.
+    /// When the next check is due; `None` if there is no member to check.
     pub fn next_ns(&self) -> Option<u64> {
         let first_ns = self.last_ns.map_or(0, |last_ns| last_ns.saturating_add(self.every_ns));
         (!self.seen.is_empty()).then_some(first_ns)
     }
 
-    /// A member is to be watched.
+    /// Starts to watch a member.
     pub fn add(&mut self, node: NodeId) {
         self.seen.insert(node, Seen { count: 0, same: 0 });
     }
 
-    /// A member is gone.
+    /// Stops watching a member that is gone.
     pub fn remove(&mut self, node: NodeId) {
         self.seen.remove(&node);
     }
 
-    /// Looks at all counts, if that is due; whether it was. A count of zero is of a member that does not
-    /// poll by itself, which is never stopped.
+    /// Checks all counts if that is due, and returns whether it was. A count of zero belongs to a member that does
+    /// not poll by itself, which never counts as stopped.
     pub fn look(&mut self, now_ns: u64, mut count: impl FnMut(NodeId) -> u64) -> bool {
         let Some(next_ns) = self.next_ns().filter(|next_ns| now_ns >= *next_ns) else {
             return false;
@@ -107,8 +107,8 @@ impl Watch {
         true
     }
 
-    /// The members that `me` is to remove now, in this order. `order` are the members in the order of
-    /// succession; `evidence` is asked of those whose counts have stayed the same for a lease.
+    /// The members that `me` has to remove now, in this order. `order` lists the members in order of succession;
+    /// `evidence` is called for those with counts unchanged for a lease.
     pub fn stopped(
         &self,
         me: NodeId,
@@ -123,7 +123,7 @@ impl Watch {
             } else if self.is_stopped(*node, &mut evidence) {
                 stopped.push(*node);
             } else if before {
-                return Vec::new(); // that one decides
+                return Vec::new(); // that member decides
             }
         }
         stopped
@@ -144,35 +144,35 @@ impl Watch {
     }
 }
 
-/// What the word of a pair of members is to say: which of the two outlives the other. The word is in memory
-/// of the member that was admitted first, one for each number of the others: it can write the word of a member
-/// whose memory it does not reach yet, and that one cannot be ready before it reaches the word.
+/// The value of the word shared by two members: which of them outlives the other. The word is in the memory of the
+/// member that was admitted first, one for each number: so that member can write it for a member with memory that it
+/// does not reach yet, and the later member is not ready before it reaches the word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Outlives {
-    /// The life of the member that was admitted last: a later one of its number has the word again.
+    /// The incarnation of the later member: a later node with its number reuses the word.
     life: u64,
     first: bool,
 }
 
-/// Never zero, which a word is that was never written.
+/// Set in every written word, so that it differs from zero, the value of a word never written.
 const WRITTEN: u64 = 2;
 const LIFE: u64 = !3;
 
 impl Outlives {
-    /// The member that was admitted first wants to outlive the other, whose life is `last`, or (not `first`) the
-    /// other way round.
+    /// If `first`, the member that was admitted first claims to outlive the other, of incarnation `last`; otherwise
+    /// the reverse.
     pub const fn new(last: Incarnation, first: bool) -> Self {
         Self { life: last.0 & LIFE, first }
     }
 
-    /// What to write.
+    /// The word to write.
     pub const fn word(self) -> u64 {
         self.life | WRITTEN | self.first as u64
     }
 
-    /// Whether a word that was read decides, and how: true when this member outlives the other. `None`:
-    /// replace it by [`word`](Self::word), unless it has changed since. Look between the two whether this member
-    /// has been removed: the word may be of a later bearer of its number, and then decides nothing for it.
+    /// Whether a word that was read decides: `Some(true)` if this member outlives the other. `None`: replace the word
+    /// by [`word`](Self::word), unless it has changed since. In between check whether this member has been removed:
+    /// the word may belong to a later node with its number, and then decides nothing for it.
     pub const fn read(self, word: u64) -> Option<bool> {
         if word & (LIFE | WRITTEN) != self.life | WRITTEN {
             return None;
@@ -199,13 +199,13 @@ mod tests {
         nodes.iter().copied().map(NodeId).collect()
     }
 
-    /// How many regular looks at an unchanged count it takes.
+    /// The number of regular checks of an unchanged count until removal.
     fn looks_until_removed(evidence: Evidence) -> u64 {
         let mut watch = watching(&[2]);
         for look in 0.. {
             assert!(watch.look(look * EVERY, |_| 7));
             if !watch.stopped(ME, &order(&[1, 2]), |_| evidence).is_empty() {
-                return look - 1; // the first look has seen 7 for the first time
+                return look - 1; // the first check saw 7 for the first time
             }
         }
         unreachable!("a count that stays")
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn count_that_changes_at_the_last_look_is_of_a_member_that_runs() {
+    fn count_that_changes_at_the_last_check_is_of_a_running_member() {
         let mut watch = watching(&[2]);
         for look in 0..100 {
             assert!(watch.look(look * EVERY, |_| 1 + look / LOOKS));
@@ -232,7 +232,7 @@ mod tests {
         let mut watch = watching(&[2]);
         let mut now_ns = 0;
         for look in 0..LOOKS * 3 {
-            // Every third look comes after this member was stopped itself.
+            // Every third check comes after this member was stopped itself.
             now_ns += if look % 3 == 2 { EVERY * 3 } else { EVERY };
             assert!(watch.look(now_ns, |_| 7));
             assert!(!watch.look(now_ns + EVERY - 1, |_| 7), "not due");

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A whole-line extent.
 pub(crate) const EXTENT: Extent = Extent { first: true, bytes: 512 };
 
-/// The line that scenarios are about: homed at node 0.
+/// The line used by the scenarios: homed at node 0.
 pub(crate) fn line() -> LineAddress {
     GlobalAddress::new(NodeId(0), LineSize::DEFAULT, 0).unwrap().line()
 }
@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
     held: Vec<Held>,
     allocated: bool,
     links: BTreeMap<(u16, u16, u8), VecDeque<Message>>,
-    /// Nodes whose places have not been reported as placed, in order.
+    /// Nodes with placements that have not been reported as placed, in order.
     places: Vec<u16>,
     transcript: String,
 }
@@ -82,7 +82,7 @@ impl Cluster {
         self.issue(node, operation, Want::Write, false);
     }
 
-    /// An operation; with `pin` it keeps the line until [`Cluster::unpin`].
+    /// Issues an operation; with `pin` it keeps the line until [`Cluster::unpin`].
     pub(crate) fn issue(&mut self, node: u16, operation: u64, want: Want, pin: bool) {
         let pinned = if pin { ", pinned" } else { "" };
         self.tell(&format!("n{node} issues o{operation} {want:?}{pinned}"));
@@ -110,7 +110,7 @@ impl Cluster {
         self.step(node, Event::Evict { line: line(), here });
     }
 
-    /// Has the home have the bytes, in the background or for an operation.
+    /// Writes the line back, in the background or for an operation.
     pub(crate) fn write_back(&mut self, node: u16, operation: Option<u64>) {
         let kind = operation.map_or_else(String::new, |operation| format!(" for o{operation}"));
         self.tell(&format!("n{node} writes back{kind}"));
@@ -134,12 +134,12 @@ impl Cluster {
     pub(crate) fn placed(&mut self, node: u16) {
         self.tell(&format!("n{node} placed"));
         let at = self.places.iter().position(|other| *other == node);
-        self.places.remove(at.expect("a place under way"));
+        self.places.remove(at.expect("a placement in flight"));
         let here = self.here(node);
         self.step(node, Event::Placed { line: line(), here });
     }
 
-    /// A node learns that another is dead. What the dead one sent it is lost.
+    /// Reports a death to a node. Messages of the dead node to it are lost.
     pub(crate) fn dead(&mut self, node: u16, dead: u16) {
         self.tell(&format!("n{node} learns that n{dead} is dead"));
         self.links.retain(|(from, to, _), _| (*from, *to) != (dead, node) && *to != dead);
@@ -175,12 +175,12 @@ impl Cluster {
         self.deliver(from, to, Class::Reply);
     }
 
-    /// How many messages are on their way.
+    /// The number of messages in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.links.values().map(VecDeque::len).sum()
     }
 
-    /// Delivers whatever is there, the lowest link first, and lets all bytes land.
+    /// Delivers all messages in flight, the lowest link first, and lets all bytes land.
     pub(crate) fn run(&mut self) {
         loop {
             let next = self.links.iter().find(|(_, queue)| !queue.is_empty());
@@ -231,12 +231,12 @@ impl Cluster {
         self.transcript.push('\n');
     }
 
-    /// Starts the transcript anew.
+    /// Clears the transcript.
     pub(crate) fn forget(&mut self) {
         self.transcript.clear();
     }
 
-    /// Asserts what has happened since the last look, then starts the transcript anew.
+    /// Asserts the events since the last check, then clears the transcript.
     #[track_caller]
     pub(crate) fn happened(&mut self, expected: &str) {
         let margin = |line: &&str| line.len() - line.trim_start().len();
@@ -247,7 +247,7 @@ impl Cluster {
         self.forget();
     }
 
-    /// Asserts that nobody has anything under way, and what the directory says.
+    /// Asserts that no node has pending work, and the state of the directory.
     #[track_caller]
     pub(crate) fn at_rest(&self, owner: Option<u16>, sharers: &[u16]) {
         assert_eq!(self.in_flight(), 0, "messages are on their way");
@@ -260,7 +260,7 @@ impl Cluster {
         assert_eq!(found, sharers);
     }
 
-    /// Asserts that these nodes, the living ones, have nothing under way.
+    /// Asserts that these nodes, the live ones, have no pending work.
     #[track_caller]
     pub(crate) fn at_rest_of(&self, nodes: &[u16]) {
         for node in nodes {

@@ -61,8 +61,8 @@ fn owner_dies_and_its_line_is_lost_until_it_is_freed() {
     assert!(!cluster.machines[0].is_lost(line()));
 }
 
-/// The frame of a request that was forwarded to a node that died may still be written, until the
-/// requester has learnt of that death itself.
+/// The frame of a request that was forwarded to a node that died may still be written, until the requester has
+/// learned of that death itself.
 #[test]
 fn owner_dies_with_a_forwarded_request() {
     let mut cluster = Cluster::owned_by(3, 2);
@@ -106,8 +106,7 @@ fn bytes_of_a_dead_owner_arrive_after_the_refusal() {
     assert_eq!(cluster.machines[1].lines_busy(), 0);
 }
 
-/// The home has granted the line, and the owner died with the bytes: the line is lost, and its home
-/// learns it.
+/// The home has granted the line, and the owner died with the bytes: the line is lost, and its home learns of it.
 #[test]
 fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_write() {
     let mut cluster = Cluster::owned_by(3, 2);
@@ -144,7 +143,7 @@ fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_write() {
     assert!(cluster.machines[0].is_lost(line()));
 }
 
-/// As above, and somebody else wants the line already.
+/// As above, with another node waiting for the line.
 #[test]
 fn lost_ownership_answers_a_recall_that_came_first() {
     let mut cluster = Cluster::owned_by(3, 2);
@@ -171,7 +170,7 @@ fn lost_ownership_answers_a_recall_that_came_first() {
     );
 }
 
-/// The home has the bytes of a line that is read; only the way to the requester died.
+/// The home has the bytes of a line that is read; only the transfer to the requester was lost.
 #[test]
 fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_read() {
     let mut cluster = Cluster::owned_by(3, 2);
@@ -329,9 +328,9 @@ fn home_dies_with_operations_waiting() {
     cluster.happened("n2 > n1: Data t1\n    n1 release\n");
 }
 
-/// Nobody answers for a dead home; that its forwards have ended is known when all know of its death.
+/// A dead home sends no answers; its forwards have certainly ended once all nodes know of its death.
 #[test]
-fn frame_asked_for_at_a_dead_home_is_free_when_its_death_is_settled() {
+fn frame_requested_from_a_dead_home_is_free_once_its_death_is_settled() {
     let mut cluster = Cluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
@@ -418,7 +417,7 @@ fn dead_nodes_are_not_heard_any_more() {
     );
 }
 
-/// A write that ran into the line from another allocation is refused, so it may not heal the line before.
+/// A write that continues into the line from another allocation is refused, so it must not heal the line first.
 #[test]
 fn lost_line_is_not_healed_by_a_write_out_of_bounds() {
     let overwrite = |continues| Want::Overwrite { covers: EXTENT.bytes, continues };

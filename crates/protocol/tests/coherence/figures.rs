@@ -1,5 +1,5 @@
-//! The workflows of figures 3 and 4 of the paper (004 §2.3, §2.4), message by message. n0 is the
-//! home; n1 requests where the home does not; n2 owns or shares.
+//! The workflows of figures 3 and 4 of the paper (004 §2.3, §2.4), message by message. n0 is the home; n1 is the
+//! requester unless the home is; n2 owns or shares.
 
 use crate::cluster::Cluster;
 
@@ -26,8 +26,8 @@ fn figure_3a_local_read_of_a_dirty_line() {
     cluster.at_rest(None, &[2]);
 }
 
-/// Figure 3b: a remote read of a line that nobody owns. 1 request, 2 look-up, 3 reply with the
-/// bytes, 4.1 directory, 4.2 the requester's cache.
+/// Figure 3b: a remote read of a line without an owner. 1 request, 2 look-up, 3 reply with the bytes, 4.1 directory,
+/// 4.2 the requester's cache.
 #[test]
 fn figure_3b_remote_read_of_an_unshared_line() {
     let mut cluster = Cluster::new(3);
@@ -49,7 +49,7 @@ fn figure_3b_remote_read_of_an_unshared_line() {
     cluster.at_rest(None, &[1]);
 }
 
-/// Figure 3b again, the line being shared already: the sharers have no part in it.
+/// Figure 3b again, with the line already shared: the sharers are not involved.
 #[test]
 fn figure_3b_remote_read_of_a_shared_line() {
     let mut cluster = Cluster::shared_by(3, &[2]);
@@ -70,10 +70,9 @@ fn figure_3b_remote_read_of_a_shared_line() {
     cluster.at_rest(None, &[1, 2]);
 }
 
-/// Figure 3c: a remote read of a line that a third node owns. 1 request, 2 look-up, 3 forward, 4.1
-/// the owner's copy to the requester, 4.2 and to the home, 5.1 the owner is a sharer, 5.2 the home is
-/// up to date, 5.3 so is the requester. The home's word in addition ends the requester's wait: only
-/// then is it in the directory.
+/// Figure 3c: a remote read of a line that a third node owns. 1 request, 2 look-up, 3 forward, 4.1 the owner's copy
+/// to the requester, 4.2 and to the home, 5.1 the owner is a sharer, 5.2 the home is up to date, 5.3 so is the
+/// requester. In addition the home's reply ends the requester's wait: only then is it in the directory.
 #[test]
 fn figure_3c_remote_read_of_a_dirty_line() {
     let mut cluster = Cluster::owned_by(3, 2);
@@ -132,7 +131,7 @@ fn figure_4a_local_write_of_a_shared_line() {
     cluster.at_rest(None, &[]);
 }
 
-/// Figure 4a again, a remote node owning the line: its bytes come with the acknowledgement.
+/// Figure 4a again, with a remote owner: its bytes come with the acknowledgement.
 #[test]
 fn figure_4a_local_write_of_a_dirty_line() {
     let mut cluster = Cluster::owned_by(3, 2);
@@ -190,7 +189,7 @@ fn figure_4b_remote_write_of_a_shared_line() {
     cluster.at_rest(Some(1), &[]);
 }
 
-/// Figure 4b again, nobody sharing: steps 3 and 4 fall away.
+/// Figure 4b again, without sharers: steps 3 and 4 are omitted.
 #[test]
 fn figure_4b_remote_write_of_an_unshared_line() {
     let mut cluster = Cluster::new(3);
@@ -212,9 +211,9 @@ fn figure_4b_remote_write_of_an_unshared_line() {
     cluster.at_rest(Some(1), &[]);
 }
 
-/// Figure 4c: a remote write of a line that a third node owns. 1 request, 2 look-up, 3 forward, 4.1
-/// the bytes to the requester, 4.2 the transfer to the home, 5.1 the owner's copy is gone, 5.2
-/// directory, 6 the home's word, 7 the write, only after both 4.1 and 6.
+/// Figure 4c: a remote write of a line that a third node owns. 1 request, 2 look-up, 3 forward, 4.1 the bytes to the
+/// requester, 4.2 the transfer to the home, 5.1 the owner's copy is gone, 5.2 directory, 6 the home's reply, 7 the
+/// write, only after both 4.1 and 6.
 #[test]
 fn figure_4c_remote_write_of_a_dirty_line() {
     let mut cluster = Cluster::owned_by(3, 2);

@@ -1,5 +1,5 @@
-//! What no correct peer sends is refused with nothing changed; and nothing that comes, in whatever
-//! state, panics or breaks an invariant.
+//! Messages that no correct peer sends are refused without a change; no message in any state panics or breaks an
+//! invariant.
 
 use crate::cluster::{Cluster, EXTENT, line};
 use farside_base::{
@@ -17,7 +17,7 @@ fn foreign_line() -> LineAddress {
     GlobalAddress::new(NodeId(1), LineSize::DEFAULT, 0).unwrap().line()
 }
 
-/// Gives the machine of `at` a message; it must refuse, and be the same afterwards.
+/// Gives the machine of `at` a message; it must refuse it, and be unchanged.
 #[track_caller]
 fn refused(cluster: &mut Cluster, from: u16, at: u16, message: Message) {
     let extent = (at == 0).then_some(EXTENT);
@@ -88,7 +88,7 @@ fn requests_that_no_holder_sends_are_refused() {
 }
 
 #[test]
-fn acknowledgements_that_nobody_awaits_are_refused() {
+fn unexpected_acknowledgements_are_refused() {
     let mut cluster = Cluster::owned_by(3, 1);
     refused(&mut cluster, 1, 0, ack(GRANT, Had::Bytes, Level::Invalid));
     cluster.read(2, 1);
@@ -123,7 +123,7 @@ fn recalls_that_no_home_sends_are_refused() {
 }
 
 #[test]
-fn answers_that_nobody_awaits_are_refused() {
+fn unexpected_answers_are_refused() {
     let mut cluster = Cluster::shared_by(3, &[1]);
     refused(&mut cluster, 0, 1, grant(Ticket(2), Level::Dirty, Supply::Home));
     cluster.write(1, 1);
@@ -146,7 +146,7 @@ fn answers_that_nobody_awaits_are_refused() {
     refused(&mut cluster, 0, 2, grant(Ticket(1), Level::Shared, Supply::Owner(NodeId(0))));
 }
 
-/// A fixed stream of numbers for a seed.
+/// A deterministic pseudo-random sequence for a seed.
 struct Numbers(u64);
 
 impl Numbers {
@@ -258,10 +258,10 @@ impl Numbers {
     }
 }
 
-/// Peers and a runtime that do anything at all: a machine refuses or takes it, and changes nothing
-/// when it refuses.
+/// Arbitrary messages of peers and events of a runtime: a machine refuses or handles each, and changes nothing if it
+/// refuses.
 #[test]
-fn nothing_that_comes_panics() {
+fn arbitrary_messages_never_panic() {
     let (mut taken, mut refused) = (0, 0);
     for seed in 1..3_000_u64 {
         let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));

@@ -1,5 +1,5 @@
-//! The coherence machine by scenario: a few machines, and a network whose every delivery the test
-//! chooses. What happens is a transcript, and the transcript is what is asserted.
+//! Scenarios of the coherence machine: a few machines, and a network with every delivery chosen by the test. The
+//! events form a transcript, which is asserted.
 
 mod cluster;
 mod deaths;

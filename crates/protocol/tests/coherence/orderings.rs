@@ -1,4 +1,4 @@
-//! Every order of events that has broken a published implementation, one scenario each.
+//! One scenario for each order of events that has broken a published implementation.
 
 use crate::cluster::Cluster;
 use farside_base::Grant;
@@ -41,7 +41,7 @@ fn owner_evicts_while_a_forwarded_write_is_in_flight() {
 }
 
 #[test]
-fn eviction_of_an_owner_waits_for_its_turn_and_is_recalled() {
+fn eviction_of_an_owner_is_queued_and_recalled() {
     let mut cluster = Cluster::owned_by(3, 2);
     cluster.evict(2);
     cluster.run();
@@ -304,7 +304,7 @@ fn upgrade_of_a_former_sharer_needs_data_and_the_reader_in_between_is_recalled()
     assert_eq!(cluster.level(0), Level::Invalid);
 }
 
-/// A refusal while the copy is gone leaves it gone.
+/// A refusal does not restore a copy that was recalled.
 #[test]
 fn denial_after_the_copy_was_recalled_restores_nothing() {
     let mut cluster = Cluster::shared_by(3, &[1, 2]);
@@ -371,7 +371,7 @@ fn retry_arrives_before_the_acknowledgement_that_made_it_necessary() {
     assert_eq!(cluster.held(1).grant, Grant(3));
 }
 
-/// A recall of a former grant arrives while a newer one is held and an upgrade is under way.
+/// A recall of a former grant arrives while a newer one is held and an upgrade is in flight.
 #[test]
 fn recall_of_a_former_grant_meets_a_newer_one() {
     let mut cluster = Cluster::shared_by(2, &[1]);

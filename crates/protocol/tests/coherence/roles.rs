@@ -1,4 +1,4 @@
-//! What each role does with several operations on one line: order, merging, pins, freeing.
+//! Each role with several operations on one line: order, merging, pins, freeing.
 
 use crate::cluster::Cluster;
 use farside_base::{Grant, Limits, NodeId, Ticket};
@@ -34,7 +34,7 @@ fn operations_of_one_node_share_one_request() {
 }
 
 #[test]
-fn reads_behind_a_write_are_served_by_its_grant_in_the_order_of_issue() {
+fn reads_after_a_write_are_served_by_its_grant_in_the_order_of_issue() {
     let mut cluster = Cluster::new(2);
     cluster.write(1, 1);
     cluster.read(1, 2);
@@ -54,7 +54,7 @@ fn reads_behind_a_write_are_served_by_its_grant_in_the_order_of_issue() {
 }
 
 #[test]
-fn write_behind_a_read_upgrades_when_the_read_is_granted() {
+fn write_after_a_read_upgrades_when_the_read_is_granted() {
     let mut cluster = Cluster::new(2);
     cluster.read(1, 1);
     cluster.write(1, 2);
@@ -246,13 +246,13 @@ fn freeing_twice_fails_the_second_time() {
 }
 
 #[test]
-fn freeing_a_line_that_nobody_has_is_ready_at_once() {
+fn free_of_an_unshared_line_is_ready_at_once() {
     let mut cluster = Cluster::new(2);
     cluster.retire(1);
     cluster.happened("n0 retires o1\n    n0 ready o1\n");
 }
 
-/// Identifiers are 64 bits: numbers go on behind the last 32-bit one.
+/// Identifiers have 64 bits: numbers continue after the last 32-bit one.
 #[test]
 fn grants_do_not_wrap() {
     let mut cluster = Cluster::new(3);

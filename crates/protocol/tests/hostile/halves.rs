@@ -1,4 +1,4 @@
-//! What the program does with either half, whatever its peers do.
+//! The program's use of either half, with arbitrary peers.
 
 use super::Life;
 use farside_protocol::channel::{
@@ -13,9 +13,9 @@ pub(crate) enum Role {
     Receiver,
 }
 
-/// Either half, and what the program asks of it.
+/// Either half, and the calls that the program makes on it.
 pub(crate) trait Driven: AnyHalf + Debug {
-    /// Something that the program asks for.
+    /// A call that the program makes.
     fn act(life: &mut Life<Self>) -> Result<(), Violation>;
 }
 
@@ -85,7 +85,7 @@ fn receive(life: &mut Life<Receiver>) -> Result<(), Violation> {
                 let at = life.random.below(life.held.len() as u64) as usize;
                 let held = life.held.swap_remove(at);
                 let (half, own, effects) = life.parts();
-                // Of a peer that is gone it may be held no more.
+                // If its peer is gone it may no longer be held.
                 let _ = half.release(held, own, effects);
             }
         }

@@ -1,9 +1,9 @@
-//! Memory of a half under attack: an access outside of it is a panic.
+//! Memory of a half under attack: an access outside of it panics.
 
 use farside_base::{Memory, OutOfBounds};
 use std::cell::RefCell;
 
-/// Bytes, shown twice in a row if mirrored.
+/// Bytes, mapped twice in a row if mirrored.
 #[derive(Debug)]
 pub(crate) struct Strict {
     bytes: RefCell<Vec<u8>>,

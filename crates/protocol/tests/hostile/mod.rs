@@ -1,4 +1,4 @@
-//! The life of a half among hostile peers.
+//! One run of a half among hostile peers.
 
 mod halves;
 mod memory;
@@ -20,27 +20,27 @@ const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 /// The program's own region.
 const USER: RegionId = RegionId(2);
 const USER_BYTES: u64 = 4_096;
-/// Receives of acknowledgements, for each peer: as the runtime makes its queues.
+/// Receives for acknowledgements, per peer: as the runtime creates its queues.
 const ACKNOWLEDGEMENTS: usize = 8;
-/// Requests that one call may ask for.
+/// The maximum number of requests of one call.
 const REQUESTS_MAX: usize = 1_024;
-/// The printed form of a half: a bound for what it remembers.
+/// The maximum length of a half's debug output: a bound for the state that it keeps.
 const DEBUG_BYTES_MAX: usize = 200_000;
 
-/// A request whose completion is to come: where its answer lands.
+/// A request with an outstanding completion, and the destination of its answer.
 struct Asked {
     peer: Peer,
     name: Name,
     lands: Vec<LocalSlice>,
 }
 
-/// What came of a life.
+/// The outcome of a run.
 pub(crate) struct Lived {
     pub(crate) steps: u64,
     pub(crate) violations: u64,
 }
 
-/// A half and everything it can reach.
+/// A half and everything that it can access.
 pub(crate) struct Life<H> {
     kind: Kind,
     shape: Shape,
@@ -96,7 +96,7 @@ impl<H: Driven> Life<H> {
         let shape = draw_shape(kind, &mut random);
         let plan = H::plan(kind, &shape);
         let mirrored = plan.buffer_kind == RegionKind::Mirrored;
-        // Where a region is left out memory like the bells stands for it, as in the runtime.
+        // A missing region is replaced by memory like the bells, as in the runtime.
         let or_bells = |bytes, mirrored| match bytes {
             0 => Strict::new(plan.bells_bytes, false),
             bytes => Strict::new(bytes, mirrored),
@@ -152,7 +152,7 @@ impl<H: Driven> Life<H> {
         Lived { steps, violations: self.violations }
     }
 
-    /// As the runtime does after a violation: the peer that is accused, or all of them.
+    /// Acts like the runtime after a violation: closes the link of the accused peer, or of all peers.
     fn cut_off(&mut self) {
         let accused = self.half.accused();
         for peer in 0..self.connected.len() as u16 {
@@ -166,8 +166,8 @@ impl<H: Driven> Life<H> {
         if std::mem::take(&mut self.connected[usize::from(peer.0)]) {
             self.half.lost(peer);
             self.asked.retain(|asked| asked.peer != peer);
-            // The runtime's queue keeps what was posted for a peer that is gone; here the next one
-            // at that place brings its own.
+            // The runtime's queue keeps receives posted for a peer that is gone; here the next peer with its number
+            // brings its own.
             self.receives.retain(|(posted_for, ..)| *posted_for != peer);
         }
     }
@@ -192,12 +192,12 @@ impl<H: Driven> Life<H> {
             }
             return Ok(());
         }
-        // A half with one peer has it once.
+        // A half with one peer is connected once.
         if !H::shares(self.kind) && self.violations + self.receives.len() as u64 > 0 {
             self.begin_again();
         }
         self.connected[at] = true;
-        // Its reply says by which number it knows us: that may be any.
+        // The peer's reply has the number by which it knows us: any number is possible.
         let number = if self.random.chance(4) { self.random.word() as u16 } else { 0 };
         let regions = PeerRegions {
             buffer: RemoteRegionId(3 * u32::from(peer.0)),
@@ -209,7 +209,7 @@ impl<H: Driven> Life<H> {
         half.connected(peer, regions, own, effects)
     }
 
-    /// A half with one peer serves the next one by a new half with new memory.
+    /// A half with one peer is replaced by a new half with new memory for the next peer.
     fn begin_again(&mut self) {
         self.half = H::new(self.kind, &self.shape, OWN);
         self.buffer.clear(0, self.plan.buffer_bytes).expect("within");
@@ -223,7 +223,7 @@ impl<H: Driven> Life<H> {
         self.effects.receives_posted();
     }
 
-    /// A word that may mean something: zero, small, a copy of one that is there, a little more, or any.
+    /// A plausible word: zero, small, a copy of an existing one, slightly larger, or random.
     fn word(&mut self) -> u64 {
         let small = [0, 1, 2, 8, 16, 24, 64, self.shape.ring_bytes, u64::MAX, 1 << 63, 1 << 24];
         match self.random.below(6) {
@@ -244,7 +244,7 @@ impl<H: Driven> Life<H> {
         }
     }
 
-    /// Writes where peers may write.
+    /// Writes where peers are permitted to.
     fn scribble(&mut self) {
         let word = self.word().to_le_bytes();
         let rest = self.random.word().to_le_bytes();
@@ -261,14 +261,14 @@ impl<H: Driven> Life<H> {
         if !access.allows(Access::WRITE) && !access.allows(Access::ATOMIC) {
             return;
         }
-        // The beginning is where most words are.
+        // Most words are at the beginning.
         let reach = if self.random.chance(2) { memory.len().min(256) } else { memory.len() };
         let at = self.random.below(reach) & !(if length >= 8 { 7 } else { 0 });
         let length = length.min((memory.len() - at) as usize);
         memory.write(at, &both[..length]).expect("within");
     }
 
-    /// A message of whatever kind takes one of the receives.
+    /// A message of an arbitrary kind takes one of the receives.
     fn arrive(&mut self) -> Result<(), Violation> {
         if self.receives.is_empty() || !self.connected.contains(&true) {
             return Ok(());
@@ -288,12 +288,12 @@ impl<H: Driven> Life<H> {
         let bytes = match self.random.below(4) {
             0 => into.bytes,
             1 => self.random.below(u64::from(into.bytes) + 1) as u32,
-            // A WRITE with immediate has any length that fits somewhere.
+            // A WRITE with immediate may have any length that fits in a region.
             2 => self.random.below(u64::from(self.shape.message_bytes_max) * 2) as u32,
             _ => self.random.word() as u32,
         };
         let immediate = if self.random.chance(8) { None } else { Some(self.word() as u32) };
-        // What came without immediate data, or into memory, fits its receive.
+        // A message without immediate data, or into memory, fits its receive.
         let bytes =
             if immediate.is_none() || into.bytes > 0 { bytes.min(into.bytes) } else { bytes };
         let arrival = Arrival { peer: from, name, bytes, immediate };
@@ -301,7 +301,7 @@ impl<H: Driven> Life<H> {
         half.arrived(arrival, own, effects)
     }
 
-    /// Whatever the peer likes comes to a place that was asked for.
+    /// Stores arbitrary bytes of the peer at the destination of a request.
     fn fill(&mut self, place: LocalSlice) {
         let mut offset = place.offset;
         let end = place.offset + u64::from(place.bytes);
@@ -320,7 +320,7 @@ impl<H: Driven> Life<H> {
         let at = self.random.below(self.asked.len() as u64) as usize;
         let Asked { peer, name, lands } = self.asked.remove(at);
         for place in lands {
-            // Or it leaves it as it is.
+            // Or it leaves the memory unchanged.
             if !self.random.chance(4) {
                 self.fill(place);
             }
@@ -343,7 +343,7 @@ impl<H: Driven> Life<H> {
         assert!(end <= self.region(slice.region).len(), "{slice:?} of {:?}", self.shape);
     }
 
-    /// Remembers what was asked for, and checks that all of it is within bounds.
+    /// Remembers the requests, and checks that all are within bounds.
     fn take_effects(&mut self) {
         let postings: Vec<_> = self.effects.postings().to_vec();
         for posting in postings {
@@ -377,11 +377,11 @@ impl<H: Driven> Life<H> {
             }
         }
         self.asked.extend(asked);
-        assert!(self.asked.len() <= 4 * REQUESTS_MAX, "{} are under way", self.asked.len());
+        assert!(self.asked.len() <= 4 * REQUESTS_MAX, "{} are in flight", self.asked.len());
         self.effects.posted(usize::MAX);
     }
 
-    /// A message lies in the buffer and is not too long.
+    /// Asserts that a message is in the buffer and not too long.
     pub(crate) fn check_content(&self, content: Content) {
         if let Content::Buffer { offset, bytes } = content {
             let end = offset.checked_add(u64::from(bytes)).expect("wraps around");
@@ -390,7 +390,7 @@ impl<H: Driven> Life<H> {
         }
     }
 
-    /// What may be held at a time.
+    /// The maximum number of messages held at a time.
     pub(crate) fn check_held(&self) {
         let most = u64::from(self.shape.slots) * self.connected.len() as u64
             + u64::from(self.plan.receives)
@@ -398,7 +398,7 @@ impl<H: Driven> Life<H> {
         assert!(self.held.len() as u64 <= most, "{} are held of {:?}", self.held.len(), self.shape);
     }
 
-    /// A place in the program's memory.
+    /// A slice of the program's memory.
     pub(crate) fn user_slice(&mut self, bytes: u32) -> LocalSlice {
         let offset = self.random.below(USER_BYTES - u64::from(bytes) + 1);
         LocalSlice { region: USER, offset, bytes }

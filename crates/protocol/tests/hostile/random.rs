@@ -1,4 +1,4 @@
-//! Randomness that a seed repeats: SplitMix64.
+//! Reproducible random numbers: SplitMix64.
 
 pub(crate) struct Random(u64);
 

@@ -209,7 +209,7 @@ const SWAP_WORDS: &str = "
         exit
 ";
 
-/// A record of 64 bytes at the end of a log: region, where the end stands, the log's size, the record.
+/// A record of 64 bytes at the end of a log: region, offset of the end, the log's size, the record.
 const APPEND: &str = "
         r6 = r1
         r8 = *(u64 *)(r1 + 0)
@@ -238,7 +238,7 @@ const APPEND: &str = "
         exit
 ";
 
-/// Up to eight words of a record whose version stays even and the same: region, record, count.
+/// Up to eight words of a record with a version that stays even and unchanged: region, record, count.
 const READ_SAME: &str = "
         r8 = *(u64 *)(r1 + 0)
         r6 = *(u64 *)(r1 + 8)

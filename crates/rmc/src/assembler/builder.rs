@@ -1,4 +1,4 @@
-//! Instructions one by one, with labels for places that come later.
+//! Builds programs instruction by instruction, with forward labels.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -17,9 +17,9 @@ pub struct Label(usize);
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A label that is used stands nowhere.
+    /// A label is used but not placed.
     Unplaced(Label),
-    /// A label stands twice.
+    /// A label is placed twice.
     PlacedTwice(Label),
     /// A conditional jump reaches 32,767 slots at most.
     TooFar {
@@ -36,8 +36,8 @@ pub enum BuildError {
 impl fmt::Display for BuildError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unplaced(label) => write!(out, "label {} stands nowhere: place it", label.0),
-            Self::PlacedTwice(label) => write!(out, "label {} stands twice", label.0),
+            Self::Unplaced(label) => write!(out, "label {} is not placed: place it", label.0),
+            Self::PlacedTwice(label) => write!(out, "label {} is placed twice", label.0),
             Self::TooFar { slot } => {
                 write!(out, "slot {slot}: a conditional jump reaches 32,767 slots at most")
             }
@@ -56,7 +56,7 @@ pub struct Builder {
     program: Program,
     /// Slot of each label, once it is placed.
     places: Vec<Option<usize>>,
-    /// Slots whose jump or call goes to a label.
+    /// Slots that jump to or call a label.
     uses: Vec<(usize, Label)>,
     twice: Option<Label>,
 }
@@ -75,7 +75,7 @@ impl Builder {
         self.program.code.len()
     }
 
-    /// A label that stands nowhere yet.
+    /// Creates a label that is not placed yet.
     pub fn label(&mut self) -> Label {
         self.places.push(None);
         Label(self.places.len() - 1)
@@ -98,7 +98,7 @@ impl Builder {
         self.place(label)
     }
 
-    /// Says where the next instructions come from.
+    /// Sets the source line of the next instructions.
     pub fn line(&mut self, file: &Arc<str>, line: u32) -> &mut Self {
         let slot = self.slots();
         self.program.lines.retain(|before| before.slot != slot);
@@ -130,7 +130,7 @@ impl Builder {
         self.alu(AluOp::Move, dst, Operand::Register(src))
     }
 
-    /// `dst = value`, in one slot where it fits.
+    /// `dst = value`, in one slot if it fits.
     pub fn set(&mut self, dst: Register, value: i64) -> &mut Self {
         match i32::try_from(value) {
             Ok(short) => self.alu(AluOp::Move, dst, Operand::Immediate(short)),
@@ -159,7 +159,7 @@ impl Builder {
         self.push(Instruction::Jump { offset: 0 })
     }
 
-    /// Goes to a label where the condition holds, 64 bits.
+    /// Jumps to a label if the condition holds, 64 bits.
     pub fn jump_if(
         &mut self,
         condition: Condition,
@@ -172,7 +172,7 @@ impl Builder {
         self.push(Instruction::JumpIf { width, condition, dst, src, offset: 0 })
     }
 
-    /// A jump or call whose offset becomes that to a label.
+    /// Appends a jump or call with the offset of a label.
     pub fn push_to(&mut self, instruction: Instruction, to: Label) -> &mut Self {
         self.uses.push((self.slots(), to));
         self.push(instruction)

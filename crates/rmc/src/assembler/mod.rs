@@ -19,15 +19,15 @@
 //! # Ok::<(), farside_rmc::assembler::AssembleError>(())
 //! ```
 //!
-//! Labels end with a colon. A label behind `.function` starts a function, which `call name` calls; the
+//! Labels end with a colon. A label after `.function` starts a function, which `call name` calls; the
 //! same form calls helpers by name or number. `r1 = constant 8`, `r1 = own 8`, `r1 = shared 8` and
 //! `r1 = state 2` are the wide loads of addresses and handles. Directives declare data:
 //!
 //! ```text
 //! .program name              what it is called
 //! .constants 01 02 ff        bytes in hexadecimal, appended
-//! .own 16                    so many zero bytes of variables of each queue pair
-//! .shared 16                 so many that queue pairs share
+//! .own 16                    bytes of variables of each queue pair, initially zero
+//! .shared 16                 bytes of variables that queue pairs share, initially zero
 //! .state name map 8 16 100 shared      kind, bytes of key and value, entries, scope
 //! ```
 

@@ -17,7 +17,7 @@ use crate::program::{Program, Scope, StateDeclaration};
 /// Why a text is no program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AssembleError {
-    /// Counted from one; zero where it is the whole text's.
+    /// Counted from one; zero for the whole text.
     pub line: u32,
     /// What is wrong, and what was expected.
     pub text: String,
@@ -74,7 +74,7 @@ struct Parser {
     file: Arc<str>,
 }
 
-/// Where a jump or call goes.
+/// The target of a jump or call.
 enum Target {
     Offset(i32),
     Label(Label),
@@ -122,7 +122,7 @@ impl Parser {
         let label = self.named(number, name);
         if let Some(named) = self.labels.get_mut(name) {
             if named.placed {
-                return Err(format!("label `{name}` stands twice"));
+                return Err(format!("label `{name}` is defined twice"));
             }
             named.placed = true;
         }
@@ -136,7 +136,7 @@ impl Parser {
             ["function", name] => {
                 let label = self.named(number, name);
                 let named = self.labels.get_mut(*name).filter(|named| !named.placed);
-                named.ok_or_else(|| format!("label `{name}` stands twice"))?.placed = true;
+                named.ok_or_else(|| format!("label `{name}` is defined twice"))?.placed = true;
                 self.builder.function(name, label);
                 Ok(())
             }
@@ -457,7 +457,7 @@ fn atomic_width(size: Size) -> Result<Width, String> {
     }
 }
 
-/// `*(u64 *)(r1 + 8) += r2` behind `lock`.
+/// `*(u64 *)(r1 + 8) += r2` after `lock`.
 fn locked(cursor: &mut Cursor<'_>) -> Result<Instruction, String> {
     let (size, _, base, offset) = place(cursor)?;
     let width = atomic_width(size)?;
@@ -561,7 +561,7 @@ fn condition(sign: &str) -> Option<Condition> {
     })
 }
 
-/// Numbers in decimal or, behind `0x`, hexadecimal; without a sign.
+/// Unsigned numbers in decimal or, after `0x`, hexadecimal.
 fn number_of(word: &str) -> Option<i128> {
     let digits = word.starts_with(|c: char| c.is_ascii_digit());
     let value = match word.strip_prefix("0x") {
@@ -571,7 +571,7 @@ fn number_of(word: &str) -> Option<i128> {
     value.ok().filter(|_| digits).map(i128::from)
 }
 
-/// A number for 32 bits; those of the upper half also as they look without a sign.
+/// A number of 32 bits; negative ones also in their unsigned form.
 fn immediate(value: i128) -> Result<i32, String> {
     let fits = i32::try_from(value).or(u32::try_from(value).map(|value| value as i32));
     fits.map_err(|_| format!("{value} has more than 32 bits: write it with `ll`"))

@@ -1,14 +1,14 @@
 //! LZ4 blocks, by the format's description: greedy, with one table of positions.
 
-/// Matches are at least so long.
+/// Minimum length of a match.
 const MATCH_MIN: usize = 4;
-/// The last match starts at least so many bytes before the end.
+/// Minimum distance of the last match's start from the end.
 const LAST_MATCH: usize = 12;
 /// The last bytes are literals.
 const LAST_LITERALS: usize = 5;
-/// Matches reach back at most so far.
+/// Maximum distance of a match.
 const REACH: usize = 65_535;
-/// Positions that are remembered, by hash.
+/// Entries of the table of positions.
 const TABLE: usize = 1 << 12;
 
 /// The output is too short for the block.
@@ -73,15 +73,15 @@ fn four(bytes: &[u8], at: usize) -> u32 {
     word.map_or(0, u32::from_le_bytes)
 }
 
-/// A block that is being made, a piece at a time. Steps of one unit and one of many come to the same.
+/// A compressor that works in steps. Its output does not depend on how the work is divided into steps.
 #[derive(Clone, Debug)]
 pub(crate) struct Compressor {
-    /// Where four bytes stood last, by their hash: one up, so that zero is nowhere.
+    /// The last position of four bytes plus one, by their hash; zero if there is none.
     table: [u32; TABLE],
     at: usize,
-    /// Where the bytes begin that no match has.
+    /// The start of the literals that no match covers yet.
     literals: usize,
-    /// The match that begins at `at` while it grows: where it was before, and how long it is.
+    /// The match that starts at `at` while it grows: its earlier position and its length.
     matched: Option<(usize, usize)>,
     /// Bytes of the block.
     length: usize,
@@ -92,9 +92,8 @@ impl Compressor {
         Self { table: [0; TABLE], at: 0, literals: 0, matched: None, length: 0 }
     }
 
-    /// Goes on for so many units: each a position that is tried, or a byte that a match grows by, so that
-    /// there are no more of them than bytes. The block's length when it is over. `bytes` and `out` are those
-    /// of the first step.
+    /// Works for `units` units, each a position tried or a byte that a match grows by, so there are at most as many as
+    /// bytes. Returns the block's length at the end. `bytes` and `out` must be those of the first step.
     pub(crate) fn step(
         &mut self,
         bytes: &[u8],
@@ -129,7 +128,7 @@ impl Compressor {
         }
     }
 
-    /// Where the four bytes here stood before, and that so many are equal.
+    /// Finds an earlier position of the four bytes at `at`, and the length of the match.
     fn find(&mut self, bytes: &[u8]) -> Option<(usize, usize)> {
         let word = four(bytes, self.at);
         let place = &mut self.table[(word.wrapping_mul(2_654_435_761) >> 20) as usize % TABLE];
@@ -154,7 +153,7 @@ impl Compressor {
     }
 }
 
-/// How many bytes at their beginning are equal.
+/// The length of the common prefix.
 fn equal(one: &[u8], other: &[u8]) -> usize {
     let words = one.chunks_exact(8).zip(other.chunks_exact(8));
     let whole = words.take_while(|(one, other)| one == other).count() * 8;
@@ -172,7 +171,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// A decoder of its own, from the format's description.
+    /// An independent decoder, from the format's description.
     fn decompress(block: &[u8]) -> Vec<u8> {
         let (mut out, mut at) = (Vec::new(), 0);
         let more = |at: &mut usize, mut length: usize| {

@@ -4,8 +4,7 @@ use super::{Call, crc32c};
 use core::fmt;
 use xxhash_rust::xxh64::Xxh64;
 
-/// What the hashing helpers compute, of bytes that come a piece at a time: for executors that hash long
-/// memory without staying with it.
+/// Incremental computation of the hashing helpers, for executors that hash long memory in pieces.
 ///
 /// ```
 /// use farside_rmc::helpers::{Call, Hashing, crc32c};

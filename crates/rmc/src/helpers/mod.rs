@@ -1,14 +1,14 @@
 //! What programs may call: one table of signatures, from which verifier, interpreters, compiler,
 //! assembler and the C header's test read.
 //!
-//! A helper that touches memory outside of the call *suspends*: the machine hands out a request and goes
-//! on when it is answered, by whoever stands nearest. An executor beside the memory answers in place
-//! ([`crate::run::Near`]). Pure helpers are computed here.
+//! A helper that accesses memory outside of the call *suspends*: the machine hands out a request and resumes when the
+//! executor has answered. An executor with local access to the memory answers in place ([`crate::run::Near`]). Pure
+//! helpers are computed here.
 //!
-//! Two ways of saying no. Helpers that move buffers return a status, zero or a negative number, and the
-//! program decides. *Word* helpers return the word itself, so they have no room for one: a word that may
-//! not be accessed ends the call with [`crate::run::Stop::Refused`], as a one-sided request to a wrong
-//! place ends with an error.
+//! Errors are reported in two ways. Helpers that move buffers return a status, zero or negative, and the program
+//! decides. *Word* helpers return the word itself, which leaves no value for a status: an access that is not permitted
+//! ends the call with [`crate::run::Stop::Refused`], as a one-sided request to an invalid address completes with an
+//! error.
 
 mod compress;
 mod crc32c;
@@ -19,7 +19,7 @@ pub use compress::compress;
 pub use crc32c::crc32c;
 pub use hashing::{Hashing, xxhash64};
 
-/// What a program finds no key, no room or no time by: negative results of helpers.
+/// Negative results of helpers.
 pub mod status {
     /// Done.
     pub const OK: i64 = 0;
@@ -33,7 +33,7 @@ pub mod status {
     pub const FULL: i64 = -4;
     /// The deadline passed first.
     pub const TIMED_OUT: i64 = -5;
-    /// Somebody else holds the lock.
+    /// Another call holds the lock.
     pub const BUSY: i64 = -6;
     /// The peer that holds the memory is gone.
     pub const PEER_LOST: i64 = -7;
@@ -48,24 +48,24 @@ pub enum StateKind {
     Array,
     /// Numbers of 64 bits by index.
     Counters,
-    /// A hash map with room for so many entries. A key that meets dozens of others there may find it full
-    /// before; which keys meet is drawn anew for each map, so that this happens to nobody by chance.
+    /// A hash map with a maximum number of entries. A key with dozens of collisions may find it full earlier; the hash
+    /// is seeded at random for each map, so that this does not happen by chance.
     Map,
-    /// Locks by index. A call may hold 64 of its session's and 64 of those that are shared at once; one
-    /// more is refused as full.
+    /// Locks by index. A call may hold 64 locks of its session and 64 shared ones at a time; one more fails with
+    /// [`status::FULL`].
     Locks,
 }
 
 /// How many bytes an argument points to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Extent {
-    /// As many as that argument says, which is at most so much.
+    /// The value of an argument times `each`.
     Argument {
         /// Counted from zero.
         index: u8,
-        /// Bytes that one of it stands for.
+        /// Bytes per unit.
         each: u32,
-        /// The most it may be.
+        /// Its maximum.
         most: u32,
     },
     /// One key of the map that the first argument names.
@@ -81,7 +81,7 @@ pub enum Argument {
     Number,
     /// A region of host memory that the caller may access: a number that is checked when it is used.
     Region,
-    /// A number of bytes that the call moves, at most so many.
+    /// A number of bytes that the call moves, with its maximum.
     Length(u32),
     /// Points to initialised bytes.
     Readable(Extent),
@@ -111,7 +111,7 @@ pub struct Helper {
     pub call: Call,
     /// As called in the instruction.
     pub number: u32,
-    /// As in C, behind `farside_`.
+    /// As in C, without `farside_`.
     pub name: &'static str,
     /// What R1 and so on must be.
     pub arguments: &'static [Argument],
@@ -124,7 +124,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Whether `result` is in the range that the verifier was told.
+    /// Whether `result` is in the range that the verifier assumes.
     pub const fn returns(&self, result: u64) -> bool {
         let result = result as i64;
         self.result_min <= result && result <= self.result_max
@@ -218,26 +218,26 @@ helpers! {
     6 Write write [Region, Number, Readable(bytes(3)), Number] STATUS Suspends "Writes (bytes, length) to (region, offset).";
     7 ReadVector read_vector [Region, Readable(PIECES), Number, Writable(bytes(4)), Number] STATUS Suspends "Reads (pieces, count) of a region into (out, length), one behind the other.";
     8 WriteVector write_vector [Region, Readable(PIECES), Number, Readable(bytes(4)), Number] STATUS Suspends "Writes (bytes, length) to (pieces, count) of a region, one behind the other.";
-    9 CompareSwap compare_swap [Region, Number, Number, Number] ANY Word "Stores the fourth argument at (region, offset) where the third stands there; returns what stood there.";
-    10 FetchAdd fetch_add [Region, Number, Number] ANY Word "Adds to the 8 bytes at (region, offset); returns what stood there.";
+    9 CompareSwap compare_swap [Region, Number, Number, Number] ANY Word "Stores the fourth argument at (region, offset) if the 8 bytes equal the third; returns the old value.";
+    10 FetchAdd fetch_add [Region, Number, Number] ANY Word "Adds to the 8 bytes at (region, offset); returns the old value.";
     11 Crc32cOf crc32c_of [Region, Number, Length(HASHED_BYTES_MAX), Number] U32 Word "CRC32C of (region, offset, length), going on from a previous one.";
     12 Xxhash64Of xxhash64_of [Region, Number, Length(HASHED_BYTES_MAX), Number] ANY Word "xxHash64 of (region, offset, length) with a seed.";
     16 GlobalLoadU64 global_load_u64 [Number] ANY Word "The 8 bytes at a global address, coherently.";
     17 GlobalStoreU64 global_store_u64 [Number, Number] STATUS Word "Stores 8 bytes at a global address, coherently.";
     18 GlobalRead global_read [Number, Writable(bytes(2)), Number] STATUS Suspends "Reads a global address into (out, length).";
     19 GlobalWrite global_write [Number, Readable(bytes(2)), Number] STATUS Suspends "Writes (bytes, length) to a global address.";
-    20 GlobalCompareSwap global_compare_swap [Number, Number, Number] ANY Word "Compare-and-swap of (address, expected, desired); returns what stood there.";
-    21 GlobalFetchAdd global_fetch_add [Number, Number] ANY Word "Adds to the 8 bytes at a global address; returns what stood there.";
+    20 GlobalCompareSwap global_compare_swap [Number, Number, Number] ANY Word "Compare-and-swap of (address, expected, desired); returns the old value.";
+    21 GlobalFetchAdd global_fetch_add [Number, Number] ANY Word "Adds to the 8 bytes at a global address; returns the old value.";
     32 ArrayRead array_read [State(StateKind::Array), Number, Writable(Extent::Value)] STATUS Suspends "Copies the value at an index out.";
     33 ArrayWrite array_write [State(StateKind::Array), Number, Readable(Extent::Value)] STATUS Suspends "Replaces the value at an index.";
     34 CounterAdd counter_add [State(StateKind::Counters), Number, Number] ANY Word "Adds to the counter at an index; returns its new value.";
     35 MapGet map_get [State(StateKind::Map), Readable(Extent::Key), Writable(Extent::Value)] STATUS Suspends "Copies the value of a key out.";
     36 MapPut map_put [State(StateKind::Map), Readable(Extent::Key), Readable(Extent::Value)] STATUS Suspends "Sets the value of a key.";
     37 MapRemove map_remove [State(StateKind::Map), Readable(Extent::Key)] STATUS Suspends "Removes a key.";
-    38 Lock lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index, waiting for it, as long as the executor lets it (100 ms); it is given back at the end of the call.";
-    39 TryLock try_lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index if nobody holds it.";
-    40 Unlock unlock [State(StateKind::Locks), Number] STATUS Suspends "Gives the lock at an index back.";
-    48 WaitWord wait_word [Region, Number, Number, Number] STATUS Suspends "Waits until the 8 bytes at (region, offset) differ from the third argument, or until so many nanoseconds have passed.";
+    38 Lock lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index, waiting up to the executor's limit (100 ms); it is released at the end of the call.";
+    39 TryLock try_lock [State(StateKind::Locks), Number] STATUS Suspends "Takes the lock at an index if it is free.";
+    40 Unlock unlock [State(StateKind::Locks), Number] STATUS Suspends "Releases the lock at an index.";
+    48 WaitWord wait_word [Region, Number, Number, Number] STATUS Suspends "Waits until the 8 bytes at (region, offset) differ from the third argument, at most for the nanoseconds in the fourth.";
     49 Notify notify [Number, Readable(bytes(2)), Number] STATUS Suspends "Sends (bytes, length) to the subscribers of a topic.";
     50 TimeNs time_ns [] ANY Suspends "Nanoseconds since the executor started.";
     51 Emit emit [Readable(bytes(1)), Number] STATUS Output "Appends (bytes, length) to the result.";
@@ -250,7 +250,7 @@ helpers! {
 const NUMBERS: usize = 67;
 /// No helper has this number.
 const NOBODY: u8 = 255;
-/// Where in the table a number stands, so that a call looks nothing up.
+/// The index in the table of each number, so that a call needs no search.
 const BY_NUMBER: [u8; NUMBERS] = {
     let mut table = [NOBODY; NUMBERS];
     let mut at = 0;

@@ -14,7 +14,7 @@ pub enum DecodeError {
     Opcode(u8),
     /// An instruction of the legacy packet access.
     Legacy(u8),
-    /// A call of the function whose address a register holds.
+    /// An indirect call, of a function address in a register.
     CallByPointer,
     /// There is no such register.
     Register(u8),
@@ -93,8 +93,8 @@ fn zero(holds: bool) -> Result<(), DecodeError> {
     if holds { Ok(()) } else { Err(DecodeError::Reserved) }
 }
 
-/// Every slot of `slots` as an instruction, [`Instruction::SecondHalf`] behind wide loads; the slot that
-/// is none and why.
+/// Decodes every slot of `slots`, with [`Instruction::SecondHalf`] after wide loads. Fails with the slot that is not an
+/// instruction, and why.
 pub fn decode_all(slots: &[u64]) -> Result<Vec<Instruction>, (usize, DecodeError)> {
     let mut code = Vec::with_capacity(slots.len());
     while code.len() < slots.len() {

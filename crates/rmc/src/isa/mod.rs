@@ -1,11 +1,9 @@
-//! The instruction set: eBPF as RFC 9669 has it, all of its conformance groups but the legacy packet
-//! access, which nobody may use any more.
+//! The instruction set: eBPF (RFC 9669), all conformance groups except the deprecated legacy packet access.
 //!
-//! An [`Instruction`] is what is meant; [`decode`] and [`encode`] translate from and to slots of 64 bits.
-//! Positions everywhere are slots, as in every tool for eBPF: a wide load has two, of which the second is
-//! no place to jump to.
+//! [`decode`] and [`encode`] translate between an [`Instruction`] and slots of 64 bits. Positions are slots, as in all
+//! eBPF tools: a wide load has two, of which the second is not a valid jump target.
 //!
-//! The machine is little-endian whatever the processor is, so that a run may move between processors.
+//! The machine is little-endian on every processor, so that a run may move between processors.
 
 mod decode;
 mod encode;
@@ -120,7 +118,7 @@ pub enum AluOp {
     ShiftLeft,
     /// Unsigned shift right, by the count modulo the width.
     ShiftRight,
-    /// The negated destination; the operand is zero and not looked at.
+    /// The negated destination; the operand is zero and ignored.
     Neg,
     /// Unsigned remainder; the dividend when divided by zero.
     Mod,
@@ -168,7 +166,7 @@ impl AluOp {
         matches!(self, Self::MoveSigned8 | Self::MoveSigned16 | Self::MoveSigned32)
     }
 
-    /// Whether the destination's old value matters not.
+    /// Whether it ignores the old value of the destination.
     pub const fn is_move(self) -> bool {
         matches!(self, Self::Move | Self::MoveSigned8 | Self::MoveSigned16 | Self::MoveSigned32)
     }
@@ -272,7 +270,7 @@ pub enum Wide {
     StateHandle(u32),
     /// The address of a byte of the program's variables, which outlive calls (source field 6).
     Variable {
-        /// Whether among those that queue pairs share, or among the queue pair's own.
+        /// Whether it is one of the shared variables, or of those of the queue pair.
         shared: bool,
         /// Which byte.
         offset: u32,
@@ -348,12 +346,12 @@ pub enum Instruction {
         /// The operand.
         src: Register,
     },
-    /// Goes to the slot `offset` behind the next one.
+    /// Jumps to the slot at `offset` from the next one.
     Jump {
         /// In slots, from the next.
         offset: i32,
     },
-    /// Goes to the slot `offset` behind the next one, where the condition holds.
+    /// Jumps to the slot at `offset` from the next one if the condition holds.
     JumpIf {
         /// How much of the registers is compared.
         width: Width,
@@ -371,7 +369,7 @@ pub enum Instruction {
         /// See [`crate::helpers`].
         number: u32,
     },
-    /// Calls the function at the slot `offset` behind the next one, with a new frame.
+    /// Calls the function at the slot at `offset` from the next one, with a new frame.
     CallFunction {
         /// In slots, from the next.
         offset: i32,
@@ -388,7 +386,7 @@ impl Instruction {
         if matches!(self, Self::LoadWide { .. }) { 2 } else { 1 }
     }
 
-    /// Where it may go besides to the next instruction, when it stands at `at`; calls not counted.
+    /// The jump target of the instruction at slot `at`, if it has one; calls do not count.
     pub fn jump_target(self, at: usize) -> Option<i64> {
         let offset = match self {
             Self::Jump { offset } => i64::from(offset),

@@ -1,7 +1,6 @@
 //! Lines of the source, from the sections `.BTF` and `.BTF.ext` that `clang -g` writes.
 //!
-//! Whatever is not as expected ends the reading: a program without lines is as good, its messages are
-//! only shorter.
+//! Unexpected data ends the reading: a program without lines is valid, only its messages have no lines.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -44,7 +43,7 @@ impl<'a> Reader<'a> {
         self.take(4)?.try_into().ok().map(u32::from_le_bytes)
     }
 
-    /// The length of a header whose magic fits.
+    /// The length of a header, if its magic is valid.
     fn header(&mut self) -> Option<usize> {
         let start: [u8; 4] = self.take(4)?.try_into().ok()?;
         let fits = u16::from_le_bytes([start[0], start[1]]) == MAGIC;

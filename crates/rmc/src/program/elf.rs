@@ -1,7 +1,7 @@
 //! Relocatable ELF objects as stock clang makes them with `-target bpf`.
 //!
 //! Each global function outside of `.text` is a program (the header's `FARSIDE_PROGRAM` puts each into a
-//! section of its own); where there is none, each global function in `.text` is. A program is linked with
+//! separate section); if there is none, each global function in `.text` is. A program is linked with
 //! the functions that it calls, and with all data of its file: `.rodata*` is constant, `.data*` and
 //! `.bss*` are variables of each queue pair, and shared ones where the name ends in `.shared`, and
 //! `.farside.state` holds declarations. All programs of a file see the same layout of data, so that an
@@ -32,7 +32,7 @@ use crate::helpers::StateKind;
 use crate::isa::{Instruction, Wide, decode_all};
 use crate::limits::Limits;
 
-/// Where declarations of state stand.
+/// The section of state declarations.
 const STATES: &str = ".farside.state";
 /// Bytes of a declaration: kind, bytes of key and value, entries, scope.
 const STATE_BYTES: usize = 20;
@@ -45,14 +45,14 @@ fn error(section: &str, problem: LoadProblem) -> Box<LoadError> {
     LoadError::of_section(section, problem)
 }
 
-/// Its function and line are looked up once it is certain that the file is refused.
+/// Its function and line are determined only when the file is refused.
 fn error_at(section: &str, slot: usize, problem: LoadProblem) -> Box<LoadError> {
     let mut error = LoadError::of_section(section, problem);
     error.slot = Some(slot);
     error
 }
 
-/// Of data, whose lines no section that is read here tells.
+/// An error in data, for which no section read here has lines.
 fn error_in_data(section: &str, byte: u64, problem: LoadProblem) -> Box<LoadError> {
     let mut error = LoadError::of_section(section, problem);
     error.byte = Some(byte);
@@ -73,8 +73,7 @@ fn bounded(what: &'static str, found: usize, most: usize) -> Result<()> {
 /// All programs of a file.
 ///
 /// # Errors
-/// What is wrong with it, in which program or other function, and in which line of the source where the
-/// object knows its lines (`clang -g`).
+/// The problem, its program or other function, and its source line if the object has lines (`clang -g`).
 pub fn load(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>> {
     bounded("bytes of the file", bytes.len(), limits.file_bytes_max)?;
     let file = parse(bytes)?;
@@ -105,7 +104,7 @@ fn parse(bytes: &[u8]) -> Result<File<'_>> {
     Ok(file)
 }
 
-/// Where a section's bytes came to lie.
+/// The destination of a section's bytes.
 #[derive(Clone, Copy)]
 enum Home {
     Constants(u32),
@@ -170,7 +169,7 @@ impl Data {
         Ok(data)
     }
 
-    /// What the address of a byte of a section becomes.
+    /// Relocates the address of a byte of a section.
     fn wide(&self, section: SectionIndex, offset: u64) -> Option<Wide> {
         let offset = u32::try_from(offset).ok()?;
         Some(match *self.homes.get(&section.0)? {
@@ -226,7 +225,7 @@ fn declarations(
     rows.collect()
 }
 
-/// What the bytes of a declaration say.
+/// Parses the bytes of a declaration.
 fn declaration(name: &str, row: &[u8]) -> core::result::Result<StateDeclaration, StateProblem> {
     let (&[kind, key_bytes, value_bytes, entries, scope], []) = row.as_chunks() else {
         return Err(StateProblem::CutOff(row.len()));
@@ -248,7 +247,7 @@ fn declaration(name: &str, row: &[u8]) -> core::result::Result<StateDeclaration,
     Ok(StateDeclaration { name: name.into(), kind, key_bytes, value_bytes, entries, scope })
 }
 
-/// A function of the file: where it stands, in slots of its section.
+/// A function of the file, with its position in slots of its section.
 struct Piece {
     name: String,
     section: usize,
@@ -269,7 +268,7 @@ struct Text {
 struct Code {
     texts: Vec<Text>,
     pieces: Vec<Piece>,
-    /// Which piece a call goes to, by section and slot.
+    /// The called piece, by section and slot of the call.
     calls: BTreeMap<(usize, usize), usize>,
     /// Pieces by section and start.
     starts: BTreeMap<(usize, usize), usize>,
@@ -307,7 +306,7 @@ impl Code {
         Ok(Self { texts, pieces, calls: BTreeMap::new(), starts, lines, files: found.files })
     }
 
-    /// Puts data into wide loads, finds where calls go, and decodes.
+    /// Relocates wide loads, resolves calls, and decodes.
     fn relocate(&mut self, file: &File<'_>, data: &Data) -> Result<()> {
         for at in 0..self.texts.len() {
             let (name, index) = (self.texts[at].name.clone(), self.texts[at].index);
@@ -363,7 +362,7 @@ impl Code {
         Ok((symbol.section_index().ok_or_else(undefined)?, symbol.address()))
     }
 
-    /// What the first slot of a wide load, whose immediate is added to a symbol's place, becomes.
+    /// Relocates the first slot of a wide load: its immediate is added to the address of a symbol.
     fn wide(
         &self,
         data: &Data,

@@ -1,5 +1,5 @@
-//! A program before anybody trusts it: linked code, constant data, declared state, and where its
-//! instructions came from. Made by the ELF loader or by the assembler; the verifier takes it over.
+//! Unverified programs: linked code, constant data, declared state, and source lines. Made by the ELF loader or the
+//! assembler, and consumed by the verifier.
 
 mod btf;
 mod elf;
@@ -42,7 +42,7 @@ impl core::error::Error for ReadError {}
 /// The programs of an ELF object, or the one of a text for the [`crate::assembler`].
 ///
 /// # Errors
-/// What is wrong, and where. Bytes that are no text in UTF-8 are judged as an object.
+/// The problem and its position. Bytes that are not UTF-8 text are loaded as an object.
 pub fn read(bytes: &[u8], limits: &Limits) -> Result<Vec<Program>, ReadError> {
     let text = core::str::from_utf8(bytes).ok().filter(|_| !bytes.starts_with(b"\x7fELF"));
     match text {
@@ -69,7 +69,7 @@ pub struct StateDeclaration {
     pub name: String,
     /// What it is.
     pub kind: StateKind,
-    /// Bytes of a key; zero where there are none.
+    /// Bytes of a key; zero if there are none.
     pub key_bytes: u32,
     /// Bytes of a value; eight for counters, zero for locks.
     pub value_bytes: u32,
@@ -82,7 +82,7 @@ pub struct StateDeclaration {
 /// Bytes that an entry of a map takes besides its key and its value: what leads to it and to the next one,
 /// and a part of its key's hash.
 pub const MAP_ENTRY_BYTES: u64 = 12;
-/// Bytes that a lock takes: whose it is.
+/// Bytes that a lock takes: its owner.
 pub const LOCK_BYTES: u64 = 8;
 
 impl StateDeclaration {
@@ -100,7 +100,7 @@ impl StateDeclaration {
         entry * u64::from(self.entries)
     }
 
-    /// Why it makes no sense, where it does not.
+    /// Why it is invalid, if it is.
     pub(crate) fn problem(&self, bytes_max: u64) -> Option<&'static str> {
         let (key, value) = (self.key_bytes, self.value_bytes);
         let fits = match self.kind {
@@ -130,7 +130,7 @@ pub struct Function {
     pub name: String,
     /// Its first slot.
     pub start: usize,
-    /// The slot behind its last.
+    /// The slot after its last.
     pub end: usize,
 }
 
@@ -148,9 +148,9 @@ pub struct Line {
 /// Variables that outlive calls, as they are when a program is registered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Variables {
-    /// Those that each queue pair has of its own.
+    /// The variables of each queue pair.
     pub own: Vec<u8>,
-    /// Those that all queue pairs share.
+    /// The variables that all queue pairs share.
     pub shared: Vec<u8>,
 }
 
@@ -163,13 +163,13 @@ pub struct Program {
     pub code: Vec<Instruction>,
     /// Its functions in order, without gaps; the first is the program itself.
     pub functions: Vec<Function>,
-    /// Data that nobody changes.
+    /// Read-only data.
     pub constants: Vec<u8>,
     /// Variables as they are at first.
     pub variables: Variables,
     /// Declared states, by handle.
     pub states: Vec<StateDeclaration>,
-    /// Sorted by slot; empty where the source is unknown.
+    /// Sorted by slot; empty if the source is unknown.
     pub lines: Vec<Line>,
 }
 

@@ -1,4 +1,4 @@
-//! Why a file is not loaded, in words that the author of its source understands.
+//! Why a file is not loaded, and the text for the author of its source.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -7,14 +7,14 @@ use core::fmt;
 use super::Line;
 use crate::isa::DecodeError;
 
-/// Why a file is not loaded: where, as far as that is known, and what is wrong.
+/// Why a file is not loaded: the position, as far as it is known, and the problem.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadError {
-    /// The section, where it is one's.
+    /// The section, if it concerns one.
     pub section: String,
-    /// The slot in that section, where it is one's.
+    /// The slot in that section, if it concerns one.
     pub slot: Option<usize>,
-    /// The byte in that section, where it is one's of data, of which no lines are known.
+    /// The byte in that section, if it concerns data, for which no lines are known.
     pub byte: Option<u64>,
     /// The program, or the function of programs, that has the slot.
     pub within: Option<Within>,
@@ -64,7 +64,7 @@ pub enum LoadProblem {
     },
     /// The address of something that has none: a function, or what is no data.
     NoAddress {
-        /// The function, where it is one's.
+        /// The function, if it concerns one.
         function: Option<String>,
     },
     /// A symbol that is declared, but not defined in this file.
@@ -72,7 +72,7 @@ pub enum LoadProblem {
         /// Its name.
         name: String,
     },
-    /// A call goes where no function starts.
+    /// The target of a call is not the start of a function.
     NoFunction,
     /// A jump leaves its function.
     JumpOutside,
@@ -81,12 +81,12 @@ pub enum LoadProblem {
         /// Its name.
         name: String,
     },
-    /// Data holds addresses, which nobody can relocate before the run.
+    /// Data contains addresses, which cannot be relocated before the run.
     DataHasAddresses {
-        /// The variable's or constant's name; empty where it has none.
+        /// The variable's or constant's name; empty if it has none.
         name: String,
     },
-    /// What stands as a declaration of state is none.
+    /// A declaration of state is invalid.
     BadState {
         /// Its name.
         name: String,
@@ -99,7 +99,7 @@ pub enum LoadProblem {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum StateProblem {
-    /// It has so many bytes.
+    /// It has this number of bytes, which is not that of a declaration.
     CutOff(usize),
     /// No kind has this number.
     Kind(u32),
@@ -111,7 +111,7 @@ impl fmt::Display for StateProblem {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::CutOff(bytes) => {
-                write!(out, "{bytes} B are no declaration: nothing else may be in its section")
+                write!(out, "{bytes} B are not a declaration: nothing else may be in its section")
             }
             Self::Kind(number) => write!(
                 out,
@@ -150,13 +150,13 @@ impl fmt::Display for LoadProblem {
                  by its name, and choose among several with if or switch"
             ),
             Self::NoAddress { function: None } => {
-                out.write_str("an address of what is no data: only data has addresses")
+                out.write_str("the address of a symbol that is not data: only data has addresses")
             }
             Self::Undefined { name } => undefined(name, out),
             Self::NoFunction => out.write_str("a call goes where no function starts"),
             Self::JumpOutside => out.write_str("a jump leaves its function"),
             Self::BadFunction { name } => {
-                write!(out, "function `{name}` does not lie within its section")
+                write!(out, "function `{name}` is not within its section")
             }
             Self::DataHasAddresses { name } => {
                 out.write_str("the first value of ")?;
@@ -165,7 +165,7 @@ impl fmt::Display for LoadProblem {
                     name => write!(out, "`{name}`")?,
                 }
                 out.write_str(
-                    " holds addresses, which only the run has: use arrays in arrays, and indices",
+                    " holds addresses, which are known only at run time: use arrays in arrays, and indices",
                 )
             }
             Self::BadState { name, why } => write!(out, "state `{name}`: {why}"),

@@ -16,13 +16,13 @@ use crate::isa::Instruction;
 use crate::program::{Program, StateDeclaration};
 use crate::verify::Verified;
 
-/// What became of a call.
+/// The result of a helper call.
 pub(super) enum Called {
     /// It has a result.
     Done(u64),
     /// The machine suspends with this request.
     Later,
-    /// The machine pauses, and goes on with it a piece at a time.
+    /// The machine pauses, and continues the helper in pieces.
     Long,
     /// The word may not be accessed.
     Refused,
@@ -38,7 +38,7 @@ pub(super) fn request(
     registers: &Registers,
     states: &[StateDeclaration],
 ) -> Result<Request, FaultKind> {
-    // What stands in the other registers is nobody's business.
+    // The other registers are not part of the request.
     let mut arguments = [0; 5];
     for (argument, (_, value)) in
         arguments.iter_mut().zip(helper.arguments.iter().zip(&registers[1..]))
@@ -76,8 +76,8 @@ pub(super) fn request(
     Ok(request)
 }
 
-/// What [`request`] makes of a load of a word, which is what calls wait for most: both arguments are numbers, and
-/// there is nothing to check.
+/// [`request`] for a load of a word, the most frequent helper that suspends: both arguments are numbers and need no
+/// check.
 pub(super) fn word(registers: &Registers) -> Request {
     let arguments = [registers[1], registers[2], 0, 0, 0];
     Request { call: Call::LoadU64, arguments, inputs: [Span::default(); 2], output: None }
@@ -134,8 +134,7 @@ pub(super) struct Rest<'a> {
     pub(super) slice: Option<u64>,
 }
 
-/// Carries a request out, in place where that is possible. The executor may have `said` already what it
-/// thinks of it.
+/// Carries out a request, in place if possible. `said` is the executor's reply if it was asked already.
 pub(super) fn perform(
     helper: &Helper,
     request: &Request,
@@ -154,7 +153,7 @@ pub(super) fn perform(
     let scratch = &mut *rest.scratch;
     scratch.clear();
     let mut ranges = [(0, 0); 2];
-    // Inputs may lie where the output goes, so they are copied where there is one.
+    // Inputs may overlap the output, so they are copied if there is one.
     if request.output.is_some() {
         for (span, range) in request.inputs.iter().zip(&mut ranges) {
             *range = (scratch.len(), scratch.len() + span.length as usize);
@@ -287,7 +286,7 @@ pub(super) fn request_again(machine: &Machine, verified: &Verified) -> Option<Re
     };
     let helper = Helper::with_number(*number)?;
     let request = request(helper, &machine.registers, &program.states).ok()?;
-    // What stands in variables cannot be looked at here; the answer looks again.
+    // Variables are not available here; the answer checks them.
     let held = |span: &Span, writes: bool| match Area::of(span.address) {
         _ if span.length == 0 => true,
         Some(Area::Own | Area::Shared) => true,

@@ -1,15 +1,15 @@
-//! Where a call is charged, and for how much.
+//! Fuel: at which slots a call is charged, and how much.
 //!
-//! A slot is paid before it is executed: the start of a function, a jump and a *mark* pay all slots up to the
-//! next mark, or to the end of the function. A jump pays what its target needs and the jump itself leaves
-//! unused. So what has been charged is never less than what was executed, and never more than if each function
-//! were paid as a whole where it starts, and each turn of a loop where it ends.
+//! A slot is charged before it is executed: the start of a function, a jump and a *mark* charge all slots up to the
+//! next mark, or to the end of the function. A jump charges what its target needs, less what the jump itself leaves
+//! unused. So the charge is never less than what was executed, and never more than if each function were charged at
+//! its start and each iteration of a loop at its end.
 //!
-//! Marks stand in straight code, so that a call can pause there too: between two places where it can there is
-//! at most about [`STRETCH_WEIGHT`] of instructions, whatever path is taken, since jumps over a mark are
-//! charged. Loops that are shorter have none within, and programs that are shorter have none at all.
+//! Marks are safepoints in straight-line code: any path between two safepoints weighs at most about
+//! [`STRETCH_WEIGHT`], since jumps over a mark are charged. Shorter loops have none inside, shorter programs none at
+//! all.
 //!
-//! All of this follows from the program alone, so that every engine pauses at the same places.
+//! Charges depend on the program alone, so that every engine pauses at the same slots.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -18,12 +18,12 @@ use crate::isa::{AluOp, Instruction};
 use crate::limits::{FRAMES_MAX, HELPER_WEIGHT, SLOW_WEIGHT, STRETCH_WEIGHT};
 use crate::program::{Function, Program};
 
-/// What a call of a program is charged.
+/// The charges of a program.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charges {
     /// Marked slots, in order.
     marks: Vec<usize>,
-    /// Slots behind each function.
+    /// The end of each function.
     ends: Vec<usize>,
 }
 
@@ -33,7 +33,7 @@ impl Charges {
         let mut charges = Self { marks: Vec::new(), ends };
         let code = &program.code;
         let calls = |one: &Instruction| matches!(one, Instruction::CallFunction { .. });
-        // Most programs are so short that they need no mark, which is seen at once.
+        // Most programs are too short for a mark.
         let whole = code.iter().fold(0, |sum: u32, one| sum.saturating_add(weight(*one)));
         if whole > STRETCH_WEIGHT || code.iter().any(calls) {
             let walk = Walk::new(program);
@@ -46,17 +46,17 @@ impl Charges {
         charges
     }
 
-    /// The marked slots and what each costs, which is paid before its instruction.
+    /// The marked slots, each with the charge before its instruction.
     pub(crate) fn marks(&self) -> impl Iterator<Item = (usize, u32)> {
         self.marks.iter().map(|slot| (*slot, (self.next(*slot) - slot) as u32))
     }
 
-    /// What is paid at a slot because it is marked.
+    /// The charge of a slot's mark.
     pub(crate) fn mark(&self, slot: usize) -> u32 {
         if self.is_marked(slot) { (self.next(slot) - slot) as u32 } else { 0 }
     }
 
-    /// What a jump that is taken costs.
+    /// The charge of a taken jump.
     pub(crate) fn jump(&self, at: usize, target: usize) -> u32 {
         let (paid, needed) = (self.next(at) - at - 1, self.needed(target));
         if target <= at {
@@ -66,12 +66,12 @@ impl Charges {
         if over_mark { needed.saturating_sub(paid).max(1) as u32 } else { 0 }
     }
 
-    /// What a call of the function costs that starts at a slot, or the start of the program.
+    /// The charge of a call of the function at a slot, or of the start of the program.
     pub(crate) fn start(&self, slot: usize) -> u32 {
         self.needed(slot) as u32
     }
 
-    /// Slots that have to be paid where control comes to a slot. A mark pays for itself.
+    /// The charge for reaching a slot. A mark charges for itself.
     fn needed(&self, slot: usize) -> usize {
         if self.is_marked(slot) { 0 } else { self.next(slot) - slot }
     }
@@ -80,11 +80,11 @@ impl Charges {
         self.marks.binary_search(&slot).is_ok()
     }
 
-    /// The next mark behind a slot, or the end of its function.
+    /// The next mark after a slot, or the end of its function.
     fn next(&self, slot: usize) -> usize {
         let behind = |list: &[usize]| list.get(list.partition_point(|at| *at <= slot)).copied();
         let nearest = behind(&self.marks).into_iter().chain(behind(&self.ends)).min();
-        // Functions of programs that nobody has verified may stand anywhere.
+        // In unverified programs the end of a function may be anywhere.
         nearest.filter(|next| *next > slot).unwrap_or(slot + 1)
     }
 
@@ -103,8 +103,7 @@ impl Charges {
         }
     }
 
-    /// Marks what is behind a loop with marks, where otherwise more would have been paid at its end than its
-    /// start needs.
+    /// Marks the slot after a loop that has marks, if otherwise the charge at its end would exceed that of its start.
     fn mark_behind_loops(&mut self, program: &Program, slots: Range<usize>) {
         for slot in slots {
             let Some(target) = back(program, slot) else { continue };
@@ -123,7 +122,7 @@ fn back(program: &Program, slot: usize) -> Option<usize> {
     (target <= slot).then_some(target)
 }
 
-/// What an instruction weighs: as many sums as take as long, where it is slow.
+/// The weight of an instruction, in additions that take as long.
 fn weight(instruction: Instruction) -> u32 {
     match instruction {
         Instruction::CallHelper { .. } => HELPER_WEIGHT,
@@ -142,10 +141,10 @@ pub(crate) fn is_slow(instruction: Instruction) -> bool {
     }
 }
 
-/// What is needed to decide which slots are marked.
+/// Decides which slots are marked.
 struct Walk<'p> {
     program: &'p Program,
-    /// For each function, the most weight between the last place where it can pause and its end.
+    /// For each function, the greatest weight between its last safepoint and its end.
     tails: Vec<u32>,
 }
 
@@ -154,9 +153,9 @@ impl<'p> Walk<'p> {
         let mut walk = Self { program, tails: alloc::vec![0; program.functions.len()] };
         let calls = |code: &Instruction| matches!(code, Instruction::CallFunction { .. });
         if !program.code.iter().any(calls) {
-            return walk; // nobody asks for them
+            return walk; // tails are not needed
         }
-        // What functions call is known better with each round; those that call themselves grow to the most.
+        // Each round refines the tails of callees; those of recursive functions grow to the maximum.
         for _ in 0..FRAMES_MAX {
             let tail = |function: &Function| {
                 let slots = function.start..function.end.min(program.code.len());
@@ -182,13 +181,13 @@ impl<'p> Walk<'p> {
         Some(function.map_or(STRETCH_WEIGHT, |function| self.tails[function]))
     }
 
-    /// What a slot weighs with the tail of what it calls.
+    /// The weight of a slot, with the tail of its callee.
     fn whole(&self, slot: usize) -> u32 {
         1 + self.called(slot).unwrap_or(weight(self.program.code[slot]) - 1)
     }
 
-    /// The weight since the last place to pause behind a slot, from that before it. A call has paused at the
-    /// start of the function that it calls, but other paths may lead round it.
+    /// The weight since the last safepoint after a slot, from that before it. The start of a called function is a
+    /// safepoint, but other paths may bypass the call.
     fn behind(&self, sum: u32, slot: usize) -> u32 {
         match self.called(slot) {
             Some(tail) => sum.max(tail) + 1,
@@ -196,7 +195,7 @@ impl<'p> Walk<'p> {
         }
     }
 
-    /// For each slot of a function, where the first of the short loops around it starts.
+    /// For each slot of a function, the start of the outermost short loop around it.
     fn short_loops(&self, slots: Range<usize>) -> Vec<Option<usize>> {
         let mut sums = Vec::with_capacity(slots.len() + 1);
         sums.push(0u32);
@@ -218,10 +217,9 @@ impl<'p> Walk<'p> {
         heads
     }
 
-    /// The slot to mark where a stretch ends behind `last` and before `slot`: before short loops, if there is
-    /// one.
+    /// The slot to mark for a stretch that ends after `last` and before `slot`: before a short loop, if there is one.
     fn place(&self, slot: usize, last: usize, heads: &[Option<usize>], start: usize) -> usize {
-        // Nobody comes to a second half, which would be charged to those alone who look at each slot.
+        // The second slot of a wide instruction is never executed: mark its first slot.
         let whole = |at: usize| match self.program.code[at] {
             Instruction::SecondHalf => at.saturating_sub(1),
             _ => at,

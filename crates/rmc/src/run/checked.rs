@@ -1,5 +1,7 @@
-//! The interpreter that trusts nobody: every read is of something written, every address is used as one
-//! and stays in its area, nothing but numbers leaves. What the verifier claims is tested against it.
+//! The checked interpreter: a dynamic oracle for the verifier, with no verified facts assumed.
+//!
+//! It checks that every read is of initialised data, that addresses are used as such and stay in their area, and that
+//! only numbers leave. The verifier's claims are tested against it.
 
 use alloc::boxed::Box;
 

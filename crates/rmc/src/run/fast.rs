@@ -1,7 +1,7 @@
 //! The interpreter of verified programs.
 //!
-//! It keeps the bounds checks that safe code has anyway, and none besides. The loop is one match; the
-//! table of its arms stands in a macro, so that the function around it can be read.
+//! It has the bounds checks of safe Rust and no others. The loop is one match; a macro has the table of its arms, so
+//! that the function around it stays readable.
 
 use super::call::{self, Called, Rest};
 use super::machine::{Frames, Machine, Registers};
@@ -14,11 +14,11 @@ use crate::isa::{AtomicOp, Instruction, Width, alu, byte_swap};
 use crate::program::Program;
 use crate::verify::Verified;
 
-/// Why the loop ends; the machine's place is the instruction that ends it.
+/// Why the loop ends; the machine's slot is that of the instruction that ends it.
 pub(super) enum End {
     Returned,
     Suspended,
-    /// The slice is used up, and the call goes on at this slot.
+    /// The slice is used up, and the call continues at this slot.
     Paused(usize),
     /// One operation has been done, which is all that was wanted.
     Stepped,
@@ -26,7 +26,7 @@ pub(super) enum End {
     Fault(FaultKind),
 }
 
-/// Assigns the destination and goes on.
+/// Assigns the destination and advances.
 macro_rules! set {
     ($op:ident, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $value:expr) => {{
         $machine.registers[usize::from($op.dst & 15)] = $value;
@@ -63,7 +63,7 @@ macro_rules! load {
     }};
 }
 
-/// Loads so many numbers of 64 bits.
+/// Loads `$count` numbers of 64 bits.
 macro_rules! loads {
     ($count:literal, ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident), $ops:ident) => {{
         let behind = $at + $count;
@@ -97,8 +97,7 @@ macro_rules! store {
     }};
 }
 
-/// Loads a word of host memory, by so many slots of sums before the call and of copies behind it, and maybe
-/// jumps.
+/// Loads a word of host memory: `$sums` slots before the call, `$copies` after it, and a jump if `$asks`.
 macro_rules! word {
     ($sums:literal, $copies:literal, $asks:literal, $op:ident, ($a:ident, $b:ident),
      ($machine:ident, $at:ident, $left:ident, $aside:ident, $view:ident),
@@ -222,7 +221,7 @@ pub(super) fn run(
     }
 }
 
-/// What a run ends with. Outcomes are made where they are returned: copying them costs more than a short
+/// The end of a run. Outcomes are built where they are returned: copying them costs more than a short
 /// call.
 #[inline]
 pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
@@ -245,9 +244,10 @@ pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
     }
 }
 
-/// Takes the lent variables apart, in registers: whoever lends has just written where they are, word by
-/// word, and reading that back as a whole would have to wait. With `ONCE` it does one operation, whether its slot
-/// is marked or not.
+/// Runs the interpreter loop. With `ONCE` it does one operation, whether its slot is marked or not.
+///
+/// The lent variables are passed in registers: the caller has just stored their parts word by word, so that loading
+/// them as a whole would stall (store forwarding).
 #[inline(never)]
 fn interpret<const ONCE: bool>(
     machine: &mut Machine,
@@ -319,8 +319,8 @@ fn interpret<const ONCE: bool>(
     end
 }
 
-/// Charges a marked slot and does its operation, behind which the call pauses where that has passed the slice.
-/// Where it is then, and what is left.
+/// Charges a marked slot and executes its operation, after which the call pauses if the slice is exceeded. Returns the
+/// next slot and what is left of the meter.
 #[inline(never)]
 fn marked(
     machine: &mut Machine,
@@ -343,8 +343,8 @@ fn marked(
     (end, (machine.at, machine.meter.instructions))
 }
 
-/// Atomics, helpers and calls of functions, which have been charged; what comes next. Of a helper that has been
-/// tried the executor has said something already.
+/// Executes atomics, helpers and calls of functions, which have been charged. Returns what comes next. A helper that
+/// was tried has a reply of the executor already.
 #[inline(never)]
 fn apart(
     machine: &mut Machine,
@@ -376,7 +376,7 @@ fn apart(
     }
 }
 
-/// Leaves a frame that is not the last one; where it returns to.
+/// Leaves a frame that is not the last one. Returns the return slot.
 #[inline(never)]
 fn leave(machine: &mut Machine) -> usize {
     let frames = &mut machine.frames;
@@ -401,7 +401,7 @@ fn enter(
     if left < 0 { Err(End::Paused(op.offset as usize)) } else { Ok(()) }
 }
 
-/// Several moves; what stands behind them.
+/// Executes several moves. Returns the slot after them.
 #[inline(always)]
 fn moves(ops: &[Op], first: &Op, at: usize, registers: &mut Registers) -> Option<usize> {
     let behind = at + first.extra as usize;
@@ -412,7 +412,7 @@ fn moves(ops: &[Op], first: &Op, at: usize, registers: &mut Registers) -> Option
     Some(behind)
 }
 
-/// Calls the helper of an operation, of which R0 gets the result.
+/// Calls the helper of an operation; R0 gets the result.
 #[inline(always)]
 pub(super) fn help(
     (program, op, at): (&Program, &Op, usize),
@@ -434,7 +434,7 @@ pub(super) fn help(
     }
 }
 
-/// The general form, after what the executor has said already.
+/// The general form, given the executor's reply if it was asked already.
 #[inline(always)]
 fn help_said(
     (program, op, at): (&Program, &Op, usize),
@@ -450,7 +450,8 @@ fn help_said(
     if rest.meter.bytes_spent() { Err(End::Paused(at + 1)) } else { Ok(()) }
 }
 
-/// A charge has passed what was left: of the budget, or of the slice alone, and then it is done.
+/// The end of a run after a charge that exceeds what is left: the budget is exhausted, or only the slice, and the call
+/// pauses at `target`.
 #[cold]
 fn spent(left: i64, aside: i64, slot: usize, target: usize) -> End {
     if left + aside < 0 { over(slot) } else { End::Paused(target) }
@@ -460,7 +461,7 @@ fn over(slot: usize) -> End {
     End::Stopped(Stop::Budget { slot, resource: Resource::Instructions })
 }
 
-/// A load that cannot be done.
+/// Handles a load that cannot be executed.
 #[cold]
 fn lost_load(machine: &Machine, ops: &[Op], at: usize) -> End {
     ops.get(at).map_or(End::Fault(FaultKind::LostControl), |op| {
@@ -473,8 +474,8 @@ fn out_of_bounds(address: u64, length: usize) -> End {
     End::Fault(FaultKind::OutOfBounds { address, length: length as u32 })
 }
 
-/// The helper `read`, if it is that one and nothing stands in its way. Otherwise nothing has happened, and
-/// the general form goes on with what the executor has said, if it was asked.
+/// The fast path of the helper `read`. If it does not apply, it has no effect, and the general form continues with the
+/// executor's reply, if it was asked.
 #[inline]
 fn read(
     quick: bool,
@@ -499,7 +500,7 @@ fn read(
     Ok(())
 }
 
-/// Arithmetic that is rare enough to be looked up.
+/// Rare arithmetic, executed from the original instruction.
 #[inline(never)]
 fn rare(program: &Program, at: usize, a: u64, b: u64) -> u64 {
     let instruction = program.code[at];
@@ -562,8 +563,8 @@ fn ended(answer: Answer, slot: usize, pending: &mut Option<Request>) -> End {
     }
 }
 
-/// An atomic change of memory. Whoever runs the machine has the variables for itself while it does, so
-/// plain loads and stores are atomic enough.
+/// Executes an atomic instruction. The thread that runs the machine has exclusive access to the variables, so plain
+/// loads and stores suffice.
 pub(super) fn atomic(
     instruction: Instruction,
     registers: &mut Registers,

@@ -1,8 +1,8 @@
-//! Pure helpers with long buffers: carried out a piece at a time, so that slices end within them.
+//! Pure helpers with long buffers, carried out in pieces so that slices can end within them.
 //!
-//! A helper that moves more than a slice may is a [`Long`] of its machine: the call pauses at the helper's
-//! slot, each further slice works on it, and behind the last one the call goes on. Only then is memory of
-//! the call written. A call that moves elsewhere takes along how far it was, and does that much again.
+//! A helper that moves more than a slice becomes a [`Long`] of its machine: the call pauses at the helper's slot, each
+//! further slice works on it, and after the last one the call continues. Only then is memory of the call written. A
+//! call that moves to another site keeps its progress as a count, and repeats that much work there.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -14,8 +14,8 @@ use super::{Fault, FaultKind, Outcome, Request, Span, Stop};
 use crate::helpers::{Compressor, Effect, Hashing, Helper, status};
 use crate::program::Program;
 
-/// Bytes of a slice for each that a compressor looks at: one that no match covers takes that much longer than one
-/// that is hashed or moved.
+/// The weight of a byte that a compressor examines: one without a match takes that much longer than one that is hashed
+/// or moved.
 const COMPRESSED_WEIGHT: usize = 4;
 
 /// A pure helper in progress.
@@ -34,7 +34,7 @@ enum Work {
     Compress(Box<Compress>),
 }
 
-/// Works on a copy: what it makes may lie where its input does.
+/// Works on a copy, since its output may overlap its input.
 #[derive(Clone, Debug)]
 struct Compress {
     compressor: Compressor,
@@ -57,7 +57,7 @@ impl Work {
 }
 
 impl Long {
-    /// Of which so many units are to be done again at once.
+    /// A helper whose first `done` units are redone at once.
     pub(super) fn new(request: Request, done: usize) -> Self {
         Self { request, done, work: None }
     }
@@ -67,7 +67,7 @@ impl Long {
         self.done
     }
 
-    /// Goes on for so many units; the result when it is over.
+    /// Works for `units` units. Returns the result at the end.
     fn step(&mut self, view: &View<'_>, units: usize) -> Result<Option<u64>, FaultKind> {
         let again = if self.work.is_none() { self.done } else { 0 };
         let mut work = match self.work.take() {
@@ -112,19 +112,18 @@ impl Long {
     }
 }
 
-/// Whether a helper is carried out a piece at a time, where a slice has so many bytes.
+/// Whether a helper that moves `moved` bytes is carried out in pieces, given the bytes of a slice.
 pub(super) fn is_long(helper: &Helper, moved: u64, slice: Option<u64>) -> bool {
     helper.effect == Effect::Pure && slice.is_some_and(|slice| moved > slice)
 }
 
 impl Machine {
-    /// A machine that is not ready: goes on with its long helper, if it has one. `None` where the call goes
-    /// on behind it.
+    /// Continues the long helper of a machine that is not ready. `None` if the call continues after the helper.
     #[cold]
     pub(super) fn go_on_long(&mut self, program: &Program, lent: Lent<'_>) -> Option<Outcome> {
         let long = if self.running { self.long.take() } else { None };
         let Some(mut long) = long else { return Some(self.why_not()) };
-        // A slice of nothing gets on too.
+        // An empty slice makes progress too.
         let units =
             self.slice.map_or(usize::MAX, |slice| usize::try_from(slice).unwrap_or(usize::MAX));
         let Lent { own, shared } = lent;

@@ -15,11 +15,11 @@ use crate::limits::{Budget, FRAME_BYTES, FRAMES_MAX};
 use crate::program::Program;
 use crate::verify::{Cost, Verified};
 
-/// What a frame keeps for its caller. Machine code knows where.
+/// The registers that a frame saves for its caller. Machine code depends on the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub(super) struct Frame {
-    /// The slot behind the call.
+    /// The slot after the call.
     pub(super) back: u32,
     /// R6 to R9.
     pub(super) kept: [u64; 4],
@@ -109,7 +109,7 @@ pub enum AnswerError {
     OutOfRange,
     /// There are more bytes than were asked for.
     TooLong,
-    /// The lent variables are shorter than those the call was started with.
+    /// The lent variables are shorter than at the start of the call.
     WrongVariables,
 }
 
@@ -168,7 +168,7 @@ impl Machine {
     /// What a call that has not begun needs to run at all: no output, and a stack.
     #[inline]
     pub(super) fn begin_call(&mut self, verified: &Verified) {
-        // Short calls are as fast as their words are stored: none is that says what it is already.
+        // The stores dominate short calls: words that have the value already are not stored.
         if !self.output.is_empty() {
             self.output.clear();
         }
@@ -195,7 +195,7 @@ impl Machine {
         }
     }
 
-    /// Starts a call of a program that nobody has verified, for [`Machine::run_checked`] alone.
+    /// Starts a call of an unverified program, for [`Machine::run_checked`] only.
     pub fn start_unverified(&mut self, program: &Program, context: &[u8], budget: Budget) {
         self.output_max = crate::Limits::DEFAULT.output_bytes_max;
         self.meter = Meter::new(Meter::of_unverified(program, &budget), &budget);
@@ -226,7 +226,7 @@ impl Machine {
         self.running = true;
         self.paused = false;
         self.executed = 0;
-        // Of what has to be freed first there is mostly none.
+        // Mostly nothing has to be freed first.
         if self.long.is_some() {
             self.long = None;
         }
@@ -236,8 +236,8 @@ impl Machine {
         self.proven = None;
     }
 
-    /// Goes on until the program returns, is stopped or has to wait. `verified` and `lent` are those of
-    /// the start, though they may be another copy of them elsewhere.
+    /// Runs until the program returns, is stopped or has to wait. `verified` and `lent` must be those of the start, or
+    /// copies of them at another site.
     #[inline]
     pub fn run(&mut self, verified: &Verified, lent: Lent<'_>, near: &mut impl Near) -> Outcome {
         if self.proven != Some(verified.identity()) {
@@ -260,7 +260,7 @@ impl Machine {
         lent: Lent<'_>,
         near: &mut impl Near,
     ) -> Outcome {
-        // Which program it is cannot be told here.
+        // The program cannot be identified here.
         self.proven = None;
         let Lent { own, shared } = lent;
         if !self.ready() {
@@ -321,8 +321,8 @@ impl Machine {
         bytes.get(offset..offset.checked_add(span.length as usize)?)
     }
 
-    /// Takes the answer to [`Machine::pending`]. `bytes` come where the request says; what they leave
-    /// is cleared, and all of it when the result is negative.
+    /// Takes the answer to [`Machine::pending`]. `bytes` are written to the buffer of the request; the rest of it is
+    /// cleared, and all of it if the result is negative.
     pub fn answer(
         &mut self,
         program: &Program,
@@ -338,9 +338,9 @@ impl Machine {
         self.settle(program, lent, &request, result, bytes)
     }
 
-    /// Brings a part of the bytes that [`Machine::pending`] waits for, behind the first `from` of them: for an
-    /// executor that does not stay with a long answer. They are the program's with [`Machine::answer_brought`].
-    /// Costs a copy; errors are those of [`Machine::answer`], and nothing is written then.
+    /// Copies a part of the bytes that [`Machine::pending`] waits for, at offset `from`, so that an executor can
+    /// deliver a long answer in pieces. [`Machine::answer_brought`] completes it. On errors, those of
+    /// [`Machine::answer`], nothing is written.
     pub fn bring(
         &mut self,
         program: &Program,
@@ -364,7 +364,7 @@ impl Machine {
         Ok(())
     }
 
-    /// As [`Machine::answer`], where all bytes have been brought. They are cleared when the result is negative.
+    /// As [`Machine::answer`], after all bytes were brought. They are cleared if the result is negative.
     pub fn answer_brought(
         &mut self,
         program: &Program,
@@ -382,7 +382,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Goes on behind a helper.
+    /// Continues after a helper.
     fn pass(&mut self, request: &Request, result: u64) {
         self.registers[0] = result;
         self.at += 1;
@@ -392,7 +392,7 @@ impl Machine {
         }
     }
 
-    /// Behind a helper, with its result and the bytes that it brings.
+    /// Continues after a helper, with its result and the bytes that it returns.
     pub(super) fn settle(
         &mut self,
         program: &Program,
@@ -440,7 +440,7 @@ impl Machine {
         (view, &mut self.registers)
     }
 
-    /// Everything that a helper needs apart.
+    /// Borrows the parts of the machine that a helper needs separately.
     pub(super) fn parts<'a>(
         &'a mut self,
         program: &'a Program,
@@ -450,7 +450,7 @@ impl Machine {
         (view, rest, frames)
     }
 
-    /// Everything that a loop over instructions needs apart.
+    /// Borrows the parts of the machine that the interpreter loop needs separately.
     #[inline(always)]
     pub(super) fn all_parts<'a>(
         &'a mut self,
@@ -577,7 +577,7 @@ impl Frames<'_> {
         true
     }
 
-    /// Leaves a frame; where it returns to, or `None` from the last one.
+    /// Leaves a frame. Returns the return slot, or `None` for the last frame.
     #[inline]
     pub(super) fn leave(&mut self, registers: &mut Registers) -> Option<usize> {
         let below = self.depth.checked_sub(1)?;

@@ -1,11 +1,10 @@
-//! What a call may still use up, and what of it the present slice is.
+//! The meter: what is left of a call's budget, and of the present slice.
 //!
-//! A slice is a part of the budget: what is kept back stands aside, so that a charge costs the same with
-//! and without slices. Where a charge passes the slice and not the budget, the call pauses *behind* what
-//! was charged (at the target of the jump, at the start of the function, behind the helper or the marked
-//! instruction, see `charges.rs`). So every slice
-//! gets on, however short it is, and nothing is done twice; and since what stood aside comes back when the
-//! slice ends, a budget ends at the same charge however a call is cut into slices.
+//! A slice is a part of the budget; the rest is reserved, so that a charge costs the same with and without slices. If a
+//! charge exceeds the slice but not the budget, the call pauses *after* what was charged (at the target of the jump, at
+//! the start of the function, after the helper or the marked instruction, see `charges.rs`). So every slice makes
+//! progress, however short, and nothing is executed twice. Since the reserve is returned when the slice ends, a budget
+//! is exhausted at the same charge for any division into slices.
 
 use super::charges::Charges;
 use super::machine::Machine;
@@ -21,7 +20,7 @@ pub(super) struct Meter {
     pub(super) instructions: i64,
     pub(super) helper_calls: i64,
     pub(super) bytes: i64,
-    /// Of instructions and bytes, what is kept back from the present slice: nothing between runs.
+    /// Instructions and bytes reserved for later slices: none between runs.
     pub(super) instructions_aside: i64,
     pub(super) bytes_aside: i64,
 }
@@ -52,7 +51,7 @@ impl Meter {
         behind_start(budget, Charges::of(program).start(0))
     }
 
-    /// Keeps back all but a slice.
+    /// Reserves all but a slice.
     fn cut(&mut self, most: u64) {
         let most = i64::try_from(most).unwrap_or(i64::MAX);
         let keep = |left: &mut i64| {
@@ -65,7 +64,7 @@ impl Meter {
         self.bytes_aside = keep(&mut self.bytes);
     }
 
-    /// Takes back what was kept back.
+    /// Returns the reserve to the budget.
     fn join(&mut self) {
         self.instructions += core::mem::take(&mut self.instructions_aside);
         self.bytes += core::mem::take(&mut self.bytes_aside);
@@ -76,7 +75,7 @@ impl Meter {
         self.bytes < 0 && self.bytes + self.bytes_aside < 0
     }
 
-    /// Whether the bytes of a helper have passed the slice. Asked behind a helper that was paid.
+    /// Whether the bytes of a helper have exceeded the slice. Called after a helper that was charged.
     pub(super) fn bytes_spent(&self) -> bool {
         self.bytes < 0
     }
@@ -99,15 +98,15 @@ fn behind_start(budget: &Budget, cost: u32) -> i64 {
 }
 
 impl Machine {
-    /// As [`Machine::run`], but pauses where so many instructions, or bytes that helpers move, are passed:
-    /// [`Outcome::Paused`], and the next run goes on there, in any form. What the call does, and what of its
-    /// budget is left at the end, does not depend on how it is cut.
+    /// As [`Machine::run`], but pauses after a slice: a number of instructions, or of bytes that helpers move.
     ///
-    /// A slice is passed by what the program does until the next place where it can pause: some 256 instructions,
-    /// of which a helper counts as 16 and a division or an atomic change as 8. Pure helpers that move more
-    /// than a slice has are carried out a slice at a time: other calls run in between, so whoever hashes or
-    /// compresses shared variables that these change takes a lock. Programs that end within
-    /// [`crate::Limits::unpaused_max`] instructions pause at helpers alone.
+    /// It returns [`Outcome::Paused`], and the next run continues there, by any engine. The effects of the call, and
+    /// the budget left at the end, do not depend on the slices.
+    ///
+    /// A slice is exceeded by the work up to the next safepoint: some 256 instructions, of which a helper counts as
+    /// 16 and a division or an atomic as 8. Pure helpers that move more than a slice are carried out a slice at a
+    /// time. Other calls run in between, so a program that hashes or compresses shared variables that they change
+    /// must take a lock. Programs that end within [`crate::Limits::unpaused_max`] instructions pause at helpers only.
     pub fn run_slice(
         &mut self,
         verified: &Verified,

@@ -1,24 +1,24 @@
-//! Runs of programs.
+//! Execution of programs.
 //!
-//! A [`Machine`] is one call in progress: registers, stack, frames, meter and output, plain data that can
-//! be cloned, written to bytes and read again elsewhere. [`Machine::run`] goes on until the program
-//! returns, is stopped, or needs memory outside of the call, for which it hands out a [`Request`];
-//! [`Machine::answer`] takes what came of it. No call ever blocks, and nobody is called back but the
-//! [`Near`] that the executor lends for the duration of `run`, so that an executor beside the memory need
-//! not leave the machine for each word.
+//! A [`Machine`] is one call in progress: registers, stack, frames, meter and output, plain data that can be cloned,
+//! serialized and restored elsewhere. [`Machine::run`] continues until the program returns, is stopped, or needs memory
+//! outside of the call, for which it hands out a [`Request`]; [`Machine::answer`] takes the result. A run never blocks.
+//! Its only callback is the [`Near`] that the executor lends for the duration of `run`, so that an executor with local
+//! access to the memory need not leave the machine for each word.
 //!
-//! A call that only computes does not hold its thread: [`Machine::run_slice`] ends with
-//! [`Outcome::Paused`] after so many instructions or bytes that helpers move, at a jump backwards, a call, a
-//! helper or one of the marks that straight code has every 256 instructions or sixteen helpers. Slices cost nothing where no slice ends: they take the place of the budget in the meter, and
-//! programs that end within [`crate::Limits::unpaused_max`] instructions are charged for neither.
+//! A call that only computes does not occupy its thread: [`Machine::run_slice`] ends with [`Outcome::Paused`] after a
+//! number of instructions or of bytes that helpers move, at a safepoint: a back edge, a call, a helper, or one of the
+//! marks that straight-line code has every 256 instructions or sixteen helpers. Slices cost nothing where none ends:
+//! the slice replaces the budget in the meter, and programs that end within [`crate::Limits::unpaused_max`]
+//! instructions are charged for neither.
 //!
-//! Two interpreters do the same. `run` works on pre-decoded instructions of a verified program and checks
-//! only what costs it nothing; [`Machine::run_checked`] trusts nobody, takes unverified programs too, and
-//! finds every read of something uninitialised and every address that is used as a number. Whatever the
-//! verifier accepts must run there without a [`Fault`].
+//! There are two interpreters with the same semantics. `run` works on pre-decoded instructions of a verified program
+//! and checks only what costs nothing; [`Machine::run_checked`] assumes nothing, also takes unverified programs, and
+//! finds every uninitialised read and every address used as a number. What the verifier accepts must run there
+//! without a [`Fault`].
 //!
-//! Addresses in registers are numbers of this module's own (area in the upper 32 bits, offset in the
-//! lower ones), the same wherever the call runs.
+//! Addresses in registers are virtual (area in the upper 32 bits, offset in the lower ones), the same wherever the call
+//! runs.
 
 mod call;
 mod charges;
@@ -52,20 +52,20 @@ pub struct Span {
     pub length: u32,
 }
 
-/// What a suspended call wants.
+/// The request of a suspended call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Which helper.
     pub call: Call,
-    /// R1 to R5; numbers and handles among them are what the helper's row says.
+    /// R1 to R5; numbers and handles among them are checked against the helper's row.
     pub arguments: [u64; 5],
-    /// Bytes that go out: [`Machine::bytes`] shows them.
+    /// The input bytes: [`Machine::bytes`] returns them.
     pub inputs: [Span; 2],
-    /// Where bytes come in.
+    /// The output buffer.
     pub output: Option<Span>,
 }
 
-/// What the executor says at once.
+/// The immediate reply of the executor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
     /// It is done, with this result.
@@ -79,26 +79,26 @@ pub enum Reply {
 /// Buffers of a request that is carried out in place.
 #[derive(Debug)]
 pub struct Buffers<'a> {
-    /// What goes out.
+    /// The input.
     pub inputs: [&'a [u8]; 2],
-    /// What comes in. It is cleared, but for reads: with the result 0 all of these must be written, and until then
-    /// there is what the program last wrote there.
+    /// The output. It is cleared, except for reads: these must write all of it if the result is 0, and until then it
+    /// holds what the program last wrote there.
     pub output: &'a mut [u8],
 }
 
-/// An executor beside the memory. Whatever it does not answer suspends the call.
+/// An executor with local access to the memory. Requests that it does not answer suspend the call.
 ///
 /// It must not block and should not take long. Results outside of the range that the helper's row
 /// states are faults of the executor: [`Stop::BadReply`].
 pub trait Near {
-    /// The helper `load_u64`, apart because it is the most frequent by far.
+    /// The helper `load_u64`, separate as the most frequent one by far.
     fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
         let _ = (region, offset);
         Reply::Later
     }
 
-    /// The helper `read`, apart because it is the most frequent of those with buffers. `out` is cleared,
-    /// or still holds what the program last wrote there; with the result 0 all of it must be written.
+    /// The helper `read`, separate as the most frequent one with buffers. `out` is cleared, or still holds what the
+    /// program last wrote there; with the result 0 all of it must be written.
     fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
         let _ = (region, offset, out);
         Reply::Later
@@ -124,9 +124,9 @@ pub enum Outcome {
     Returned(u64),
     /// It waits for an answer.
     Suspended(Request),
-    /// It has used up its slice and goes on in the next run. Only where a slice was given.
+    /// It has used up its slice and continues in the next run. Only for runs with a slice.
     Paused,
-    /// It was stopped and goes on no more.
+    /// It was stopped and cannot continue.
     Stopped(Stop),
 }
 
@@ -187,7 +187,7 @@ pub struct Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// It read a register or byte that nobody had written.
+    /// It read an uninitialised register or byte.
     Uninitialised,
     /// It touched memory that is not its own, or wrote what is read-only.
     OutOfBounds {

@@ -1,5 +1,5 @@
-//! Instructions as the interpreter likes them: sixteen bytes, operands ready, jumps absolute and with what
-//! they cost.
+//! Pre-decoded instructions for the interpreter: sixteen bytes, with decoded operands, and absolute jumps with their
+//! cost.
 //!
 //! The second operand is always `register + immediate`: immediate forms take the register that is always
 //! zero. That costs an addition and halves the number of cases.
@@ -40,7 +40,7 @@ pub(crate) enum Code {
     ShiftRight32,
     ShiftRightSigned32,
     Move32,
-    /// Any other arithmetic: the original instruction says which.
+    /// Any other arithmetic, executed from the original instruction.
     Rare,
     LoadWide,
     Load8,
@@ -93,8 +93,8 @@ pub(crate) enum Code {
     /// Two or three loads of 64 bits.
     Loads2,
     Loads3,
-    /// The helper `load_u64` with its arguments. The next is known as soon as the code is: what comes before
-    /// the call and behind it is part of the code, so that nobody has to wait for it.
+    /// The helper `load_u64` with its arguments. The code also encodes the slots before and after the call, so that the
+    /// next slot follows from it without a load.
     Word,
     WordIf,
     WordKept,
@@ -105,8 +105,7 @@ pub(crate) enum Code {
     SumWordKeptIf,
 }
 
-/// Codes of words: by whether there is a sum, then by whether the result is kept, then by whether a jump
-/// behind it asks if two numbers are equal.
+/// Codes of words: by whether there is a sum, whether the result is kept, and whether a jump on equality follows.
 const WORDS: [[[Code; 2]; 2]; 2] = [
     [[Code::Word, Code::WordIf], [Code::WordKept, Code::WordKeptIf]],
     [[Code::SumWord, Code::SumWordIf], [Code::SumWordKept, Code::SumWordKeptIf]],
@@ -130,8 +129,8 @@ pub(crate) struct Op {
 
 const TRAP: Op = Op { code: Code::Trap, dst: 0, src: 0, offset: 0, immediate: 0, extra: 0 };
 
-/// The instructions of a program, one entry a slot. Those that `reached` says nothing ever reaches become
-/// traps. Jumps and calls cost something only where they are charged.
+/// Decodes the instructions of a program, one entry a slot. Slots that are not `reached` become traps. Jumps and calls
+/// have a cost only in charged programs.
 pub(crate) fn predecode(program: &Program, reached: &[bool], charges: Option<&Charges>) -> Vec<Op> {
     let one = |(at, instruction): (usize, &Instruction)| {
         if !reached.get(at).copied().unwrap_or(false) {
@@ -142,8 +141,8 @@ pub(crate) fn predecode(program: &Program, reached: &[bool], charges: Option<&Ch
     program.code.iter().enumerate().map(one).collect()
 }
 
-/// Operations for the interpreter: where several slots are often run one behind the other, the first does the
-/// work of all, unless one is marked. Every slot can still be started from.
+/// Fuses operations for the interpreter: the first slot of a frequent sequence does the work of all, unless one is
+/// marked. Execution can still start at every slot.
 pub(crate) fn fuse(ops: &[Op], charges: Option<&Charges>) -> Vec<Op> {
     let mut fused: Vec<Op> = ops.iter().map(|op| as_move(*op)).collect();
     for (slot, extra) in charges.into_iter().flat_map(Charges::marks) {
@@ -182,8 +181,8 @@ fn as_move(op: Op) -> Op {
     }
 }
 
-/// `r1 = dst, r2 = src + immediate, call load_u64, extra = r0` in one, of which the sum and the copy may be
-/// missing, and maybe with the jump behind it.
+/// Fuses `r1 = dst, r2 = src + immediate, call load_u64, extra = r0`, with optional sum and copy, and an optional jump
+/// after it.
 fn load_word(ops: &[Op]) -> Option<Op> {
     let is_move = |op: &Op, to: u8| matches!(op.code, Code::Move | Code::Moves) && op.dst == to;
     let (region, offset) = (ops.first()?, ops.get(1)?);

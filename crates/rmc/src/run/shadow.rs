@@ -1,6 +1,5 @@
-//! What the checked interpreter knows of every register and every byte of the stack: whether it was
-//! written, and whether it is a number, an address or the handle of a state. And of the program: what it is
-//! charged, which it works out for itself.
+//! The shadow state of the checked interpreter: for every register and stack byte, whether it was written, and whether
+//! it is a number, an address or the handle of a state. Also the program's charges, which it computes independently.
 
 use alloc::vec::Vec;
 
@@ -53,7 +52,7 @@ impl Shadow {
         Self { registers, kept, stack, charges: Charges::of(program) }
     }
 
-    /// What a register holds, which must be something.
+    /// Reads a register, which must be initialised.
     pub(super) fn held(&self, register: Register) -> Result<Held, FaultKind> {
         match self.registers[register.index()] {
             Held::Nothing => Err(FaultKind::Uninitialised),
@@ -78,7 +77,7 @@ impl Shadow {
         }
     }
 
-    /// Checks that bytes of the stack lie in living frames.
+    /// Checks that bytes of the stack are in live frames.
     fn living(address: u64, length: usize, depth: usize) -> Result<(usize, usize), FaultKind> {
         let from = address as u32 as usize;
         let end = (depth + 1) * FRAME_BYTES as usize;
@@ -117,7 +116,7 @@ impl Shadow {
         of.map(|(area, _)| Held::Address(*area)).ok_or(FaultKind::AddressAsNumber)
     }
 
-    /// Notes a store, or says why it must not be.
+    /// Records a store, or returns why it is not permitted.
     pub(super) fn stored(
         &mut self,
         area: Area,
@@ -187,7 +186,7 @@ impl Shadow {
         }
     }
 
-    /// A helper has returned.
+    /// Records the return of a helper.
     pub(super) fn called(&mut self, request: &Request) {
         if let Some(span) = request.output
             && Area::of(span.address) == Some(Area::Stack)

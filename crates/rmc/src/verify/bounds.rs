@@ -1,4 +1,6 @@
-//! Where loops may end, as the text of a program tells: guesses, which the walk finds right or wrong.
+//! Candidates for the bounds of loops, from the text of a program: the constants and registers that it compares with.
+//!
+//! They are a heuristic: loop summarization (`counted.rs`) proves or rejects each, so a wrong one costs time alone.
 
 use alloc::vec::Vec;
 
@@ -6,14 +8,14 @@ use super::structure::written;
 use crate::isa::{AluOp, Instruction, Operand, Register, Width};
 use crate::program::Program;
 
-/// Jumps at each end of a loop that are looked at: what ends it is mostly the first or the last one.
+/// Comparisons considered at the start and at the end of a loop: its exit is mostly the first or the last one.
 const LOOKED_AT: usize = 4;
 
 /// The slots of a loop.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Loop {
     pub(super) head: usize,
-    /// The last jump back to the head.
+    /// The last back edge to the head.
     pub(super) end: usize,
 }
 
@@ -24,7 +26,7 @@ pub(super) enum With {
     Register(Register),
 }
 
-/// What a program says of its counters.
+/// The comparisons and constants of a program, by register.
 pub(super) struct Bounds {
     /// Slots of the jumps that compare each register, and with what, in order.
     jumps: [Vec<(usize, With)>; Register::COUNT],
@@ -33,7 +35,7 @@ pub(super) struct Bounds {
     named: Vec<i64>,
     /// Bits of the registers to which a constant is added somewhere.
     pub(super) adds: u16,
-    /// No more turns than the program may execute instructions.
+    /// The greatest trip count: the budget of instructions.
     pub(super) turns_max: u64,
 }
 
@@ -83,7 +85,7 @@ impl Bounds {
         }
     }
 
-    /// What a register is compared with in a loop, at its ends.
+    /// The operands that a register is compared with at the start and at the end of a loop.
     pub(super) fn within(
         &self,
         register: u8,
@@ -107,8 +109,8 @@ impl Bounds {
         registers.fold(0, |bits, register| bits | 1 << register)
     }
 
-    /// Numbers that a register may be compared with, about the first ones from there up or down: where it is compared
-    /// with none itself, all that the program names.
+    /// The three constants next to `from`, upwards or downwards, that a register is compared with; if it is compared
+    /// with none, of all constants that the program compares with or assigns.
     pub(super) fn near(&self, register: u8, from: i64, up: bool) -> impl Iterator<Item = i64> {
         let own = &self.compared[usize::from(register)];
         let list = if own.is_empty() { &self.named } else { own };

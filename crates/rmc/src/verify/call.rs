@@ -1,4 +1,4 @@
-//! Calls of helpers against their rows.
+//! Checks of helper calls against the table of signatures.
 
 use super::memory::{Reach, filled, readable};
 use super::problem::{Problem, bad_argument};

@@ -1,23 +1,24 @@
-//! Loops of which all further turns are walked as one.
+//! Loop summarization: the remaining iterations of a counted loop are verified at once.
 //!
-//! What a path adds to some registers since it passed the head of a loop, its *counters*, is kept with its state, and
-//! lost with anything else that is done to them ([`Count`]). There are two kinds of such loops:
+//! *Induction variables* (Aho, Lam, Sethi, Ullman: Compilers, chapter 9) are registers that each iteration changes by
+//! constants only. What a path added to them since the loop header is part of its abstract state ([`Count`]), until
+//! another instruction writes one of them. There are two kinds of summarized loops:
 //!
-//! - *Constants.* A path that comes back to the head may have moved some registers, from one constant to another or
-//!   from a range to the next, and changed nothing else but numbers, which then may be anything. It goes on with what
-//!   counters can be in so many turns, instead of with what they are: between where they stand and where they stand
-//!   when the loop ends, if a number that the program names tells when that is. Where the path comes to the head again,
-//!   each counter must have moved by as much as it did before, and all else must be as it was. Then, by induction over
-//!   the turns, counters are `first + turn * by`, and as soon as the head knows a bound of one of them, it knows how
-//!   many turns there are at most.
-//! - *Ranges.* A path that comes back with no more than what was known at the head before goes on with that. Where it
-//!   comes there again with no more, and has moved a register of which the range is known, always in the same direction,
-//!   there are at most as many turns as steps of it have room in the range.
+//! - *Constants* ([`Counters::Constants`]). A path returns to the header with induction variables moved by a constant
+//!   step, and otherwise only numbers changed, which are widened to any number. A candidate for the bound (`bounds.rs`)
+//!   gives the trip count, and the path continues with the range of each induction variable over all iterations. When
+//!   it returns, each must have moved by the same step, and the rest of the state must be contained in the header's.
+//!   Then, by induction over the iterations, variables are `first + iteration * step`, and a bound of one of them at
+//!   the header bounds the trip count.
+//! - *Ranges* ([`Counters::Ranges`]). A path returns to the header with a state that is contained in a visited one, and
+//!   continues with the visited state. If it returns with a contained state again, and has always moved a register of
+//!   bounded range in one direction, the trip count is at most the range divided by the smallest step.
 //!
-//! The cost of such a loop is that of its dearest turn for all turns but the last, and that of the dearest way out
-//! ([`Behind`]). A path that comes to the head with other numbers is first taken for the last turn. Where this does not
-//! succeed, because it was not, or a problem cannot be ruled out or a bound was none, the path goes back to where it
-//! was. What was found to change may then be any number there in the next try; after some, it is walked turn by turn.
+//! The cost of the loop is its most expensive iteration times (trip count - 1), plus its most expensive exit
+//! ([`Behind`]). A path that reaches the header with a different state is first treated as the exit. If that was wrong,
+//! a problem cannot be ruled out, or the candidate was no bound, the summarization is abandoned and the path resumes at
+//! the header. The next attempt widens the registers that were found to change; after [`TRIES_MAX`] attempts the loop
+//! is unrolled.
 
 use alloc::vec::Vec;
 
@@ -31,28 +32,27 @@ use crate::isa::{AluOp, Instruction, Operand, Register, Width};
 
 /// Most counters of a loop.
 const COUNTERS_MAX: usize = 4;
-/// Most loops within each other that are walked so.
+/// Greatest nesting of summarized loops.
 const NESTED_MAX: usize = 3;
-/// Fewer turns are walked as fast.
+/// Smallest trip count to summarize: unrolling fewer iterations is as fast.
 const TURNS_MIN: u64 = 3;
-/// Most turns: far from what a sum of them could not hold.
+/// Greatest trip count to summarize, so that sums of costs do not overflow.
 const TURNS_MAX: u64 = 1 << 40;
-/// What a turn adds to a counter at most.
+/// Greatest step of a counter per iteration.
 const STEP_MAX: u64 = 1 << 20;
-/// Counters are no farther from zero, so that nothing here overflows.
+/// Greatest absolute value of a counter, so that no arithmetic here overflows.
 const FAR: i64 = 1 << 61;
-/// Turns of a loop that end with something else at its head.
+/// Paths of a loop that may return to its header with a different state.
 const OTHERS_MAX: u8 = 2;
-/// How often a head is tried in vain.
+/// Failed attempts at summarization per loop header.
 const TRIES_MAX: u8 = 6;
 
-/// How far a path has come since the head of a loop: what was added to each counter. While it is there, nothing else
-/// was done to any of them.
+/// What a path has added to each counter since the loop header. Dropped when another instruction writes one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Count {
-    /// Which loop, and which time.
+    /// The summarization that it belongs to.
     id: u32,
-    /// Which frame the counters belong to.
+    /// The frame that has the counters.
     depth: u8,
     /// Registers, each with what was added; the rest is the same throughout.
     added: [(u8, i64); COUNTERS_MAX],
@@ -68,7 +68,7 @@ impl Count {
         &self.added[..usize::from(self.counters)]
     }
 
-    /// Whether it is still true behind an instruction of the frame that has its counters.
+    /// Applies an instruction of the counters' frame. Returns whether the count still holds.
     fn follow(&mut self, instruction: Instruction) -> bool {
         let sum = match instruction {
             Instruction::Alu {
@@ -105,7 +105,7 @@ fn lost(instruction: Instruction) -> u16 {
 }
 
 impl State {
-    /// Notes what the instruction that comes next does to counters.
+    /// Applies the next instruction to the counts.
     #[inline]
     pub(super) fn count(&mut self, instruction: Instruction) {
         if !self.counts.is_empty() {
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// Forgets loops that count by registers of which nobody reads any more what is in them now, as their bits here say.
+    /// Drops the counts of loops with a dead counter, by the bits of dead registers.
     pub(super) fn forget_counts(&mut self, dead: u16) {
         if !self.counts.is_empty() {
             let depth = self.depth();
@@ -134,16 +134,16 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 struct Counter {
     register: u8,
-    /// What it has at the first of the turns, or where it is farthest behind there.
+    /// Its value in the first iteration; of a range, the end that lags most.
     first: i64,
-    /// How much farther it may be there.
+    /// The width of its range there.
     width: u64,
-    /// What each turn adds; never zero.
+    /// Its step per iteration; never zero.
     by: i64,
 }
 
 impl Counter {
-    /// At which turn it may have come so far at most, as numbers of its range tell; the first one is 0.
+    /// The last iteration, from 0, in which it can be in the range of `scalar`.
     fn turn(&self, scalar: &Scalar) -> Option<u64> {
         let far = if self.by > 0 { scalar.signed_most } else { scalar.signed_least };
         let way = i128::from(far) - i128::from(self.first);
@@ -152,7 +152,7 @@ impl Counter {
             .filter(|_| (way < 0) == (self.by < 0) || way == 0)
     }
 
-    /// What it has in any of so many turns.
+    /// Its set of values over `turns` iterations.
     fn of(&self, turns: u64) -> Option<Scalar> {
         let last = self.last(turns)?;
         if self.width == 0 {
@@ -168,18 +168,18 @@ impl Counter {
     }
 }
 
-/// A register of which the range is known, and that moves through it.
+/// A register of bounded range that every iteration moves in the same direction.
 #[derive(Clone, Copy, Debug)]
 struct Ranged {
     register: u8,
     /// From its least number to its greatest.
     span: u64,
-    /// What a turn adds at least, in the direction in which all do.
+    /// The smallest step of an iteration, with the sign of all steps.
     by: Option<i64>,
 }
 
 impl Ranged {
-    /// A turn has added so much; whether that is in the direction of the others.
+    /// Records a step of `added`. Returns whether it has the direction of the others.
     fn moves(&mut self, added: i64) -> bool {
         match self.by {
             Some(by) if by.signum() == added.signum() => {
@@ -195,92 +195,92 @@ impl Ranged {
     }
 }
 
-/// What moves in a loop.
+/// The registers that bound the trip count of a loop.
 enum Counters {
     Constants {
         counters: Vec<Counter>,
-        /// Turns that it was tried with.
+        /// The assumed trip count.
         tried: u64,
-        /// The last turn that a path has come to.
+        /// The last iteration that a path can reach.
         last: u64,
-        /// Whether what changes otherwise is not tried to be any number.
+        /// Whether other changing registers are not widened.
         keeps: bool,
     },
     Ranges(Vec<Ranged>),
 }
 
-/// A loop of which all turns are being walked as one.
+/// A loop summarization in progress.
 pub(super) struct Counted {
     id: u32,
-    /// Its head.
+    /// The loop header.
     pub(super) at: usize,
-    /// The stretch of the path that begins there.
+    /// The stretch of the path that starts at the header.
     pub(super) stretch: usize,
-    /// The first memory that was made since.
+    /// The number of the first visited state recorded since it began.
     pub(super) memory: u32,
-    /// What was known at its head before, where that is what is walked.
+    /// The visited state that is explored, for ranges.
     pub(super) of: Option<u32>,
-    /// How many instructions were walked before, how many of them in vain, and what was noticed.
+    /// Instructions explored and instructions discarded, and the facts, when it began.
     pub(super) walked: u64,
     pub(super) wasted: u64,
     pub(super) facts: FactsOfAll,
-    /// What was known when it was tried.
+    /// The state at the header when it began, to which the path returns if it is abandoned.
     pub(super) before: State,
-    /// What is known in any of the turns.
+    /// The state that holds at the header in every iteration.
     pub(super) general: State,
     counters: Counters,
-    /// Paths that came to the head with something else, and bits of the registers that had other numbers then, where
-    /// that was all.
+    /// Paths that returned to the header with a different state, and the registers that differed, as bits, if nothing
+    /// else did.
     others: u8,
     changed: u16,
 }
 
-/// What a path is that has come to the head of such a loop.
+/// How a path that reaches the header of a summarized loop relates to the loop.
 pub(super) enum Turn {
-    /// Something else.
+    /// It does not: another frame.
     Other,
-    /// One more of the turns, and all is as it was.
+    /// The next iteration, and the induction step holds.
     Same,
-    /// None of the turns, though it counts as they do.
+    /// It is treated as having left the loop.
     Leaves,
-    /// One more of the turns, but not as was thought.
+    /// The next iteration, but the induction step fails.
     Another(Again),
 }
 
-/// How turns that were taken as one in vain might be taken so.
+/// How to retry a failed summarization.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Again {
-    /// If they are so many.
+    /// With this trip count.
     Turns(u64),
-    /// If registers with these bits may have any number in them.
+    /// With these registers widened to any number, as bits.
     Changing(u16),
     Never,
 }
 
 impl Again {
-    /// Registers with these bits change in another way than was thought, which those may that have numbers.
+    /// The retry for registers, as bits, that change by another step: widened if they all hold numbers.
     fn with(registers: u16, keeps: bool, state: &State) -> Self {
         let are_numbers = registers & !state.numbers() == 0;
         if are_numbers && !keeps { Self::Changing(registers) } else { Self::Never }
     }
 }
 
-/// How often a head was tried in vain, and how it should be next.
+/// Failed attempts at summarizing the loop at a header, and what the next one should assume.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tries {
     in_vain: u8,
-    /// With less turns it would be in vain again.
+    /// The smallest trip count that can succeed.
     least: u64,
-    /// Bits of registers that were found to change in later turns than the first ones.
+    /// Registers that changed in later iterations than the first ones, as bits.
     changing: u16,
-    /// Whether it was in vain with these too, so that what changes is taken for the last turn.
+    /// Whether widening these failed too, so that a path on which they change is treated as the exit.
     keeps: bool,
-    /// Whether ranges were tried in vain.
+    /// Whether an attempt by ranges failed.
     ranges: bool,
 }
 
 impl Tries {
-    /// It was in vain again.
+    /// Records a failed attempt.
     pub(super) fn add(&mut self, counted: &Counted, again: Again) {
         if counted.of.is_some() {
             self.ranges = true;
@@ -311,7 +311,7 @@ impl Tries {
 }
 
 impl Counted {
-    /// Of which nothing has been walked yet; where and when that is, is to be filled in.
+    /// A summarization that has not begun; the caller sets stretch, memory and figures.
     fn begun(
         (at, id): (usize, u32),
         of: Option<u32>,
@@ -337,7 +337,8 @@ impl Counted {
         }
     }
 
-    /// A loop to whose head a path has come with `state`, and before with `earlier`; what is known in its turns.
+    /// Begins a summarization by constants at a header reached with `earlier` and then with `state`. Returns the state
+    /// to continue with.
     pub(super) fn of_constants(
         (loops, id): (Loop, u32),
         (earlier, state): (&State, &State),
@@ -374,7 +375,7 @@ impl Counted {
         Some((Self::begun((loops.head, id), None, (before, general), counters), walked))
     }
 
-    /// A loop to whose head a path has come with `state`, which is no more than what was known before, in the memory
+    /// Begins a summarization by ranges at a header reached with `state`, which is contained in the visited state
     /// `earlier`.
     pub(super) fn of_ranges(
         (at, id): (usize, u32),
@@ -408,7 +409,7 @@ impl Counted {
         Some((Self::begun((at, id), of, (before, general), counters), walked))
     }
 
-    /// What a path is that has come to the head with its count of this loop at this place.
+    /// Classifies a path that has reached the header with its count of this loop at index `place`.
     pub(super) fn turn(&mut self, place: usize, state: &State, known: &Interned) -> Turn {
         let count = &state.counts[place];
         if count.depth != state.depth() {
@@ -431,7 +432,7 @@ impl Counted {
                 if others != 0 {
                     return Turn::Another(Again::with(others, *keeps, state));
                 }
-                // Each of them says at most how far all have come.
+                // Each bound limits the iteration that all counters are in.
                 let turns = counters.iter().filter_map(|counter| {
                     let register = Register::new(counter.register)?;
                     counter.turn(known.get(offset(state.value(register))?))
@@ -455,7 +456,7 @@ impl Counted {
         }
     }
 
-    /// What a path is that has come to the head with something else.
+    /// Classifies a path that has reached the header with a different state.
     fn other(&mut self, state: &State, known: &Interned) -> Turn {
         if let Counters::Constants { counters, .. } = &self.counters {
             let but = mask(counters);
@@ -464,13 +465,13 @@ impl Counted {
                 self.changed |= changed;
             }
         }
-        // The last turn is often another one.
+        // The last iteration often ends with a different state.
         self.others += 1;
         if self.others > OTHERS_MAX { Turn::Another(Again::Never) } else { Turn::Leaves }
     }
 
-    /// Whether a path that left it is what has come to its head again, where `other` begins: by the same counter, which
-    /// stands elsewhere.
+    /// Whether `other`, begun at the same header by a path that left this loop, continues it: same counter and step,
+    /// different start.
     pub(super) fn goes_on_as(&self, other: &Self) -> bool {
         let (
             Counters::Constants { counters, keeps: false, .. },
@@ -486,7 +487,7 @@ impl Counted {
             && counters.iter().any(|a| others.iter().any(|b| same(a, b) && elsewhere(a, b)))
     }
 
-    /// The last turn there may be; the first one is 0.
+    /// The greatest possible index of an iteration, from 0.
     fn last(&self) -> u64 {
         match &self.counters {
             Counters::Constants { last, .. } => *last,
@@ -497,13 +498,13 @@ impl Counted {
         }
     }
 
-    /// What the loop costs, and what is behind it, where the dearest turn and what is behind the last one cost so much.
+    /// The cost of the loop and of what follows it, given the most expensive iteration and the cost after the last one.
     pub(super) fn cost(&self, mut behind: Behind) -> Behind {
         let Some(turn) = behind.take(self.id) else { return behind };
         let all = turn.times(self.last());
         match &mut behind.end {
             Some(end) => *end = end.plus(all),
-            // No way out but to turn: it never comes to more.
+            // The loop has no exit: its cost is that of its iterations.
             None if behind.turns.is_empty() => behind.end = Some(all.plus(turn)),
             None => {}
         }
@@ -511,7 +512,7 @@ impl Counted {
         behind
     }
 
-    /// Rises with each of them.
+    /// A number that increases with each summarization.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
@@ -527,7 +528,7 @@ impl Counted {
     }
 }
 
-/// The same, where a path counts those registers from here on.
+/// A copy of the state that counts these registers from here on.
 fn counting(general: &State, id: u32, registers: impl Iterator<Item = u8>) -> State {
     let mut walked = general.clone();
     let (mut added, mut counters) = ([(0, 0); COUNTERS_MAX], 0);
@@ -539,12 +540,12 @@ fn counting(general: &State, id: u32, registers: impl Iterator<Item = u8>) -> St
     walked
 }
 
-/// Bits of the registers that count.
+/// The registers of the counters, as bits.
 fn mask(counters: &[Counter]) -> u16 {
     counters.iter().fold(0, |mask, counter| mask | 1 << counter.register)
 }
 
-/// A number, or how far an address is behind the start of its place.
+/// The set of a number, or of the offset of an address.
 fn offset(value: Value) -> Option<super::interned::Id> {
     match value {
         Value::Number(number) | Value::Address(_, number) => Some(number.id),
@@ -552,8 +553,8 @@ fn offset(value: Value) -> Option<super::interned::Id> {
     }
 }
 
-/// Registers of the running frame that are other constants than before, or of which the range has moved, if these are
-/// some and not too many; and bits of those that have changed otherwise, which may become any number.
+/// The registers of the running frame that moved by a constant step, if there are some and at most [`COUNTERS_MAX`];
+/// and those that changed otherwise and may be widened, as bits.
 fn constants(
     earlier: &State,
     state: &State,
@@ -603,8 +604,8 @@ fn constants(
     (!counters.is_empty()).then_some((counters, changing))
 }
 
-/// How many turns there are, and at least so many, before a counter comes to one of the numbers that the program
-/// compares it with, or beside it; if it is enough of them.
+/// The trip count, at least `least`, after which a counter reaches a constant that the program compares it with, or a
+/// neighbour of one. `None` if it is less than [`TURNS_MIN`].
 fn turns(
     counters: &[Counter],
     loops: Loop,
@@ -613,7 +614,7 @@ fn turns(
     known: &Interned,
 ) -> Option<u64> {
     // What only a copy is compared with bounds the counter too, but the way out is then mostly taken before the last
-    // iteration's cost: walked one by one, such a loop has the exact worst case.
+    // iteration's cost: unrolled, such a loop has the exact worst case.
     let own = |counter: &Counter| bounds.within(counter.register, loops).next().is_some();
     if !counters.iter().any(own) {
         return None;
@@ -641,12 +642,12 @@ fn turns(
             .or_else(|| first_of(&mut bounds.near(counter.register, from, up)))
     });
     let turns = all.min()?;
-    // None of them may come too far in the turn behind the last one.
+    // No counter may leave the range in the iteration after the last one.
     let near = counters.iter().all(|counter| counter.last(turns + 1).is_some());
     (near && turns >= TURNS_MIN).then_some(turns)
 }
 
-/// What follows on a path costs at most: to its end, or to the head of a loop that is walked as one turn.
+/// The greatest cost of the rest of a path: to the program's exit, and to the header of each summarized loop.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Behind {
     pub(super) end: Option<Cost>,
@@ -654,17 +655,17 @@ pub(super) struct Behind {
 }
 
 impl Behind {
-    /// An end.
+    /// At the program's exit.
     pub(super) fn end() -> Self {
         Self { end: Some(Cost::default()), turns: Vec::new() }
     }
 
-    /// One more turn.
+    /// At the header of a summarized loop.
     pub(super) fn turn(id: u32) -> Self {
         Self { end: None, turns: alloc::vec![(id, Cost::default())] }
     }
 
-    /// Whatever costs more of either.
+    /// Takes the greater cost of each.
     pub(super) fn or(&mut self, other: Self) {
         self.end = match (self.end, other.end) {
             (Some(a), Some(b)) => Some(a.or(b)),
@@ -678,24 +679,24 @@ impl Behind {
         }
     }
 
-    /// So much more, whatever follows.
+    /// Adds a cost to each.
     pub(super) fn add(&mut self, cost: Cost) {
         let turns = self.turns.iter_mut().map(|(_, behind)| behind);
         turns.chain(&mut self.end).for_each(|behind| *behind = cost.plus(*behind));
     }
 
-    /// Whether it is what all ends cost, whatever path comes.
+    /// Whether no part leads to a loop header, so that it holds for any path.
     pub(super) fn is_to_ends(&self) -> bool {
         self.turns.is_empty()
     }
 
-    /// What the turns of a loop cost, if there is one.
+    /// Removes and returns the cost of an iteration of a loop.
     fn take(&mut self, id: u32) -> Option<Cost> {
         let at = self.turns.iter().position(|(known, _)| *known == id)?;
         Some(self.turns.swap_remove(at).1)
     }
 
-    /// No end that anybody knows of.
+    /// Without a bound.
     pub(super) fn endless() -> Self {
         Self { end: Some(Cost::ENDLESS), turns: Vec::new() }
     }

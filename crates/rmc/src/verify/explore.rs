@@ -1,19 +1,18 @@
 //! Path-sensitive abstract interpretation: every path to its end, depth first, with pruning.
 //!
-//! Abstract states that paths passed a slot with are kept as *visited states*. A path that comes with a state that is
-//! contained in one of them is pruned, and costs what the path of the visited state did: its concrete states were explored
-//! there. This is what Linux's verifier does (`is_state_visited`, `states_equal`). Where the visited state's path has not
-//! ended, the path has gone round a loop without progress: there is no bound, and the program is metered.
+//! The abstract states of paths at a slot are kept as *visited states*. A path with a state that is contained in a
+//! visited one is pruned, and has the cost of that one's path: its concrete states were explored there. This is what
+//! Linux's verifier does (`is_state_visited`, `states_equal`). If the visited state's path has not ended, the path has
+//! gone round a loop without progress: the loop has no bound, and the program is metered.
 //!
-//! Invariants: a visited state is exactly what was explored, so that nothing is made less precise when it is kept; states
-//! found in a loop summarization that is given up are dropped with it, in the table of older ones too.
+//! Invariants: a visited state is exactly what was explored, without loss of precision; visited states of an abandoned
+//! loop summarization are removed with it, also from the table of older ones.
 //!
-//! Counted loops are summarized where that can be proven (`counted.rs`), else walked one iteration at a time. In a loop
-//! whose counters depend on data, numbers that cannot decide a verdict are forgotten (`live.rs`), and the pairs of the
-//! others are polynomially many: the most recent visited states of a slot are compared one by one, older ones are found by
-//! their hash.
+//! Counted loops are summarized if that can be proven (`counted.rs`), else unrolled. In a loop with counters that
+//! depend on data, numbers that cannot decide a verdict are dropped (`live.rs`), and the pairs of the others are
+//! polynomially many: the most recent visited states of a slot are compared one by one, older ones are found by hash.
 //!
-//! The walk can pause before every instruction and after every stretch of a path.
+//! The exploration can pause before every instruction and after every stretch of a path.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -26,47 +25,47 @@ use super::state::{CELLS_MAX, Spot, State};
 use super::step::{Cost, Next, Stepper};
 use crate::isa::Instruction;
 
-/// Visited states of one slot that are compared with every path that comes there. Others are found by their hash, where a
-/// path comes with the same numbers.
+/// Visited states of one slot that are compared with every path there. Others are found by their hash, for a path with
+/// the same numbers.
 const REMEMBERED: usize = 24;
-/// Values in visited states and on other ways beyond which a state is forgotten instead of kept by its hash.
+/// Values in visited states and unexplored successors beyond which an old state is dropped instead of kept by hash.
 const KEPT_CELLS_MAX: usize = CELLS_MAX / 2;
 
-/// Meeting points that are passed between memories, where no loop starts.
+/// Join points between two visited states of a path, except at loop headers.
 const FORGETFUL: u32 = 4;
 
-/// Times that a path comes to a meeting point that are worth a memory: others may come too.
+/// Visits of a join point at which a visited state is recorded: further paths may reach it.
 const AGAIN: core::ops::RangeInclusive<u8> = 2..=3;
 
-/// Instructions that may be walked in vain, for each of the program, before turns of loops are walked one by one.
+/// Instructions that abandoned loop summarizations may cost, per instruction of the program, before loops are unrolled.
 const WASTED_MAX: u64 = 16;
 
-/// How much more than what was walked may be walked for a program that has no end that could be proven.
+/// Share of the work so far that may still be spent once some path has no provable end.
 const ENDLESS_SHARE: u64 = 4;
 
-/// How an exploration ended, if no path is wrong.
+/// The result of an exploration that found no problem.
 pub(super) enum Explored {
-    /// All paths end, at most so far away, or go on for ever where nothing is wrong.
+    /// All paths are safe, and end within this cost or have no bound.
     Closed(Cost),
-    /// There are too many.
+    /// The paths exceed a limit of work or memory.
     TooMuch,
 }
 
-/// What was known when a path passed, and how far its end was.
+/// A visited state: the abstract state of a path at a slot, and the cost from there.
 struct Memory {
     state: State,
     /// `None` while the path has not ended.
     cost: Option<Behind>,
-    /// When the path has ended, in paths.
+    /// The order in which the paths ended.
     ended: u32,
-    /// How many there were before.
+    /// The order in which visited states were recorded.
     number: u32,
-    /// The stretch that remembers it.
+    /// The stretch that starts with it.
     stretch: usize,
 }
 
 impl Memory {
-    /// The path that it is of has ended.
+    /// Records the cost of its path, if it starts `stretch` and has none.
     fn end(&mut self, stretch: usize, behind: &Behind, ended: &mut u32) {
         if self.stretch == stretch && self.cost.is_none() {
             self.cost = Some(behind.clone());
@@ -75,99 +74,100 @@ impl Memory {
         }
     }
 
-    /// Its cost, if it holds for a path that comes with this state too. A path that may come to the head of a counted
-    /// loop costs what another one did only where that might come there with the same.
+    /// Its cost, if it holds for a path with this state. A cost that leads to the header of a summarized loop holds
+    /// only for a path with the same counts.
     fn cost_of(&self, state: &State) -> Option<&Behind> {
         let counts_so = state.counts.starts_with(&self.state.counts);
         self.cost.as_ref().filter(|cost| counts_so || cost.is_to_ends())
     }
 }
 
-/// What is known of a path from others.
+/// What the visited states of a slot say of a path.
 enum Recalled {
     Nothing,
-    /// What it costs.
+    /// Contained in a visited state with this cost.
     Cost(Behind),
-    /// That it is no more than what is known in this memory of the slot, whose paths have not ended.
+    /// Contained in the visited state at this index, with paths that have not ended.
     Open(usize),
 }
 
-/// What a try to take turns as one comes to.
+/// The result of beginning a loop summarization.
 enum Counting {
-    /// The path goes on with what is known of each of them.
+    /// The path continues with the general state of the loop.
     Begun,
-    /// It is not the first one, and the path goes back to where another one was begun.
+    /// An earlier summarization of the loop is abandoned, and the path resumes where that began.
     Before(Walk),
 }
 
-/// A piece of a path, from one meeting point or branch to the next.
+/// A piece of a path, from one join point or branch to the next.
 struct Stretch {
-    /// What it costs itself.
+    /// Its own cost.
     own: Cost,
-    /// The greatest cost of what followed so far.
+    /// The greatest cost of the continuations explored so far.
     behind: Behind,
-    /// Where else it goes on, and with what.
+    /// The other successor of its branch, not yet explored.
     other: Option<(usize, State)>,
-    /// The slot where it is remembered, and the hash by which it is since others have taken its place there.
+    /// The slot of its visited state, and its hash if that has moved to the table of older ones.
     remembered: Option<usize>,
     older: Option<u32>,
 }
 
 pub(super) struct Explorer {
     pub(super) stepper: Box<Stepper>,
-    /// Slots that some jump goes back to.
+    /// Loop headers, by slot.
     heads: Vec<bool>,
-    /// How often a path came to a slot and went on there, if not often.
+    /// How often paths reached each slot without being pruned; saturates.
     visits: Vec<u8>,
     memories: Vec<Vec<Memory>>,
-    /// Older visited states, by slot and hash: loops whose counters depend on data come to a place with hundreds of pairs
-    /// of numbers, and with each of them again and again.
+    /// Older visited states, by slot and hash: loops with counters that depend on data reach a slot with hundreds of
+    /// pairs of numbers, and with each of them repeatedly.
     older: BTreeMap<(u32, u32), Memory>,
-    /// Slots of all memories that there were, but of those that were given up, in order.
+    /// Slots of all recorded visited states in order, except those of abandoned summarizations.
     remembered: Vec<u32>,
-    /// Where two states of a place differed the last time: mostly in what a loop counts by.
+    /// Where two states of each slot differed last: mostly in the counter of a loop.
     differing: Vec<Spot>,
     path: Vec<Stretch>,
-    /// Loops on the path of which all turns are walked as one.
+    /// Summarizations in progress on the path, outermost first.
     counted: Vec<Counted>,
-    /// How many there were.
+    /// Summarizations begun so far.
     counted_ever: u32,
     has_counted: bool,
-    /// For each slot, whether it is of use to try.
+    /// Failed attempts at summarization, by slot.
     tries: Vec<Tries>,
-    /// For each head of a loop, the last slot that jumps back to it.
+    /// The last slot with a back edge to each loop header.
     ends: Vec<u32>,
-    /// Instructions that were walked in vain.
+    /// Instructions explored in abandoned summarizations.
     wasted: u64,
     bounds: Bounds,
-    /// Where it stands between two of its steps.
+    /// The position between two steps.
     walk: Walk,
+    /// Instructions explored.
     walked: u64,
-    /// No more of them are walked: fewer once some path is known to have no end that could be proven, since a
-    /// fixpoint may say the same sooner.
+    /// The limit of them: lower once some path has no provable end, since the fixpoint may reach the same verdict
+    /// sooner.
     walked_max: u64,
-    /// How many were walked when the present step is over; stretches that end count as instructions.
+    /// The value of `walked` at which the present step ends; the end of a stretch counts as an instruction.
     pause: u64,
     /// Paths that have ended.
     ended: u32,
-    /// Values in memories and on other ways.
+    /// Values in visited states and in unexplored successors.
     cells: usize,
 }
 
-/// Where the walk stands.
+/// The position of the exploration.
 enum Walk {
     Going(Going),
-    /// The present stretch ended, with what follows costing so much.
+    /// The present stretch has ended; this is the cost of what follows it.
     Ended(Behind),
-    /// There is too much to walk.
+    /// The paths exceed a limit.
     TooMuch,
 }
 
-/// A path that has come to a slot.
+/// A path at a slot.
 struct Going {
     at: usize,
     state: State,
-    /// Meeting points since the last memory.
+    /// Join points since the last visited state.
     since: u32,
 }
 
@@ -203,18 +203,18 @@ impl Explorer {
         explorer
     }
 
-    /// Instructions that were walked.
+    /// Instructions explored.
     pub(super) fn walked(&self) -> u64 {
         self.walked
     }
 
-    /// Whether turns of a loop were walked as one, or tried to, with more than each of them has.
+    /// Whether a summarization was attempted, with a state that over-approximates the iterations.
     pub(super) fn has_counted(&self) -> bool {
         self.has_counted
     }
 
-    /// Walks at most so many instructions further, which must be some: how it ended, if it has. A problem
-    /// comes with its slot.
+    /// Explores at most `instructions` more, which must not be 0. Returns the result when the exploration ends. A
+    /// problem comes with its slot.
     // Not a part of what steps it, where the compiler has no registers left for it.
     #[inline(never)]
     pub(super) fn explore(
@@ -240,7 +240,7 @@ impl Explorer {
         Ok(None)
     }
 
-    /// The present stretch has cost what was stepped since.
+    /// Charges the instructions stepped since the last call to the present stretch.
     fn settle(&mut self) {
         let cost = core::mem::take(&mut self.stepper.cost);
         if let Some(stretch) = self.path.last_mut() {
@@ -254,7 +254,7 @@ impl Explorer {
         self.path.push(Stretch { own, behind, other, remembered, older: None });
     }
 
-    /// Ends stretches until one has another way to go. The whole cost when there is none.
+    /// Ends stretches until one has an unexplored successor. Fails with the whole cost if none has.
     fn close(&mut self, mut behind: Behind) -> Result<Walk, Behind> {
         self.settle();
         while self.walked < self.pause {
@@ -265,7 +265,7 @@ impl Explorer {
             stretch.behind.or(behind);
             if let Some((slot, state)) = stretch.other.take() {
                 self.cells -= state.cells();
-                // The other way is a stretch of its own, so that its cost is apart.
+                // The other successor is a separate stretch, so that its cost is counted separately.
                 self.open(None, None);
                 return Ok(Walk::Going(Going { at: slot, state, since: 0 }));
             }
@@ -327,8 +327,9 @@ impl Explorer {
                         }
                         continue;
                     }
-                    // An end comes first, also where it is another step's. Whether a loop counts is known when it comes
-                    // back; all else may be in vain.
+                    // An exit is explored first, also if the step has to end before it. So is a back edge in a
+                    // summarized loop: whether the summarization holds is known there, and work on other paths may be
+                    // discarded.
                     if ends || target <= at && !state.counts.is_empty() {
                         core::mem::swap(&mut first, &mut second);
                         core::mem::swap(&mut state, &mut other);
@@ -349,12 +350,12 @@ impl Explorer {
         Ok(Walk::Going(Going { at, state, since }))
     }
 
-    /// Whether a path ends at a slot: there is nothing to compare with others.
+    /// Whether a path ends at a slot, so that visited states are of no use there.
     fn is_end(&self, at: usize, state: &State) -> bool {
         self.stepper.program.code[at] == Instruction::Exit && state.frames.len() == 1
     }
 
-    /// A way of the present stretch ends there at once; what comes next is another one.
+    /// Ends one successor of the present stretch, an exit; the other one becomes a new stretch.
     fn end(&mut self, at: usize, mut state: State) -> Result<(), Problem> {
         self.settle();
         self.walked += 1;
@@ -369,15 +370,15 @@ impl Explorer {
         Ok(())
     }
 
-    /// What is wrong at a slot may be so because turns are taken as one, of those that were tried last.
+    /// Handles a problem: abandons the innermost summarization, which may have caused it, else reports it.
     fn fail(&mut self, at: usize, problem: Problem) -> Result<Walk, (usize, Problem)> {
         let innermost = self.counted.len().checked_sub(1);
         let back = innermost.and_then(|place| self.give_up(place, Again::Never));
         back.ok_or((at, problem))
     }
 
-    /// A path has come to a meeting point: how it goes on, unless it is by what comes next. There have been so many
-    /// of them since the last one that was remembered.
+    /// Handles a path at a join point. Returns how the exploration continues, or `None` for the next instruction.
+    /// `since` counts the join points since the last visited state.
     fn meet(&mut self, at: usize, state: &mut State, since: &mut u32) -> Option<Walk> {
         let mut leaves = false;
         for count in (0..state.counts.len()).rev() {
@@ -411,7 +412,7 @@ impl Explorer {
                 return Some(back.unwrap_or_else(|| self.endless()));
             }
         }
-        // Every memory costs a copy: loops need theirs, others where paths came to again, or now and then.
+        // A visited state costs a copy: recorded at loop headers, at repeated visits, and every few join points.
         *since += 1;
         self.visits[at] = self.visits[at].saturating_add(1);
         let may_count = self.heads[at] && !leaves;
@@ -427,13 +428,13 @@ impl Explorer {
         None
     }
 
-    /// The loop that a count is of.
+    /// The index of the summarization that a count belongs to.
     fn place_of(&self, count: &Count) -> Option<usize> {
         self.counted.binary_search_by_key(&count.id(), Counted::id).ok()
     }
 
-    /// A loop whose turns are walked as one and that may hide the end of a path that comes back with no more than is in
-    /// this memory of a slot: since the path may be in it, or in one around it, or was when that was remembered.
+    /// The summarization that may hide the end of a path contained in this visited state: the path is within its loop
+    /// or a loop around it, or was when the state was recorded.
     fn hides(&self, at: usize, memory: u32, state: &State) -> Option<usize> {
         let counts = state.counts.last().and_then(|count| self.place_of(count));
         let within = || {
@@ -450,8 +451,7 @@ impl Explorer {
         counts.or_else(within)
     }
 
-    /// A path comes back to where it was with nothing new, so that nothing is wrong there that is not wrong elsewhere,
-    /// and maybe for ever.
+    /// Ends a path that has gone round a loop without progress: it is safe, but has no bound.
     fn endless(&mut self) -> Walk {
         if self.stepper.is_patient {
             return Walk::Ended(Behind::endless());
@@ -464,7 +464,7 @@ impl Explorer {
         Walk::Ended(Behind::endless())
     }
 
-    /// Tries all further turns of a loop as one, from what is known of each of them.
+    /// Begins a summarization by constants, if the path has returned to the header with moved counters.
     fn count_constants(&mut self, at: usize, state: &mut State) -> Option<Counting> {
         let open = |memory: &&Memory| memory.cost.is_none();
         let memory = self.memories[at].iter().rev().find(open)?;
@@ -489,7 +489,7 @@ impl Explorer {
         Some(Counting::Begun)
     }
 
-    /// The same, where a path has come back with no more than was known in a memory.
+    /// Begins a summarization by ranges for a path that is contained in a visited state. Returns whether it has begun.
     fn count_ranges(&mut self, at: usize, memory: usize, state: &mut State) -> bool {
         let memory = &self.memories[at][memory];
         let is_tried = |counted: &Counted| counted.at == at && counted.of == Some(memory.number);
@@ -501,14 +501,14 @@ impl Explorer {
         let Some((counted, general)) = Counted::of_ranges(id, states, &self.bounds, known) else {
             return false;
         };
-        // What is known of its turns holds of whatever comes.
+        // The general state holds in every iteration, so it is a visited state.
         let memory = self.remembered.len() as u32;
         self.remember(at, &counted.general);
         self.count(counted, memory, (state, general));
         true
     }
 
-    /// Goes on with what is known of all turns of a loop; its stretch is open. The next memory was `memory` before.
+    /// Continues with the general state of a loop. Its stretch is open; `memory` numbers its first visited state.
     fn count(&mut self, mut counted: Counted, memory: u32, (state, general): (&mut State, State)) {
         self.counted_ever += 1;
         self.cells += counted.cells();
@@ -519,26 +519,25 @@ impl Explorer {
         *state = general;
     }
 
-    /// Goes back to the head of a loop whose turns were tried as one, if it is there: it may be tried once more. What is
-    /// within goes as well.
+    /// Abandons a summarization, with those within it, and resumes at its header, where another attempt may follow.
     fn give_up(&mut self, mut place: usize, again: Again) -> Option<Walk> {
         let most = WASTED_MAX * self.stepper.program.code.len() as u64;
         let since = self.counted.get(place).map_or(0, |counted| self.walked - counted.walked);
         if self.wasted + since > most {
-            // Enough is enough: from the first of those that are tried on, all is walked turn by turn.
+            // The budget for failed attempts is exhausted: unroll all loops, from the outermost candidate on.
             self.stepper.counts = false;
             let first = self.counted.iter().position(|counted| counted.of.is_none());
             place = first.map_or(place, |first| first.min(place));
         }
         self.cells -= self.counted.iter().skip(place).map(Counted::cells).sum::<usize>();
         let counted = self.counted.drain(place..).next()?;
-        // What was stepped there is no cost of the path.
+        // Discard the cost of what was stepped there.
         self.stepper.cost = Cost::default();
         for (_, state) in self.path.drain(counted.stretch..).filter_map(|stretch| stretch.other) {
             self.cells -= state.cells();
             self.stepper.spare.push(state);
         }
-        // Neither is anything of what was found there: it may be of paths that nobody has followed to their ends.
+        // Discard its visited states: their paths may not have been explored to the end.
         for slot in self.remembered.drain(counted.memory as usize..) {
             let memories = &mut self.memories[slot as usize];
             while let Some(memory) = memories.pop_if(|memory| memory.number >= counted.memory) {
@@ -552,12 +551,12 @@ impl Explorer {
         }
         self.tries[counted.at].add(&counted, again);
         self.stepper.facts.restore(counted.facts);
-        // Of which some may be known already.
+        // Counts what nested summarizations discarded once.
         self.wasted = counted.wasted + (self.walked - counted.walked);
         Some(Walk::Going(Going { at: counted.at, state: counted.before, since: 0 }))
     }
 
-    /// Forgets sets of numbers that neither the path nor anything else names.
+    /// Removes sets of numbers that no state refers to.
     fn keep(&mut self, state: &mut State) {
         let memories = self.memories.iter_mut().flatten().chain(self.older.values_mut());
         let memories = memories.map(|memory| &mut memory.state);
@@ -567,7 +566,7 @@ impl Explorer {
         self.stepper.known.keep(memories.chain(others).chain(counted).chain([state]));
     }
 
-    /// Whether this was walked already.
+    /// Searches the visited states of a slot for one that contains this state.
     fn recall(&mut self, at: usize, state: &State) -> Recalled {
         let mut recalled = Recalled::Nothing;
         let known = &self.stepper.known;
@@ -607,7 +606,7 @@ impl Explorer {
         self.remembered.push(at as u32);
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {
-            // The walk goes back from the last turn of a loop to its first, so the one that has ended first is
+            // Paths end from the last iteration of a loop to its first, so the one that has ended first is
             // of least use.
             let ended = memories.iter().enumerate().filter(|(_, memory)| memory.cost.is_some());
             let first = ended.min_by_key(|(_, memory)| memory.ended).map(|(at, _)| at);

@@ -1,9 +1,9 @@
 //! Abstract interpretation to a fixpoint (Cousot and Cousot, 1977): the proof for programs that have too many paths.
 //!
-//! Abstract states are joined where paths meet, and widened after some joins: a bound that still moves goes to the next
-//! number that the program itself compares with (widening with thresholds; Blanchet and others, 2003). Relations between
-//! numbers survive a join if the symbols of one state can be renamed into the other's (`link.rs`). Calls are analysed
-//! separately for each call site. Loops that were proven so are metered.
+//! Abstract states are joined at join points, and widened after some joins: a bound that still moves goes to the
+//! next number that the program itself compares with (widening with thresholds; Blanchet and others, 2003). Relations
+//! between numbers survive a join if the symbols of one state can be renamed into the other's (`link.rs`). Calls are
+//! analysed separately for each call site. Loops that were proven so are metered.
 //!
 //! The analysis can pause before every instruction.
 
@@ -20,12 +20,12 @@ use super::step::{Next, Stepper};
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
 
-/// Joins at a place before bounds are widened.
+/// Joins at a program point before bounds are widened.
 const PATIENCE: u32 = 3;
-/// Widenings at a place before whatever still changes is forgotten.
+/// Widenings at a program point before what still changes becomes unknown.
 const PATIENCE_LAST: u32 = 40;
 
-/// A place: the slots behind the calls that lead to it, then its own.
+/// A program point: the return slots of its call stack, then its own slot.
 type Key = Vec<usize>;
 
 struct Known {
@@ -33,28 +33,28 @@ struct Known {
     visits: u32,
 }
 
-/// A path on its way from a place to the next ones.
+/// A path from one join point to the next ones.
 struct Path {
     at: usize,
     state: State,
-    /// Whether it has not left its place yet, which is no meeting with it.
+    /// Whether it has not left its join point yet, so that it must not be joined there.
     first: bool,
 }
 
-/// The proof: what is known at all places so far, and what follows from it that nobody has looked at.
+/// The worklist algorithm: the states of all join points so far, and those to propagate.
 pub(super) struct Fixpoint {
     pub(super) stepper: Box<Stepper>,
     thresholds: Vec<i64>,
     known: BTreeMap<Key, Known>,
-    /// Places where more may happen than was followed.
+    /// The worklist: join points with a state that was not propagated.
     open: BTreeSet<Key>,
-    /// Paths from the place that was opened last.
+    /// Paths from the join point that was taken from the worklist last.
     paths: Vec<Path>,
     walked: u32,
 }
 
 impl Fixpoint {
-    /// At the start of a program whose paths were walked in vain. Of that only the facts stay.
+    /// Starts after an exploration that found no verdict, of which only the facts are kept.
     pub(super) fn new(explorer: Explorer) -> Self {
         let Explorer { mut stepper, .. } = explorer;
         stepper.known.clear();
@@ -69,13 +69,13 @@ impl Fixpoint {
         }
     }
 
-    /// Instructions that were walked.
+    /// Instructions analysed.
     pub(super) fn walked(&self) -> u64 {
         u64::from(self.walked)
     }
 
-    /// Walks at most so many instructions further, which must be some: whether the fixpoint is found. A
-    /// problem comes with its slot.
+    /// Analyses at most `instructions` more, which must not be 0. Returns whether the fixpoint is found. A problem
+    /// comes with its slot.
     pub(super) fn find(&mut self, instructions: u32) -> Result<bool, (usize, Problem)> {
         let mut left = instructions;
         while left > 0 {
@@ -90,7 +90,7 @@ impl Fixpoint {
         Ok(false)
     }
 
-    /// Goes on from a place with what is known there now.
+    /// Starts a path from a join point with its present state.
     fn depart(&mut self, key: &Key) -> Result<(), (usize, Problem)> {
         if self.stepper.known.is_full() {
             self.stepper.known.keep(self.known.values_mut().map(|known| &mut known.state));
@@ -99,7 +99,7 @@ impl Fixpoint {
             return Ok(());
         };
         let (at, state) = (key[key.len() - 1], self.stepper.copy(&known.state));
-        // States of a place only lose values, so the first size is the greatest.
+        // The states of a join point only lose values, so the first is the largest.
         let cells = self.known.len().saturating_mul(state.cells());
         if cells > CELLS_MAX {
             return Err((at, Problem::TooComplex { walked: self.walked }));
@@ -108,7 +108,7 @@ impl Fixpoint {
         Ok(())
     }
 
-    /// Follows a path to its end or to the next place, or keeps it for the next step.
+    /// Follows a path to its end or to the next join point, or keeps it for the next step.
     fn follow(&mut self, path: Path, left: &mut u32) -> Result<(), (usize, Problem)> {
         let Path { mut at, mut state, mut first } = path;
         while *left > 0 {
@@ -139,7 +139,7 @@ impl Fixpoint {
         Ok(())
     }
 
-    /// A path has come to a meeting point.
+    /// Joins the state of a path with that of a join point, and widens it after some joins.
     fn meet(&mut self, at: usize, state: State) {
         let (known, open) = (&mut self.known, &mut self.open);
         let (numbers, thresholds) = (&mut self.stepper.known, &self.thresholds);
@@ -172,7 +172,7 @@ impl Fixpoint {
     }
 }
 
-/// The numbers that a program compares with, and their neighbours.
+/// The thresholds of widening: the numbers that a program compares with, and their neighbours.
 fn thresholds(program: &Program) -> Vec<i64> {
     let mut numbers = alloc::vec![-1, 0, 1];
     for instruction in &program.code {

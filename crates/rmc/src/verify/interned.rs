@@ -1,6 +1,6 @@
-//! Sets of numbers by index. A state of a proof names its numbers instead of having them, so that it is small
-//! and copied at once, and what was computed of two numbers at a slot is looked up the next time: loops
-//! that are walked turn by turn compute mostly the same.
+//! Hash consing of abstract numbers: states refer to sets of numbers by index, so that they are small to copy.
+//!
+//! A memo table keeps the results of each slot by its operands: unrolled loops compute mostly the same ones.
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ impl Id {
     /// No set.
     const NONE: Self = Self(u32::MAX);
 
-    /// Keeps a link among results.
+    /// Stores a link among results.
     pub(super) fn of_link(link: u32) -> Self {
         Self(link)
     }
@@ -27,19 +27,19 @@ impl Id {
     }
 }
 
-/// What a slot computes, where it is more than one thing.
+/// The kind of computation of a slot, part of the key of a memo.
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     /// A result of two numbers.
     Result,
-    /// What both ways of a jump teach of two numbers.
+    /// The refinement of two numbers on both paths of a jump.
     Jump,
-    /// The same of two offsets, which a jump compares otherwise: a path may come with addresses where another
-    /// one comes with numbers.
+    /// The same for two offsets, which a jump compares as signed: one path may come with addresses and another with
+    /// numbers.
     JumpOfOffsets,
 }
 
-/// What was computed at a slot: by which numbers, and what.
+/// The operands and results of a computation at a slot.
 #[derive(Clone, Copy)]
 struct Memo {
     key: u32,
@@ -48,27 +48,27 @@ struct Memo {
     results: Computed,
 }
 
-/// What is computed at a slot at a time.
+/// The results of one computation.
 pub(super) type Computed = [Id; 4];
 
 const NO_MEMO: Memo = Memo { key: u32::MAX, a: Id::NONE, b: Id::NONE, results: [Id::NONE; 4] };
 
-/// Rows of what was computed or interned last. Whatever falls out is computed or interned anew.
+/// Rows of the tables of recent computations and sets. What was overwritten is computed or interned again.
 const ROWS: usize = 256;
-/// Sets before those are looked for that no state names any more: some 5 MB. Few enough that those of one
-/// more stretch of code have room in what a growing table has then.
+/// Sets before unreferenced ones are collected: some 5 MB. Low enough that the sets of one more stretch of code fit
+/// into the capacity that the growing table has then.
 const FULL: usize = 60_000;
 
 /// All sets of numbers of a proof.
 pub(super) struct Interned {
     scalars: Vec<Scalar>,
-    /// Where a set may be found again, by its hash.
+    /// Recently interned sets, by hash.
     recent: Vec<Id>,
     memos: Vec<Memo>,
-    /// What each slot has or makes of nothing: the number that stands there, or what is loaded or returned.
+    /// The result of each slot without operands: an immediate, or what is loaded or returned.
     sources: Vec<Id>,
     full: usize,
-    /// It is never full before.
+    /// The smallest value of `full`.
     full_least: usize,
 }
 
@@ -77,7 +77,7 @@ impl Interned {
         Self::full_at(FULL)
     }
 
-    /// One that is full with so many sets already.
+    /// A table that is full with `full` sets.
     pub(super) fn full_at(full: usize) -> Self {
         let mut scalars = Vec::with_capacity(64);
         scalars.push(Scalar::UNKNOWN);
@@ -86,7 +86,7 @@ impl Interned {
         Self { scalars, recent, memos, sources: Vec::new(), full, full_least: full }
     }
 
-    /// Forgets all sets, as if it were new.
+    /// Removes all sets.
     pub(super) fn clear(&mut self) {
         self.scalars.truncate(1);
         self.recent.fill(Id::UNKNOWN);
@@ -95,13 +95,13 @@ impl Interned {
         self.full = self.full_least;
     }
 
-    /// A set of which no copy has a link.
+    /// The set of an index, without link.
     #[inline]
     pub(super) fn get(&self, id: Id) -> &Scalar {
         &self.scalars[id.0 as usize]
     }
 
-    /// The index of a set, its link left out.
+    /// Interns a set, without its link, and returns its index.
     pub(super) fn intern(&mut self, scalar: &Scalar) -> Id {
         let scalar = Scalar { link: 0, ..*scalar };
         let parts = [scalar.most, scalar.signed_least as u64, scalar.bits.mask];
@@ -117,7 +117,7 @@ impl Interned {
         id
     }
 
-    /// What was computed of two numbers at a slot, if that is known.
+    /// Looks up a computation of two numbers at a slot.
     #[inline]
     pub(super) fn computed(&self, at: usize, kind: Kind, a: Id, b: Id) -> Option<Computed> {
         let (key, row) = place(at, kind, a, b);
@@ -130,7 +130,7 @@ impl Interned {
         self.memos[row] = Memo { key, a, b, results };
     }
 
-    /// What a slot has or makes of nothing, if that is known.
+    /// Looks up the result of a slot without operands.
     #[inline]
     pub(super) fn source(&self, at: usize) -> Option<Id> {
         self.sources.get(at).copied().filter(|id| *id != Id::NONE)
@@ -148,7 +148,7 @@ impl Interned {
         self.scalars.len() > self.full
     }
 
-    /// Forgets all sets but those that these states name.
+    /// Removes all sets that these states do not refer to.
     pub(super) fn keep<'a>(&mut self, states: impl Iterator<Item = &'a mut State>) {
         let mut kept = Self::full_at(self.full_least);
         let mut moved = alloc::vec![Id::NONE; self.scalars.len()];
@@ -207,12 +207,12 @@ mod tests {
 
     const LIMITS: Limits = Limits { walked_max: 1 << 20, ..Limits::DEFAULT };
     const TURNS: u64 = 60_000;
-    /// Of a turn: that many instructions, of which so many make a set that was not there before.
+    /// Instructions of an iteration, and how many of them make a new set.
     const INSTRUCTIONS: u64 = 5;
     const SETS: u64 = 3;
 
-    /// Counts, and keeps a number of 0 to 15 on the stack meanwhile, which then says where it writes 8 bytes:
-    /// at most up to so far behind the end of its frame.
+    /// A counting loop that keeps a number of 0 to 15 on the stack, which then gives the offset of an 8-byte store:
+    /// at most `beyond` after the end of its frame.
     fn counts(beyond: i64) -> Program {
         let text = format!(
             ".program counts\n\

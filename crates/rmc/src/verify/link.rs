@@ -1,13 +1,13 @@
-//! Relations between the numbers of one abstract state: what is learnt of one of them is learnt of the others.
+//! Relations between the numbers of one abstract state that derive from one value: refining one refines the others.
 //!
-//! A number may be linked to a *symbol*, which names a value that was computed once: `form(symbol + add)`. Two numbers of
-//! a state with the same symbol are functions of the same value, so that a comparison of one of them bounds the other:
-//! copies, copies at a distance, the zero- and sign-extended lower half, the lower half shifted up, which is the way
-//! to an extension on processors without one, and the value scaled by a power of two, as an index is. This is Linux's `find_equal_scalars` (scalar ids, with `BPF_ADD_CONST`),
-//! extended by the extensions.
+//! A number may be linked to a *symbol*, which names a value that was computed once: `form(symbol + add)`. Two
+//! numbers of a state with the same symbol are functions of the same value, so that a comparison of one of them
+//! bounds the other: copies, copies at a distance, the zero- and sign-extended lower half, the lower half shifted up
+//! (an extension on processors without the instruction), and the value scaled by a power of two, as an index is. This
+//! is Linux's `find_equal_scalars` (scalar ids, with `BPF_ADD_CONST`), with these extensions.
 //!
-//! A symbol means nothing outside of its state: two states agree in their relations if one's symbols can be renamed into
-//! the other's, each at one distance ([`Renaming`]).
+//! A symbol means nothing outside of its state: two states agree in their relations if one's symbols can be renamed
+//! into the other's, each at one distance ([`Renaming`]).
 
 use alloc::vec::Vec;
 
@@ -110,7 +110,7 @@ impl Link {
         !self.is_none() && self.form == Form::WHOLE
     }
 
-    /// Whether it is that, or can get a symbol of its own.
+    /// Whether it is that, or can get a separate symbol.
     pub(super) fn may_be_whole(self) -> bool {
         self.form == Form::WHOLE
     }
@@ -131,7 +131,8 @@ impl Link {
     }
 
     /// How far this number may be above `multiple`, where that is the greatest multiple of some n not above the same
-    /// symbol at another distance: with the distances a and b that is `a - b` and a remainder, which is from 0 to n - 1.
+    /// symbol at another distance: with the distances a and b that is `a - b` and a remainder, which is from 0 to n -
+    /// 1.
     pub(super) fn above(self, multiple: Self) -> Option<Scalar> {
         let of = multiple.form.multiple_of()?;
         let remainder = Scalar::range(0, u64::from(of) - 1);
@@ -151,7 +152,7 @@ impl Link {
         fits.then(|| Self { form: Form::scaled(by as u16), ..self })
     }
 
-    /// Whether what is learnt of one is of use for the other.
+    /// Whether refining one can refine the other.
     pub(super) fn is_related(self, other: Self) -> bool {
         self.symbol == other.symbol && self.symbol != 0
     }
@@ -161,8 +162,8 @@ impl Link {
         self.form == other.form
     }
 
-    /// The link of `number op by`, where that has one. `fits` is whether the number is from 0 to 2^31 - 1: either extension
-    /// of its lower half is the number itself then.
+    /// The link of `number op by`, where that has one. `fits` is whether the number is from 0 to 2^31 - 1: either
+    /// extension of its lower half is the number itself then.
     pub(super) fn through(self, width: Width, op: AluOp, by: Option<u64>, fits: bool) -> Self {
         if self.is_none() {
             return Self::NONE;
@@ -248,7 +249,7 @@ impl Link {
     }
 }
 
-/// All numbers whose lower half is that of one of these.
+/// All numbers with the lower half of one of these.
 fn lower_half(of: &Scalar) -> Option<Scalar> {
     let bits = Bits { value: of.bits.low().value, mask: of.bits.mask | !0xffff_ffff };
     let Scalar { least32, most32, signed_least32, signed_most32, .. } = *of;
@@ -259,7 +260,7 @@ fn lower_half(of: &Scalar) -> Option<Scalar> {
 /// Which symbols of one state were found to be which of another, and how far from them.
 #[derive(Default)]
 pub(super) struct Renaming {
-    /// The first ones, which need no memory of their own.
+    /// The first ones, stored inline.
     first: [(u32, u32, i32); 4],
     count: usize,
     more: Vec<(u32, u32, i32)>,
@@ -268,7 +269,7 @@ pub(super) struct Renaming {
 impl Renaming {
     /// What the symbol of `old` is in the state of `new`, if these two are the same number.
     fn entry(old: Link, new: Link) -> (u32, u32, i32) {
-        // A symbol that only one number is linked to says nothing, so that the first one may be anything.
+        // A symbol with only one linked number relates nothing, so that the first one may be anything.
         let to = if old.is_like(new) { new.symbol } else { 0 };
         (old.symbol, to, i32::from(old.add) - i32::from(new.add))
     }

@@ -1,18 +1,18 @@
-//! Which registers and which slots of the stack are read later. What is not can be forgotten where paths meet, so
-//! that more of them turn out to be alike; there an error costs precision alone, as what was forgotten of a
-//! register cannot be read, and of a slot is any number. Machine code does not compute into registers what nobody
-//! reads, and believes it.
+//! Liveness of registers and stack slots, by backward data-flow analysis.
 //!
-//! Slots are read and written where R10 says so by itself. Other addresses may lead to them too, which nobody
-//! knows here.
+//! Dead values are dropped at join points, so that more paths are pruned. There a wrong result costs only precision: a
+//! dropped register cannot be read, a dropped slot is any number. The compiler relies on it for soundness: it does not
+//! compute dead registers.
 //!
-//! A second analysis finds the registers whose numbers can decide a verdict: *strongly live* variables (Nielson, Nielson,
-//! Hankin: Principles of Program Analysis, exercise 2.4; their complement are *faint* variables). A number matters where it
-//! is compared, or becomes an address, a length, the argument or result of a function, or a word that the stack keeps; a
-//! sum matters if what it is assigned to does. Counts, sums and hashes of data do not, so abstract states that differ in
-//! these alone are the same state. A comparison that decides only whether such a number is assigned (a conditional move: the
-//! greater of two, a bit of a checksum) does not make its operands matter: nothing else is control-dependent on it (Weiser:
-//! Program slicing, 1984).
+//! Only accesses to the stack through R10 itself are seen; those through other addresses are not.
+//!
+//! A second analysis finds the registers whose numbers can decide a verdict: *strongly live* variables (Nielson,
+//! Nielson, Hankin: Principles of Program Analysis, exercise 2.4; their complement are *faint* variables). A number
+//! matters where it is compared, or becomes an address, a length, the argument or result of a function, or a word
+//! that the stack keeps; a sum matters if what it is assigned to does. Counts, sums and hashes of data do not, so
+//! abstract states that differ in these alone are the same state. A comparison that decides only whether such a
+//! number is assigned (a conditional move: the greater of two, a bit of a checksum) does not make its operands
+//! matter: nothing else is control-dependent on it (Weiser: Program slicing, 1984).
 
 use alloc::vec::Vec;
 
@@ -21,17 +21,17 @@ use crate::isa::{AtomicOp, Instruction, Operand, Register, Size};
 use crate::limits::FRAME_BYTES;
 use crate::program::Program;
 
-/// What a slot does to registers, and where it goes on.
+/// The registers and stack slots that an instruction reads and writes, and its successors.
 struct Flow {
     read: u16,
     written: u16,
-    /// Bits of the registers whose numbers matter here, and of those that do if what is written matters behind it.
+    /// Registers that matter here, and those that matter if what is written matters afterwards, as bits.
     decides: u16,
     passes: u16,
     /// Bits of the slots of the stack.
     loaded: u64,
     stored: u64,
-    /// The slot behind it and the target of its jump; the end of the code where there is none.
+    /// The next slot and the target of its jump; the end of the code if there is none.
     next: [u32; 2],
     /// How many slots it jumps over, if it is the jump of a conditional move.
     skipped: u32,
@@ -74,26 +74,26 @@ impl Flow {
     }
 }
 
-/// Rounds over a program after which what is not known yet counts as read.
+/// Rounds over a program after which everything counts as live.
 const ROUNDS_MAX: u32 = 64;
 
-/// What is read before it is written, at each slot.
+/// The live registers and stack slots at each slot.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     /// Bits of registers.
     pub(super) registers: Vec<u16>,
-    /// Bits of the registers whose numbers matter.
+    /// Strongly live registers, as bits.
     pub(super) strongly: Vec<u16>,
     /// Bits of slots of the stack of the running frame, the lowest first.
     pub(super) stack: Vec<u64>,
 }
 
-/// The search for what is read later, by rounds over the program from its end.
+/// The analysis in progress, by rounds over the program from its end.
 pub(super) struct Liveness {
     flows: Vec<Flow>,
-    /// Slots that some slot behind them goes on at: what they read is not known yet when that is looked at.
+    /// Targets of back edges: not yet final when their predecessor is visited.
     heads: Vec<bool>,
-    /// What was found so far. Nothing is read behind the end.
+    /// The result so far. Nothing is live after the last slot.
     live: Live,
     rounds: u32,
 }
@@ -115,12 +115,12 @@ impl Liveness {
         Self { flows, heads, live, rounds: 0 }
     }
 
-    /// Looks at about so many slots, one round at least: what is read later, when all is found.
+    /// Visits about `slots` slots, one round at least. Returns the result when it is found.
     pub(super) fn settle(&mut self, slots: u32) -> Option<Live> {
         let mut seen = 0;
         while seen < slots as usize {
             if self.rounds >= ROUNDS_MAX {
-                // Loops need some rounds; where they are not enough, all only looks more alive.
+                // The limit is reached: treating everything as live is sound.
                 let slots = self.flows.len();
                 let registers = alloc::vec![u16::MAX; slots];
                 let strongly = registers.clone();
@@ -135,7 +135,7 @@ impl Liveness {
         None
     }
 
-    /// Whether it has changed anything that was looked at before.
+    /// Whether it has changed a slot that was visited before.
     fn round(&mut self) -> bool {
         let (Live { registers, strongly, stack }, mut changed) = (&mut self.live, false);
         for (slot, flow) in self.flows.iter().enumerate().rev() {
@@ -159,8 +159,8 @@ impl Liveness {
     }
 }
 
-/// Bits of the slots of the stack of which an instruction wants to know all eight bytes, and of those that it
-/// writes, as far as R10 says it.
+/// The stack slots of which an instruction reads all eight bytes, and those that it writes, as bits, for accesses
+/// through R10.
 fn stack(instruction: Instruction) -> (u64, u64) {
     let whole = |offset: i16| {
         let at = i64::from(FRAME_BYTES) + i64::from(offset);
@@ -191,13 +191,12 @@ fn of(operand: Operand) -> u16 {
     }
 }
 
-/// Bits of the registers whose numbers matter to an instruction, and of those that it passes on: their numbers matter if
-/// that does which it writes. `outer` is whether it belongs to the function that a call of the program begins with, whose
-/// result may be any number.
+/// The registers that matter to an instruction, and those that matter if its result does, as bits. `outer` is whether
+/// it belongs to the program's own function, which may return any number.
 fn matters(instruction: Instruction, outer: bool) -> (u16, u16) {
     match instruction {
         Instruction::Alu { .. } | Instruction::Bytes { .. } => (0, uses(instruction).0),
-        // Of numbers in memory only whole words of the stack are known.
+        // In memory, only numbers in whole words of the stack are tracked.
         Instruction::Store { size: Size::Double, .. } => (uses(instruction).0, 0),
         Instruction::Store { base, .. } | Instruction::Atomic { base, .. } => (bit(base), 0),
         Instruction::CallHelper { number } => {

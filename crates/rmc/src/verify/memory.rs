@@ -1,4 +1,4 @@
-//! Accesses to memory of the call: bounds, what has been written, and what must not be lost.
+//! Accesses to the call's memory: bounds, initialised bytes, and addresses that must not be overwritten in part.
 
 use super::problem::Problem;
 use super::scalar::Scalar;
@@ -14,7 +14,7 @@ pub(super) struct Reach {
     pub(super) least: i64,
     pub(super) most: i64,
     pub(super) length: u64,
-    /// The byte behind the last one.
+    /// The byte after the last one.
     end: i64,
 }
 
@@ -29,8 +29,8 @@ impl Stepper {
         }
     }
 
-    /// Checks that an access stays inside, and notes what it touches. `end` is where it ends at most, if more is known of
-    /// that than where it starts at most and how long it is at most.
+    /// Checks that an access stays inside, and notes what it touches. `end` is where it ends at most, if more is
+    /// known of that than where it starts at most and how long it is at most.
     pub(super) fn reach(
         &mut self,
         (register, place, at): (Register, Place, Scalar),
@@ -88,7 +88,7 @@ impl Stepper {
         Ok(self.loaded(size, signed))
     }
 
-    /// Whatever so many bytes may be.
+    /// All values that a load of this size can return.
     fn loaded(&mut self, size: Size, signed: bool) -> Value {
         if size == Size::Double {
             return Value::UNKNOWN;
@@ -143,8 +143,8 @@ pub(super) fn readable(state: &State, reach: Reach) -> Result<(), Problem> {
     }
 }
 
-/// Numbers are written to the first `length` bytes, at a known offset. What is left of an address there
-/// is lost.
+/// Records that numbers are written to the first `length` bytes, at a known offset. What remains of an address there
+/// becomes unreadable.
 pub(super) fn overwrite(state: &mut State, reach: Reach, length: u64) {
     let Place::Stack(depth) = reach.place else {
         return;
@@ -153,8 +153,8 @@ pub(super) fn overwrite(state: &mut State, reach: Reach, length: u64) {
     state.frames[usize::from(depth)].write(reach.least as usize..end as usize);
 }
 
-/// Numbers may be written somewhere in reach: nothing gets written for sure, and what was known of the
-/// numbers there is forgotten.
+/// Records that numbers may be written anywhere in reach: no byte becomes initialised, and the known values there are
+/// dropped.
 fn maybe_overwrite(state: &mut State, reach: Reach) -> Result<(), Problem> {
     let Place::Stack(depth) = reach.place else {
         return Ok(());

@@ -1,29 +1,29 @@
-//! The verifier: what may run beside the memory, and what it may cost.
+//! The verifier: proves memory safety of programs by abstract interpretation (Cousot and Cousot, 1977) and bounds
+//! their cost.
 //!
-//! Programs are run on sets of values instead of values. A number is known by its bits and by its
-//! unsigned and signed ranges, of 64 and of 32 bits; an address by the memory that it leads to and the
-//! range of its offset; bytes of the stack by whether they were written. What follows from the condition
-//! of a jump is known behind it, of all numbers that follow from the same value (`link.rs`) or are related by
-//! a sum (`relation.rs`).
+//! The *abstract state* of a program point (`state.rs`) approximates each value by a set: a number by its known bits
+//! and its unsigned and signed ranges of 64 and 32 bits (`scalar.rs`, `tnum.rs`); an address by the memory area and the
+//! range of its offset; a stack byte by whether it was written. The condition of a jump refines its operands on both
+//! paths (`refine.rs`), and with them all numbers that derive from the same value (`link.rs`) or are related by a sum
+//! (`relation.rs`). The transfer function is `step.rs`.
 //!
-//! Two proofs, the cheaper-to-run first:
+//! Two analyses, the one with the lower cost at run time first:
 //!
-//! 1. *Every path to its end* (`explore.rs`). It ends with the worst case over all paths, of instructions, helper
-//!    calls and bytes, and nothing is metered. All turns of a loop that counts are walked as one (`counted.rs`), other
-//!    loops as often as they turn. A path that comes back with nothing new proves that its loop does nothing wrong
-//!    for any number of turns; then every jump backwards charges a meter at run time.
-//! 2. *A fixpoint* (`fixpoint.rs`), where there is too much to walk: joined and widened, whatever a loop does is
-//!    proven for any number of turns too, and metered. A program whose proven worst case is over the budget is metered
-//!    as well.
+//! 1. *Path-sensitive exploration with pruning* by visited states (`explore.rs`), as in Linux's verifier. It yields the
+//!    worst case over all paths, of instructions, helper calls and bytes, and nothing is metered. Counted loops are
+//!    summarized (`counted.rs`), other loops unrolled. A path that returns to a visited state proves its loop safe for
+//!    any number of iterations; then every back edge charges the meter at run time.
+//! 2. *A fixpoint with join and widening* (`fixpoint.rs`), for programs with too many paths. Its loops are safe for any
+//!    number of iterations, and metered.
 //!
-//! A program that has no path to its end is refused; one that may miss its end is metered. Instructions
-//! that no path reaches are tolerated, since compilers leave some behind conditions that they could not
-//! see through: they become traps, so that no mistake of the verifier could run what it did not see.
+//! A program whose proven worst case is over the budget is metered as well. A program none of whose paths reaches an
+//! exit is refused; one that may not reach it is metered. Unreachable instructions are tolerated, since compilers emit
+//! them after conditions that they cannot decide; they become traps, so that a mistake of the verifier cannot run code
+//! that was not verified.
 //!
-//! Whoever verifies for many does so by steps (`verification.rs`), and has other work between them.
+//! An executor that serves many callers verifies in bounded steps (`verification.rs`) and does other work in between.
 //!
-//! What an address is never becomes known to a program: addresses are no numbers, do not leave the stack,
-//! and are no results.
+//! Invariant: addresses are not observable. They are not numbers, do not leave the stack, and are not results.
 
 mod bounds;
 mod call;
@@ -70,18 +70,18 @@ pub struct Verified {
     limits: Limits,
     worst: Cost,
     metered: bool,
-    /// Where and what it is charged, if it is at all.
+    /// Where the meter is charged, and how much; `None` if it is not.
     charges: Option<Charges>,
-    /// What its start costs.
+    /// Charged at the start of a call.
     start_cost: u32,
     frames: usize,
     context_bytes: u32,
     unreached: usize,
-    /// Bits of the places that each slot may touch.
+    /// The memory areas that each slot may access, as bits.
     places: Vec<u8>,
     /// Slots where paths may meet.
     meetings: Vec<bool>,
-    /// Bits of the registers that are read before they are written, at each slot.
+    /// Live registers at each slot, as bits.
     live: Vec<u16>,
     identity: u64,
 }
@@ -97,23 +97,22 @@ impl Verified {
         &self.limits
     }
 
-    /// What a call costs at most: proven, or the budget of [`Limits`] where it is metered.
+    /// The greatest cost of a call: proven, or the budget of [`Limits`] if it is metered.
     pub fn worst(&self) -> Cost {
         self.worst
     }
 
-    /// Whether a meter stops it. Otherwise it ends by itself within [`Verified::worst`].
+    /// Whether a meter bounds its calls. Otherwise they end within [`Verified::worst`].
     pub fn metered(&self) -> bool {
         self.metered
     }
 
-    /// Where and what a call is charged: for the budget, or so that a long one can pause. `None` where it is
-    /// nothing.
+    /// Where a call is charged, and how much: for the budget, or so that a long call can pause. `None` if it is not.
     pub(crate) fn charges(&self) -> Option<&Charges> {
         self.charges.as_ref()
     }
 
-    /// What is charged at its start.
+    /// The charge at the start of a call.
     pub(crate) fn start_cost(&self) -> u32 {
         self.start_cost
     }
@@ -123,14 +122,14 @@ impl Verified {
         self.frames
     }
 
-    /// Bytes of parameters that it reads, so that a call needs at least as many.
+    /// Bytes of parameters that it reads: a call must pass at least as many.
     pub fn context_bytes(&self) -> u32 {
         self.context_bytes
     }
 
-    /// Bytes of memory that it takes, about, machine code that may be made of it included. Fixed by the program's text.
+    /// Approximate bytes of memory that it takes, machine code included. Depends on the program's text alone.
     pub fn bytes(&self) -> usize {
-        /// Machine code of an instruction, at most in the long run.
+        /// Machine code per instruction: an upper bound of the average.
         const NATIVE_BYTES: usize = 32;
         let program = &self.program;
         let slot = size_of::<Instruction>() + 2 * size_of::<Op>() + size_of::<u16>() + 2;
@@ -164,7 +163,7 @@ impl Verified {
         Ok(())
     }
 
-    /// Bits of the places that a slot may touch.
+    /// The memory areas that a slot may access, as bits.
     pub(crate) fn places(&self, slot: usize) -> u8 {
         self.places.get(slot).copied().unwrap_or(0)
     }
@@ -174,12 +173,12 @@ impl Verified {
         &self.meetings
     }
 
-    /// Bits of the registers that are read before they are written, at each slot.
+    /// Live registers at each slot, as bits.
     pub(crate) fn live(&self) -> &[u16] {
         &self.live
     }
 
-    /// Another one for each program that was verified.
+    /// A number that is unique to each verified program of the process.
     pub(crate) fn identity(&self) -> u64 {
         self.identity
     }
@@ -193,13 +192,13 @@ impl Verified {
     }
 }
 
-/// Verifies a program against limits: a [`Verification`] from its start to its end.
+/// Verifies a program against limits: runs a [`Verification`] to completion.
 ///
 /// # Errors
-/// Which instruction is wrong, from which line, and why. The same program is refused again by the same limits.
+/// Which instruction is refused, its source line, and why. The verdict is deterministic for a program and limits.
 ///
 /// # Cost
-/// Some microseconds for a program of the library, tens of milliseconds for one that wants to be slow.
+/// Some microseconds for a program of the library, tens of milliseconds for a program built to be slow.
 pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal>> {
     let mut verification = Verification::new(program, limits);
     loop {

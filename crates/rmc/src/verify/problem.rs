@@ -1,4 +1,4 @@
-//! Why a program is refused, in words that its author understands.
+//! Refusals: why a program was rejected, and the text for its author.
 
 use alloc::string::String;
 use core::fmt;
@@ -39,7 +39,7 @@ impl fmt::Display for Memory {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Found {
-    /// Something that nobody wrote on at least one path.
+    /// Uninitialised on at least one path.
     Nothing,
     /// A number from the first to the second, signed.
     Number(i64, i64),
@@ -167,7 +167,7 @@ pub enum Problem {
     },
     /// An operation on addresses that is not allowed.
     AddressArithmetic,
-    /// An address may come to lie too far outside of its memory.
+    /// An address may be too far outside of its memory.
     AddressTooFar {
         /// The least offset.
         least: i64,
@@ -181,7 +181,7 @@ pub enum Problem {
     },
     /// An address or handle is stored in pieces, or not aligned to eight bytes.
     AddressInPieces,
-    /// A store may hit an address on the stack, but nobody knows.
+    /// A store with an imprecise offset may overwrite an address on the stack.
     MayOverwriteAddress,
     /// An atomic is not aligned to its size.
     Misaligned,

@@ -1,4 +1,4 @@
-//! What a jump teaches of its operands, each way.
+//! Refinement of the operands of a conditional jump, on either path.
 
 use super::scalar::Scalar;
 use super::tnum::Bits;
@@ -26,7 +26,7 @@ pub(super) fn refine(
     b: &Scalar,
 ) -> Option<(Scalar, Scalar)> {
     use Relation::{Equal, Less, LessEqual, NotEqual, NotSet, Set, SignedLess, SignedLessEqual};
-    // Of known numbers nothing can be learnt but whether it may be.
+    // Known numbers cannot be refined; only the condition is decided.
     if a.is_exact() && b.is_exact() {
         let same = compare(width, condition, a.least, b.least) == holds;
         return same.then_some((*a, *b));

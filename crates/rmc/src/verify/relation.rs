@@ -1,22 +1,24 @@
 //! Relations between three numbers of one abstract state: `first + second = sum`, modulo 2^64.
 //!
-//! They are the constraints of the octagon domain (Miné: The octagon abstract domain, 2006), bounds on x + y and on x - y,
-//! for those pairs alone that a program adds, subtracts or compares (variable packing; Blanchet and others, 2003). A
-//! difference `x - y = d` is the sum `y + d = x`, and `x <= y` is that sum with a *slack variable* d that is not negative.
-//! So one form covers `offset + length <= size`, `length <= size - offset` and `end - start`. Two numbers that are compared
-//! as unsigned ones before either is bounded are *parts*: `x + d = y` without overflow, so that a bound of y, which comes
-//! later, bounds x and d. What is scaled by a power of two keeps its relation, by links (`link.rs`).
+//! They are the constraints of the octagon domain (Miné: The octagon abstract domain, 2006), bounds on x + y and on x
+//! - y, for those pairs alone that a program adds, subtracts or compares (variable packing; Blanchet and others,
+//! 2003). A difference `x - y = d` is the sum `y + d = x`, and `x <= y` is that sum with a *slack variable* d that is
+//! not negative. So one form covers `offset + length <= size`, `length <= size - offset` and `end - start`. Two
+//! numbers that are compared as unsigned ones before either is bounded are *parts*: `x + d = y` without overflow, so
+//! that a bound of y, which comes later, bounds x and d. What is scaled by a power of two keeps its relation, by
+//! links (`link.rs`).
 //!
-//! A relation names its three numbers by the symbols of `link.rs`, at no distance, or by none where only the set is known
-//! (a constant, say), and keeps what is known of each: what a register says of a symbol stays known when the register is
-//! overwritten. The closure of the octagon domain is not computed; in its place, whatever is learnt of one number of a
-//! relation is learnt of the other two once (bound propagation).
+//! A relation names its three numbers by the symbols of `link.rs`, at no distance, or by none where only the set is
+//! known (a constant, say), and keeps what is known of each: what a register says of a symbol stays known when the
+//! register is overwritten. The closure of the octagon domain is not computed; instead, refining one number of a
+//! relation refines the other two once (bound propagation).
 //!
-//! Invariants: a relation is true of the values that its symbols name, in every concrete state. All arithmetic is that of
-//! [`Scalar::alu`], which wraps as the machine does, so that no rule here needs a condition on overflow, but where an order
-//! is read as a difference ([`Stepper::order`]). There are at most [`RELATIONS_MAX`]; more take the place of the oldest.
-//! Two numbers are the same value if they have the same symbol, or are the same constant; numbers of equal sets are not.
-//! So an operand of a relation has a symbol or is a constant, and the sum of a [`Kind::Half`] has a symbol.
+//! Invariants: a relation is true of the values that its symbols name, in every concrete state. All arithmetic is
+//! that of [`Scalar::alu`], which wraps as the machine does, so that no rule here needs a condition on overflow, but
+//! where an order is read as a difference ([`Stepper::order`]). There are at most [`RELATIONS_MAX`]; further ones
+//! replace the oldest. Two numbers are the same value if they have the same symbol, or are the same constant; numbers
+//! of equal sets are not. So an operand of a relation has a symbol or is a constant, and the sum of a [`Kind::Half`]
+//! has a symbol.
 
 use super::interned::{Id, Interned};
 use super::link::{Link, Renaming};
@@ -90,7 +92,8 @@ impl Relation {
         is.then_some(self.sum)
     }
 
-    /// Whether this relation of one state holds where `new` does, by symbols that are renamed already but for one at most.
+    /// Whether this relation of one state holds where `new` does, by symbols that are renamed already but for one at
+    /// most.
     fn follows_from(&self, new: &Self, links: &mut Renaming, known: &Interned) -> bool {
         let crossed = Self { terms: [new.terms[1], new.terms[0]], ..*new };
         self.kind == new.kind
@@ -136,7 +139,7 @@ impl Relation {
 }
 
 impl State {
-    /// Whether every relation here holds in the other state, whose numbers were compared with these before.
+    /// Whether every relation here holds in the other state. The numbers of both must have been compared before.
     pub(super) fn relations_follow_from(
         &self,
         other: &Self,
@@ -147,9 +150,9 @@ impl State {
         relations.all(|old| other.relations.iter().any(|new| old.follows_from(new, links, known)))
     }
 
-    /// Forgets relations of which fewer than two symbols are named by a register, the stack or another relation: nothing
-    /// can be learnt by them any more. So are the parts of a sum that was not bounded yet: most are data that were compared,
-    /// which would make states differ.
+    /// Drops relations with fewer than two symbols that a register, the stack or another relation refers to: they
+    /// cannot refine anything any more. The parts of a sum that is not bounded yet are dropped too: most are data
+    /// that were compared, which would make states differ.
     pub(super) fn forget_relations(&mut self, known: &Interned) {
         let mut at = 0;
         while at < self.relations.len() {
@@ -170,7 +173,7 @@ impl State {
                 at += 1;
             } else {
                 self.relations.remove(at);
-                // Others may have been of use for this one alone.
+                // Others may have been needed for this one only.
                 at = 0;
             }
         }
@@ -247,8 +250,8 @@ impl Stepper {
         state.relations.push(relation);
     }
 
-    /// The lower half of a number that has a symbol of its own, if that is known to be from 0 to 2^31 - 1: by itself, or by
-    /// a register that has it.
+    /// The lower half of a number that has a symbol of its own, if that is known to be from 0 to 2^31 - 1: by itself,
+    /// or by a register that has it.
     fn half(&mut self, state: &mut State, whole: Number) -> Option<Number> {
         if !whole.link.is_whole() || whole.link.add() != 0 {
             return None;
@@ -293,11 +296,11 @@ impl Stepper {
         Number { id: self.known.intern(&met), link }
     }
 
-    /// A number that was shifted to the left, known as the scaled number where that is a term of a relation: then offset
-    /// and length in elements, `x + y <= size`, are known to be so in bytes.
+    /// A number that was shifted to the left, known as the scaled number where that is a term of a relation: then
+    /// offset and length in elements, `x + y <= size`, are known to be so in bytes.
     ///
-    /// Sound: modulo 2^32, the shifted number is its shifted half. Where that is from 0 to 2^31 - 1, it is either extension of
-    /// the lower half.
+    /// Sound: modulo 2^32, the shifted number is its shifted half. Where that is from 0 to 2^31 - 1, it is either
+    /// extension of the lower half.
     pub(super) fn scaled(
         &mut self,
         state: &mut State,
@@ -336,10 +339,11 @@ impl Stepper {
         self.known.get(number.id).most < 1 << 31
     }
 
-    /// The same for sums and differences of numbers of which the lower halves alone are known: they are related by these.
+    /// The same for sums and differences of numbers of which the lower halves alone are known: they are related by
+    /// these.
     ///
-    /// Sound: modulo 2^32, `a op b` is what it is for the halves of a and b. Where that is from 0 to 2^31 - 1, it is either
-    /// extension of the lower half of `a op b`.
+    /// Sound: modulo 2^32, `a op b` is what it is for the halves of a and b. Where that is from 0 to 2^31 - 1, it is
+    /// either extension of the lower half of `a op b`.
     fn related_halves(
         &mut self,
         state: &mut State,
@@ -377,11 +381,11 @@ impl Stepper {
         Some(Number { link: whole.link, ..result })
     }
 
-    /// The result of `a op b` in `dst`, related to its operands where it is a sum or difference of unknown numbers and its
-    /// value may decide a verdict. Where the two are related already, what is known of the result by that.
+    /// The result of `a op b` in `dst`, related to its operands where it is a sum or difference of unknown numbers
+    /// and its value may decide a verdict. Where the two are related already, what is known of the result by that.
     ///
-    /// Sound: with `a = x + c`, `b = y + d` for symbols x, y, a sum is `(x + y) + (c + d)`, and a difference of `x = y + z`
-    /// is `z + (c - d)`, modulo 2^64.
+    /// Sound: with `a = x + c`, `b = y + d` for symbols x, y, a sum is `(x + y) + (c + d)`, and a difference of
+    /// `x = y + z` is `z + (c - d)`, modulo 2^64.
     pub(super) fn related(
         &mut self,
         state: &mut State,
@@ -416,8 +420,8 @@ impl Stepper {
         self.combined(state, op, (a, b), result)
     }
 
-    /// The result of `a op b` by the relation of the two, which are whole or known to be constants; a new one where they
-    /// have none.
+    /// The result of `a op b` by the relation of the two, which are whole or known to be constants; a new one where
+    /// they have none.
     fn combined(
         &mut self,
         state: &mut State,
@@ -460,8 +464,8 @@ impl Stepper {
         Number { id, link: symbol.link.through(Width::Double, AluOp::Add, Some(add as u64), false) }
     }
 
-    /// The greatest that `offset + length` may be, by a relation of the two, or of what both are scaled from. Both are far from the ends of the numbers, so
-    /// that their sum is what it is modulo 2^64.
+    /// The greatest that `offset + length` may be, by a relation of the two, or of what both are scaled from. Both
+    /// are far from the ends of the numbers, so that their sum is what it is modulo 2^64.
     pub(super) fn end_of(&mut self, state: &State, offset: Number, length: Number) -> Option<i64> {
         let relation = *state.sum_of(offset.link, length.link)?;
         let scale = offset.link.scale().filter(|scale| length.link.scale() == Some(*scale))?;
@@ -511,7 +515,7 @@ impl Stepper {
     /// A number of a relation is in this set too.
     fn learn_set(&mut self, state: &mut State, number: Number, set: &Scalar) {
         let before = self.known.get(number.id);
-        // A contradiction means that no path comes here, and nothing has to be known.
+        // A contradiction means that no concrete path reaches this point, so any state is sound.
         let Some(met) = before.meet(set) else { return };
         if number.link.is_none() || met == *before {
             return;
@@ -520,7 +524,7 @@ impl Stepper {
         self.learn_linked(state, Number { id, ..number });
     }
 
-    /// Before a comparison of two numbers: whether it may teach a relation of them. Both get symbols then.
+    /// Whether a comparison of two numbers may relate them, before it. If so, both get symbols.
     pub(super) fn may_relate(
         &mut self,
         state: &mut State,
@@ -568,12 +572,12 @@ impl Stepper {
         true
     }
 
-    /// Behind a comparison of two registers that `may_relate`, one way: they are related.
+    /// Relates two registers after a comparison that `may_relate`, on one of its paths.
     ///
-    /// Sound: where both are near zero, and not negative if they are compared as unsigned numbers, the order of l and g is
-    /// the sign of `g - l`, which does not overflow; so `d = g - l` is at least 0 (or 1) and at most `max g - min l`. With
-    /// `l = x + c`, `g = y + e` that is `x + (d + c - e) = y`. And where `y + z = s` is known, `x + z = s - (y - x)`, which
-    /// is `s - d + (e - c)`.
+    /// Sound: where both are near zero, and not negative if they are compared as unsigned numbers, the order of l and
+    /// g is the sign of `g - l`, which does not overflow; so `d = g - l` is at least 0 (or 1) and at most
+    /// `max g - min l`. With `l = x + c`, `g = y + e` that is `x + (d + c - e) = y`. And where `y + z = s` is known,
+    /// `x + z = s - (y - x)`, which is `s - d + (e - c)`.
     pub(super) fn order(
         &mut self,
         state: &mut State,
@@ -639,8 +643,8 @@ impl Stepper {
         }
     }
 
-    /// Behind a comparison that says that one unsigned number is not above another one, or below it: what follows once the
-    /// greater one is bounded.
+    /// Relates two unsigned numbers after a comparison that orders them, so that a later bound of the greater one
+    /// bounds the other.
     ///
     /// Sound: `d = greatest - least` is at most `greatest`, and `least + d` does not overflow.
     fn part(&mut self, state: &mut State, (least, greatest): (Number, Number), is_strict: bool) {

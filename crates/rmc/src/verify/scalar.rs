@@ -1,10 +1,11 @@
 //! Abstract numbers: known bits, and unsigned and signed ranges of 64 and of 32 bits, as in Linux's verifier (`tnum`,
 //! `umin_value` to `s32_max_value`); a reduced product, in which each part learns from the others
-//! ([`Scalar::tighten`]): known low bits are a congruence modulo a power of two, to which the ends of ranges are rounded.
+//! ([`Scalar::tighten`]): known low bits are a congruence modulo a power of two, to which the ends of ranges are
+//! rounded.
 //!
-//! Arithmetic of 32 bits is that of 64 on the operands extended both ways: the zero-extended ones give
-//! the unsigned range and the bits, the sign-extended ones the signed range. Arithmetic of 64 bits gives the ranges of the
-//! lower half by that of 32 where it depends on the lower halves alone.
+//! Arithmetic of 32 bits is that of 64 on the operands extended both ways: the zero-extended ones give the unsigned
+//! range and the bits, the sign-extended ones the signed range. Arithmetic of 64 bits gives the ranges of the lower
+//! half by that of 32 where it depends on the lower halves alone.
 
 use super::tnum::Bits;
 use crate::isa::{AluOp, Order, Size, Width, alu, byte_swap};
@@ -76,7 +77,7 @@ impl Scalar {
         (self.least == self.most).then_some(self.least)
     }
 
-    /// Whether every part says the same one number.
+    /// Whether every part is the same single number.
     pub(super) fn is_exact(&self) -> bool {
         self.least == self.most && *self == Self { link: self.link, ..Self::constant(self.least) }
     }
@@ -84,7 +85,7 @@ impl Scalar {
     /// Lets each part learn from the others; `None` when they contradict each other: there is no such
     /// number.
     pub(super) fn tighten(mut self) -> Option<Self> {
-        // Nothing more can be learnt of what is known exactly.
+        // A known number cannot be refined further.
         if self.is_exact() {
             return Some(self);
         }
@@ -167,7 +168,7 @@ impl Scalar {
         }
     }
 
-    /// Where the upper half is known, the lower half and the whole say the same.
+    /// Propagates between the lower half and the whole if the upper half is known.
     fn learn_from_halves(&mut self) {
         let upper = self.least & !0xffff_ffff;
         if upper == self.most & !0xffff_ffff {
@@ -219,7 +220,7 @@ impl Scalar {
         .settled()
     }
 
-    /// Whatever so many bytes of memory may hold.
+    /// All values that a load of this size can return.
     pub(super) fn loaded(size: Size, signed: bool) -> Self {
         let bits = size.bytes() as u32 * 8;
         if bits == 64 {
@@ -356,7 +357,8 @@ impl Scalar {
     }
 }
 
-/// A result of 64 bits with what the lower halves alone say of its lower half, where those do not follow from the whole.
+/// A result of 64 bits with what the lower halves alone say of its lower half, where those do not follow from the
+/// whole.
 fn with_lower_half(op: AluOp, a: &Scalar, b: &Scalar, mut result: Scalar) -> Scalar {
     let follows = |scalar: &Scalar| scalar.least >> 32 == scalar.most >> 32;
     let by_halves = match op {
@@ -461,7 +463,7 @@ fn shifted_left(a: &Scalar, b: &Scalar) -> Scalar {
         return Scalar::UNKNOWN;
     };
     if (low, high) == (32, 32) {
-        // The lower half alone is left, so that its ranges tell.
+        // Only the lower half remains, so that its ranges apply.
         let range = (u64::from(a.least32) << 32, u64::from(a.most32) << 32);
         let signed = (i64::from(a.signed_least32) << 32, i64::from(a.signed_most32) << 32);
         return made(a.bits.shift_left(32), range, signed);

@@ -1,5 +1,5 @@
-//! Abstract states: what registers and the stack of every frame hold at one place of a program, with their partial order
-//! ([`State::contains`]) and join ([`State::merge`]).
+//! Abstract states: the values of registers and stack of every frame at one program point, with their partial
+//! order ([`State::contains`]) and join ([`State::merge`]).
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -37,7 +37,7 @@ pub(super) struct Number {
 impl Number {
     pub(super) const UNKNOWN: Self = Self::unlinked(Id::UNKNOWN);
 
-    /// Of which nothing but the set is known.
+    /// A number of which only the set is known.
     pub(super) const fn unlinked(id: Id) -> Self {
         Self { id, link: Link::NONE }
     }
@@ -52,10 +52,10 @@ fn set_contains(set: Id, other: Id, known: &Interned) -> bool {
 /// What a register or a slot of the stack holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Value {
-    /// Nobody knows; must not be read.
+    /// Uninitialised or of unknown kind; must not be read.
     Nothing,
     Number(Number),
-    /// An address so far behind the start of its place, signed.
+    /// An address at a signed offset from the start of its memory.
     Address(Place, Number),
     /// A declared state.
     Handle(u32),
@@ -224,7 +224,7 @@ fn masks(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
 pub(super) struct Frame {
     pub(super) registers: [Value; Register::COUNT],
     stack: Stack,
-    /// The slot behind the call that made it.
+    /// The slot after the call that created it.
     pub(super) back: usize,
 }
 
@@ -248,12 +248,12 @@ impl Frame {
         Some(self.stack.held[at].1)
     }
 
-    /// The eight bytes at `offset` hold this.
+    /// Records a value in the eight bytes at `offset`.
     pub(super) fn hold(&mut self, offset: usize, value: Value) {
         self.stack.hold((offset / 8) as u8, value);
     }
 
-    /// The first of these bytes that may not be read as a number.
+    /// Finds the first of these bytes that may not be read as a number.
     pub(super) fn unreadable(&self, bytes: Range<usize>) -> Option<usize> {
         masks(bytes).find_map(|(at, mask)| {
             let missing = mask & !self.stack.readable[at];
@@ -261,7 +261,7 @@ impl Frame {
         })
     }
 
-    /// Numbers are written to these bytes. What is left of an address there is lost.
+    /// Records that numbers are written to these bytes. What remains of an address there becomes unreadable.
     pub(super) fn write(&mut self, bytes: Range<usize>) {
         if bytes.is_empty() {
             return;
@@ -272,7 +272,7 @@ impl Frame {
         self.stack.mark(bytes, true);
     }
 
-    /// Forgets which numbers slots hold that have no bit here; whether there was one.
+    /// Drops the numbers of slots that have no bit in `live`. Returns whether there was one.
     pub(super) fn forget(&mut self, live: u64) -> bool {
         let before = self.stack.held.len();
         self.stack
@@ -281,7 +281,7 @@ impl Frame {
         self.stack.held.len() < before
     }
 
-    /// Forgets which numbers these bytes hold; false where they hold something else.
+    /// Drops the numbers that these bytes hold. Returns false if they hold something else.
     pub(super) fn blur(&mut self, bytes: Range<usize>) -> bool {
         let slots = bytes.start / 8..bytes.end.div_ceil(8);
         let mut numbers = true;
@@ -316,7 +316,7 @@ impl Frame {
     }
 }
 
-/// A place of a frame: a register, or a slot of the stack.
+/// A location in a frame: a register, or a stack slot.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Spot(u8);
 
@@ -329,14 +329,14 @@ impl Spot {
 #[derive(Clone, Debug)]
 pub(super) struct State {
     pub(super) frames: Vec<Frame>,
-    /// Loops whose turns are walked as one, outer ones first, where the path may come back to their heads.
+    /// Counts of the summarized loops that the path may return to, outer ones first.
     pub(super) counts: Vec<Count>,
-    /// How numbers with symbols add up, the oldest first.
+    /// Sums that relate numbers with symbols, the oldest first.
     pub(super) relations: Vec<Relation>,
 }
 
 impl State {
-    /// At the start of a program.
+    /// The state at the start of a program.
     pub(super) fn new(context_bytes_max: usize, known: &mut Interned) -> Self {
         let end = known.intern(&Scalar::constant(u64::from(FRAME_BYTES)));
         let mut frame = Frame::new(0, 0, end);
@@ -347,7 +347,7 @@ impl State {
         Self { frames: alloc::vec![frame], counts: Vec::new(), relations: Vec::new() }
     }
 
-    /// Becomes the same as another one, in the memory that it has.
+    /// Copies another state, reusing the allocated memory.
     pub(super) fn copy_from(&mut self, other: &Self) {
         self.frames.truncate(other.frames.len());
         let (same, more) = other.frames.split_at(self.frames.len());
@@ -383,18 +383,18 @@ impl State {
         self.frame_mut().registers[register.index()] = value;
     }
 
-    /// How many values it keeps, as a measure of its memory: some hundred bytes each.
+    /// Number of values kept, as a measure of its memory: some hundred bytes each.
     pub(super) fn cells(&self) -> usize {
         let frames = self.frames.iter().map(|frame| Register::COUNT + frame.stack.slots());
         frames.sum::<usize>() + self.relations.len() * 3
     }
 
-    /// Whether it is true of whatever the other is true of.
+    /// Partial order: whether it contains every concrete state of the other.
     pub(super) fn contains(&self, other: &Self, known: &Interned) -> bool {
         self.contains_but(0, other, known)
     }
 
-    /// The same, whatever is in those registers of the running frame that have a bit in `but`.
+    /// The same, ignoring the registers of the running frame that have a bit in `but`.
     pub(super) fn contains_but(&self, but: u16, other: &Self, known: &Interned) -> bool {
         let (mut links, last) = (Renaming::default(), self.frames.len() - 1);
         let mut pairs = self.frames.iter().zip(&other.frames).enumerate();
@@ -405,7 +405,7 @@ impl State {
             && self.relations_follow_from(other, &mut links, known)
     }
 
-    /// The same for two states whose registers of the running frame have the same numbers.
+    /// A hash that is equal for states with the same numbers in the registers of the running frame.
     pub(super) fn hash(&self, known: &Interned) -> u32 {
         let mix =
             |hash: u64, part: u64| (hash.rotate_left(5) ^ part).wrapping_mul(0x517c_c1b7_2722_0a95);
@@ -423,14 +423,14 @@ impl State {
         (hash >> 32) as u32
     }
 
-    /// Bits of the registers of the running frame that have numbers.
+    /// The registers of the running frame that hold numbers, as bits.
     pub(super) fn numbers(&self) -> u16 {
         let registers = self.frame().registers.iter().enumerate();
         registers
             .fold(0, |bits, (at, value)| bits | u16::from(matches!(value, Value::Number(_))) << at)
     }
 
-    /// Bits of those that have numbers in both, which are not in the set of the first.
+    /// The registers, as bits, that hold numbers in both, and in the other one a number outside of the set of this one.
     pub(super) fn changed(&self, other: &Self, known: &Interned) -> u16 {
         let pairs = self.frame().registers.iter().zip(&other.frame().registers).enumerate();
         pairs.fold(0, |bits, (at, pair)| {
@@ -439,8 +439,8 @@ impl State {
         })
     }
 
-    /// Numbers in registers of the running frame that were not in the earlier state become any number, if nothing else
-    /// differs from it and no register is bounded that has a bit here.
+    /// Widens numbers in registers of the running frame that are not in the earlier state to any number, if nothing
+    /// else differs and none of them has a bit in `bounded`.
     pub(super) fn widen(&mut self, earlier: &Self, bounded: u16, known: &Interned) {
         let changed = earlier.changed(self, known);
         if changed & bounded != 0 || !earlier.contains_but(changed, self, known) {
@@ -453,14 +453,14 @@ impl State {
         }
     }
 
-    /// The first place of the running frame that shows that [`State::contains`] is false, if one does.
+    /// The first register or slot of the running frame that makes [`State::contains`] false.
     pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<Spot> {
         let registers = (0..Register::COUNT).map(|at| Spot(at as u8));
         let held = self.frame().stack.held.iter().map(|(slot, _)| Spot(Spot::STACK + slot));
         registers.chain(held).find(|spot| !self.may_contain_at(other, *spot, known))
     }
 
-    /// Whether a place of the running frame leaves it open that [`State::contains`] is true.
+    /// Whether [`State::contains`] can be true as far as one register or slot of the running frame shows.
     #[inline]
     pub(super) fn may_contain_at(&self, other: &Self, spot: Spot, known: &Interned) -> bool {
         let (frame, other) = (self.frame(), other.frame());
@@ -474,7 +474,7 @@ impl State {
         stack.held[at].1.may_contain(&of_other, known)
     }
 
-    /// What holds in either.
+    /// The join of two states.
     pub(super) fn merge(&self, other: &Self, join: Join<'_>) -> Self {
         let pairs = self.frames.iter().zip(&other.frames);
         let frames = pairs.map(|(a, b)| a.merge(b, join)).collect();
@@ -483,7 +483,7 @@ impl State {
         Self { frames, counts: Vec::new(), relations }
     }
 
-    /// Every number and offset, of all frames and relations.
+    /// All numbers and offsets of all frames and relations.
     pub(super) fn numbers_mut(&mut self) -> impl Iterator<Item = &mut Number> {
         let values = self.frames.iter_mut().flat_map(Frame::values);
         let values = values.filter_map(|value| match value {
@@ -493,7 +493,7 @@ impl State {
         values.chain(self.relations.iter_mut().flat_map(Relation::numbers_mut))
     }
 
-    /// A number in a register or slot of the stack that is like that.
+    /// The first number in a register or stack slot that satisfies a predicate.
     pub(super) fn number_that(&self, is: impl Fn(Number) -> bool) -> Option<Number> {
         self.frames.iter().find_map(|frame| {
             let held = frame.stack.held.iter().map(|(_, value)| value);
@@ -501,18 +501,18 @@ impl State {
         })
     }
 
-    /// Whether some register or slot of the stack holds a number with the symbol of this link.
+    /// Whether some register or stack slot holds a number with the symbol of this link.
     pub(super) fn names(&self, link: Link) -> bool {
         self.number_that(|number| number.link.is_related(link)).is_some()
     }
 
-    /// Gives every set that it names another name.
+    /// Maps the index of every set that it refers to.
     pub(super) fn rename(&mut self, name: &mut impl FnMut(Id) -> Id) {
         self.numbers_mut().for_each(|number| number.id = name(number.id));
     }
 
-    /// Removes the running frame, and every address of it on stacks; registers of callers hold none, since
-    /// what they had in R0 to R5 went with the call.
+    /// Removes the running frame, and every address of it on stacks. Registers of callers hold none, since a call
+    /// clobbers R0 to R5.
     pub(super) fn leave(&mut self) -> Option<Frame> {
         let left = self.frames.pop()?;
         let depth = self.frames.len() as u8;

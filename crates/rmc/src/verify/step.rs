@@ -17,11 +17,10 @@ use crate::limits::{FRAME_BYTES, FRAMES_MAX, Limits};
 use crate::program::Program;
 use crate::run::is_slow;
 
-/// Addresses must stay so near to the start of their memory, which keeps all arithmetic on them far from
-/// the ends of the numbers.
+/// Greatest distance of an address from the start of its memory, so that arithmetic on it does not overflow.
 const FAR: i64 = 1 << 29;
 
-/// What a path costs at most.
+/// The cost of a path: an upper bound.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cost {
     /// Instructions.
@@ -37,7 +36,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of a program that has a path without an end, or may have.
+    /// The cost of a program that has, or may have, a path without an end.
     pub(super) const ENDLESS: Self = Self {
         instructions: u64::MAX,
         helper_calls: u64::MAX,
@@ -66,7 +65,7 @@ impl Cost {
         }
     }
 
-    /// The greater of each part: a bound on whichever path is taken.
+    /// The component-wise maximum: a bound on either path.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             instructions: self.instructions.max(other.instructions),
@@ -78,36 +77,36 @@ impl Cost {
     }
 }
 
-/// Where a path goes on.
+/// The successor of an instruction.
 pub(super) enum Next {
-    /// With the next instruction.
+    /// The next instruction.
     Through,
-    /// At this slot.
+    /// This slot.
     At(usize),
-    /// At the slot in the state [`Stepper::jumped`], or with the next instruction.
+    /// Both this slot, in the state [`Stepper::jumped`], and the next instruction.
     Either(usize),
     /// The program has ended.
     End,
 }
 
-/// What is noticed on the way, of all paths together.
+/// Facts collected over all paths.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// Parameters that are read, at most.
+    /// Greatest number of bytes of parameters read.
     pub(super) context_bytes: u64,
-    /// Frames in use, at most.
+    /// Greatest number of frames in use.
     pub(super) frames: usize,
-    /// Slots that some path comes to.
+    /// Slots that some path reaches.
     pub(super) reached: Vec<bool>,
-    /// For each slot that accesses memory, bits of the places.
+    /// The memory areas that each slot accesses, as bits.
     pub(super) places: Vec<u8>,
     /// Whether some path ends.
     pub(super) ends: bool,
-    /// Slots that copy a register that holds nothing.
+    /// Slots that copy an uninitialised register.
     pub(super) undefined: Vec<usize>,
-    /// Slots where paths may meet. This and the next are known before any path is walked.
+    /// Join points. This and the next are known before any path is explored.
     pub(super) meetings: Vec<bool>,
-    /// What is read before it is written.
+    /// Live registers and stack slots.
     pub(super) live: Live,
 }
 
@@ -126,7 +125,7 @@ impl Facts {
     }
 }
 
-/// Those of [`Facts`] that may become less again.
+/// The part of [`Facts`] that is restored when a summarization is abandoned.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FactsOfAll {
     context_bytes: u64,
@@ -150,34 +149,36 @@ pub(super) struct Stepper {
     pub(super) program: Program,
     pub(super) limits: Limits,
     pub(super) facts: Facts,
-    /// What the instructions cost since somebody took this.
+    /// The cost of the instructions since the caller last took it.
     pub(super) cost: Cost,
     pub(super) at: usize,
-    /// Whether a path came to that slot before.
+    /// Whether an earlier path reached the present slot.
     was_reached: bool,
     /// The last symbol of a link.
     symbols: u32,
     /// Sets of numbers of all states.
     pub(super) known: Interned,
-    /// Whether numbers on the stack are forgotten that look as if nobody read them.
+    /// Whether numbers in stack slots that appear dead are dropped.
     pub(super) forgets: bool,
-    /// Whether one was.
+    /// Whether one was dropped.
     pub(super) has_forgotten: bool,
-    /// Whether faint numbers were forgotten. Those matter in one way all the same: an address must stay near its memory
-    /// even if it is not used.
+    /// Whether faint numbers were dropped. They still matter in one way: an address must stay near its memory even if
+    /// it is not used.
     pub(super) has_forgotten_faint: bool,
-    /// Whether the walk was cut short because some path has no end that could be proven, and whether it may not be: where
-    /// the fixpoint finds something wrong, the pairs of numbers that the walk comes to may be fewer than those of ranges.
+    /// Whether the walk was cut short because some path has no end that could be proven, and whether it may not be:
+    /// where the fixpoint finds something wrong, the pairs of numbers that the walk comes to may be fewer than those
+    /// of ranges.
     pub(super) was_cut: bool,
     pub(super) is_patient: bool,
-    /// Whether the walk widens what a loop without a known bound changes, and why the program was refused before.
+    /// Whether the exploration widens the registers that a loop without a known bound changes, and the problem found
+    /// before.
     pub(super) widens: bool,
     pub(super) refused: Option<(usize, Problem)>,
-    /// Whether turns of loops may be walked as one.
+    /// Whether loops may be summarized.
     pub(super) counts: bool,
-    /// The state behind the last jump that may go either way.
+    /// The state at the target of the last jump with two successors.
     pub(super) jumped: Option<State>,
-    /// States that are needed no more, for their memory.
+    /// Unused states, kept to reuse their memory.
     pub(super) spare: Vec<State>,
 }
 
@@ -205,7 +206,7 @@ impl Stepper {
         }
     }
 
-    /// As it was before any path was walked; the facts that were noticed.
+    /// Resets it to the state before any path was explored. Returns the facts.
     pub(super) fn again(&mut self) -> Facts {
         let new = Facts {
             meetings: self.facts.meetings.clone(),
@@ -219,7 +220,7 @@ impl Stepper {
         core::mem::replace(&mut self.facts, new)
     }
 
-    /// Forgets what is not read any more of a path that has come to a meeting point.
+    /// Drops dead values from the state of a path at a join point.
     pub(super) fn forget_dead(&mut self, state: &mut State, at: usize) {
         let live = &self.facts.live;
         let frame = state.frame_mut();
@@ -255,7 +256,7 @@ impl Stepper {
         copy
     }
 
-    /// Changes `state` by the instruction at `at`.
+    /// Applies the instruction at `at` to `state`.
     pub(super) fn step(&mut self, state: &mut State, at: usize) -> Result<Next, Problem> {
         self.at = at;
         self.was_reached = core::mem::replace(&mut self.facts.reached[at], true);
@@ -365,9 +366,9 @@ impl Stepper {
         Ok(())
     }
 
-    /// Whether a copy is of a register that holds nothing, on all paths: clang makes such at -O1 of values that are not used
-    /// on the first iteration. What it copies to holds nothing, and the instruction becomes a zero, so that no engine copies
-    /// what it left in a register. A copy that is one of a value too is refused.
+    /// Whether a copy is of a register that holds nothing, on all paths: clang makes such at -O1 of values that are
+    /// not used on the first iteration. What it copies to holds nothing, and the instruction becomes a zero, so that
+    /// no engine copies what it left in a register. A copy that is one of a value too is refused.
     fn is_undefined(&mut self, state: &State, src: Register) -> Result<bool, Problem> {
         let is_nothing = state.value(src) == Value::Nothing;
         let undefined = &mut self.facts.undefined;
@@ -385,8 +386,8 @@ impl Stepper {
 
     /// Whether `address | number` is their sum, in which form clang computes addresses in aligned arrays.
     ///
-    /// Sound: every frame and area starts at a multiple of [`FRAME_BYTES`], so that the low bits of the address are those of
-    /// its offset. The number has no other bits, and none that the offset may have.
+    /// Sound: every frame and area starts at a multiple of [`FRAME_BYTES`], so that the low bits of the address are
+    /// those of its offset. The number has no other bits, and none that the offset may have.
     fn adds(
         &self,
         state: &State,
@@ -412,14 +413,14 @@ impl Stepper {
         self.known.get(number.id).most <= u64::from(u32::MAX)
     }
 
-    /// What the instruction makes of two numbers.
+    /// The result of the instruction for two numbers.
     fn result(
         &mut self,
         a: Number,
         b: Number,
         of: impl FnOnce(&Scalar, &Scalar) -> Scalar,
     ) -> Number {
-        // Stand for the links of either, so that the result tells which of them it has.
+        // Placeholders for the links of the operands, so that the result shows which of them it has.
         const LINKS: (u32, u32) = (1, 2);
         let [id, kept, ..] = match self.known.computed(self.at, Kind::Result, a.id, b.id) {
             Some(known) => known,
@@ -441,7 +442,7 @@ impl Stepper {
         Number { id, link }
     }
 
-    /// What the instruction has or makes of nothing.
+    /// The immediate or result of an instruction without operands.
     pub(super) fn source(&mut self, of: impl FnOnce() -> Scalar) -> Id {
         match self.known.source(self.at) {
             Some(id) => id,
@@ -453,7 +454,7 @@ impl Stepper {
         }
     }
 
-    /// A symbol that no number has yet.
+    /// A new symbol.
     pub(super) fn new_symbol(&mut self) -> Link {
         self.symbols += 1;
         Link::of(self.symbols)
@@ -512,7 +513,7 @@ impl Stepper {
         Number { link, ..result }
     }
 
-    /// Gives every number that is related to this one what has been learnt of it.
+    /// Propagates a refined number to all related ones.
     fn learn(&mut self, state: &mut State, learnt: Number) {
         self.learn_linked(state, learnt);
         if !state.relations.is_empty() {
@@ -520,7 +521,7 @@ impl Stepper {
         }
     }
 
-    /// The same of numbers with the same symbol alone.
+    /// The same for numbers with the same symbol only.
     pub(super) fn learn_linked(&mut self, state: &mut State, learnt: Number) {
         if learnt.link.is_none() {
             return;
@@ -532,7 +533,7 @@ impl Stepper {
                 continue;
             }
             let implied = learnt.link.implied(known.get(learnt.id), number.link);
-            // A contradiction means that no path comes here, and nothing has to be known.
+            // A contradiction means that no concrete path reaches this point, so any state is sound.
             let met = implied.and_then(|implied| known.get(number.id).meet(&implied));
             if let Some(met) = met {
                 number.id = known.intern(&met);
@@ -604,12 +605,12 @@ impl Stepper {
                 learn(self, state, not, false);
                 Ok(Next::Through)
             }
-            // Only what cannot be comes here; either way is as good.
+            // No concrete state reaches this point; either successor is sound.
             [None, None] => Ok(Next::Through),
         }
     }
 
-    /// What two numbers are where the condition holds, and where it does not.
+    /// Refines two numbers for the path on which the condition holds, and for the other one.
     fn ways(
         &mut self,
         kind: Kind,
@@ -621,7 +622,7 @@ impl Stepper {
         }
         let (first, second) = (self.known.get(a), self.known.get(b));
         if first.is_exact() && second.is_exact() {
-            // One way it is, and nothing is learnt.
+            // The condition is decided, and nothing is refined.
             let holds = compare(width, condition, first.least, second.least);
             return [holds, !holds].map(|way| way.then_some((a, b)));
         }
@@ -629,7 +630,7 @@ impl Stepper {
             && second.is_exact()
             && first.has_within(second.least)
         {
-            // Either way it is, and only one of them teaches something.
+            // Both paths are possible, and only one of them refines.
             let (same, other) = ((b, b), (a, b));
             let equal = condition == Condition::Equal;
             return (if equal { [same, other] } else { [other, same] }).map(Some);
@@ -719,7 +720,7 @@ impl Stepper {
         Ok(Value::Address(place, offset))
     }
 
-    /// The number that stands in the instruction.
+    /// The immediate of the instruction.
     fn constant(&mut self, value: u64) -> Id {
         self.source(|| Scalar::constant(value))
     }
@@ -754,7 +755,7 @@ impl Stepper {
         }
     }
 
-    /// The place and offset that a register and an offset lead to.
+    /// The memory and offset addressed by a register plus an offset.
     pub(super) fn address(
         &mut self,
         state: &State,
@@ -771,7 +772,7 @@ impl Stepper {
         }
     }
 
-    /// A value in words.
+    /// Describes a value for a refusal.
     pub(super) fn describe(&self, value: &Value) -> Found {
         match value {
             Value::Nothing => Found::Nothing,
@@ -802,7 +803,7 @@ fn of_offsets(condition: Condition) -> Result<Condition, Problem> {
     })
 }
 
-/// What a register holds, which must be something.
+/// Reads a register, which must be initialised.
 pub(super) fn value(state: &State, register: Register) -> Result<Value, Problem> {
     match state.value(register) {
         Value::Nothing => Err(Problem::Uninitialised { register }),
@@ -810,7 +811,7 @@ pub(super) fn value(state: &State, register: Register) -> Result<Value, Problem>
     }
 }
 
-/// A place in words.
+/// Describes a memory for a refusal.
 pub(super) fn memory(place: Place) -> Memory {
     match place {
         Place::Constants => Memory::Constants,

@@ -1,4 +1,4 @@
-//! What can be seen without running anything: sizes, jumps, calls, names of data.
+//! Structural checks before any analysis: sizes, targets of jumps and calls, references to data; and the control flow.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -9,7 +9,7 @@ use crate::isa::{Instruction, Register, Wide, encode};
 use crate::limits::Limits;
 use crate::program::Program;
 
-/// The first thing that is wrong with the program as a whole, but for its slots.
+/// Checks the program as a whole, without its slots.
 pub(super) fn whole(program: &Program, limits: &Limits) -> Result<(), Problem> {
     if program.code.is_empty() {
         return Err(Problem::NoCode);
@@ -44,7 +44,7 @@ pub(super) fn whole(program: &Program, limits: &Limits) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The first slot of some that is wrong, in a program that is right as a whole.
+/// Checks a range of slots of a program that passed [`whole`].
 pub(super) fn check(program: &Program, slots: Range<usize>) -> Result<(), (usize, Problem)> {
     for (slot, instruction) in program.code.iter().enumerate().take(slots.end).skip(slots.start) {
         one(program, slot, *instruction).map_err(|problem| (slot, problem))?;
@@ -127,8 +127,7 @@ pub(super) fn written(instruction: Instruction) -> [Option<Register>; 1] {
     }]
 }
 
-/// Slots that several paths may come to: targets of jumps, starts of functions, and what follows a
-/// call of a function.
+/// Join points: targets of jumps, starts of functions, and the slots after calls of functions.
 pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     let mut points = alloc::vec![false; program.code.len()];
     for (slot, instruction) in program.code.iter().enumerate() {
@@ -145,7 +144,7 @@ pub(super) fn meeting_points(program: &Program) -> Vec<bool> {
     points
 }
 
-/// Jumps backwards, each with its target.
+/// The back edges, each with its target.
 fn back_jumps(program: &Program) -> impl Iterator<Item = (usize, usize)> {
     program.code.iter().enumerate().filter_map(|(slot, instruction)| {
         let target = usize::try_from(instruction.jump_target(slot)?).ok()?;
@@ -153,7 +152,7 @@ fn back_jumps(program: &Program) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// For each slot that some jump goes back to, the last one that does; else the slot.
+/// For each target of a back edge, the last slot that jumps to it; else the slot itself.
 pub(super) fn loop_ends(program: &Program) -> Vec<u32> {
     let mut ends: Vec<u32> = (0..program.code.len() as u32).collect();
     for (slot, target) in back_jumps(program) {
@@ -162,7 +161,7 @@ pub(super) fn loop_ends(program: &Program) -> Vec<u32> {
     ends
 }
 
-/// Slots that some jump goes back to, and starts of functions.
+/// Targets of back edges, and starts of functions.
 pub(super) fn loop_heads(program: &Program) -> Vec<bool> {
     let mut heads = alloc::vec![false; program.code.len()];
     let starts = program.functions.iter().map(|function| function.start);

@@ -7,7 +7,7 @@ use super::scalar::Scalar;
 use super::tnum::Bits;
 use crate::isa::{AluOp, Condition, Order, Size, Width, alu, byte_swap, compare};
 
-/// Numbers by chance, of which many are near where something overflows.
+/// Random numbers, many of them close to an overflow.
 struct Chance(u64);
 
 impl Chance {

@@ -1,4 +1,4 @@
-//! What is known of each bit of a number.
+//! Tristate numbers: what is known of each bit of a number, as Linux's `tnum`.
 
 /// Bits that are known, and those that are not. A bit of `mask` is unknown and zero in `value`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +30,7 @@ impl Bits {
         Self { value: self.value & !mask, mask }
     }
 
-    /// What both say; `None` when they contradict each other.
+    /// The intersection; `None` if it is empty.
     pub(super) const fn meet(self, other: Self) -> Option<Self> {
         if (self.value ^ other.value) & !(self.mask | other.mask) != 0 {
             return None;

@@ -1,10 +1,10 @@
 //! Verification as a state machine of bounded steps, so that an executor interleaves it with other work.
 //!
-//! The analyses are tried in the order of what they cost at run time: path exploration with loop summarization, then one
-//! iteration at a time, then the fixpoint. Where the fixpoint finds a problem, paths are explored once more before the
-//! program is refused. If the exploration was cut short because some loop has no bound, it is by the whole limit: ranges of
-//! two counters have more pairs than the loop comes to. Else what such loops change is widened at their headers, so that
-//! paths through them end: the fixpoint does not tell paths apart.
+//! The analyses are tried in the order of their cost at run time: path exploration with loop summarization, then
+//! with unrolled loops, then the fixpoint. If the fixpoint finds a problem, paths are explored once more before the
+//! program is refused. If the exploration was cut short because some loop has no bound, it is repeated with the whole
+//! limit: the ranges of two counters have more pairs than the loop reaches. Else the registers that such loops change
+//! are widened at their headers, so that paths through them end: the fixpoint is not path-sensitive.
 
 use alloc::boxed::Box;
 use core::mem::{replace, take};
@@ -27,11 +27,11 @@ use crate::run::{Charges, fuse, predecode};
 /// How many programs this process has verified.
 static VERIFIED: AtomicU64 = AtomicU64::new(0);
 
-/// A verification in progress: plain data that goes on when somebody steps it, on whatever thread.
+/// A verification in progress: plain data that any thread may continue with [`Verification::step`].
 ///
-/// Its verdict is that of [`super::verify()`], which is a loop over it, whatever the steps. It walks at most three times
-/// `walked_max` and once `widened_max` instructions of [`Limits`], all that twice before it refuses, besides abandoned loop
-/// summarizations, which are bounded by the size of the program; some steps walk none.
+/// Its verdict is that of [`super::verify()`], which is a loop over it, for any sizes of steps. It analyses at most
+/// three times `walked_max` and once `widened_max` instructions of [`Limits`], all that twice before it refuses,
+/// besides abandoned loop summarizations, which are bounded by the size of the program; some steps analyse none.
 ///
 /// ```
 /// use farside_rmc::assembler::assemble;
@@ -40,13 +40,13 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 /// let program = assemble("r0 = 0\nagain:\nr0 += 1\nif r0 < 1000 goto again\nexit")?;
 /// let mut verification = Verification::new(program, &Limits::DEFAULT);
 /// let verdict = loop {
-///     // Here others have their turn.
+///     // Other work runs here.
 ///     if let Some(verdict) = verification.step(64) {
 ///         break verdict?;
 ///     }
 /// };
 /// assert_eq!(verdict.worst().instructions, 1 + 2 * 1_000 + 1);
-/// assert!(verification.walked() < 10, "all turns of a loop that counts are one");
+/// assert!(verification.walked() < 10, "a counted loop is summarized");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Verification {
@@ -54,15 +54,15 @@ pub struct Verification {
     walked: u64,
 }
 
-/// What comes next. The stepper, which has the program, goes from each stage to the next.
+/// The next stage. The stepper, which has the program, is passed from each stage to the next.
 enum Stage {
     /// What can be seen without running anything; slots before this one are right.
     Structure(Box<Stepper>, usize),
     /// Which registers are read later.
     Liveness(Box<Stepper>, Liveness),
-    /// Every path to its end; what is already proven, if it is walked once more for a better worst case.
+    /// Path exploration; with what is already proven, if it is repeated for a better worst case.
     Paths(Box<Explorer>, Option<(Facts, Cost)>),
-    /// What holds however often loops turn.
+    /// The fixpoint, which holds for any number of iterations.
     Fixpoint(Fixpoint),
     /// What a machine runs, with the worst case and whether it is metered.
     Operations(Box<Stepper>, Cost, bool),
@@ -71,12 +71,12 @@ enum Stage {
 }
 
 impl Verification {
-    /// Most bytes of working memory of a proof by [`Limits::DEFAULT`]: of abstract states, of which a proof may keep only so
-    /// many values, of sets of numbers, and of stretches of paths, of which there are no more than may be walked. A program
-    /// whose proof needs more is refused ([`Problem::TooComplex`]).
+    /// Maximum working memory of a verification with [`Limits::DEFAULT`], in bytes: abstract states, with a limited
+    /// number of values, sets of numbers, and stretches of paths, at most one per instruction analysed. A program that
+    /// needs more is refused ([`Problem::TooComplex`]).
     pub const BYTES_MAX: usize = 32 << 20;
 
-    /// Of which nothing is done yet: whatever is wrong with the program is said by a step.
+    /// Starts a verification. Problems of the program are reported by [`Verification::step`].
     pub fn new(program: Program, limits: &Limits) -> Self {
         Self::with_numbers(program, limits, Interned::new())
     }
@@ -87,18 +87,17 @@ impl Verification {
         Self { stage: Stage::Structure(stepper, 0), walked: 0 }
     }
 
-    /// Goes on for about so many instructions of the walk, and for at least one: the verdict when it is over,
-    /// once, and `None` for ever behind that.
+    /// Analyses up to `instructions` more, and at least one. Returns the verdict once, when the verification ends, and
+    /// `None` before and after.
     ///
     /// # Errors
-    /// Which instruction is wrong, from which line, and why: as of [`super::verify()`].
+    /// Which instruction is refused, its source line, and why, as [`super::verify()`].
     ///
     /// # Cost
-    /// Some 100 ns an instruction, and a microsecond of programs that want to be slow. A step never walks
-    /// more instructions than it was told to, and counts ends of paths as instructions too. The parts that
-    /// walk none are steps of their own, of which the last takes as long as the program is. What grows is
-    /// moved, and what is over is freed, at once: up to some milliseconds for a program that fills whatever
-    /// a proof may keep.
+    /// Some 100 ns an instruction, and a microsecond for programs built to be slow. A step never analyses more
+    /// instructions than given; ends of paths count as instructions. The stages that analyse none are separate steps,
+    /// of which the last takes time proportional to the program. Growing tables are moved, and finished stages freed,
+    /// within one step: up to some milliseconds for a program that fills the memory limit of the analysis.
     pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
         let instructions = instructions.max(1);
         let next = match replace(&mut self.stage, Stage::Over) {
@@ -120,7 +119,7 @@ impl Verification {
         }
     }
 
-    /// Instructions that were walked so far, as a measure of what it has cost.
+    /// Instructions analysed so far, as a measure of the cost.
     pub fn walked(&self) -> u64 {
         self.walked
     }
@@ -148,7 +147,7 @@ impl Verification {
             Explored::Closed(worst) if within(&worst, &budget) => {
                 Ok(Stage::Operations(explorer.stepper, worst, false))
             }
-            // Turn by turn it may come to less.
+            // Unrolled, the worst case may be lower.
             Explored::Closed(worst) if has_counted && worst != Cost::ENDLESS => {
                 Ok(exactly(explorer.stepper, Some(worst)))
             }
@@ -230,15 +229,15 @@ fn paths(stepper: Box<Stepper>, proven: Option<(Facts, Cost)>) -> Stage {
     Stage::Paths(Box::new(Explorer::new(stepper)), proven)
 }
 
-/// Turn by turn, where all turns of a loop as one came to too much; that nothing is wrong may be proven already, with this
-/// worst case.
+/// Repeats the exploration with unrolled loops, after summarization gave too high a cost; safety may be proven already,
+/// with this worst case.
 fn exactly(mut stepper: Box<Stepper>, worst: Option<Cost>) -> Stage {
     let facts = stepper.again();
     stepper.counts = false;
     paths(stepper, worst.map(|worst| (facts, worst)))
 }
 
-/// Where something was forgotten on the stack, that may be why the problem cannot be ruled out: all is walked once more.
+/// Repeats the exploration without dropping stack values, if a dropped one may have caused the problem; else refuses.
 fn again(
     mut stepper: Box<Stepper>,
     (slot, problem): (usize, Problem),
@@ -253,7 +252,7 @@ fn again(
     Ok(paths(stepper, None))
 }
 
-/// What a meter leaves of a worst case.
+/// The worst case of a metered program: at most the budget.
 fn metered_worst(worst: Cost, budget: Budget) -> Cost {
     Cost {
         instructions: worst.instructions.min(budget.instructions),

@@ -29,8 +29,8 @@ FARSIDE_PROGRAM(find)(const struct parameters *p, farside_u64 size) {
     return FARSIDE_NOT_FOUND;
 }
 
-/* Puts a node that its caller has filled in front of the list. The swap is behind the store, so that whoever
- * finds the node finds the rest of the list. FARSIDE_BUSY where others were faster each time. */
+/* Inserts a node that its caller has filled at the front of the list. The swap follows the store, so that a reader that
+ * finds the node finds the rest of the list. FARSIDE_BUSY if each attempt lost against another call. */
 FARSIDE_PROGRAM(push)(const struct parameters *p, farside_u64 size) {
     farside_u64 first = farside_global_load_u64(p->head);
     for (int tries = 0; tries < 100; tries++) {

@@ -20,7 +20,7 @@ PROGRAM(sum_of_halves) {
     return farside_emit(bytes + at, length);
 }
 
-/* What is left, with and without a look at the offset of its own. */
+/* The rest of a buffer, with and without a separate check of the offset. */
 PROGRAM(what_is_left) {
     u8 bytes[N * 4];
     READ(bytes);
@@ -149,7 +149,7 @@ PROGRAM(move_within) {
     return farside_emit(bytes, sizeof bytes);
 }
 
-/* Records whose length comes before them, one after the other. */
+/* Consecutive length-prefixed records. */
 PROGRAM(count_records) {
     u8 bytes[N];
     READ(bytes);
@@ -164,7 +164,7 @@ PROGRAM(count_records) {
     return count;
 }
 
-/* What is read goes behind what is there. */
+/* What is read is appended. */
 PROGRAM(append) {
     u8 bytes[N * 2] = {0};
     u64 used = p[1], more = p[2];

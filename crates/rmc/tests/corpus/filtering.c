@@ -62,7 +62,7 @@ PROGRAM(signed_length) {
     return farside_emit(bytes, n);
 }
 
-/* The rest of a buffer behind an offset: at + (100 - at) is 100. */
+/* The rest of a buffer after an offset: at + (100 - at) is 100. */
 PROGRAM(rest_of_buffer) {
     char bytes[100] = {0};
     u64 at = p[1];

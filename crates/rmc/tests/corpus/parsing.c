@@ -1,7 +1,7 @@
 /* Text and packets: positions depend on what was read. */
 #include "corpus.h"
 
-/* A record of two parts whose lengths are bounded together, as every packet is read. */
+/* A record of two parts with jointly bounded lengths, as in every packet. */
 PROGRAM(key_and_value) {
     u8 bytes[128];
     READ(bytes);
@@ -157,7 +157,7 @@ PROGRAM(brackets_match) {
     return depth;
 }
 
-/* Options of type, length and value, one behind another. */
+/* Consecutive options of type, length and value. */
 PROGRAM(type_length_value) {
     u8 bytes[N];
     READ(bytes);

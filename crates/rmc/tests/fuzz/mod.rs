@@ -32,7 +32,7 @@ pub(crate) use plain::{bytes_of, plain};
 #[allow(unused_imports, reason = "each user takes what it needs")]
 pub(crate) use sums::sums;
 
-/// What stands for machine code where there is none.
+/// The replacement for machine code on platforms without it.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 mod interpreted {
     use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
@@ -552,7 +552,7 @@ impl Maker<'_> {
         self.touch(R[4], writes);
     }
 
-    /// Calls a function that lies in between.
+    /// Calls a function placed in between.
     fn function(&mut self) {
         let (entry, after) = (self.builder.label(), self.builder.label());
         let _ = after;
@@ -560,7 +560,7 @@ impl Maker<'_> {
         let number = self.number();
         self.builder.copy(R[2], number);
         self.builder.call_function(entry);
-        // What stands behind the exit belongs to the function, so the rest of the program is its end.
+        // The code after the exit belongs to the function, so the rest of the program is its end.
         let result = self.chance.of(&[0usize, 8, 9]);
         self.builder.copy(R[result], R[0]);
         let number = self.number();
@@ -628,7 +628,7 @@ impl Maker<'_> {
     }
 }
 
-/// An executor whose answers are chance, the same for the same seed, but for bytes of its regions.
+/// An executor with random answers, the same for the same seed, except for bytes of its regions.
 #[derive(Clone)]
 pub(crate) struct AnyHost {
     chance: Chance,
@@ -718,7 +718,7 @@ pub(crate) enum Verdict {
     Accepted { metered: bool },
 }
 
-/// What a run left behind.
+/// The state after a run.
 type End = (Outcome, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Verifies a program and runs what is accepted. An error is a defect of this crate.

@@ -76,7 +76,7 @@ pub(super) fn run_native(
     (outcome, machine.output().to_vec(), own, shared)
 }
 
-/// Suspends at every request, and goes on in another machine.
+/// Suspends at every request, and continues in another machine.
 pub(super) fn run_moved(
     verified: &Verified,
     compiled: &Compiled,
@@ -95,7 +95,7 @@ pub(super) fn run_moved(
     loop {
         turn += 1;
         let lent = Lent { own: &mut own, shared: &mut shared };
-        // Machine code and the interpreter by turns, until the machine has moved.
+        // Machine code and the interpreter alternate until the machine has moved.
         let outcome = if turn % 2 == 1 {
             compiled.run(&mut machine, lent, regions, &mut Far)
         } else {

@@ -106,7 +106,7 @@ pub(super) fn run_sliced(
         if outcome != Outcome::Paused {
             let mut end = one.whole(outcome);
             if native && matches!(outcome, Outcome::Returned(_)) {
-                // Machine code does not tell the machine what nobody needs any more.
+                // Machine code does not store dead registers into the machine.
                 end.2.clone_from(&whole.2);
             }
             return if end == *whole {

@@ -5,7 +5,7 @@ use farside_rmc::isa::{AluOp, Condition, Operand, Size};
 
 use super::{Maker, R};
 
-/// Regions of the executor, whose words are what stands there, no two alike.
+/// Regions of the executor, with all words different.
 pub(super) const REGIONS: [&[u8]; 4] =
     [&counted::<300>(3), &counted::<13>(7), &[9; 7], &counted::<200>(1)];
 

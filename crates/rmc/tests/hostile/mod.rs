@@ -118,7 +118,7 @@ exit",
     // Bits that the address may have itself, and more than where memories start.
     ("r2 &= 7\nr3 = r10\nr3 += -4\nr3 |= r2\nr0 = 0\nexit", 4, "arithmetic on an address"),
     ("r2 &= 512\nr3 = r10\nr3 += -8\nr3 |= r2\nr0 = 0\nexit", 4, "arithmetic on an address"),
-    // A start that may be behind its end, as unsigned numbers and since either may be above what is compared.
+    // A start that may be after its end, as unsigned numbers, and since either may exceed the bound.
     (
         "r6 = r1\nr2 = *(u64 *)(r6 + 8)\nr3 = *(u64 *)(r6 + 0)\nr0 = 0\nif r3 s> r2 goto out\n\
          if r2 > 80 goto out\nr1 += r3\nr2 -= r3\ncall emit\nout:\nexit",

@@ -19,7 +19,7 @@ pub(crate) fn lists(programs: &Programs) {
         let mut chance = Chance::new(seed);
         let length = if seed < 4 { seed as usize } else { chance.below(70) as usize };
         let mut host = Host::new(vec![vec![0; 24 * 80], vec![0; 24 * 80]]);
-        // Nothing stands at place 0, which is the end of a list.
+        // Place 0 is unused: it marks the end of a list.
         let order = chance.order(150);
         let at = |k: usize| place(order[k] as u64 / 75, 24 * (1 + order[k] as u64 % 75));
         let nodes: Vec<_> = (0..length).map(|_| (chance.below(100), chance.next() >> 8)).collect();
@@ -64,7 +64,7 @@ struct Table {
     mask: u64,
     /// The bytes that are taken.
     used: u64,
-    /// Keys and values, the latest first, as they stand in their chains.
+    /// Keys and values, the latest first, in the order of their chains.
     chains: Vec<Vec<(u64, Vec<u8>)>>,
 }
 

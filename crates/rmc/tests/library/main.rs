@@ -55,8 +55,7 @@ fn the_objects_do_what_the_models_do() {
 
 #[test]
 fn the_sources_do_the_same_as_the_objects() {
-    // What clang makes unless told otherwise: older ones v1, newer ones v3, which has instructions of 32
-    // bits.
+    // The defaults of clang: older versions v1, newer ones v3, which has instructions of 32 bits.
     for version in ["v1", "v3"] {
         let Some(programs) = Programs::compiled(version) else {
             return;

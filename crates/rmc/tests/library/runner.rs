@@ -1,4 +1,4 @@
-//! Calls in every form, which must agree: beside the memory and far from it.
+//! Calls in every form, which must agree: with local and with remote memory.
 
 use farside_rmc::helpers::{Call, Effect, Helper};
 use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Stop};
@@ -60,7 +60,7 @@ impl Done {
     }
 }
 
-/// A call far from the memory, which goes on access by access.
+/// A call with remote memory, which suspends at each access.
 pub(crate) struct Stepped {
     verified: Verified,
     machine: Machine,
@@ -194,7 +194,7 @@ fn compiled(
     let same = compiled.run(&mut machine, lent, &[], &mut host);
     assert_eq!((outcome, output), (same, machine.output()));
     assert_eq!(expected.regions, host.regions);
-    // Where nothing is written, machine code may look at the memory itself.
+    // If nothing is written, machine code may read the memory directly.
     if expected.regions == before.regions && variables.is_empty() {
         let regions: Vec<_> = before.regions.iter().map(|bytes| Region::of(bytes)).collect();
         machine.start(compiled.verified(), parameters, Limits::DEFAULT.budget).unwrap();

@@ -18,7 +18,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// What a lookup has to come to: its result, the value with `OK`, and the records looked at.
+/// The expected lookup: its result, the value with `OK`, and the records read.
 struct Expected {
     result: i64,
     value: Vec<u8>,
@@ -212,8 +212,8 @@ pub(crate) fn lookups(programs: &Programs) {
     assert!(found > 300, "{found}");
 }
 
-/// The same where bytes of bucket and records are others than the table writes: whatever stands there, a
-/// lookup ends by itself, and tells a value only of a whole record.
+/// The same with arbitrary bytes in bucket and records: a lookup always ends, and returns a value only of a whole
+/// record.
 pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
     let verified = programs.verified("dht_lookup");
     let mut results = std::collections::BTreeMap::<i64, u32>::new();

@@ -215,8 +215,8 @@ pub(crate) fn ranges(programs: &Programs) {
     assert_eq!((done.result(), done.accesses), (0, 0));
 }
 
-/// Nodes down to the first leaf, and leaves up to the one that shows the end, or as many as allowed and
-/// the one behind, where the next call goes on.
+/// Nodes down to the first leaf, and leaves up to the one that shows the end, or as many as allowed and the next one,
+/// where the next call continues.
 fn accesses(tree: &Tree, first: u64, last: u64, leaves: u64) -> u64 {
     if tree.leaves.is_empty() {
         return 0;
@@ -232,7 +232,7 @@ fn accesses(tree: &Tree, first: u64, last: u64, leaves: u64) -> u64 {
     tree.height + ((ends - from) as u64).min(leaves)
 }
 
-/// Results that do not fit into the output go on where they ended.
+/// Results that do not fit into the output continue where they ended.
 pub(crate) fn small_outputs(programs: &Programs) {
     let limits = Limits { output_bytes_max: 100, ..Limits::DEFAULT };
     let scan = programs.within("range_scan", &limits);

@@ -121,7 +121,7 @@ pub(crate) fn callers_that_die(programs: &Programs) {
         redone += u32::from(decided);
     }
     assert!(undone > 0 && redone > 0);
-    // Somebody else has it by now, or nobody.
+    // Another caller holds the lock by now, or it is free.
     let mut host = memory();
     put(&mut host, 0, LOCK, &[record(2)]);
     for found in [record(1), record(1) + 1] {
@@ -141,7 +141,7 @@ pub(crate) fn callers_that_die(programs: &Programs) {
     assert_eq!(call(&recover, &mut host, &parameters).result(), status::OUT_OF_RANGE);
 }
 
-/// Callers whose accesses interleave add to the same words: what succeeded is counted in all of them.
+/// Callers with interleaved accesses add to the same words: each success is counted in all of them.
 pub(crate) fn callers_among_each_other(programs: &Programs) {
     let cas = programs.verified("multi_cas");
     let (mut all, mut busy, mut different) = (0, 0, 0);
@@ -244,8 +244,8 @@ pub(crate) fn logs(programs: &Programs) {
     assert_eq!(log.to_bytes().unwrap_err().most, 128);
 }
 
-/// Callers whose accesses interleave, some of which die: every record that was reported is there, whole,
-/// and each caller's in the order of its calls.
+/// Callers with interleaved accesses, some of which die: every reported record is present and whole, and those of a
+/// caller are in the order of its calls.
 pub(crate) fn logs_of_many(programs: &Programs) {
     let log_append = programs.verified("log_append");
     let mut gaps = 0;

@@ -12,7 +12,7 @@ fn parameters(pieces: &[Piece]) -> Vec<u8> {
     MultiRead { region: 0, pieces }.to_bytes().unwrap()
 }
 
-/// Nobody writes: all pieces, of all lengths.
+/// Without a concurrent writer: all pieces, of all lengths.
 pub(crate) fn versions(programs: &Programs) {
     let read = programs.verified("multi_read");
     let mut chance = Chance::new(1);
@@ -115,8 +115,8 @@ pub(crate) fn writers_in_the_way(programs: &Programs) {
             |at: usize| u64::from_le_bytes(reader.output()[8 * at..8 * at + 8].try_into().unwrap());
         let (first, second) = (number(0), number(1));
         assert!(first % 2 == 0 && second % 2 == 0, "seed {seed}");
-        // Each word of a piece tells the version that it belongs to, and the first is ahead by at most
-        // one change, since they are changed in turn.
+        // Each word of a piece names its version, and the first is ahead by at most one change, since they are
+        // changed in order.
         for at in 0..3 {
             assert_eq!((2 * number(2 + at), 2 * number(5 + at)), (first, second), "seed {seed}");
         }

@@ -1,4 +1,4 @@
-//! solana-sbpf as an oracle, in its version 3, whose memory is described by pointers.
+//! solana-sbpf as an oracle, in its version 3, in which pointers describe memory.
 //!
 //! | who | may touch | when |
 //! | --- | --- | --- |
@@ -51,8 +51,7 @@ pub(crate) fn run(code: &[u8], input: &mut [u8]) -> Result<u64, String> {
         MemoryRegion::new(&mut stack, ebpf::MM_STACK_START),
         MemoryRegion::new(&raw mut *input, ebpf::MM_INPUT_START),
     ];
-    // SAFETY: stack and input live until the engine is gone, nobody else touches them meanwhile, and they
-    // are plain bytes.
+    // SAFETY: stack and input outlive the engine, no other code accesses them meanwhile, and they are plain bytes.
     let mapping = unsafe { MemoryMapping::new(regions, config, version) };
     let mapping = mapping.map_err(|error| error.to_string())?;
     let mut context = Context { left: 100_000, mapping };

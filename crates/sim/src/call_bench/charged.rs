@@ -1,5 +1,4 @@
-//! A fabric whose program pays for what comes: scheduling a call takes time before anything is posted
-//! for it.
+//! A fabric that charges the program for arriving calls: scheduling a call takes time before anything is posted for it.
 
 use crate::fabric::SimNet;
 use farside_base::{Completion, CompletionKind};
@@ -17,7 +16,7 @@ impl Toll {
     }
 }
 
-/// The fabric of a node whose program pays a toll.
+/// The fabric of a node that charges its program.
 pub(super) struct Charged {
     pub(super) inner: Arc<dyn Fabric>,
     pub(super) net: SimNet,

@@ -81,7 +81,7 @@ fn findings(out: &mut String, all: &[Figure]) {
             "one-sided has comparable latency over all sizes; BlueField-1 once buffers are large",
             format!(
                 "latency by one-sided at 1 MiB: {}, {} and {} for 0.6, 1.7 and 3.1 us. Unlike the paper's \
-                 model, whoever is not beside the memory reads 64 KiB at a time, one after the other; by \
+                 model, a remote reader reads 64 KiB at a time, one after the other; by \
                  the one READ of 1 MiB of the paper, {:.1} us: {}, {} and {}",
                 ratio(1),
                 ratio(2),

@@ -4,16 +4,16 @@ use super::{NFP6000, NICS, Place, Scene};
 use farside::Error;
 use farside::call::{PlaceModel, Prices};
 
-/// A drawing: what stands at its axes, and its lines.
+/// A chart: labels of its axes, and its lines.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Figure {
     /// Of the paper.
     pub number: u32,
     /// What it shows.
     pub title: &'static str,
-    /// What lies across.
+    /// The label of the horizontal axis.
     pub across: &'static str,
-    /// What goes up.
+    /// The label of the vertical axis.
     pub up: &'static str,
     /// What is drawn.
     pub lines: Vec<Line>,
@@ -28,8 +28,8 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What Figure 7 reckons with (003 §5.1): cores by their time, the network by bytes, and a core beside
-/// an adapter for a quarter of a host's. Chosen, as the paper has no numbers.
+/// The prices of Figure 7 (003 §5.1): cores by time, the network by bytes, and a core of an adapter at a quarter of a
+/// host's. Chosen, since the paper has no numbers.
 pub const PRICES: Prices =
     Prices { latency: 0.0, client_core: 1.0, nic_core: 0.25, host_core: 1.0, network: 4.0 };
 

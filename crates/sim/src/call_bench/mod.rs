@@ -1,8 +1,8 @@
-//! Remote memory calls in virtual time, as 003 §4 models them: a client, a host with memory, and a
-//! processor beside the host's adapter that reaches the memory over a local link.
+//! Remote memory calls in virtual time, as modelled in 003 §4: a client, a host with memory, and a processor on the
+//! host's adapter that reaches the memory over a local link.
 //!
-//! **A model.** The real callers and executors run, over the simulated fabric whose adapters take no time
-//! (`NO_TIME`); what takes time is this alone:
+//! The real callers and executors run over the simulated fabric, with adapters that take no time (`NO_TIME`). Only the
+//! following takes time:
 //!
 //! | what | where from |
 //! | --- | --- |
@@ -15,7 +15,7 @@
 //! | local link: 72 ps a byte | PCIe 3.0 x16 less headers, as in [`CONNECTX5_ROCE`](crate::fabric::CONNECTX5_ROCE); of BlueField-1 80 ps, since its processor reads by the adapter |
 //! | the host's processor: 5 us until it takes up a call, 0.1 us an access | chosen: it is shared (003 §5.1), and a miss |
 //!
-//! Programs take no time besides; of a checksum the computing is left out, as in 003 §4.2.
+//! Programs take no other time; the computation of a checksum is free, as in 003 §4.2.
 
 mod charged;
 mod document;
@@ -68,7 +68,7 @@ pub struct Nic {
     pub ps_per_byte: u64,
 }
 
-/// A DMA engine beside the processor.
+/// A DMA engine at the processor.
 pub const NFP6000: Nic = Nic { name: "NFP6000", host_round_trip_ns: 600, ps_per_byte: 72 };
 /// Likewise.
 pub const LIQUIDIO: Nic = Nic { name: "LiquidIOII", host_round_trip_ns: 1_700, ps_per_byte: 72 };

@@ -1,4 +1,4 @@
-//! The three ends, connected, with a list and a buffer in the host's memory.
+//! The client, the host and the adapter's processor, connected, with a list and a buffer in the host's memory.
 
 use super::charged::{Charged, Toll};
 use super::{
@@ -98,7 +98,7 @@ impl Client {
                 Err(error) => self.ended.push(Err(error)),
             }
         }
-        // What is over is told with the calls.
+        // Its errors are reported by the calls.
         let _ = self.placed.turn();
         let (placed, ended) = (&mut self.placed, &mut self.ended);
         let before = self.under_way.len();
@@ -135,7 +135,7 @@ impl std::fmt::Debug for Scene {
     }
 }
 
-/// What the chooser is told of the places: what the model of the scene is at its beginning.
+/// The initial cost models of the sites for the chooser: those of the scene.
 fn models(nic: &Nic) -> [PlaceModel; 3] {
     let model =
         |place: Place, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
@@ -160,7 +160,7 @@ impl Scene {
     /// Three ends that are connected, and a list of [`NODES_MAX`] nodes.
     ///
     /// # Errors
-    /// What the facade says; nothing of it is to be expected.
+    /// Errors of the facade; none is expected.
     pub fn new(nic: &Nic, prices: Prices) -> Result<Self, Error> {
         let options = SimOptions::on_hardware(INFINIBAND, NO_TIME);
         let net = SimNet::new(1, options);
@@ -217,14 +217,14 @@ impl Scene {
         Ok(scene)
     }
 
-    /// From now on it takes so long from the client to the host and back.
+    /// Sets the round trip time from the client to the host.
     pub fn set_host(&self, round_trip_ns: u64) {
         let there_ns = round_trip_ns / 2;
         self.net.set_path(NODES[0], NODES[2], network(there_ns));
         self.net.set_path(NODES[2], NODES[0], network(round_trip_ns - there_ns));
     }
 
-    /// From now on it takes so long to the adapter's processor, and back, and to the host from there.
+    /// Sets the latencies to the adapter's processor, back, and from there to the host.
     pub fn set_nic(&self, to_ns: u64, from_ns: u64, nic: &Nic) {
         self.net.set_path(NODES[0], NODES[1], network(to_ns));
         self.net.set_path(NODES[1], NODES[0], network(from_ns));
@@ -234,12 +234,12 @@ impl Scene {
         self.net.set_path(NODES[2], NODES[1], local(nic.host_round_trip_ns - there_ns));
     }
 
-    /// From now on the adapter's processor takes up a call after so long.
+    /// Sets the time after which the adapter's processor starts a call.
     pub fn set_nic_start(&self, ns: u64) {
         self.tolls[1].set(ns);
     }
 
-    /// From now on the host takes up a call after so long.
+    /// Sets the time after which the host starts a call.
     pub const fn set_host_start(&mut self, ns: u64) {
         self.host_start_ns = ns;
     }
@@ -266,10 +266,10 @@ impl Scene {
         answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
     }
 
-    /// Several searches that are begun between two turns.
+    /// Performs several searches that begin between two polls.
     ///
     /// # Errors
-    /// How the first of them ended that failed.
+    /// The error of the first one that failed.
     pub fn search_all(&mut self, nodes: &[u64]) -> Result<Vec<PlacedAnswer>, Error> {
         let Some(head) = Word::new(0, LIST) else { return Ok(Vec::new()) };
         // Its loads, which no fabric sees, are charged with the message that asks for them.
@@ -284,7 +284,7 @@ impl Scene {
         self.run(jobs)
     }
 
-    /// The checksum of so many bytes.
+    /// The checksum of `bytes` bytes.
     ///
     /// # Errors
     /// How the call ended otherwise.
@@ -326,7 +326,7 @@ impl Scene {
         })
     }
 
-    /// Lets what is under way arrive.
+    /// Runs until no message is in flight.
     fn settle(&mut self) {
         let stopped = self.stage.run_until(u64::MAX, |_| false);
         debug_assert_eq!(stopped, Stopped::Stuck);
@@ -352,7 +352,7 @@ impl Scene {
     }
 }
 
-/// A list of [`NODES_MAX`] nodes whose keys are 1, 2, ..., each with ten times its key, and a buffer.
+/// A list of [`NODES_MAX`] nodes with the keys 1, 2, ..., each with ten times its key as value, and a buffer.
 fn fill(memory: &farside_fabric::Arena) -> Result<(), Error> {
     let bad = |_| Error::with(ErrorCode::BadConfiguration, "the memory is too small");
     for key in 1..=NODES_MAX {

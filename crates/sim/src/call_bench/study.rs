@@ -1,5 +1,4 @@
-//! A workload whose lists, load and link change: what the chooser takes beside each fixed place
-//! (003 §5.2).
+//! A workload with changing lists, load and link: the chooser's choices compared with each fixed site (003 §5.2).
 
 use super::{
     FROM_NIC_NS, HOST_START_NS, LIQUIDIO, NFP6000, NIC_START_NS, Nic, Place, ROUND_TRIP_NS, Scene,

@@ -1,4 +1,4 @@
-//! The threads of a study: whoever sends, receives, or does both in turn.
+//! The threads of a study as actors: senders, receivers, and ends that alternate between both.
 
 use super::Request;
 use super::charges::Charges;
@@ -10,7 +10,7 @@ use farside::channel::{Buffer, Message, Receiver, Sender, Sent, Slice};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Looks at bells in vain between two looks at the port, as the facade's receiver has it.
+/// Unsuccessful checks of bells between two polls of the port, as in the facade's receiver.
 const LOOKS_PER_TURN: u64 = 64;
 /// Longest pause between two round trips: some round trips of this hardware.
 const PAUSE_NS: u64 = 5_000;
@@ -86,24 +86,24 @@ pub(super) struct Outbox {
     /// Where messages are that are sent without a copy.
     pub(super) slice: Option<Slice>,
     pub(super) _buffer: Option<Buffer>,
-    /// Whether it has to look at its port for messages to go on.
+    /// Whether it has to poll its port for messages to proceed.
     pub(super) turns: bool,
     /// Whether a message is seen as soon as it is stored: then storing takes its time first.
     pub(super) stores: bool,
     /// The message's copy has been charged.
     pub(super) paid: bool,
-    /// There was no room since the last message.
+    /// Whether the channel was full since the last message.
     pub(super) full: bool,
-    /// The last look at the port may have made room.
+    /// Whether the last poll of the port may have freed space.
     pub(super) again: bool,
 }
 
 /// What became of a message.
 enum Gave {
     Taken,
-    /// No room; how to go on.
+    /// The channel is full; how to continue.
     Full(Then),
-    /// It is being copied: go on with it.
+    /// The message is being copied: continue with it.
     Copying,
 }
 
@@ -123,7 +123,7 @@ impl Outbox {
         };
         if sent == Sent::Full {
             self.full = true;
-            // It has looked at its port after it found no room: what it found may be room.
+            // It polled its port after the channel was full, which may have freed space.
             self.again = !self.again;
             return Ok(Gave::Full(if self.again { Then::Run } else { Then::Poll }));
         }
@@ -149,14 +149,14 @@ pub(super) struct Inbox {
     /// Acknowledges each message at once.
     pub(super) prompt: bool,
     pub(super) log: Vec<u8>,
-    /// Looks in vain since the last message, and when the last one was.
+    /// Unsuccessful checks since the last message, and when the last one was.
     pub(super) vain: u64,
     pub(super) looked_ns: u64,
 }
 
 impl Inbox {
-    /// The next message. Looks that a resting actor skipped are made up for: after so many in vain
-    /// the facade looks at its port.
+    /// Returns the next message. Checks that a resting actor skipped are performed now: after [`LOOKS_PER_TURN`]
+    /// unsuccessful ones the facade polls its port.
     fn poll(&mut self) -> Result<Option<Message>, Error> {
         let now_ns = self.net.now_ns();
         let interval_ns = self.charges.look_ns().max(1);
@@ -186,7 +186,7 @@ impl Inbox {
         }
     }
 
-    /// How to go on after a poll in vain.
+    /// How the actor continues after an unsuccessful poll.
     fn rest(&self) -> Then {
         if self.charges.looks_at_port() || self.vain >= LOOKS_PER_TURN {
             return Then::Poll;

@@ -1,16 +1,16 @@
-//! What the calls of the facade cost besides ports: by kind, in one table.
+//! The cost of facade calls, without that of their ports, by kind of channel.
 //!
 //! | what | charged | why |
 //! | --- | --- | --- |
 //! | a message given as bytes | a copy of it | into the request, the staging memory or the ring |
 //! | a checksum, of `read-ring-inlined` with prefetching | a comparison of the bytes, at both ends | it reads each of them |
-//! | a look in vain at a word | a load for each word | the line stays in the cache while nobody writes it |
-//! | a message that has come | a miss for its first line | whoever receives a message looks at it, and the adapters of this machine write to memory, not to caches |
+//! | an unsuccessful check of a word | a load for each word | the line stays in the cache while it is not written |
+//! | a received message | a miss for its first line | the receiver reads the message, and the adapters of this machine write to memory, not to caches |
 //! | a bell or last word in the same or the next line | nothing more | a miss brings its neighbour along |
 //! | one that is further away | a miss | |
-//! | a bell apart from messages | a miss, when the look before was in vain | otherwise it was known to be ahead |
+//! | a bell apart from messages | a miss, if the previous check was unsuccessful | otherwise it was known to be ahead |
 //! | zeroing a released record | as a copy of its bytes | its lines are not in the cache, and are fetched to be owned before they are cleared: clearing warm memory would be twice as fast |
-//! | a word of acknowledgement that lets the sender go on | a miss | the adapter wrote it |
+//! | a word of acknowledgement that unblocks the sender | a miss | the adapter wrote it |
 //! | a word stored at the adapter | a doorbell | it goes over the bus, as a doorbell does |
 //! | a copy into a log | a copy | 001 figure 4 |
 
@@ -25,7 +25,7 @@ const LINES: u32 = 128;
 /// How a receiver learns of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shows {
-    /// By a word that it looks at.
+    /// By a word that it checks.
     Word,
     /// By a completion: of a receive, or of a READ.
     Completion,
@@ -37,9 +37,9 @@ struct Local {
     shows: Shows,
     /// Bytes of bells in the record.
     bells: u32,
-    /// Whether the bell lies apart from the message.
+    /// Whether the bell is separate from the message.
     apart: bool,
-    /// Whether both ends of a record are looked at, or only one and the message lies on one side.
+    /// Whether both ends of a record are read, or only one, with the message on one side of it.
     both_ends: bool,
     zeroes: bool,
 }
@@ -66,7 +66,7 @@ const fn local(kind: Kind) -> Local {
         Kind::WriteSlotDetached | Kind::RingDetached => {
             Local { both_ends: false, apart: true, ..word }
         }
-        // The bell is the last word; the first line of the message is looked at besides.
+        // The bell is the last word; the first line of the message is read too.
         Kind::WriteSlotInlined | Kind::RingInlined => word,
         Kind::RingInlinedZeroing | Kind::SharedRingInlinedZeroing => {
             Local { bells: 16, zeroes: true, ..word }
@@ -86,7 +86,7 @@ pub(super) struct Charges {
     integers: bool,
     /// Words that the sender stores at its adapter for a message, and the receiver at its own.
     device_stores: [u64; 2],
-    /// Words that a receiver looks at before it knows that nothing is there.
+    /// Words that a receiver checks to find that there is no message.
     words: u64,
 }
 
@@ -123,12 +123,12 @@ impl Charges {
         self.costs.miss_ns
     }
 
-    /// Whether the receiver looks at its port with each poll.
+    /// Whether each poll of the receiver polls its port.
     pub(super) fn looks_at_port(&self) -> bool {
         self.row.shows == Shows::Completion
     }
 
-    /// A look in vain, without the port's.
+    /// An unsuccessful check, without the poll of the port.
     pub(super) fn look_ns(&self) -> u64 {
         match self.row.shows {
             Shows::Word => self.words * self.costs.load_ns,
@@ -136,8 +136,8 @@ impl Charges {
         }
     }
 
-    /// A message is here and has been looked at, and copied out if that is asked for.
-    /// `after_vain`: the look before found nothing.
+    /// The cost of receiving a message: checking it, and copying it out if requested.
+    /// `after_vain`: the previous check found nothing.
     pub(super) fn received_ns(&self, after_vain: bool) -> u64 {
         let far = self.row.both_ends && self.bytes + self.row.bells > LINES;
         let two = far || self.row.apart && after_vain;

@@ -9,8 +9,8 @@ use std::fmt::Write;
 /// Sizes of messages of the tables.
 const SIZES: [u32; 4] = [16, 256, 4_096, 65_536];
 
-/// The document `crates/sim/CHANNELS.md`: what every channel does on [`CONNECTX5`], and the findings
-/// of 001 §6 beside the paper's words. The same at every call.
+/// Returns the document `crates/sim/CHANNELS.md`: the measurements of every channel on [`CONNECTX5`], and the findings
+/// of 001 §6 next to the paper's. Deterministic.
 ///
 /// # Errors
 /// As [`measure`].

@@ -1,5 +1,5 @@
-//! The findings of 001 §6 as ratios, measured here. `crates/sim/tests/channel_findings.rs` asserts
-//! what is so; [`document`](super::document()) prints it.
+//! The findings of 001 §6 as ratios, measured here. `crates/sim/tests/channel_findings.rs` asserts those that hold;
+//! [`document`](super::document()) prints them.
 
 use super::{CONNECTX5, Entry, Pattern, Request, Times, measure};
 use farside::Error;
@@ -40,8 +40,8 @@ impl Finding {
     }
 }
 
-/// Sizes of messages that stand for small, medium and large ones. The first is a part of its
-/// request; the others are fetched over the bus.
+/// Representative sizes of small, medium and large messages. The first is inline in its request; the others are fetched
+/// over the bus.
 const SIZES: [u32; 3] = [64, 1_024, 8_192];
 
 fn figure(label: impl Into<String>, value: f64) -> Figure {

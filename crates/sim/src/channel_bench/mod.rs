@@ -1,5 +1,5 @@
-//! What the data channels do on a piece of hardware, in virtual time: latency and throughput as in
-//! 001 §6, from the real facade over the simulated fabric with a hardware profile.
+//! Latency and throughput of the data channels in virtual time, as in 001 §6: the real facade over the simulated fabric
+//! with a hardware profile.
 //!
 //! | pattern | who | what is measured |
 //! | --- | --- | --- |
@@ -9,17 +9,16 @@
 //! | [`Pattern::ManyToOne`] | clients on one node, as in 001 §6 on one machine; one receiver | messages released at the receiver, by time |
 //! | [`Pattern::OneToMany`] | one sender; readers on one node | messages released at all readers together, by time |
 //!
-//! Each end is one thread on a core of its own that polls. It is an actor of a [`Stage`]: what it
-//! does with ports is charged as the fabric counts it, the rest by the table at the head of
-//! `charges.rs`.
+//! Each end is one polling thread on a separate core, an actor of a [`Stage`]: its calls of ports are charged as the
+//! fabric counts them, the rest by the table in `charges.rs`.
 //! Between two round trips of a ping-pong the first end pauses for a time drawn from the seed, so
 //! that polls by READ meet messages at any phase.
 //!
 //! A message that fits into its request is sent as bytes; so is one of a channel that copies it
-//! anyway. Longer ones are sent from registered memory, without a copy. Receivers look at the first
+//! anyway. Longer ones are sent from registered memory, without a copy. Receivers read the first
 //! line of a message and copy nothing, unless [`Request::copies_out`].
 //!
-//! What is absent: what [`stage`](crate::stage) and [`HardwareProfile`] leave out, and sleep.
+//! Not modelled: what [`stage`](crate::stage) and [`HardwareProfile`] exclude, and sleep.
 
 mod actors;
 mod charges;
@@ -62,16 +61,16 @@ pub const CONNECTX5: Cluster = Cluster {
     costs: EPYC_7742,
 };
 
-/// Who sends to whom, and what is measured.
+/// The senders and receivers of a study, and what is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pattern {
     /// One message at a time, and an answer.
     PingPong,
     /// As many messages as may be outstanding.
     Stream,
-    /// The same of so many senders.
+    /// The same with this number of senders.
     ManyToOne(u16),
-    /// The same to so many receivers.
+    /// The same with this number of receivers.
     OneToMany(u16),
 }
 
@@ -93,12 +92,12 @@ pub struct Request {
     pub kind: Kind,
     /// Bytes of each message; of the bufferless channel always four.
     pub message_bytes: u32,
-    /// Who sends to whom.
+    /// The pattern of senders and receivers.
     pub pattern: Pattern,
     /// Messages to be measured, after an eighth as many that are not: of a ping-pong the round
     /// trips, otherwise what all receivers together release.
     pub messages: u32,
-    /// Messages that a sender may have under way, or that a read ring holds; `None`: 64, of shared
+    /// Messages that a sender may have outstanding, or that a read ring holds; `None`: 64, of shared
     /// rings 16 as in 001 §6.3.
     pub outstanding: Option<u32>,
     /// Which words are in memory at the adapter.

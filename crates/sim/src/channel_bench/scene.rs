@@ -11,7 +11,7 @@ use farside::{Error, ErrorCode};
 use farside_fabric::Fabric;
 use std::sync::Arc;
 
-/// The node of the senders, or of the one who sends first; and that of the receivers.
+/// The node of the senders, or of the end that sends first; and the node of the receivers.
 const SENDERS: &str = "senders";
 const RECEIVERS: &str = "receivers";
 
@@ -48,7 +48,7 @@ impl Scene {
         Ok(scene)
     }
 
-    /// Lets all ends look around until they are connected and nothing is under way.
+    /// Polls all ends until they are connected and nothing is in flight.
     fn connect(&mut self) -> Result<(), Error> {
         let mut settled = 0;
         for _ in 0..STEPS_MAX {
@@ -64,7 +64,7 @@ impl Scene {
                 open &= sender.peers() + receiver.peers() == 2;
             }
             let moved = self.net.step();
-            // What a look finds may set more under way, a few times.
+            // A poll may post further messages, a few times.
             settled = if open && !moved { settled + 1 } else { 0 };
             if settled > 8 {
                 take_counts(&self.net);

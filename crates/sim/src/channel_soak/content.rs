@@ -1,4 +1,4 @@
-//! Messages that say which one they are, and the check that each comes once, whole and in order.
+//! Self-identifying messages, and the check that each arrives once, whole and in order.
 
 use crate::random::Random;
 use std::collections::BTreeSet;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_repeated_reordered_and_damaged_are_told() {
+    fn lost_repeated_reordered_and_damaged_messages_are_reported() {
         for numbered in [false, true] {
             let contents = contents(numbered);
             let long = |from: u64| {

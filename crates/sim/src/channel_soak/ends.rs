@@ -1,4 +1,4 @@
-//! The two ends of a channel in a round: each does something in its turn, and is done some time.
+//! The two ends of a channel in a round: each performs a step per poll until it is done.
 
 use super::content::{Contents, Tracker};
 use super::round::Round;
@@ -29,22 +29,22 @@ impl From<Error> for Stop {
     }
 }
 
-/// An end in its turns.
+/// An end of a channel, driven by polls.
 pub(super) trait End: Send {
-    /// Does something; whether anything came of it.
+    /// Performs a step. Returns whether it made progress.
     ///
     /// # Errors
     /// [`Stop`].
     fn turn(&mut self) -> Result<bool, Stop>;
-    /// Whether there is nothing left for it to do but to look after its peers.
+    /// Whether it has nothing left to do except to serve its peers.
     fn is_done(&self) -> bool;
     /// Messages that have passed it.
     fn passed(&self) -> u64;
-    /// Where it stands, for people.
+    /// Describes its progress, for messages.
     fn describe(&self) -> String;
 }
 
-/// Turns that are left out.
+/// Polls that are skipped.
 #[derive(Debug)]
 struct Pauses {
     per_mille: u32,
@@ -189,7 +189,7 @@ impl Source {
     }
 }
 
-/// Puts a message into a place in so many slices at most, with gaps between them.
+/// Writes a message into a slot in at most `slices_max` slices, with gaps between them.
 fn cut(
     places: &Places,
     at: usize,
@@ -263,7 +263,7 @@ pub(super) struct Sink {
     bytes: Vec<u8>,
 }
 
-/// Where messages go whose destination the receiver names.
+/// The destination of messages for which the receiver chooses it.
 struct Into {
     buffer: Buffer,
     step: u64,
@@ -306,7 +306,7 @@ impl Sink {
         let who = message.from();
         self.read(&message)?;
         let Some(tracker) = self.trackers.get_mut(who) else {
-            return Err(Stop::Corrupt(format!("a message of a sender {who}, whom nobody knows")));
+            return Err(Stop::Corrupt(format!("a message of the unknown sender {who}")));
         };
         let number = tracker.take(&self.bytes).map_err(Stop::Corrupt)?;
         self.held.push(Held { message, who, number });
@@ -334,7 +334,7 @@ impl Sink {
         Ok(true)
     }
 
-    /// Fetches offers to places of its own.
+    /// Fetches offers to destinations that the receiver chooses.
     fn fetch(&mut self) -> Result<bool, Stop> {
         let Some(into) = &mut self.into else {
             return Ok(false);
@@ -384,7 +384,7 @@ impl End for Sink {
                 Ok(true)
             }
             Ok(None) => {
-                // Who holds everything back waits for ever.
+                // A receiver that holds all messages waits forever.
                 let released = self.random.chance(250) && self.release_one()?;
                 if !released && self.random.chance(100) {
                     self.receiver.acknowledge();

@@ -1,12 +1,11 @@
 //! Millions of messages through the channels of the façade: none lost, repeated, reordered where order
 //! is promised, or corrupted, from their arrival until they are released.
 //!
-//! A soak is made of rounds. Each round draws from its seed what there is to be chosen: measures of
-//! the channel, ways of acknowledgement and announcement, one or three ends on one side, lengths from
-//! nothing to the longest, single messages, batches, slices and loans, what the receiver holds back
-//! and in which order it releases it, and who pauses when. On the simulated fabric a round repeats
-//! exactly, deaths included. On a real fabric its ends take turns on one thread, or run on a thread
-//! each, which is what does not repeat exactly.
+//! A soak consists of rounds. Each round draws its parameters from its seed: the shape of the channel, acknowledgement
+//! and notification, one or three peers, message lengths from zero to the maximum, single messages, batches, slices and
+//! loans, which messages the receiver holds and in which order it releases them, and the pauses of each end. On the
+//! simulated fabric a round is reproducible, deaths included. On a real fabric its ends alternate on one thread, or run
+//! on a thread each, and only then it is not exactly reproducible.
 
 mod content;
 mod ends;
@@ -24,8 +23,8 @@ pub const ROUND_MESSAGES: u64 = 20_000;
 /// A round and what went wrong in it.
 pub type Failure = (Box<Round>, Trouble);
 
-/// Sends so many messages through a channel, in rounds with seeds from `seed` on, each on a ground of
-/// its own; calls `after` after each round.
+/// Sends `messages` messages through a channel, in rounds with seeds from `seed` on, each on a new ground; calls
+/// `after` after each round.
 ///
 /// # Errors
 /// The first trouble, and the round that had it.

@@ -1,4 +1,4 @@
-//! Plays a round: connects the ends and lets them take their turns until everything has come.
+//! Plays a round: connects the ends and polls them until every message has arrived.
 
 use super::ends::{End, Sink, Source, Stop};
 use super::round::{Death, Round, Topology};
@@ -12,12 +12,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Turns without progress after which it is given up: on one thread, and on a thread that gives its
-/// processor away each time.
+/// Polls without progress after which a round fails: on one thread, and on a thread that yields its processor each
+/// time.
 const IDLE_TURNS_MAX: u64 = 4_000_000;
 const IDLE_YIELDS_MAX: u64 = 100_000_000;
-/// Turns without progress after which the simulated network goes on faster than the programs: who
-/// polls by READ causes events all the time, and a straggler takes as long as a million of them.
+/// Polls without progress after which the simulated network is advanced faster than the programs: an end that polls by
+/// READ causes events all the time, and a straggling message takes as long as a million of them.
 const HURRY_TURNS: u64 = 2_000;
 
 /// Makes the fabric of a node.
@@ -91,9 +91,9 @@ pub enum Trouble {
     Opening(Error),
     /// A message was lost, repeated, reordered or damaged.
     Corrupt(String),
-    /// An end told an error that it had no reason for.
+    /// An end reported an unexpected error.
     Error(Error),
-    /// Nothing goes on any more.
+    /// There is no progress any more.
     Stalled(String),
 }
 
@@ -103,7 +103,7 @@ impl fmt::Display for Trouble {
             Self::Opening(error) => write!(f, "not opened: {error}"),
             Self::Corrupt(what) => f.write_str(what),
             Self::Error(error) => write!(f, "an unexpected error: {error}"),
-            Self::Stalled(what) => write!(f, "nothing goes on: {what}"),
+            Self::Stalled(what) => write!(f, "no progress: {what}"),
         }
     }
 }
@@ -134,7 +134,7 @@ pub fn play(round: &Round, ground: &Ground) -> Result<Tally, Trouble> {
     Ok(Tally { messages: round.messages, received, rounds: 1 })
 }
 
-/// Connects the ends one after the other, so that the n-th has the n-th place at the listener.
+/// Connects the ends one after the other, so that the n-th has index n at the listener.
 fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
     static NAMES: AtomicU64 = AtomicU64::new(0);
     let number = NAMES.fetch_add(1, Ordering::Relaxed);
@@ -195,7 +195,7 @@ struct Turns<'a> {
     ground: &'a Ground,
     sources: Vec<Option<Source>>,
     sinks: Vec<Option<Sink>>,
-    /// Senders and receivers that have been told that everybody is gone.
+    /// Senders and receivers that were notified of the loss of all peers.
     bereft: (Vec<bool>, Vec<bool>),
     death: Option<Death>,
     random: Random,
@@ -234,7 +234,7 @@ impl<'a> Turns<'a> {
         Ok(self.received + sinks.sum::<u64>())
     }
 
-    /// A turn of one end; whether anything came of it.
+    /// Polls one end. Returns whether it made progress.
     fn turn(&mut self) -> Result<bool, Trouble> {
         let at = self.random.index(self.sources.len() + self.sinks.len());
         let (result, bereft) = match at.checked_sub(self.sources.len()) {
@@ -277,8 +277,8 @@ impl<'a> Turns<'a> {
         }
     }
 
-    /// Whether all that live are done, or have been told that all their peers are gone. Of a death
-    /// that is still to come, or has left somebody alone, that one must hear.
+    /// Whether all living ends are done. An end that has lost, or is going to lose, its only peer must instead have
+    /// been notified of the loss.
     fn is_over(&self) -> bool {
         let Some(death) = self.round.death else {
             return self.sources.iter().flatten().all(End::is_done)

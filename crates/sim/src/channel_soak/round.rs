@@ -25,7 +25,7 @@ impl Profile {
         Self { name, capabilities, write_by_read: false }
     }
 
-    /// A network of this profile whose delays and manners follow from `seed`.
+    /// Creates a network of this profile, with delays and faults drawn from `seed`.
     pub fn net(&self, seed: u64) -> SimNet {
         let drawn = SimOptions::draw(seed, self.capabilities);
         SimNet::new(seed, SimOptions { write_by_read: self.write_by_read, ..drawn })
@@ -85,7 +85,7 @@ pub struct Death {
     pub sender: bool,
     /// Which of them.
     pub end: usize,
-    /// After so many turns of all ends.
+    /// The poll of all ends after which it dies.
     pub turn: u64,
 }
 
@@ -110,9 +110,9 @@ pub struct Round {
     pub slices_max: usize,
     /// Whether the receiver names the destination, where it can.
     pub into: bool,
-    /// How many turns of a thousand begin a pause.
+    /// Polls per thousand that begin a pause.
     pub pause_per_mille: u32,
-    /// Most events of the simulated network between two turns.
+    /// Maximum number of events of the simulated network between two polls.
     pub steps_max: u64,
     /// A thread for each end, on a real fabric.
     pub threads: bool,

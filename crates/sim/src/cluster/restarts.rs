@@ -1,5 +1,5 @@
-//! Nodes that die or leave and others that join in their place, with so few numbers that each is given again:
-//! what is written at one address never appears at another, and no member waits for ever.
+//! Nodes that die or leave and others that replace them, with so few node numbers that each is reused: a value written
+//! at one address never appears at another, and no member waits forever.
 
 use super::{Cluster, Error, ErrorCode, GlobalAddress, IDLE_SWEEPS_MAX, Random, Session, Task};
 use farside::{AllocationHint, AllocationSpec, Joining};
@@ -210,7 +210,7 @@ impl Cluster {
     }
 }
 
-/// Goes on until all members agree who is alive: what is cached counts until then.
+/// Runs until all members agree on who is alive: cached data is valid until then.
 fn agree(cluster: &mut Cluster) -> Result<(), String> {
     let mut idle = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Nodes, regions, links: what happens rarely, and what goes wrong.
+//! The control path of the simulated fabric: nodes, regions, links, and their faults.
 
 use super::port::SimWaiter;
 use super::program::ProgramCounts;
@@ -63,7 +63,7 @@ impl World {
         Ok(Region { id, arena, token, device: None })
     }
 
-    /// Pieces still under way find the region gone.
+    /// Removes a region. Pieces still in flight are discarded on arrival.
     pub(super) fn deregister(
         &mut self,
         node: NodeKey,
@@ -388,7 +388,7 @@ impl World {
         self.port_mut(port).open = false;
     }
 
-    /// Takes a link out of use; events about it that nobody saw go with it.
+    /// Closes a link and removes its events that were not polled.
     fn forget(&mut self, end: End) {
         let port = self.port_mut(end.port);
         let link = &mut port.links[end.link.0 as usize];
@@ -399,7 +399,7 @@ impl World {
         port.events.retain(|event| event_link(event) != end.link);
     }
 
-    /// The node is dead from now on; what it had under way may or may not happen.
+    /// Kills a node. Each of its requests in flight may or may not take effect.
     pub(super) fn kill(&mut self, node: NodeKey) {
         self.tell_node("kill", node, 0);
         self.nodes[node.0].alive = false;
@@ -420,7 +420,7 @@ impl World {
         }
     }
 
-    /// Ends every link between two nodes; both sides notice, each in its own time.
+    /// Ends every link between two nodes; both ends notice it, at independent times.
     pub(super) fn cut(&mut self, one: NodeKey, other: NodeKey) {
         self.tell_node("cut", one, other.0 as u64);
         for port in 0..self.ports.len() {
@@ -439,8 +439,8 @@ impl World {
         }
     }
 
-    /// This end goes away: its messages to the peer may or may not arrive, the peer will notice,
-    /// and nothing of the peer happens here any more; what it was told has happened is in memory.
+    /// Takes this end down: its messages to the peer may or may not arrive, the peer will notice, and no message of the
+    /// peer takes effect here any more; those already answered are in memory.
     fn part(&mut self, end: End) {
         while let Some(inbound) = self.link(end).inbound.front() {
             let number = inbound.message.number;
@@ -452,8 +452,8 @@ impl World {
         self.sever(peer, true);
     }
 
-    /// Nothing more comes to `end` from its peer: of what is under way, what was answered happens,
-    /// of the rest a random part, and then the loss is noticed.
+    /// Severs `end` from its peer: of the requests in flight, those answered take effect, of the rest a random part;
+    /// then the loss is noticed.
     fn sever(&mut self, end: End, ended: bool) {
         let link = self.link(end);
         if link.severed || link.state == LinkState::Closed || !self.node(end).alive {
@@ -519,7 +519,7 @@ impl World {
         self.discard(end, number);
     }
 
-    /// Drops this message and, where there is an order, all behind it.
+    /// Drops this message and, on an ordered link, all after it.
     pub(super) fn drop_from(&mut self, end: End, number: u64) {
         let ordered = self.options.capabilities.message_order;
         let all = self.link(end).inbound.iter().map(|one| one.message.number);
@@ -530,7 +530,7 @@ impl World {
         }
     }
 
-    /// Of the answers that are under way to `end`, the first few get through.
+    /// Delivers a random prefix of the answers in flight to `end` and drops the rest.
     fn thin_answers(&mut self, end: End) {
         let mut through = true;
         for at in 0..self.link(end).requests.len() {

@@ -1,28 +1,28 @@
-//! What a piece of hardware costs, as numbers: with one of these the simulated fabric measures
-//! instead of drawing delays.
+//! Hardware profiles: the costs of adapter, bus and wire, with which the simulated fabric computes delays instead of
+//! drawing them.
 //!
-//! Every request passes the same resources, each of which serves one after the other; what is not
-//! busy adds nothing but its latency:
+//! Every request passes the same resources, each of which serves one request at a time; a resource that is not busy
+//! adds only its latency:
 //!
 //! | stage | resource | time |
 //! | --- | --- | --- |
 //! | doorbell | the adapter's doorbells | `doorbell_ns`, busy `doorbell_busy_ns`; several requests of one post to one link are fetched with one more `pcie_read_ns`, a single one travels with its doorbell |
 //! | work request | the send engine of the adapter, and that of the link | busy `send_ns` and `link_send_ns`, and `gather_ns` for each slice after the first |
 //! | payload | the bus, reading | `pcie_read_ns`, busy `pcie_ps_per_byte`; nothing for inline bytes and memory at the adapter |
-//! | packets | the wire, out | busy `wire_ps_per_byte` for payload and `packet_header_bytes`; messages of several links take turns by packets |
+//! | packets | the wire, out | busy `wire_ps_per_byte` for payload and `packet_header_bytes`; messages of several links are interleaved by packets |
 //! | switch | | `path_ns`, cut through |
 //! | packets | the wire, in | as out: this is where many senders meet |
 //! | inbound | the receive engine | busy `receive_ns` a request, `packet_ns` any other packet, `receive_request_ns` and `completion_ns` where a receive is taken |
 //! | WRITE, SEND | the bus, writing | `pcie_write_ns`, busy `pcie_ps_per_byte` |
-//! | READ | the bus, reading | `pcie_read_ns`, and `fetches_max` READs and atomics of a link under way |
+//! | READ | the bus, reading | `pcie_read_ns`, and `fetches_max` outstanding READs and atomics of a link |
 //! | atomic | the one atomic unit of the adapter | busy `atomic_host_ns`, or `atomic_device_ns` for memory at the adapter; not answered before one access to that memory is over |
 //! | answer | wire, switch, wire, receive engine | as above |
 //! | completion | the bus, writing | `pcie_write_ns` and `completion_ns` |
 //!
-//! Between two nodes there can be a [`Path`](super::Path) of their own instead of wires and switch.
+//! Between two nodes a [`Path`](super::Path) can replace wires and switch.
 //!
-//! What is absent: congestion control and loss, caches of the adapter that overflow (many links or
-//! regions), NUMA, and the processors, whose time is charged by [`stage`](crate::stage).
+//! Not modelled: congestion control and loss, overflow of the adapter's caches (many links or
+//! regions), NUMA, and the processors: their time is charged by [`stage`](crate::stage).
 
 use super::world::NodeKey;
 use std::collections::VecDeque;
@@ -68,7 +68,7 @@ pub struct HardwareProfile {
     pub receive_request_ns: u64,
     /// What writing a completion entry costs.
     pub completion_ns: u64,
-    /// READs and atomics of one link that are under way at most.
+    /// Maximum number of outstanding READs and atomics of one link.
     pub fetches_max: u32,
     /// How long an atomic on main memory keeps the atomic unit.
     pub atomic_host_ns: u64,
@@ -167,15 +167,14 @@ impl fmt::Display for HardwareProfile {
     }
 }
 
-/// Something that serves one after the other. Picoseconds inside: small packets take few
-/// nanoseconds.
+/// A resource that serves one request at a time. It counts picoseconds, since small packets take few nanoseconds.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Resource {
     free_ps: u64,
 }
 
 impl Resource {
-    /// Serves whoever comes at `at_ns` for `busy_ps`: when that begins and when it is over.
+    /// Serves a request that arrives at `at_ns` for `busy_ps`. Returns when service begins and ends.
     pub(super) fn take(&mut self, at_ns: u64, busy_ps: u64) -> (u64, u64) {
         let start_ps = self.free_ps.max(at_ns.saturating_mul(1_000));
         self.free_ps = start_ps.saturating_add(busy_ps);
@@ -234,7 +233,7 @@ pub(super) enum Then {
     Fetched,
 }
 
-/// One packet under way.
+/// A packet in flight.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Packet {
     pub(super) bytes: u32,
@@ -270,7 +269,7 @@ impl Flight {
     }
 }
 
-/// What one end of a link has under way.
+/// The messages that one end of a link is sending.
 #[derive(Default, Debug)]
 pub(super) struct Lanes {
     /// The link's share of the send engine.

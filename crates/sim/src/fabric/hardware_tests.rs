@@ -278,7 +278,7 @@ fn bytes_sent_from_the_adapter_do_not_cross_the_bus() {
 }
 
 #[test]
-fn only_so_many_reads_of_a_link_are_under_way() {
+fn outstanding_reads_of_a_link_are_bounded() {
     let time = |fetches_max| {
         let mut scene = on(INFINIBAND, HardwareProfile { fetches_max, ..CONNECTX5_ROCE }, 2);
         let into = [scene.slice(0, 0, 8)];
@@ -442,7 +442,7 @@ fn a_ping_pong_takes_two_halves_and_few_runs() {
     let (ns, runs, _) = ping_pong(1, 100);
     let round_ns = ns / 100;
     assert!((2_000..=3_000).contains(&round_ns), "{round_ns}");
-    assert!(runs < 100 * 16, "polls in vain are skipped: {runs}");
+    assert!(runs < 100 * 16, "unsuccessful polls are skipped: {runs}");
 }
 
 #[test]

@@ -1,9 +1,7 @@
-//! The simulated fabric: many nodes in one thread, virtual time, and every schedule that the
-//! declared capabilities permit.
+//! The simulated fabric: many nodes in one thread, virtual time, every schedule that the declared capabilities permit.
 //!
-//! It is the adversary of everything above it. It follows the published model of RDMA on TSO
-//! machines (Ambal, Dongol, Eran, Klimis, Lahav, Raad: *Semantics of Remote Direct Memory Access*,
-//! OOPSLA 2024) and the order table of IBTA 10.8.3.3, and is as weak as they allow:
+//! It follows the model of RDMA on TSO machines (Ambal, Dongol, Eran, Klimis, Lahav, Raad: *Semantics of Remote Direct
+//! Memory Access*, OOPSLA 2024) and the order table of IBTA 10.8.3.3, and is as weak as they allow:
 //!
 //! | what | how |
 //! | --- | --- |
@@ -15,18 +13,16 @@
 //! | atomic | one step with `AtomicScope::System`; else load and store apart, excluding only other atomics on that word |
 //! | order of a link | with `message_order` WRITEs and SENDs take effect in order, READs and atomics after the WRITEs before them; READs and atomics may be overtaken by anything (`WorkFlags::fence` forbids it); without it, none |
 //! | order between links | none |
-//! | completions | in the order of posting per link, as late as they like |
+//! | completions | in the order of posting per link, with any delay |
 //! | SEND without a receive | stops `post` or waits, as declared |
-//! | death | of what is under way, what was answered happens; of the rest a prefix (a subset without order), the last WRITE of it in part |
-//! | loss between hosts ([`SimOptions::silence_ns`]) | within that time; that the peer died, or closed the link, is told from all else |
-//! | loss | each survivor notices in its own time, after what had arrived from the dead |
+//! | death | requests in flight: those answered take effect; of the rest a prefix (a subset without order), the last WRITE of it in part |
+//! | loss between hosts ([`SimOptions::silence_ns`]) | within that time; death of the peer and closing of the link are distinguished from other causes |
+//! | loss | each survivor notices it at an independent time, after everything that had arrived from the dead node |
 //!
-//! Everything is drawn from one seed: the same seed and the same calls give the same transcript,
-//! and [`SimNet::fingerprint`] shows it. It allocates as it likes: it is for tests and studies.
+//! Everything is drawn from one seed: the same seed and calls give the same transcript ([`SimNet::fingerprint`]).
 //!
-//! With [`SimOptions::hardware`] it is an instrument instead of the adversary: delays come from the
-//! queues of a [`HardwareProfile`], and there is one schedule, legal for the same capabilities,
-//! whatever the seed. What was drawn is then settled so:
+//! With [`SimOptions::hardware`] delays come from the queues of a [`HardwareProfile`], and there is one schedule, legal
+//! for the same capabilities, for every seed:
 //!
 //! | what | with a hardware profile |
 //! | --- | --- |
@@ -35,23 +31,15 @@
 //! | WRITE | answered on arrival, as adapters do, unless `completion_means_placed` |
 //! | atomic | one step at the adapter's atomic unit |
 //! | events of one instant | in the order in which they were caused |
-//! | death, loss | as ever: what is lost is drawn |
+//! | death, loss | as without a profile: what is lost is drawn |
 //!
-//! Programs take no time unless somebody charges them: [`SimNet::take_counts`] says what they did,
-//! and [`stage`](crate::stage) runs them against the clock.
+//! Programs take no time unless the caller charges them: [`SimNet::take_counts`] returns their operations, and
+//! [`stage`](crate::stage) charges them to clocks.
 //!
-//! What may be declared is free; these are the protocols of 001 Table 1 and their like:
+//! Any capabilities can be declared; constants of this module, such as [`EFA`], are those of the protocols of 001
+//! Table 1.
 //!
-//! | constant | requests | messages | order |
-//! | --- | --- | --- | --- |
-//! | [`INFINIBAND`] | SEND, WRITE, READ, atomics | many packets | of messages and of bytes |
-//! | [`ADAPTIVE_ROUTING`] | the same | many packets | none |
-//! | [`UNORDERED`] | the same without atomics | many packets | none |
-//! | [`EFA`] | SEND, READ | one packet | none |
-//! | [`ONE_RMA`] | READ, WRITE by READ | one packet | none |
-//! | [`SHARED_MEMORY`] | SEND, WRITE, READ, atomics with processors too | | as declared |
-//!
-//! What is absent: threads, real time, and the reordering of the processors' own accesses.
+//! Not modelled: threads, real time, and the reordering of the processors' own accesses.
 
 mod control;
 mod hardware;
@@ -103,8 +91,8 @@ impl SimNet {
         Self { world: Arc::new(Mutex::new(World::new(seed, options))) }
     }
 
-    /// The fabric of the living node of this name, which is made if there is none; after
-    /// [`kill`](Self::kill) the same name makes a new node with nothing of the old.
+    /// Returns the fabric of the living node of this name, and creates the node if there is none; after
+    /// [`kill`](Self::kill) the same name creates a new node without any state of the old one.
     pub fn fabric(&self, node: &str) -> Arc<SimFabric> {
         let key = self.lock().node_named(node);
         Arc::new(SimFabric::new(self.clone(), key))
@@ -116,8 +104,7 @@ impl SimNet {
         self.lock().step()
     }
 
-    /// Performs the next event, if there is one; and the number of the node whose program may
-    /// notice it.
+    /// Performs the next event, if there is one. Returns the number of the node at which the program may notice it.
     pub(crate) fn step_touching(&self) -> Option<Option<usize>> {
         Some(self.lock().step_touching()?.map(|node| node.0))
     }
@@ -164,8 +151,8 @@ impl SimNet {
         events
     }
 
-    /// Kills a node: its ports answer nothing any more, and every survivor linked to it will be
-    /// told. False when no such node lives.
+    /// Kills a node: its ports stop answering, and every linked survivor will be notified. Returns false if no such
+    /// node lives.
     pub fn kill(&self, node: &str) -> bool {
         self.with_node(node, World::kill)
     }
@@ -185,24 +172,24 @@ impl SimNet {
         self.with_node(node, |world, node| world.freeze(node, true))
     }
 
-    /// Lets a paused or frozen node go on. False when no such node lives.
+    /// Resumes a paused or frozen node. Returns false if no such node lives.
     pub fn resume(&self, node: &str) -> bool {
         self.with_node(node, World::resume)
     }
 
-    /// Breaks every link between two living nodes, as when a cable is pulled for longer than the
-    /// adapters try; they may connect anew. False when one of them does not live.
+    /// Breaks every link between two living nodes, as when a cable is pulled for longer than the adapters retry. The
+    /// nodes may reconnect. Returns false if one of them is dead.
     pub fn cut(&self, one: &str, other: &str) -> bool {
         self.with_nodes(one, other, World::cut)
     }
 
-    /// Breaks every link between two nodes, and lets nothing through between them until they are
-    /// [mended](Self::mend). False when one of them does not live.
+    /// Partitions two nodes: breaks every link between them, and drops everything until they are [mended](Self::mend).
+    /// Returns false if one of them is dead.
     pub fn part(&self, one: &str, other: &str) -> bool {
         self.with_nodes(one, other, World::part_nodes)
     }
 
-    /// Lets two nodes reach each other again. False when one of them does not live.
+    /// Makes two nodes reachable for each other again. Returns false if one of them is dead.
     pub fn mend(&self, one: &str, other: &str) -> bool {
         self.with_nodes(one, other, World::mend_nodes)
     }
@@ -229,7 +216,7 @@ impl SimNet {
         self.lock().marks
     }
 
-    /// A number that stands for every event so far and every byte that moved: equal for equal runs.
+    /// A fingerprint of all events and all bytes transferred so far: equal for equal runs.
     pub fn fingerprint(&self) -> u64 {
         self.lock().transcript.fingerprint()
     }

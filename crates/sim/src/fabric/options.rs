@@ -1,4 +1,4 @@
-//! What a simulated network declares, and within that how mean it is.
+//! The options of a simulated network: declared capabilities, and the faults and delays within them.
 
 use super::hardware::HardwareProfile;
 use crate::random::Random;
@@ -107,24 +107,24 @@ pub struct SimOptions {
     pub straggler_per_mille: u32,
     /// See `straggler_per_mille`.
     pub straggler_factor: u64,
-    /// READs and atomics keep their place in the order of a link, and it takes no
-    /// `WorkFlags::fence` to keep later requests behind them. A reliable connection does not
-    /// promise this (IBTA 10.8.3.3); a fabric that executes a request at once has it.
+    /// Whether READs and atomics are ordered with the other requests of a link, without `WorkFlags::fence` on later
+    /// ones. A reliable connection does not guarantee this (IBTA 10.8.3.3); a fabric that executes requests at once
+    /// does.
     pub reads_in_order: bool,
     /// How long a SEND waits for a receive before it fails (`BackPressure::Retried`); `None` for
     /// ever.
     pub receiver_not_ready_ns: Option<u64>,
-    /// Most pieces of one transfer; the cuts lie between 64-byte lines.
+    /// Maximum number of pieces of one transfer, cut between 64-byte lines.
     pub pieces_max: usize,
-    /// A WRITE is a request to READ, as in 1RMA: it travels without its bytes, the target reads them
-    /// from the requester's memory, and only when they are in place it completes.
+    /// Performs a WRITE as a request to READ, as in 1RMA: it is sent without its bytes, the target reads them from the
+    /// requester's memory, and it completes when they are in memory.
     pub write_by_read: bool,
-    /// Measure instead of drawing delays: one schedule, legal for the capabilities, whose times come
-    /// from these costs. Then the delays above count by their middle, and only for `control_ns` and
-    /// `loss_ns`; nothing straggles, and each message takes effect in one piece.
+    /// Computes delays from these costs instead of drawing them: one schedule, legal for the capabilities. Of the
+    /// delays above, only `control_ns` and `loss_ns` apply, with their mean; nothing straggles, and each message
+    /// takes effect in one piece.
     pub hardware: Option<HardwareProfile>,
-    /// Every node is a host of its own: reached at an address, with names of its own, and not always;
-    /// and it notices within so many ns that nothing comes from a peer. `None` where all are one machine.
+    /// Makes every node a separate host, reached at an address, with its own names, and not always reachable. It
+    /// detects the silence of a peer within this time. `None` if all nodes are on one machine.
     pub silence_ns: Option<u64>,
     /// How many transcript lines are kept; the fingerprint covers all.
     pub transcript_lines: usize,

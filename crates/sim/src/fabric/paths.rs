@@ -1,12 +1,12 @@
-//! What is between two nodes of hardware: cables of their own, and what has gone over them.
+//! Paths between two nodes with a hardware profile: separate cables, and the traffic over them.
 
 use super::SimNet;
 use super::hardware::Resource;
 use super::world::{End, NodeKey, World};
 use std::collections::BTreeMap;
 
-/// What is between two nodes, one way, in place of the profile's wires and switch: a bus to a processor
-/// beside an adapter, say, or a rack further away.
+/// The path from one node to another in place of the profile's wires and switch: a bus to a processor at an adapter,
+/// for example, or a more distant rack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
     /// From one adapter to the other.
@@ -42,8 +42,8 @@ pub(super) struct Paths {
 }
 
 impl SimNet {
-    /// From now on this is between the two nodes, one way; nodes of these names are made if there are
-    /// none. What is under way goes on as it began. It counts with a hardware profile only.
+    /// Sets the path from one node to another, in one direction; nodes of these names are created if absent. Messages
+    /// in flight keep the previous path. It has an effect with a hardware profile only.
     pub fn set_path(&self, from: &str, to: &str, path: Path) {
         let mut world = self.lock();
         let way = (world.node_named(from), world.node_named(to));
@@ -51,8 +51,7 @@ impl SimNet {
         world.paths.cables.insert(way, Cable { path, wire });
     }
 
-    /// What has gone from one living node to another since this was last asked; with a hardware profile
-    /// only.
+    /// Returns and resets the traffic from one living node to another; with a hardware profile only.
     pub fn take_traffic(&self, from: &str, to: &str) -> Traffic {
         let mut world = self.lock();
         let way = world.find_node(from).zip(world.find_node(to));
@@ -75,8 +74,8 @@ impl World {
         traffic.bytes += bytes;
     }
 
-    /// Sends so many bytes over the cable to this end, if there is one: when it begins, when it is free
-    /// again, and what is between.
+    /// Sends `bytes` over the cable to this end, if there is one. Returns when transmission begins and ends, and the
+    /// path.
     pub(super) fn take_cable(&mut self, to: End, bytes: u64) -> Option<(u64, u64, Path)> {
         let (way, now_ns) = (self.way_to(to), self.now_ns);
         let cable = self.paths.cables.get_mut(&way)?;
@@ -84,8 +83,8 @@ impl World {
         Some((start_ns, sent_ns, cable.path))
     }
 
-    /// How long after its beginning the end of so many bytes comes over the cable to this end, if there
-    /// is one: nobody else's bytes come over it.
+    /// The transmission time of `bytes` over the cable to this end, if there is one. A cable carries one direction of
+    /// one pair only.
     pub(super) fn cable_ns(&self, to: End, bytes: u64) -> Option<u64> {
         let cable = self.paths.cables.get(&self.way_to(to))?;
         Some((bytes * cable.path.ps_per_byte).div_ceil(1_000))

@@ -1,4 +1,4 @@
-//! The faces of a simulated node: its fabric, ports and waiters.
+//! The interface of a simulated node: its fabric, ports and waiters.
 
 use super::SimNet;
 use super::program::ProgramCounts;
@@ -341,7 +341,7 @@ fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
     Ok(())
 }
 
-/// Takes requests from the front until one is refused; none while the program stands still.
+/// Takes requests from the front until one is refused; none while the program is stopped.
 fn take_each<T>(
     requests: &[T],
     runs: bool,
@@ -367,8 +367,8 @@ pub(super) struct SimWaiter {
 const IDLE_NS: u64 = 1_000_000;
 
 impl Waiter for SimWaiter {
-    /// True as well when nothing can happen before the time-out and that is far: others of this
-    /// program must move on first.
+    /// Returns true also if nothing can happen before a distant time-out: other parts of this program must progress
+    /// first.
     fn wait(&self, timeout: Option<Duration>) -> bool {
         let Some(net) = self.net.upgrade() else {
             return true;

@@ -63,7 +63,7 @@ fn messages_longer_than_a_packet_are_refused() {
     }
 }
 
-/// Whatever the protocol has, several of each under way at once; all of it succeeds.
+/// Posts several outstanding requests of each kind that the protocol has; all succeed.
 fn mixed(seed: u64, capabilities: Capabilities) -> (Marks, u64) {
     let mut scene = Scene::with(seed, options(seed, capabilities), 2);
     let mut posted = 0;
@@ -127,7 +127,7 @@ fn a_write_by_read_takes_the_bytes_that_are_there_when_the_target_asks() {
 }
 
 #[test]
-fn the_death_of_a_writer_by_read_leaves_lines_whole_and_is_told() {
+fn death_of_writer_by_read_leaves_whole_lines_and_is_reported() {
     let (mut none, mut all) = (0, 0);
     for seed in 0..200 {
         let mut scene = Scene::with(seed, options(seed, ONE_RMA), 2);

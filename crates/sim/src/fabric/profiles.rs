@@ -1,5 +1,13 @@
-//! What the protocols of 001 Table 1 can do, beside [`INFINIBAND`]: sets of capabilities to be
-//! refused by, and to be tried against. The table of them is in the parent's documentation.
+//! The capabilities of the protocols of 001 Table 1 and similar ones, to test channels and refusals against:
+//!
+//! | constant | requests | messages | order |
+//! | --- | --- | --- | --- |
+//! | [`INFINIBAND`] | SEND, WRITE, READ, atomics | many packets | of messages and of bytes |
+//! | [`ADAPTIVE_ROUTING`] | the same | many packets | none |
+//! | [`UNORDERED`](super::UNORDERED) | the same without atomics | many packets | none |
+//! | [`EFA`] | SEND, READ | one packet | none |
+//! | [`ONE_RMA`] | READ, WRITE by READ | one packet | none |
+//! | [`SHARED_MEMORY`](super::SHARED_MEMORY) | SEND, WRITE, READ, atomics with processors too | | as declared |
 
 use super::options::INFINIBAND;
 use farside_base::{AtomicScope, Capabilities};

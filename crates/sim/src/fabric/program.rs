@@ -1,5 +1,4 @@
-//! What programs on simulated nodes do, counted and charged: the fabric itself lets them run in no
-//! time.
+//! Counts and costs of what programs on simulated nodes do; without them, programs take no time.
 
 use super::SimNet;
 use super::world::{PortKey, World};
@@ -60,9 +59,9 @@ pub struct ProcessorCosts {
     pub arm_ns: u64,
     /// From the interrupt until a sleeping thread runs.
     pub wake_ns: u64,
-    /// Looking at a word of memory that nobody has changed.
+    /// Loading a word that is in the cache.
     pub load_ns: u64,
-    /// Looking at a line that an adapter or another core has written.
+    /// Loading a line that an adapter or another core has written.
     pub miss_ns: u64,
     /// Copying.
     pub copy_bytes_per_ns: u64,
@@ -75,9 +74,9 @@ pub struct ProcessorCosts {
 /// One core of the EPYC 7742 of 001 §6, 2.25 GHz (up to 3.4 GHz).
 ///
 /// Estimates, in the order of published ones: a request alone with its doorbell 130 ns, which makes
-/// the 7 to 8 million a second that one thread posts without lists; the write to the doorbell is the
-/// most of it, as in Kalia et al., *Design Guidelines for High Performance RDMA Systems*, USENIX ATC
-/// 2016, whose advice is to ring once for many. A miss to main memory about 100 ns, copies about
+/// the 7 to 8 million a second that one thread posts without lists; the write to the doorbell is most
+/// of it, as in Kalia et al., *Design Guidelines for High Performance RDMA Systems*, USENIX ATC 2016,
+/// which advises to ring once for several requests. A miss to main memory about 100 ns, copies about
 /// 10 GB/s a core, clearing twice as fast, since it reads nothing, and some microseconds from an
 /// interrupt to the sleeper.
 pub const EPYC_7742: ProcessorCosts = ProcessorCosts {
@@ -143,9 +142,9 @@ impl SimNet {
         }
     }
 
-    /// From here on one program runs, whose clock shows `at_ns`: each call of a port moves that clock
-    /// on by what it costs, and with a hardware profile requests are posted at its time, which may be
-    /// later than that of the net. [`end_program`](Self::end_program) ends it.
+    /// Starts to charge a program with a clock at `at_ns`: each call of a port advances that clock by its cost, and
+    /// with a hardware profile requests are posted at its time, which may be later than that of the net, until
+    /// [`end_program`](Self::end_program).
     pub fn begin_program(&self, at_ns: u64, costs: ProcessorCosts) {
         self.lock().program = Some(Program { at_ns, costs });
     }
@@ -184,7 +183,7 @@ impl World {
         self.nodes[node.0].counts.add(did);
     }
 
-    /// Lets the clock of the program that runs go on by what that costs.
+    /// Advances the clock of the running program by the cost of `did`.
     pub(super) fn charge(&mut self, did: &ProgramCounts) {
         if let Some(program) = &mut self.program {
             program.at_ns = program.at_ns.saturating_add(program.costs.port_ns(did));

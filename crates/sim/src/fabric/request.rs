@@ -1,5 +1,4 @@
-//! One request on its way: the requester's record of it, the message that travels, and what the
-//! responder makes of it.
+//! A request in flight: the requester's record, the message, and the responder's record.
 
 use crate::random::Random;
 use farside_base::{
@@ -160,9 +159,9 @@ pub(super) fn fetches(kind: CompletionKind) -> bool {
 pub(super) enum Progress {
     /// In the send queue.
     Queued(Message),
-    /// Under way; nothing known.
+    /// In flight; no answer yet.
     Departed,
-    /// The other adapter has answered; the answer is under way.
+    /// The responder has answered; the answer is in flight.
     Answered(Answer),
     /// What was fetched is being put into local memory.
     Landing(Vec<u8>, Pieces),
@@ -170,7 +169,7 @@ pub(super) enum Progress {
     Done(CompletionStatus),
 }
 
-/// What the other adapter says.
+/// The responder's answer.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: CompletionStatus,
@@ -210,7 +209,7 @@ impl Request {
 pub(super) enum Phase {
     /// Not here yet.
     Flying,
-    /// Here, waiting for its turn.
+    /// Arrived, waiting for the messages before it.
     Arrived,
     /// Its pieces are read or written one by one.
     Running,
@@ -226,9 +225,9 @@ pub(super) struct Inbound {
     pub(super) pieces: Pieces,
     /// What a READ has sampled, or an atomic has loaded.
     pub(super) fetched: Vec<u8>,
-    /// The receive that it took, and where that lies.
+    /// The receive that it consumed, and its memory.
     pub(super) receive: Option<(Receive, Option<Place>)>,
-    /// The requester has been answered; from here on it happens, whatever becomes of the requester.
+    /// The requester was answered; from now on it takes effect even if the requester dies.
     pub(super) answered: bool,
     /// The requester died in the middle of it: some pieces never land.
     pub(super) torn: bool,

@@ -1,4 +1,4 @@
-//! The requester's adapter: taking requests, starting them, bringing answers home.
+//! The requester's adapter: accepts and starts requests, and delivers answers.
 
 use super::hardware::Then;
 use super::request::{Answer, Inbound, Message, Pieces, Place, Progress, RemotePlace, Request};
@@ -80,7 +80,7 @@ impl World {
         Ok((places, at))
     }
 
-    /// The memory behind a local slice.
+    /// The memory of a local slice.
     pub(super) fn place(&self, end: End, slice: &LocalSlice) -> Result<Place, Stop> {
         let region = self.node(end).regions.get(&slice.region);
         let region = region.ok_or(Stop::Invalid("local region"))?;

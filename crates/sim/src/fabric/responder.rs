@@ -17,7 +17,7 @@ impl World {
         let (now_ns, by_read) = (self.now_ns, self.options.write_by_read);
         let state = self.link(end).state;
         if matches!(state, LinkState::Connecting) {
-            // The peer has accepted and sent at once; its acceptance is still under way.
+            // The peer has accepted and sent at once; its acceptance is still in flight.
             self.after(self.options.control_ns, Event::Arrive(end, number));
             return;
         }
@@ -47,8 +47,7 @@ impl World {
         }
     }
 
-    /// The memory that a message is for, if the owner's own record allows it. What the token
-    /// claims counts for nothing but its number and key.
+    /// The target memory of a message, if the owner's record permits it. Of the token, only number and key are used.
     fn target(&self, end: End, number: u64) -> Result<Option<(Arena, u64)>, CompletionStatus> {
         let mut all = self.link(end).inbound.iter();
         let refused = CompletionStatus::RemoteAccess;
@@ -69,7 +68,7 @@ impl World {
         Ok(Some((region.arena.clone(), offset)))
     }
 
-    /// Starts every message whose turn has come.
+    /// Starts every message that may start now.
     fn admit(&mut self, end: End) {
         while let Some(number) = self.next_turn(end) {
             self.start(end, number);
@@ -158,8 +157,8 @@ impl World {
         self.run_pieces(end, number, offset);
     }
 
-    /// Answers a WRITE on arrival, before anything of it is in memory, where that is permitted:
-    /// not with `completion_means_placed`, and not behind a message that may still fail.
+    /// Answers a WRITE on arrival, before any of it is in memory, if that is permitted: not with
+    /// `completion_means_placed`, and not after a message that may still fail.
     fn acknowledge_early(&mut self, end: End, number: u64) {
         if self.options.capabilities.completion_means_placed
             || self.options.write_by_read
@@ -181,7 +180,7 @@ impl World {
         }
     }
 
-    /// Whether the target's memory gives up order and words.
+    /// Whether the target's memory has relaxed ordering.
     fn is_relaxed(&self, end: End, number: u64) -> bool {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number);
@@ -190,7 +189,7 @@ impl World {
         region.is_some_and(|region| region.access.allows(Access::RELAXED_ORDERING))
     }
 
-    /// Whether the pieces of a transfer happen one after the other.
+    /// Whether the pieces of a transfer are performed in order.
     fn is_in_order(&self, end: End, number: u64) -> bool {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number);
@@ -199,7 +198,7 @@ impl World {
             && !self.is_relaxed(end, number)
     }
 
-    /// Cuts a transfer and lets its pieces happen: all at random, or one after the other.
+    /// Cuts a transfer and schedules its pieces: at random, or in order.
     fn run_pieces(&mut self, end: End, number: u64, offset: u64) {
         let pieces_max = self.pieces_max();
         let (relaxed, in_order) = (self.is_relaxed(end, number), self.is_in_order(end, number));
@@ -339,7 +338,7 @@ impl World {
         }
     }
 
-    /// Gives the next posted receive to a message that needs one, or lets it wait.
+    /// Gives the next posted receive to a message that needs one, or makes it wait.
     fn take_receive(&mut self, end: End, number: u64) {
         let Some(queue) = self.link(end).queue else {
             return self.refuse_message(end, number, CompletionStatus::PeerLost);
@@ -434,7 +433,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets every message that waits at this queue look again; who is first is anybody's guess.
+    /// Makes every message that waits at this queue check again, in random order.
     fn wake_waiting(&mut self, port: PortKey, queue: ReceiveQueueId) {
         let mut waiting = Vec::new();
         for (number, link) in self.port(port).links.iter().enumerate() {
@@ -601,13 +600,13 @@ impl World {
         self.finish(end, number);
     }
 
-    /// Takes a message out that has done what it had to do, and lets those behind it start.
+    /// Removes a completed message, and starts those after it.
     fn finish(&mut self, end: End, number: u64) {
         self.discard(end, number);
         self.admit(end);
     }
 
-    /// Puts all of a WRITE down whose requester was told that it is done.
+    /// Places the rest of a WRITE that has completed at the requester.
     pub(super) fn land_answered(&mut self, end: End, number: u64) {
         let Ok(Some((arena, offset))) = self.target(end, number) else {
             return;
@@ -632,7 +631,7 @@ impl World {
         };
         self.give_receive_back(end, inbound.message.reserved);
         if let Some((receive, _)) = inbound.receive {
-            // The receive goes back where it came from: nobody was told of it.
+            // The receive returns to its queue: it has no completion yet.
             let queue = &mut self.port_mut(end.port).queues[receive.queue.0 as usize];
             queue.posted.push_front(receive);
         }

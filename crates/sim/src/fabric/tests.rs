@@ -98,8 +98,8 @@ fn every_rare_case_is_met() {
     assert!(counts.iter().all(|count| *count > 0), "{sum:?} {reordered}");
 }
 
-/// Overwrites a block by a WRITE and looks at the target after each step; returns the states seen
-/// as the set of lines that have the new value.
+/// Overwrites a block by a WRITE and reads the target after each step. Returns the states seen, each as the set of
+/// lines that have the new value.
 fn partial_states(seed: u64, capabilities: Capabilities) -> Vec<u8> {
     let mut scene = Scene::new(seed, capabilities, 2);
     scene.fill(0, 0, 256, 1);
@@ -132,7 +132,7 @@ fn writes_land_in_pieces_and_in_byte_order_only_if_declared() {
     assert!(partly && out_of_order);
 }
 
-/// Whether an aligned word was ever seen half changed by a WRITE of so many bytes to an aligned place.
+/// Whether an aligned word was ever seen half changed by a WRITE of `bytes` bytes to an aligned address.
 fn tears_words(words: WordScope, access: Access, bytes: u32) -> bool {
     let capabilities = Capabilities { words, ..INFINIBAND };
     (0..100).any(|seed| {
@@ -358,7 +358,7 @@ fn pause_and_freeze(mut scene: Scene) {
 }
 
 #[test]
-fn a_cut_fails_the_links_of_both_sides_and_they_connect_anew() {
+fn cut_links_fail_at_both_nodes_and_reconnect() {
     for options in both(5, SHARED_MEMORY) {
         cut_and_connect(Scene::with(5, options, 3));
     }

@@ -1,4 +1,4 @@
-//! The way of a message through the resources of a [`HardwareProfile`], packet by packet.
+//! The path of a message through the resources of a [`HardwareProfile`], packet by packet.
 
 use super::hardware::{Adapter, Flight, HardwareProfile, Lane, Packet, Then};
 use super::program::ProgramCounts;
@@ -30,7 +30,7 @@ impl World {
         rung.collect()
     }
 
-    /// Rings for so many requests of one link.
+    /// Rings the doorbell for `requests` requests of one link.
     fn rung_ns(&mut self, port: PortKey, requests: u64) -> u64 {
         let at_ns = self.program_ns();
         let Some(hardware) = self.options.hardware else {
@@ -39,7 +39,7 @@ impl World {
         let node = self.port(port).node;
         let busy_ps = hardware.doorbell_busy_ns * 1_000;
         let (start_ns, _) = self.adapters.of(node).doorbells.take(at_ns, busy_ps);
-        // A single request travels with its doorbell; of several the adapter hears, and reads them.
+        // A single request travels with its doorbell; several are fetched by the adapter.
         let fetch_ns = if requests > 1 { hardware.pcie_read_ns } else { 0 };
         start_ns + hardware.doorbell_ns + fetch_ns
     }
@@ -79,7 +79,7 @@ impl World {
         );
     }
 
-    /// When the first packet of so many bytes of main memory is at the adapter; at once if none.
+    /// When the first packet of `bytes` bytes of main memory is at the adapter; at once if `bytes` is 0.
     fn read_bus(&mut self, hardware: &HardwareProfile, end: End, at_ns: u64, bytes: u64) -> u64 {
         if bytes == 0 {
             return at_ns;
@@ -90,7 +90,7 @@ impl World {
         start_ns + hardware.pcie_read_ns + first * ps_per_byte / 1_000
     }
 
-    /// Puts a message in line.
+    /// Queues a message for transmission.
     pub(super) fn launch(&mut self, from: End, lane: Lane, flight: Flight) {
         let to = self.link(from).peer;
         self.count_traffic(to, lane == Lane::Answers, flight.bytes);
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Answers with so many bytes, which are at the adapter.
+    /// Sends an answer with `bytes` bytes that are at the adapter already.
     pub(super) fn launch_answer(&mut self, from: End, number: u64, then: Then, bytes: u64) {
         let Some(hardware) = self.options.hardware else {
             return;
@@ -120,7 +120,7 @@ impl World {
         self.launch(from, Lane::Answers, Flight::new(number, Then::Fetched, bytes, ready_ns));
     }
 
-    /// The next packet of a lane goes out. Lanes take turns: each has one packet in line.
+    /// Sends the next packet of a lane. Lanes alternate: each has one packet queued.
     pub(super) fn emit(&mut self, from: End, lane: Lane) {
         let Some(hardware) = self.options.hardware else {
             return;
@@ -152,8 +152,7 @@ impl World {
         }
     }
 
-    /// A packet is at the last wire, and then at the adapter; the last one of its message lets
-    /// happen what the message is for.
+    /// Moves a packet over the last wire to the adapter; the last one of a message triggers the message's effect.
     pub(super) fn hop(&mut self, to: End, number: u64, packet: Packet) {
         let Some(hardware) = self.options.hardware else {
             return;

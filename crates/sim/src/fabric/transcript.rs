@@ -1,4 +1,4 @@
-//! What happened, one line per event, and the number that stands for all of it.
+//! The transcript: one line per event, and a fingerprint of all events.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Everything there is in a simulated network, and its clock.
+//! The state of a simulated network, and its virtual time.
 
 use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::options::{DelayRange, SimOptions};
@@ -42,7 +42,7 @@ pub(super) enum Event {
     Piece(End, u64, usize),
     /// The second half of an atomic that is atomic only within the adapter.
     AtomicStore(End, u64),
-    /// A message that found no receive looks again.
+    /// A message that found no receive checks again.
     LookForReceive(End, u64),
     /// A message has waited too long for a receive.
     ReceiverNotReady(End, u64),
@@ -56,7 +56,7 @@ pub(super) enum Event {
     Connected(End),
     /// The peer's refusal is here.
     Refused(End),
-    /// Nobody answers at all.
+    /// No process answers.
     NotReached(End),
     /// The adapter notices that the peer is gone.
     Lost(End),
@@ -74,16 +74,16 @@ pub(super) enum Event {
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) alive: bool,
-    /// The program stands still.
+    /// The program is stopped.
     pub(super) paused: bool,
-    /// The adapter stands still too; what it should have done waits in `held`.
+    /// The adapter is stopped too; its events are kept in `held`.
     pub(super) frozen: bool,
     pub(super) held: Vec<Event>,
     pub(super) regions: BTreeMap<RegionId, Registered>,
     pub(super) regions_made: u32,
     /// Words that the adapter is in the middle of an atomic on.
     pub(super) busy_words: Vec<(RegionId, u64)>,
-    /// What its program did since somebody asked.
+    /// What its program did since the counts were last taken.
     pub(super) counts: ProgramCounts,
 }
 
@@ -119,7 +119,7 @@ pub(super) struct Finished {
 pub(super) struct ReceiveQueue {
     pub(super) depth: usize,
     pub(super) posted: VecDeque<Receive>,
-    /// Taken receives whose completions nobody has polled yet.
+    /// Consumed receives with completions that were not polled yet.
     pub(super) unpolled: usize,
     /// Links that take receives from here.
     pub(super) links: usize,
@@ -133,13 +133,13 @@ pub(super) struct ReceiveQueue {
 pub(super) enum LinkState {
     /// `connect` was called here; the peer has not answered.
     Connecting,
-    /// The peer's request is still under way to this side.
+    /// The peer's request is still in flight to this end.
     Coming,
-    /// The peer connected; this side has not answered.
+    /// The peer has sent its request; this end has not answered.
     Requested,
     /// Usable.
     Ready,
-    /// The peer is gone; the next request tells so and fails the link.
+    /// The peer is lost; the next request reports it and fails the link.
     Lost,
     /// A request failed: everything is flushed.
     Failed,
@@ -156,7 +156,7 @@ pub(super) struct Link {
     pub(super) greeting: Vec<u8>,
     pub(super) requests: VecDeque<Request>,
     pub(super) requests_made: u64,
-    /// Completions of requests that nobody has polled yet.
+    /// Completions of requests that were not polled yet.
     pub(super) unpolled: usize,
     /// A `Depart` is scheduled.
     pub(super) departing: bool,
@@ -168,11 +168,11 @@ pub(super) struct Link {
     pub(super) broken_from: u64,
     /// Nothing more comes from the peer, and no answer gets back to it.
     pub(super) severed: bool,
-    /// The peer has accepted; that is still under way to this side.
+    /// The peer has accepted; its acceptance is still in flight to this end.
     pub(super) accepted: bool,
     /// The peer ended for certain, or took the link down itself.
     pub(super) ended: bool,
-    /// The adapter knows that the peer is gone; the program is told when `inbound` is empty.
+    /// The adapter has detected the loss of the peer; the program is notified when `inbound` is empty.
     pub(super) losing: bool,
     /// With a hardware profile: what is leaving this end.
     pub(super) lanes: Lanes,
@@ -237,7 +237,7 @@ pub struct Marks {
     pub dropped_by_death: u64,
     /// Requests that were refused at the other adapter.
     pub requests_refused: u64,
-    /// WRITEs whose target fetched the bytes by a READ.
+    /// WRITEs of which the target fetched the bytes by a READ.
     pub writes_read_back: u64,
 }
 
@@ -257,7 +257,7 @@ pub(super) struct World {
     pub(super) marks: Marks,
     pub(super) adapters: Adapters,
     pub(super) paths: Paths,
-    /// The program that runs now, if somebody keeps its clock.
+    /// The program that runs now, if it has a clock.
     pub(super) program: Option<Program>,
 }
 
@@ -287,13 +287,13 @@ impl World {
         self.step_touching().is_some()
     }
 
-    /// Performs the next event, if there is one; and the node whose program may notice it.
+    /// Performs the next event, if there is one. Returns the node at which the program may notice it.
     pub(super) fn step_touching(&mut self) -> Option<Option<NodeKey>> {
         let Reverse((at_ns, _, event)) = self.queue.pop()?;
         self.now_ns = self.now_ns.max(at_ns);
         let key = self.node_of(event);
         let node = &mut self.nodes[key.0];
-        // What is on the wire goes on, whatever becomes of its ends.
+        // Packets on the wire proceed in any state of their ends.
         let on_wire = matches!(event, Event::Emit(..) | Event::Hop(..));
         if node.frozen && !on_wire {
             node.held.push(event);

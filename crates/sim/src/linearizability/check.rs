@@ -13,7 +13,7 @@ pub struct Call<O, A> {
     pub operation: O,
     /// When it was called.
     pub invoke_ns: u64,
-    /// When it returned and what it answered; `None` when nobody knows whether it took effect.
+    /// When it returned and its answer; `None` if it is unknown whether it took effect.
     pub returned: Option<(u64, A)>,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Most configurations of one part before the check gives up.
+/// Maximum number of configurations of one part before the check ends without a verdict.
 const CONFIGURATIONS_MAX: usize = 5_000_000;
 
 /// Checks a history of one object from its initial state.
@@ -328,14 +328,14 @@ mod tests {
         );
         // A write that has returned is seen.
         assert_register(&[call(1, Write(1), 0, 1, 0), call(2, Read, 2, 3, 0)], false);
-        // Nothing is read that nobody wrote.
+        // A value that was never written is not read.
         assert_register(&[call(1, Read, 0, 1, 5)], false);
         // Two overlapping writes have one order for all.
         let writes = [call(1, Write(1), 0, 10, 0), call(2, Write(2), 0, 10, 0)];
         let reads = |first, second| [call(3, Read, 11, 12, first), call(4, Read, 11, 12, second)];
         assert_register(&[&writes[..], &reads(1, 1)[..]].concat(), true);
         assert_register(&[&writes[..], &reads(1, 2)[..]].concat(), false);
-        // Equal times say nothing of the order.
+        // Equal times do not determine the order.
         assert_register(&[call(1, Write(1), 0, 5, 0), call(2, Read, 5, 6, 0)], true);
     }
 
@@ -378,7 +378,7 @@ mod tests {
     fn a_failure_names_what_cannot_be_next() {
         let calls = [call(1, Write(1), 0, 1, 0), call(2, Read, 2, 3, 7)];
         let Verdict::NotLinearizable(failure) = check(&Register(0), &calls) else {
-            panic!("nobody wrote 7");
+            panic!("7 was never written");
         };
         assert_eq!((failure.explained, failure.operations), (1, 2));
         assert_eq!(failure.next.len(), 1);

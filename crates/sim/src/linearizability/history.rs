@@ -3,17 +3,18 @@
 //! ```json
 //! {"process":3,"operation":"put","key":"user1","value":"a9","invoke_ns":10,"return_ns":17,"outcome":"ok"}
 //! ```
-//! `operation` is `get` or `read`, `put` or `insert`, `delete`, `update` or `scan`; `outcome` is `ok`,
-//! `not_found`, `error` or `failed`, or `unknown`. A `read` that is `ok` without a value has found none. `process`, `key` and `value` are strings or numbers, `value` and `return_ns` may be
-//! null or absent, and an `update` that was not found or failed need have none. Fields that are not named here are ignored. A `scan` with a key says that the scan
-//! met that key with that value while it ran; one without is not checked.
+//! `operation` is `get` or `read`, `put` or `insert`, `delete`, `update` or `scan`; `outcome` is `ok`, `not_found`,
+//! `error` or `failed`, or `unknown`. A `read` that is `ok` without a value has found none. `process`, `key` and
+//! `value` are strings or numbers, `value` and `return_ns` may be null or absent, and an `update` that was not found
+//! or failed need have none. Fields that are not named here are ignored. A `scan` with a key says that the scan met
+//! that key with that value while it ran; one without is not checked.
 
 use super::check::{Call, Verdict, check_each};
 use super::specification::{KeyValue, KeyValueAnswer, KeyValueOperation};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// What the outcome `error` of an operation that changes something says.
+/// The meaning of the outcome `error` of a modifying operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ErrorMeans {
     /// It was refused and had no effect.
@@ -43,7 +44,7 @@ impl std::error::Error for Error {}
 /// A history of a map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct History {
-    /// Key and operation. Numbers stand for values, the same for the same.
+    /// Key and operation. Equal values have equal numbers.
     pub calls: Vec<(String, Call<KeyValueOperation, KeyValueAnswer>)>,
     /// Operations that say nothing that can be checked: reads without an answer, scans without a
     /// key, refused operations.
@@ -90,7 +91,7 @@ fn number_of(names: &mut BTreeMap<String, u64>, text: &str) -> u64 {
     if let Some(number) = names.get(text) {
         return *number;
     }
-    // 0 is nobody's: `KeyValue::Unknown` uses it for a value that was replaced unseen.
+    // 0 is reserved: `KeyValue::Unknown` uses it for a value that was replaced unseen.
     let number = names.len() as u64 + 1;
     names.insert(text.to_owned(), number);
     number

@@ -1,14 +1,13 @@
-//! Is a recorded history of concurrent operations what some sequential execution could have given,
-//! with every operation taking effect between its invocation and its return?
+//! A linearizability checker (Herlihy and Wing, 1990): whether a recorded history has a sequential execution in which
+//! every operation takes effect between its invocation and its return.
 //!
-//! The search is Wing and Gong's with Lowe's memory of visited configurations (*Testing for
-//! linearizability*, 2017): from the operations that could be next, pick one that the specification
-//! agrees with, and go back when stuck. A visited configuration is remembered by how far all is
-//! done, what is done beyond that, and the state; so a long history costs memory in proportion to
-//! its length, not to its square. Linearizability is local: [`check_each`] cuts a history by key.
+//! The search is Wing and Gong's with Lowe's cache of visited configurations (*Testing for linearizability*, 2017): of
+//! the operations that could be next, try one that the specification allows, and backtrack when stuck. A configuration
+//! is stored as the prefix that is done, the operations done beyond it, and the state, so that memory is linear in the
+//! length of the history, not quadratic. Linearizability is local: [`check_each`] splits a history by key.
 //!
-//! Operations whose outcome nobody knows (their process died, or the time ran out) may have taken
-//! effect at any time after their invocation, or never.
+//! Operations of unknown outcome (their process died, or they timed out) may have taken effect at any time after their
+//! invocation, or never.
 
 mod check;
 mod history;

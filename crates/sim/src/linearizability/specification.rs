@@ -1,4 +1,4 @@
-//! What objects do when nobody interferes.
+//! Sequential specifications of objects.
 
 /// A sequential object; the value is its state.
 pub trait Specification: Clone + Eq + std::hash::Hash + std::fmt::Debug {
@@ -7,8 +7,8 @@ pub trait Specification: Clone + Eq + std::hash::Hash + std::fmt::Debug {
     /// What is answered.
     type Answer: PartialEq + Clone + std::fmt::Debug;
 
-    /// The state after `operation`, if the object may answer it so now; `None` if it may not.
-    /// Without an answer, nobody knows what it was: the state after it, if it can happen now.
+    /// Returns the state after `operation`, if the object can give this answer now, else `None`.
+    /// Without an answer, which is then unknown, the state after it, if it can happen now.
     fn after(&self, operation: &Self::Operation, answer: Option<&Self::Answer>) -> Option<Self>;
 
     /// Whether it never changes the state: then it need not be explained without its answer.
@@ -56,9 +56,9 @@ impl Specification for Register {
     }
 }
 
-/// A lock with one writer or many readers, by owner. A mutex is one that nobody takes for reading.
-/// Answers: whether it was taken or released. What a dead owner held is released by an `Unlock` of
-/// unknown outcome for each lock, called when it died.
+/// A lock with one writer or many readers, by owner. A mutex is one without readers.
+/// Answers: whether it was taken or released. The locks of a dead owner are released by an `Unlock` of
+/// unknown outcome for each, invoked when it died.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Lock {
     writer: Option<u64>,
@@ -74,9 +74,9 @@ pub enum LockOperation {
     Read(u64),
     /// Wait for writing.
     Write(u64),
-    /// Take for reading, or be refused because somebody writes.
+    /// Take for reading, or be refused because of a writer.
     TryRead(u64),
-    /// Take for writing, or be refused because somebody else holds it.
+    /// Take for writing, or be refused because of another holder.
     TryWrite(u64),
     /// From reading to writing, waiting for other readers, or be refused.
     Upgrade(u64),
@@ -144,7 +144,7 @@ impl Specification for Lock {
     }
 }
 
-/// One key of a map. Values are numbers that stand for them.
+/// One key of a map. Values are represented by numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum KeyValue {
     /// The key is not there.
@@ -152,7 +152,7 @@ pub enum KeyValue {
     Absent,
     /// It has this value.
     Present(u64),
-    /// The history begins in the middle: the first answer tells.
+    /// The initial value is unknown: the first answer determines it.
     Unknown,
 }
 
@@ -191,7 +191,7 @@ impl Specification for KeyValue {
     ) -> Option<Self> {
         let says = |expected: KeyValueAnswer| answer.is_none_or(|answer| *answer == expected);
         if *self == Self::Unknown {
-            // Answers tell what was there; without one, the operation did what it was called for.
+            // An answer shows the previous state; without one, the operation took effect as requested.
             return match (operation, answer) {
                 (KeyValueOperation::Put(_), _) => Self::Absent.after(operation, answer),
                 (_, Some(KeyValueAnswer::NotFound)) => Some(Self::Absent),

@@ -1,4 +1,4 @@
-//! The litmus tests and what the memory models say of them. The verdicts were computed with herd7
+//! The litmus tests and their verdicts by the memory models. The verdicts were computed with herd7
 //! from a model with W->R and W->W relaxed, multi-copy atomic, fences and atomics ordered; the
 //! reference machine of this crate must agree.
 
@@ -39,7 +39,7 @@ const fn test(
 
 /// Every test.
 pub const CATALOG: &[Litmus] = &[
-    // Store buffering: each writes and looks for the other's write.
+    // Store buffering: each thread writes and then reads the other's variable.
     test(
         "SB",
         &[&[write(X, 1), read(Y)], &[write(Y, 1), read(X)]],
@@ -68,7 +68,7 @@ pub const CATALOG: &[Litmus] = &[
         Forbidden,
         Forbidden,
     ),
-    // Each reads its own write before anybody else can.
+    // Each thread reads its own write before any other thread can.
     test(
         "SB+own-early",
         &[&[write(X, 1), read(X), read(Y)], &[write(Y, 1), read(Y), read(X)]],
@@ -164,7 +164,7 @@ pub const CATALOG: &[Litmus] = &[
         Forbidden,
         Forbidden,
     ),
-    // Coherence: one variable has one order of values for everybody.
+    // Coherence: all threads see the values of a variable in one order.
     test(
         "CoRR",
         &[&[write(X, 1)], &[read(X), read(X)]],

@@ -10,8 +10,8 @@
 //! | bytes of a `Place` | read from their source as late as when they land, right before their message |
 //! | eviction | at any time, as often as the setup allows |
 //!
-//! Besides outcomes it checks that no two nodes may write a line, that none may read while another
-//! may write, that bytes land only where nobody reads, and that no frame is read after its release.
+//! Besides outcomes it checks that no two nodes may write a line, that none may read while another may write, that
+//! bytes land only in lines that no node may read, and that no frame is read after its release.
 
 use super::program::{Instruction, Litmus, Outcome};
 use super::reference::MemoryModel;
@@ -31,7 +31,7 @@ use std::rc::Rc;
 /// What a released frame holds: no program writes it.
 const POISON: u64 = 0xdead_dead_dead_dead;
 
-/// Room for what a litmus test can have under way, and little more: states are copied a lot.
+/// Limits just large enough for the operations of a litmus test, since states are copied often.
 pub const LIMITS: Limits = Limits { nodes_max: 8, operations_max: 16, ..Limits::TINY };
 
 /// Classes of messages between two nodes.
@@ -79,7 +79,7 @@ impl Hash for Shared {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// A message under way, and which line's bytes land right before it.
+/// A message in flight, and the line with bytes that land right before it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Packet {
     message: Message,
@@ -93,7 +93,7 @@ struct Node {
     tags: Vec<Held>,
     /// By line: its words in this node's frame or, for an own line, its memory.
     words: Vec<Vec<u64>>,
-    /// Placements that the machine has not been told of: line, to whom, and whether it has landed.
+    /// Placements not reported to the machine yet: line, target node, and whether it has landed.
     places: VecDeque<(usize, usize, bool)>,
 }
 
@@ -120,7 +120,7 @@ pub enum Action {
     Evict(usize, usize),
 }
 
-/// A program under way on coherence machines.
+/// A running program on coherence machines.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Machines {
     setup: Shared,
@@ -196,7 +196,7 @@ impl Machines {
         }
     }
 
-    /// Lets everything that is under way arrive.
+    /// Delivers all messages in flight.
     fn settle(&mut self) {
         loop {
             let moves = |action: &Action| !matches!(action, Action::Execute(_) | Action::Evict(..));
@@ -454,7 +454,7 @@ impl Machines {
         }
     }
 
-    /// The line whose oldest placement has landed, for each of a node's lines.
+    /// Whether the oldest placement of a line at a node has landed.
     fn landed(&self, node: usize, line: usize) -> bool {
         let mut places = self.nodes[node].places.iter();
         places.find(|place| place.0 == line).is_some_and(|place| place.2)
@@ -480,7 +480,7 @@ impl Machines {
         !own && self.nodes[node].tags[line].level != Level::Invalid
     }
 
-    /// Writers exclude everybody else.
+    /// Checks that a writer excludes all other nodes.
     fn excluded(&self, line: usize) -> bool {
         let at_least = |level: Level| {
             let nodes = self.nodes.iter();
@@ -514,7 +514,7 @@ fn address(home: u16, line: u16) -> LineAddress {
     address.expect("a small offset").line()
 }
 
-/// What a node holds of a line that nobody has touched.
+/// What a node holds of a line that was never accessed.
 fn initial(line: LineAddress, node: u16) -> Held {
     Held {
         level: if line.home() == NodeId(node) { Level::Dirty } else { Level::Invalid },

@@ -1,6 +1,6 @@
-//! Litmus tests: tiny programs whose outcomes tell memory models apart, run at every height.
+//! Litmus tests: small programs with outcomes that distinguish memory models, run at every height.
 //!
-//! - [`CATALOG`] holds them as data, with what partial and total store order say.
+//! - [`CATALOG`] holds them as data, with the verdicts of partial and total store order.
 //! - [`outcomes`] enumerates what a model allows, by a small reference machine.
 //! - A [`LitmusSubject`] is whatever runs the programs step by step, a [`FreeSubject`] whatever runs
 //!   them on real threads; [`walk`] and [`run_free`] drive them over [placements](Placement).

@@ -26,7 +26,7 @@ pub struct NodeSubject {
     threads: Vec<Thread>,
     variables: Vec<GlobalAddress>,
     lines: Vec<GlobalAddress>,
-    /// Sessions of nobody's program, which move owners about.
+    /// Sessions outside of the program, which change the owners of lines.
     disturbers: Vec<Thread>,
 }
 
@@ -37,7 +37,7 @@ impl fmt::Debug for NodeSubject {
 }
 
 impl NodeSubject {
-    /// Clusters whose networks are drawn from `seed`.
+    /// Creates a subject with networks drawn from `seed`.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,

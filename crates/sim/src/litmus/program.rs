@@ -19,7 +19,7 @@ pub enum Instruction {
         /// The variable.
         variable: u8,
     },
-    /// Go on only when all earlier writes of this thread are visible to everybody.
+    /// Waits until all earlier writes of this thread are visible to all threads.
     Fence,
     /// Add, in one step; the value before goes into the next register. Orders like a fence.
     FetchAdd {
@@ -108,7 +108,7 @@ pub enum Condition {
     Memory(u8, u64),
 }
 
-/// What a memory model says of a test's witness.
+/// The verdict of a memory model on a test's witness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// It may be seen.
@@ -151,7 +151,7 @@ impl PartialEq for Litmus {
 impl Eq for Litmus {}
 
 impl Hash for Litmus {
-    /// The program of a run never changes, so states of one search need not tell it apart.
+    /// The program of a run never changes, so it is not part of equality and hash.
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
@@ -186,7 +186,7 @@ impl Litmus {
         })
     }
 
-    /// What `model` says of the witness.
+    /// The verdict of `model` on the witness.
     pub const fn verdict(&self, model: super::MemoryModel) -> Verdict {
         match model {
             super::MemoryModel::Pso => self.pso,

@@ -1,5 +1,5 @@
 //! The memory models as a small machine: one memory, and before it a store buffer per thread.
-//! It says which outcomes a program may have; whatever else a subject shows is an error.
+//! It enumerates the allowed outcomes of a program; any other outcome of a subject is an error.
 
 use super::program::{Instruction, Litmus, Outcome, Outcomes};
 use super::search::{Run, ends};
@@ -15,7 +15,7 @@ pub enum MemoryModel {
     Tso,
 }
 
-/// A program under way.
+/// A running program.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Reference {
     litmus: &'static Litmus,
@@ -28,7 +28,7 @@ pub struct Reference {
 struct Thread {
     next: usize,
     registers: Vec<u64>,
-    /// Writes that nobody else sees yet, oldest first.
+    /// The store buffer: writes not visible to other threads yet, oldest first.
     buffer: VecDeque<(u8, u64)>,
 }
 

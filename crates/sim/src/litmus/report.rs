@@ -15,7 +15,7 @@ pub struct Row {
     pub outcome: Outcome,
     /// How often it was seen.
     pub seen: u64,
-    /// What the memory model says of it.
+    /// The verdict of the memory model.
     pub verdict: Verdict,
     /// Whether it is the one that the test is about.
     pub witness: bool,

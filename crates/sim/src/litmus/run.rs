@@ -1,4 +1,4 @@
-//! Running litmus tests: where threads and variables lie, what a subject is, and the drivers.
+//! Running litmus tests: the placement of threads and variables, subjects, and drivers.
 
 use super::program::{Instruction, Litmus, Outcome};
 use super::report::Observations;
@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where a variable lies.
+/// The location of a variable.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Spot {
-    /// The node whose memory it is, by number from 0.
+    /// The home node, by number from 0.
     pub home: u16,
     /// Which of the test's lines there; variables with equal home and line share it.
     pub line: u16,
@@ -18,7 +18,7 @@ pub struct Spot {
     pub word: u16,
 }
 
-/// Which thread runs on which node, and where the variables lie.
+/// The node of each thread, and the location of each variable.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Placement {
     /// Short name, for tables.
@@ -77,14 +77,14 @@ const fn spot(home: u16, line: u16, word: u16) -> Spot {
 /// Threads of the program are numbered from 0 and keep their program order: the driver starts a
 /// thread's next instruction when the one before is done.
 pub trait LitmusSubject {
-    /// Makes fresh variables with the value 0 for a new run. Nothing of the run before is under way.
+    /// Creates variables with the value 0 for a new run. No operation of the previous run is in flight.
     ///
     /// # Errors
     /// What is missing, when the placement cannot be had.
     fn place(&mut self, placement: &Placement) -> Result<(), String>;
 
-    /// Starts or goes on with an instruction of a thread: `Some` when it is done, with what goes into
-    /// the register (anything for others). After `None` it is called again with the same.
+    /// Starts or continues an instruction of a thread. Returns `Some` when it is done, with the value for the register
+    /// (any value for other instructions). After `None` it is called again with the same instruction.
     fn perform(&mut self, thread: usize, instruction: Instruction) -> Option<u64>;
 
     /// Lets the world move by one small step; false when nothing moves by itself.
@@ -94,7 +94,7 @@ pub trait LitmusSubject {
     /// it at random times.
     fn disturb(&mut self, random: &mut Random);
 
-    /// The value of a variable when everything has come to rest.
+    /// The value of a variable at quiescence.
     fn value(&mut self, variable: u8) -> u64;
 
     /// What reproduces the present run, in one line.
@@ -104,14 +104,14 @@ pub trait LitmusSubject {
 /// How often the driver of a step-wise run does what.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pace {
-    /// Of a thousand steps, so many perform an instruction.
+    /// Steps per thousand that perform an instruction.
     pub perform_per_mille: u32,
-    /// Of a thousand steps, so many disturb; the rest advance the world.
+    /// Steps per thousand that disturb; the rest advance the subject.
     pub disturb_per_mille: u32,
-    /// So many disturbances come to rest before the threads start, so that variables lie about in all
-    /// states: a program that finds nothing cached hardly shows any order but its own.
+    /// Disturbances completed before the threads start, so that variables are in all coherence states: a program that
+    /// finds nothing cached hardly shows any order but program order.
     pub disturbances_before: u32,
-    /// After so many steps a run that has not ended is stuck.
+    /// Steps after which a run that has not ended is stuck.
     pub steps_max: u64,
 }
 
@@ -137,7 +137,7 @@ impl fmt::Display for Stuck {
     }
 }
 
-/// A program under way on a subject.
+/// A running program on a subject.
 struct Walk<'a, S: ?Sized> {
     litmus: &'static Litmus,
     subject: &'a mut S,
@@ -219,7 +219,7 @@ pub fn walk<S: LitmusSubject + ?Sized>(
         } else if random.chance(pace.perform_per_mille) {
             walk.perform_one(&running, random);
         } else if !walk.subject.advance() {
-            // Nothing moves by itself: only the threads can go on.
+            // No event is pending: only the threads can continue.
             walk.perform_one(&running, random);
         }
     }
@@ -232,7 +232,7 @@ pub fn walk<S: LitmusSubject + ?Sized>(
     )))
 }
 
-/// Runs a test `runs` times over all its placements, each run from a seed of its own.
+/// Runs a test `runs` times over all its placements, each run with a different seed.
 ///
 /// # Errors
 /// [`Stuck`] from the first run that does not end.
@@ -270,7 +270,7 @@ pub trait FreeSubject: Sync {
     fn value(&self, variable: u8) -> u64;
 }
 
-/// Runs a test `rounds` times in one placement, each thread of it on a thread of its own.
+/// Runs a test `rounds` times in one placement, each of its threads on a separate thread.
 /// Random pauses skew the threads against each other.
 ///
 /// # Errors

@@ -6,9 +6,9 @@ use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
-/// A model of a program under way.
+/// A model of a running program.
 pub trait Run: Model {
-    /// How the run has ended; `None` when somebody waits for ever.
+    /// The outcome of the run; `None` if some thread waits forever.
     fn outcome(&self) -> Option<Outcome>;
 }
 
@@ -39,7 +39,7 @@ pub fn ends<R: Run>(start: &R, states_max: u64) -> Result<Ends, String> {
     Ok(Ends { outcomes, coverage })
 }
 
-/// A run whose last states leave their outcome in a common place. That place is no part of the state.
+/// A run that records the outcomes of its final states in a shared set, which is not part of the state.
 #[derive(Clone)]
 struct Collecting<R> {
     run: R,

@@ -5,7 +5,7 @@ use crate::explorer::{Model, Violation};
 use farside_base::{ErrorCode, LineSize};
 use farside_protocol::allocate::{Allocator, Block, RESERVED_BYTES, SEGMENT_BYTES};
 
-/// An allocator beside what it handed out.
+/// An allocator and the blocks that it has allocated.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Home {
     allocator: Allocator,
@@ -32,7 +32,7 @@ const fn end((block, size): &(Block, LineSize)) -> u64 {
 }
 
 impl Home {
-    /// A home of so many bytes, of which at most `blocks_max` blocks are out at a time.
+    /// A home of `bytes` bytes, with at most `blocks_max` blocks allocated at a time.
     pub fn new(
         bytes: u64,
         blocks_max: usize,

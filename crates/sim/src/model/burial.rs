@@ -1,12 +1,13 @@
-//! The model of burials: a node has died, and some others still send bytes to each other because it
-//! had asked them to, until they learn of its death. Links keep the order of each lane; one lane overtakes the
-//! other. Once a death is settled
-//! for a node, none of those bytes may arrive there any more; and in the end it is settled for all.
+//! The model of removals: a node has died, and some others still send bytes to each other on its behalf until they
+//! learn of its death. Links keep the order of each lane; lanes overtake each other.
 //!
-//! In a second model a node joins meanwhile, which knew the dead one or did not, and is linked to the others
-//! one after the other. A node that is linked to another after that one has learned of the death may still
-//! send it bytes, until both have settled it. When all have, the number is given again: from then on no
-//! bytes for the former bearer may arrive at any node. The new bearer may die too.
+//! Checked: once a removal is settled at a node, none of those bytes arrive there, and eventually it is settled at
+//! all nodes.
+//!
+//! In a second model a node joins meanwhile, which may have known the dead one, and is linked to the others one after
+//! the other. A node that is linked to a peer after that peer has learned of the death may still send it bytes, until
+//! both have settled it. When all have, the number is reused: from then on no bytes for its previous bearer may arrive
+//! at any node. The new bearer may die too.
 
 use crate::explorer::{Model, Violation};
 use farside_base::{NodeId, NodeSet, ViewNumber};
@@ -14,7 +15,7 @@ use farside_protocol::member::Burials;
 use farside_protocol::member::burial::{Effect, Event, Lane};
 use std::collections::VecDeque;
 
-/// What one survivor says to another.
+/// A message from one survivor to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Message {
     /// Bytes, on behalf of the bearer of number 0 that this view admitted.
@@ -47,9 +48,9 @@ pub struct Cluster {
     /// In flight, by sender, receiver and lane.
     links: Vec<Vec<[VecDeque<Message>; 2]>>,
     deaths: u8,
-    /// Number 0 is given again when all have settled its death: so many times more.
+    /// How many more times number 0 is reused once all nodes have settled the death of its bearer.
     reuses: u8,
-    /// The view that admitted the bearer of number 0, and what each of them is at first.
+    /// The view that admitted the bearer of number 0, and the initial state of each bearer.
     born: u64,
     first: Box<Node>,
     wrong: Option<&'static str>,
@@ -76,8 +77,8 @@ pub enum Action {
 }
 
 impl Cluster {
-    /// So many nodes, of which the first is dead and so many more may die. Each of the others sends
-    /// bytes so many times. `change` may put a defect into a machine.
+    /// Creates `nodes` nodes: the first is dead, and up to `deaths` more may die. Each of the others sends bytes
+    /// `sends` times. `change` may plant a mutant.
     pub fn new(nodes: u16, deaths: u8, sends: u8, change: impl Fn(Burials) -> Burials) -> Self {
         let node = |number: u16| Node {
             alive: number > 0,
@@ -102,8 +103,8 @@ impl Cluster {
         }
     }
 
-    /// The same where the last node joins and is linked to none yet. If it is `ignorant`, node 0 was removed
-    /// before its time. The number of node 0 is given again so many times.
+    /// The same, but the last node is joining and linked to none yet. If it is `ignorant`, node 0 was removed before it
+    /// joined. The number of node 0 is reused `reuses` times.
     pub fn joining(mut self, ignorant: bool, reuses: u8) -> Self {
         let last = self.nodes.len() as u16 - 1;
         for other in 1..last {

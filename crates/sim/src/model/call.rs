@@ -1,6 +1,7 @@
-//! The model of remote memory calls: a caller and an executor between whom links break. What is under way
-//! on a link that breaks is lost; a caller that comes back in time finds its session, one that comes too
-//! late does not. A call runs once at most, ends once, and as it ran.
+//! The model of remote memory calls: a caller and an executor with links that break. Messages in flight on a broken
+//! link are lost. A caller that reconnects within the grace period finds its session, a later one does not.
+//!
+//! Checked: a call runs at most once, completes once, and with the result of its run.
 
 use crate::explorer::{Model, Violation};
 use farside_protocol::call::{
@@ -32,15 +33,15 @@ pub enum Action {
     Cancel(u8),
     /// A request reaches the executor.
     Take,
-    /// The call at turn runs to its end.
+    /// The call that the scheduler selects runs to its end.
     Run,
     /// A reply reaches the caller.
     Arrive,
     /// The link breaks, with everything on it.
     Break,
-    /// The executor's patience with a caller that is away ends.
+    /// The grace period of a disconnected caller ends.
     Expire,
-    /// The caller links anew.
+    /// The caller reconnects.
     Link,
 }
 
@@ -77,7 +78,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// So many calls in so many slots over links that break so often, with so many cancellations.
+    /// Creates a model of `calls` calls in `slots` slots, with `breaks` broken links and `cancels` cancellations.
     pub fn new(
         calls: u8,
         slots: usize,
@@ -161,7 +162,7 @@ impl Calls {
     fn run(&mut self) {
         let Some(call) = self.server.next(0) else { return };
         let Some(number) = self.running.remove(&call) else {
-            self.broken = Some(format!("{call:?} is at turn and does not run"));
+            self.broken = Some(format!("{call:?} is scheduled and does not run"));
             return;
         };
         let runs = &mut self.runs[usize::from(number)];
@@ -183,7 +184,7 @@ impl Calls {
                     self.running.remove(&call);
                 }
                 Effect::Over(_) | Effect::Erase(PROGRAM) => {}
-                other => self.broken = Some(format!("{other:?} where nobody else is")),
+                other => self.broken = Some(format!("unexpected effect {other:?}")),
             }
         }
     }
@@ -371,7 +372,7 @@ mod tests {
         assert_eq!(found_in_server(Mutant::RepliedUnasked), "a reply to another request");
         assert_eq!(found_in_server(Mutant::SlotsForgotten), "call 0 ran twice");
         let text = found_in_server(Mutant::CancelledRuns);
-        assert!(text.ends_with("is at turn and does not run"), "{text}");
+        assert!(text.ends_with("is scheduled and does not run"), "{text}");
         let silent = |window: Window, settings| {
             (window.with_mutant(Mutant::NothingSentAgain), Server::new(settings))
         };

@@ -1,6 +1,5 @@
-//! The channel's model: two ends of one link that keeps order and loses nothing. Each end issues a
-//! few requests; a request causes a forward, a forward a reply. That is the circle that full queues
-//! would close if classes shared anything.
+//! The model of the messenger: two ends of one ordered, lossless link. Each end issues a few requests; a request causes
+//! a forward, a forward a reply. If message classes shared queues or credits, this cycle would deadlock.
 
 use crate::explorer::{Model, Violation};
 use farside_protocol::channel::Messenger;
@@ -20,7 +19,7 @@ struct End {
     wire: VecDeque<[u8; MESSAGE]>,
 }
 
-/// Two ends and what is under way.
+/// Two ends and the messages in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Channel {
     ends: [End; 2],
@@ -53,8 +52,7 @@ pub enum Action {
 }
 
 impl Channel {
-    /// Ends with so many credits a class, of which each issues so many requests. `change` may put a
-    /// defect into a messenger.
+    /// Creates two ends with `credits` credits a class; each issues `requests` requests. `change` may plant a mutant.
     pub fn new(credits: u32, requests: u8, change: impl Fn(Messenger) -> Messenger) -> Self {
         let end = || End {
             messenger: change(Messenger::new(credits)),
@@ -75,13 +73,13 @@ impl Channel {
         }
     }
 
-    /// The same on a wire that repeats so many messages. The messengers must notice and close.
+    /// The same on a wire that repeats `repeats` messages. The messengers must detect it and close.
     pub fn repeating(mut self, repeats: u8) -> Self {
         self.repeats = repeats;
         self
     }
 
-    /// The same with a link that breaks so often and comes back, and messengers that go on over it.
+    /// The same with a link that breaks `breaks` times and reconnects, and messengers that resume over it.
     pub fn breaking(mut self, breaks: u8) -> Self {
         self.breaks = breaks;
         for end in &mut self.ends {
@@ -90,7 +88,7 @@ impl Channel {
         self
     }
 
-    /// What is under way is lost; over a new link the ends tell each other what they have.
+    /// Drops the messages in flight. Over a new link the ends exchange how many messages they have received.
     fn break_link(&mut self) {
         self.breaks -= 1;
         let received = self.ends.each_ref().map(|end| end.messenger.received_count());

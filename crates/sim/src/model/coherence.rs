@@ -13,12 +13,12 @@
 //!   the latest write, whenever it happens);
 //! - bytes on their way do not change at their source, and land only in a frame reserved for them at
 //!   `Invalid`; no frame is freed while bytes are on their way out of or into it;
-//! - a pinned line stays as it is; operations on a line become ready in the order of issue;
+//! - a pinned line does not change; operations on a line become ready in the order of issue;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
 //! - when a write-back is answered, the home has every write that the node performed before it was asked for;
 //! - a lost line gets its bytes from an operation that overwrites it, while nothing can read it;
-//! - when nothing is under way any more, no operation waits, no machine is busy, and each directory
-//!   is what the tags say.
+//! - when nothing is in flight any more, no operation waits, no machine is busy, and each directory
+//!   agrees with the tags.
 
 mod actions;
 mod leave;
@@ -35,7 +35,7 @@ use std::rc::Rc;
 #[cfg(canary)]
 use farside_protocol::coherence::Mutant;
 
-/// Bytes that nobody may read.
+/// Bytes that must not be read.
 const JUNK: u8 = u8::MAX;
 
 /// Bytes of a line.
@@ -66,7 +66,7 @@ pub enum Lingers {
     Told,
     /// They do: a defect.
     Untold,
-    /// They do, the machines know, and the removed node's number is given again meanwhile: a defect.
+    /// They do, the machines know, and the removed node's number is reused meanwhile: a defect.
     Renumbered,
 }
 
@@ -97,8 +97,8 @@ pub struct Setup {
     pub lingers: Lingers,
     /// How often another node gets the number of a dead one that is home of nothing.
     pub reuses: u8,
-    /// A number is given again while recalls that name its last bearer are in flight: what the burials forbid,
-    /// which sweep the class of recalls and that of replies.
+    /// A number is reused while recalls that name its last bearer are in flight: `Burials` prevents this by sweeping
+    /// the classes of recalls and replies.
     pub ignores_recalls: bool,
     /// The last grant that homes made before the start.
     pub last_grant: u64,
@@ -135,7 +135,7 @@ pub enum Action {
     Settle(u16, u16),
     /// The last bytes of a removed node land at a node, which learns that.
     Quiet(u16, u16),
-    /// All have settled a death, and no message speaks of the dead node: another one gets its number.
+    /// All nodes have settled a death, and no message names the dead node: another node gets its number.
     Reuse(u16),
 }
 
@@ -236,7 +236,7 @@ struct Late {
     target: Target,
 }
 
-/// What is true of a line, whoever knows it.
+/// The actual state of a line, which no single node knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Truth {
     latest: u8,
@@ -266,7 +266,7 @@ pub struct System {
     /// Nodes that have left, as bits.
     left: u8,
     wrong: Option<String>,
-    /// What happens, told, when somebody listens.
+    /// The trace of events, if enabled.
     log: Option<Vec<String>>,
 }
 

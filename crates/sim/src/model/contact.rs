@@ -1,15 +1,14 @@
-//! The model of contacts: two members whose link breaks at any time, whose dials cross, get lost and are
-//! answered late, and of whom the founder may go on alone. What is fixed of the network is that all about a
-//! link that has ended, requests and answers on their way included, is known at both ends within the time
-//! that a fabric needs to notice silence.
+//! The model of contacts: two members with a link that breaks at any time. Dials cross, are lost, and are answered
+//! late; the founder may continue alone. The network guarantees only that both ends know the end of a link, with its
+//! requests and answers in flight, within the time that a fabric needs to detect silence.
 //!
-//! With [`Pair::in_outage`] the link is away once, for a given time: whatever is sent meanwhile is lost, and its
-//! sender is not told. All else arrives at once.
+//! With [`Pair::in_outage`] there is one outage of a given time: messages sent meanwhile are lost without notice to the
+//! sender. All others arrive at once.
 //!
-//! The other member asks the founder whether it is a member still, and uses what it has cached while that
-//! counts (`Standing`). All its threads may be stopped at any step and go on at any later time: then
-//! it has noticed nothing, its clock has gone on, and what came meanwhile, an old answer too, waits for it.
-//! That it noticed that its link has ended is deliberately not asked for: the time alone must be enough.
+//! The other member asks the founder whether it is still a member, and uses its cache while that lease is valid
+//! (`Standing`). Its threads may be stopped at any step and continue at any later time: then it has noticed nothing,
+//! its clock has advanced, and messages that arrived meanwhile, also an old answer, are waiting. The model does not
+//! require that it has noticed the end of its link: the time alone must be enough.
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
@@ -100,7 +99,7 @@ struct Side {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Pair {
     sides: [Side; 2],
-    /// The other member knows that it is out.
+    /// The other member knows that it is removed.
     out: bool,
     /// The founder has settled what the other one had cached.
     settled: bool,
@@ -111,7 +110,7 @@ pub struct Pair {
     mail: Vec<Mail>,
     breaks: u8,
     losses: u8,
-    /// Requests still to come whose asker has hung up, before that is seen.
+    /// Requests that may still arrive after their sender has closed, before that is detected.
     stale: u8,
     outage: Option<Outage>,
     /// The other member's.
@@ -121,7 +120,7 @@ pub struct Pair {
     /// How often it is still stopped; whether it is.
     stops: u8,
     stopped: bool,
-    /// The founder may still be told by a view that the other member is removed, and how.
+    /// The removal of the other member of which the founder may still learn by a view.
     view: Option<Death>,
     /// When each round was asked for.
     asked: Vec<u64>,
@@ -143,9 +142,9 @@ pub enum Action {
     Break,
     /// A side notices that its link has ended.
     Notice(usize),
-    /// The mail at this place arrives.
+    /// The message at this index arrives.
     Deliver(usize),
-    /// It is lost, and whoever dialled hears nothing.
+    /// It is lost without notice to the dialling member.
     Lose(usize),
     /// The other member asks whether it is one.
     Ask,
@@ -155,16 +154,15 @@ pub enum Action {
     Continue,
     /// The process of the founder ends.
     End,
-    /// The founder is told by a view that the other member is removed.
+    /// The founder learns by a view that the other member is removed.
     View,
     /// Time passes.
     Tick,
 }
 
 impl Pair {
-    /// Linked members, of which the founder has the lower number or the higher one. Their link breaks so
-    /// often, so many requests or answers are lost, and so many requests come after their asker has
-    /// hung up.
+    /// Two linked members; the founder has the lower or the higher number. The parameters bound the breaks of the link,
+    /// the lost requests or answers, and the requests that arrive after their sender has closed.
     pub fn new(
         patience: Patience,
         founder_is_lower: bool,
@@ -203,7 +201,7 @@ impl Pair {
         }
     }
 
-    /// The same, where the other member asks so often and is stopped so often.
+    /// The same, with limits on how often the other member asks and is stopped.
     pub fn with_stops(self, asks: u8, stops: u8) -> Self {
         Self { asks, stops, ..self }
     }
@@ -218,8 +216,8 @@ impl Pair {
         Self { view: Some(death), ..self }
     }
 
-    /// Linked members whose link is away once, for so long. Each of them notices the silence, which
-    /// counts from the last byte, at the earliest and at the latest so long after the outage has begun.
+    /// Two linked members with one outage of their link, of length `lasts`. Each detects the silence, which counts
+    /// from the last byte, within the range `noticed` after the start of the outage.
     pub fn in_outage(
         patience: Patience,
         founder_is_lower: bool,
@@ -337,13 +335,13 @@ impl Pair {
             Effect::Accept { request, .. } => {
                 let link = request.0 as u8;
                 if self.sides[at].link.replace(link).is_some() {
-                    self.broken = Some("a link was taken beside another");
+                    self.broken = Some("a second link was accepted");
                 }
                 self.mail.push(Mail::Answer { link, to, answer: Reply::Taken });
             }
             Effect::TurnAway { request } => self.refuse(to, request, Reply::Busy),
             Effect::Deny { request } => self.refuse(to, request, Reply::Expelled),
-            // The founder is the quorum, and judges at once; whoever is not is out.
+            // The founder is the quorum and decides at once; the other member is removed.
             Effect::OutOfReach { .. } | Effect::Expelled { .. } if at == 0 => {
                 self.removed = true;
                 self.step(0, Event::Cut { node });
@@ -396,7 +394,7 @@ impl Pair {
     }
 
     fn answered(&mut self, link: u8, at: usize, answer: Reply) {
-        // Whoever has hung up hears no answer.
+        // A member that has abandoned the dial receives no answer.
         if self.sides[at].dial != Some(link) {
             return;
         }
@@ -408,7 +406,7 @@ impl Pair {
                 if side.dial.take_if(|dial| *dial == link).is_some()
                     && side.link.replace(link).is_some()
                 {
-                    self.broken = Some("a link was taken beside another");
+                    self.broken = Some("a second link was accepted");
                 }
                 return;
             }
@@ -442,7 +440,7 @@ impl Pair {
         link.filter(|link| !self.has_ended(*link))
     }
 
-    /// Whether a thread of the other member that looks at the clock now uses what it has cached.
+    /// Whether a thread of the other member that reads the clock now uses its cache.
     fn uses(&self) -> bool {
         !self.out && self.now < self.standing.until()
     }
@@ -609,7 +607,7 @@ mod tests {
 
     fn in_outage(patience: Patience, founder_is_lower: bool) -> Pair {
         let (lease, silence) = LEASES;
-        // A peer speaks at least every fourth part of the fabric's lease.
+        // A peer sends at least four times per lease of the fabric.
         let noticed = (silence - silence / 4, silence);
         Pair::in_outage(patience, founder_is_lower, lease + silence - 1, noticed)
     }

@@ -1,12 +1,12 @@
-//! Coherence, locks and membership of a few nodes together, with nodes that leave at every step.
+//! The model of leaving: coherence, locks and membership of a few nodes together, with nodes that leave at every step.
 //!
 //! The machines are the real ones. The network keeps the order of coherence and lock messages per (source,
-//! destination, class). A membership message arrives behind everything that was posted to the same node
-//! before it, as on a link, except for the loss of a link, which is noticed at any time once the other
-//! end is closed. A view may overtake everything that a third node sent.
+//! destination, class). A membership message arrives after everything that was posted to the same node before it, as
+//! on a link, except for the loss of a link, which is noticed at any time once the other end is closed. A view may
+//! overtake everything that a third node sent.
 //!
-//! A node that leaves starts nothing new and gives back one line after the other; once it is drained it lets
-//! its locks go and announces its leave: what `farside::leave` does.
+//! A leaving node starts nothing new and returns one line after the other; once it is drained, it releases its locks
+//! and announces its leave, as `farside::leave` does.
 //!
 //! Properties, besides those of the coherence model:
 //! - without a death no line is lost, and an operation fails only for memory whose home has left;
@@ -36,7 +36,7 @@ pub enum Action {
     Leave(u16),
     /// A node that leaves gives a line back.
     GiveBack(u16, u8),
-    /// A node that leaves has handed over everything, and says so.
+    /// A leaving node has handed over everything, and announces its leave.
     Announce(u16),
     /// The next membership message from one node to another arrives.
     Deliver(u16, u16),

@@ -1,25 +1,25 @@
 //! The lock machines of a few nodes, sessions that lock and unlock as they please, and a network of
 //! which only the guaranteed order is assumed: per (source, destination, class).
 //!
-//! A session that waits does nothing else, except that its wait may be cancelled or the session
-//! closed. One that does not wait and holds something can always unlock it, so when nothing is
-//! enabled any more, whoever still waits was forgotten, or is in a cycle that nobody found.
+//! A session that waits does nothing else, except that its wait may be cancelled or the session closed. A session that
+//! does not wait can always unlock what it holds, so when nothing is enabled any more, a session that still waits was
+//! forgotten, or is in a deadlock that was not detected.
 //!
 //! Properties, in every state:
 //! - no two sessions hold overlapping ranges of a line unless both read, over all nodes: a session
 //!   holds from `Locked` until it begins to unlock;
 //! - of two conflicting grants the later has the greater token;
 //! - a waiter is overtaken by at most `lock_handovers_max` requests that conflict with it and were
-//!   issued when it stood in the queue already;
-//! - who fails with `Deadlock` was the youngest of a cycle while it waited (unless a wait ended other
-//!   than by a grant, and messages from before are still under way: a probe may have passed it);
-//! - a session holds as many locks as it may, whoever granted them, and never more;
-//! - every operation has one result; a try has one when nothing is under way any more;
-//! - who gets a lock of bytes whose holder for writing died, as their home has heard, learns of it, until a
-//!   writer was told and did not undo its lock;
+//!   issued when it was in the queue already;
+//! - a session that fails with `Deadlock` was the youngest of a cycle while it waited (unless a wait ended other
+//!   than by a grant, and earlier messages are still in flight: a probe may have passed it);
+//! - a session never holds more locks than its limit, over all homes that granted them;
+//! - every operation has one result; a try has one when nothing is in flight any more;
+//! - a session that gets a lock of bytes with a dead writer, of which their home has learned, is notified, until a
+//!   writer was notified and did not undo its lock;
 //! - no machine finds a message of another to be a violation, and its invariants hold;
 //!
-//! and when nothing is enabled: nobody waits, and no machine believes that anything is held.
+//! and when nothing is enabled: no session waits, and no machine records a held lock.
 
 mod loan;
 
@@ -83,7 +83,7 @@ impl Choice {
 }
 
 impl Plan {
-    /// A session of `node` that asks so often for whatever it likes of the menu.
+    /// A session of `node` that makes a number of requests, any of the menu.
     pub const fn new(node: u16, asks: u8, menu: Vec<Choice>) -> Self {
         Self { node, menu, in_order: false, asks, cancels: 0, closes: false, undoes: false }
     }
@@ -94,7 +94,7 @@ impl Plan {
         Self { in_order: true, ..Self::new(node, asks, menu) }
     }
 
-    /// One whose waits may be cancelled so often.
+    /// A setup with this number of cancelled waits.
     pub fn with_cancels(self, cancels: u8) -> Self {
         Self { cancels, ..self }
     }
@@ -117,7 +117,7 @@ pub struct Setup {
     pub nodes: u16,
     /// The home of each line.
     pub homes: Vec<u16>,
-    /// The sessions; the order says nothing of age.
+    /// The sessions; their order is independent of age.
     pub sessions: Vec<Plan>,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
@@ -152,7 +152,7 @@ impl Default for Setup {
     }
 }
 
-/// What a session has been told.
+/// The state of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Session {
     /// How often it may still ask, and cancel.
@@ -170,7 +170,7 @@ struct Hold {
     line: usize,
     range: Range,
     mode: Mode,
-    /// Its session was the first writer to be told that a holder died.
+    /// Its session was the first writer to be notified of a dead holder.
     told: bool,
 }
 
@@ -204,7 +204,7 @@ pub enum Action {
     Deliver { from: u16, to: u16, class: Class },
     /// A node dies.
     Die { node: u16 },
-    /// A node hears of a death.
+    /// A node learns of a death.
     Hear { node: u16, dead: u16 },
     /// A node lends a line to its hit path.
     Lend { node: u16, line: usize },
@@ -219,22 +219,22 @@ pub struct System {
     nodes: Vec<Locks>,
     wires: BTreeMap<(u16, u16, Class), VecDeque<Message>>,
     sessions: Vec<Session>,
-    /// What is lent of whose lines, and how often that may still be.
+    /// The loans by node and line, and the number of further loans.
     lent: BTreeMap<(u16, usize), Lent>,
     loans: u8,
     /// The greatest token of each kind of grant so far.
     tokens: BTreeMap<(usize, Range, Mode), u64>,
     dead: Vec<u16>,
-    /// Who has heard of whose death.
+    /// Pairs of a node and a dead node of which it has learned.
     heard: Vec<(u16, u16)>,
     /// What sessions held for writing when they died: the node, line and range.
     left: Vec<(u16, usize, Range)>,
-    /// What of it the home has heard of, and no writer was told of.
+    /// The part of it of which the home has learned and no writer was notified.
     untold: Vec<(usize, Range)>,
     operations: u64,
     /// The operation that unlocks in this step, and its line, until its result.
     unlocking: Option<(OperationId, usize)>,
-    /// A wait ended other than by a grant, and messages that know nothing of it may be under way.
+    /// Whether a wait ended other than by a grant, and earlier messages may be in flight.
     disturbed: bool,
     broken: Option<String>,
 }
@@ -358,7 +358,7 @@ impl System {
             return;
         }
         for (entry, choice) in plan.menu.iter().enumerate() {
-            // What would conflict with a lock of its own is refused at once, which is tested elsewhere.
+            // A request that conflicts with a lock of the same session is refused at once, which is tested elsewhere.
             let near = |hold: &&Hold| hold.line == choice.line && hold.range.overlaps(choice.range);
             let mut own = session.held.iter().filter(near);
             let sensible = match choice.ask {
@@ -437,7 +437,7 @@ impl System {
         }
     }
 
-    /// A cycle was found: its victim, at another node, is told.
+    /// Handles a detected cycle with a victim at another node, which is notified.
     fn convict(&mut self, node: NodeId, ticket: Ticket, before: &[Edges]) {
         let meant = |wait: Wait| wait.node == node && wait.ticket == ticket;
         let Some(edges) = before.iter().find(|edges| edges.age.is_some_and(meant)) else {
@@ -473,7 +473,7 @@ impl System {
             let against = |hold: &&Hold| clash(hold.line, hold.range, hold.mode, line, range, mode);
             if let Some(hold) = session.held.iter().find(against) {
                 let text =
-                    format!("session {at} holds {:?} beside {other}'s {hold:?}", pending.choice);
+                    format!("session {at} holds {:?} against {other}'s {hold:?}", pending.choice);
                 self.broken.get_or_insert(text);
             }
         }
@@ -496,12 +496,12 @@ impl System {
         }
     }
 
-    /// Whether a session that has a lock for writing is the first to be told that a holder died.
+    /// Whether a session with a lock for writing is the first to be notified of a dead holder.
     fn told(&mut self, at: usize, choice: &Choice, abandoned: bool) -> bool {
         let (line, range) = (choice.line, choice.range);
         let meant = |(of, left): &(usize, Range)| *of == line && left.overlaps(range);
         if self.untold.iter().any(meant) && !abandoned {
-            self.fail(format!("session {at} is not told whose lock it has: {choice:?}"));
+            self.fail(format!("session {at} is not notified of the dead holder: {choice:?}"));
         }
         // Ranges of the searches with deaths are equal or apart.
         let taken = choice.ask.mode() == Mode::Write;
@@ -509,7 +509,7 @@ impl System {
         taken && abandoned
     }
 
-    /// Whoever waited before this request was issued has been overtaken by it.
+    /// Counts an overtaking for each session that waited before this request was issued.
     fn count_overtaken(&mut self, by: usize, granted: &Pending) {
         let most = self.setup.limits.lock_handovers_max;
         for (at, session) in self.sessions.iter_mut().enumerate() {
@@ -545,8 +545,7 @@ impl System {
         }
     }
 
-    /// Who waits for whom: as the nodes that decide have it, and, for requests that are under way,
-    /// as it would be if they were queued now.
+    /// The wait-for graph: as the deciding nodes have it, and, for requests in flight, as if they were queued now.
     fn waits(&self) -> Vec<Edges> {
         let mut all: Vec<Edges> = Vec::new();
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
@@ -569,14 +568,14 @@ impl System {
         all
     }
 
-    /// Adds the edges of a request under way, to and from the first `queued` and other such.
+    /// Adds the edges of a request in flight, to and from the first `queued` ones and other requests in flight.
     fn add_under_way(&self, at: usize, pending: &Pending, all: &mut Vec<Edges>, queued: usize) {
         let Choice { line, range, ask } = pending.choice;
         let mode = ask.mode();
         let against = |hold: &Hold| clash(hold.line, hold.range, hold.mode, line, range, mode);
         let mut behind = Vec::new();
         for (other, session) in self.sessions.iter().enumerate().filter(|(other, _)| *other != at) {
-            // A cancelled request stands in the queue until the home knows.
+            // A cancelled request remains in the queue until the home knows.
             let gone = all[..queued].iter().any(|edges| {
                 edges.session == other && edges.line == line && edges.operation.is_none()
             });
@@ -600,7 +599,7 @@ impl System {
         all.push(Edges { session: at, line, age: None, operation, behind });
     }
 
-    /// Finds who is the youngest of a cycle now.
+    /// Marks the youngest sessions of the present cycles.
     fn judge(&mut self) {
         let all = self.waits();
         for edges in all.iter().filter(|edges| edges.age.is_some()) {
@@ -634,7 +633,7 @@ impl System {
         known.filter(|_| self.lives(node))
     }
 
-    /// The operations that stand in a queue and conflict with `choice`.
+    /// The queued operations that conflict with `choice`.
     fn waiting_against(&self, choice: Choice) -> Vec<OperationId> {
         let mut all = Vec::new();
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
@@ -843,12 +842,12 @@ impl Choice {
     }
 }
 
-/// For whom a session waits.
+/// The sessions for which a session waits.
 #[derive(Debug)]
 struct Edges {
     session: usize,
     line: usize,
-    /// Unknown while the request is under way.
+    /// Unknown while the request is in flight.
     age: Option<Wait>,
     /// None for one that was cancelled, which the home does not know yet.
     operation: Option<OperationId>,

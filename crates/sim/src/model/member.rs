@@ -1,9 +1,8 @@
-//! Membership's model: a few processes, links that keep order, deaths at any step. A dead process's
-//! last words may be cut at any point, differently on each link, so a broadcast that it was in the
-//! middle of reaches some and not others.
+//! The model of membership: a few processes, ordered links, deaths at any step. The last messages of a dead process may
+//! be truncated at a different point on each link, so that a broadcast in progress reaches some processes only.
 //!
-//! Node numbers are given again where there are fewer than processes. A process settles each removal that it
-//! learns of at any later time; how it does is the model of burials.
+//! Node numbers are reused if there are fewer than processes. A process settles each removal that it learns of at any
+//! later time; `burial.rs` models how.
 
 use crate::explorer::{Model, Shared, Violation};
 use farside_base::{
@@ -78,7 +77,7 @@ struct Process {
     links: Vec<[Shared<Link>; 2]>,
 }
 
-/// The processes and what is under way between them.
+/// The processes and the messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Cluster {
     processes: Vec<Shared<Process>>,
@@ -88,13 +87,13 @@ pub struct Cluster {
     programs: u8,
     /// Deaths and leavings still allowed.
     deaths: u8,
-    /// Nobody has died or left.
+    /// No process has died or left.
     peace: bool,
     /// Whether processes also leave.
     leavings: bool,
     /// Pairs that the network may still part.
     partings: u8,
-    /// Pairs that it has parted, the lower one first.
+    /// Partitioned pairs, the lower number first.
     parted: Vec<(usize, usize)>,
     /// Losses do not mean deaths, and need a quorum.
     quorum: bool,
@@ -132,9 +131,9 @@ pub enum Action {
     Kill(usize),
     /// The process leaves.
     Leave(usize),
-    /// The network parts the two.
+    /// The network partitions the two.
     Part(usize, usize),
-    /// A process that does not reach a dead one is told of the death by a further member, which is not modelled.
+    /// A process that does not reach a dead one learns of the death from a further member, which is not modelled.
     Learn {
         /// The dead process.
         of: usize,
@@ -148,8 +147,8 @@ pub enum Action {
 }
 
 impl Cluster {
-    /// So many processes, the first of which has founded the cluster, and at most so many deaths.
-    /// `change` may put a defect into a machine.
+    /// Creates `processes` processes, the first being the founder, with at most `deaths` deaths. `change` may plant a
+    /// mutant.
     pub fn new(
         processes: usize,
         deaths: u8,
@@ -216,8 +215,8 @@ impl Cluster {
         cluster
     }
 
-    /// The same on a network that parts so many pairs for good, and with machines that know that members
-    /// out of reach may live on.
+    /// The same on a network that permanently partitions up to `partings` pairs, with machines that know that
+    /// unreachable members may be alive.
     pub fn parting(
         processes: usize,
         deaths: u8,
@@ -252,8 +251,8 @@ impl Cluster {
         Self { settles: true, ..cluster }
     }
 
-    /// The same with the first so many processes joined and at rest, whatever the order was: that
-    /// much is left to searches of fewer processes.
+    /// The same with the first `processes` processes joined, in one order, and nothing in flight: the other orders are
+    /// left to searches of fewer processes.
     pub fn settled(mut self, processes: usize) -> Self {
         for at in 1..processes {
             self.join(at);
@@ -285,7 +284,7 @@ impl Cluster {
         self.parted.contains(&(one.min(other), one.max(other)))
     }
 
-    /// What is under way between the two is lost, and each finds so in its own time.
+    /// Drops the messages in flight between the two; each detects the loss at an independent time.
     fn part(&mut self, one: usize, other: usize) {
         self.partings -= 1;
         self.peace = false;
@@ -327,7 +326,7 @@ impl Cluster {
         self.processes[at].running = false;
         self.processes[at].judges = false;
         if self.rendezvous == Some(at) {
-            // Between hosts each coordinator has a name of its own, and keeps it.
+            // Between hosts each coordinator has a distinct name, and keeps it.
             let coordinates = |other: &usize| {
                 self.quorum
                     && self.processes[*other].running
@@ -567,7 +566,7 @@ impl Cluster {
             (Kind::Peer, End::Asking | End::Up, Some(node)) => {
                 self.step(at, Event::OutOfReach { node });
             }
-            // As for those who ask, and for requests, any loss is a loss.
+            // As for members that request, and for requests, any kind of loss counts.
             (_, end, _) => {
                 self.link(at, from, kind).end = end;
                 self.lost(from, at, kind);
@@ -618,7 +617,7 @@ impl Cluster {
         self.processes.iter().all(|process| quiet(process) && !process.judges)
     }
 
-    /// What must hold when nothing is under way.
+    /// Checks what must hold when nothing is in flight.
     fn discord(&self) -> Option<&'static str> {
         let running = || (0..self.processes.len()).filter(|at| self.processes[*at].running);
         if running().any(|at| !self.processes[at].ready) {
@@ -644,9 +643,9 @@ impl Cluster {
         None
     }
 
-    /// Whether a process may be told that one that it does not reach has died. No member tells a process that the dead
-    /// one has removed: a quorum has cut that process off before. Nor does that process find it out: the machine of
-    /// contacts takes the end of a member that may have removed it for out of reach.
+    /// Whether a process may learn from others of the death of one that it does not reach. No member notifies a process
+    /// that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the machine of
+    /// contacts treats the end of a member that may have removed it as unreachability.
     fn can_learn(&self, of: usize, at: usize) -> bool {
         let link = &self.processes[at].links[of][Kind::Peer as usize];
         let lost = link.arriving.front() == Some(&Item::OutOfReach);
@@ -778,7 +777,7 @@ mod tests {
     }
 
     #[test]
-    fn members_agree_whoever_dies_whenever() {
+    fn members_agree_after_any_deaths() {
         assert_eq!(states(2, 1, 2, true), 251);
         assert_eq!(states(3, 1, 1, true), 9_518);
         assert_eq!(states(3, 1, 3, false), 10_702);

@@ -1,10 +1,9 @@
-//! The model of a shared ring with deaths: some senders, any of which may die at any step, and what
-//! they have reserved must stop nobody. What the model of all channels does word by word goes in
-//! fewer steps here: a READ in one, a WRITE in two, of which the first lands the first word.
-//! Requests of a link take effect in any order, and an atomic's result comes back in a step of its
-//! own.
+//! The model of a shared ring with deaths: senders may die at any step, and their reservations must not block the other
+//! senders. It takes fewer steps than the model of all channels, which works word by word: a READ takes one, a WRITE
+//! two, of which the first lands the first word. Requests of a link take effect in any order, and the result of an
+//! atomic arrives in a separate step.
 //!
-//! A look that finds nothing new is no step, so that whoever waits in vain is stuck.
+//! A poll that finds nothing is no step, so that an end that waits forever makes the model stuck.
 
 #[cfg(test)]
 mod tests;
@@ -157,7 +156,7 @@ impl std::hash::Hash for Ring {
 pub enum Action {
     /// A sender is asked to send its next message.
     Send(usize),
-    /// A sender looks around.
+    /// A sender polls.
     Advance(usize),
     /// The receiver asks for the next message.
     Receive,
@@ -171,7 +170,7 @@ pub enum Action {
     Result(usize, usize),
     /// A sender dies.
     Die(usize),
-    /// What it had under way ends where it is, and the receiver is told.
+    /// Its requests in flight end as they are, and the receiver is notified.
     Lost(usize),
 }
 
@@ -299,7 +298,7 @@ impl Ring {
         let sizes = &self.setup.messages[from];
         let fits = |number: &usize| message(from, *number, sizes[*number]) == bytes;
         let Some(number) = (0..sizes.len()).find(fits) else {
-            self.broken = Some("a message that nobody sent");
+            self.broken = Some("a message that was never sent");
             return;
         };
         if self.writers[from].came & (1 << number) != 0 {

@@ -1,7 +1,6 @@
-//! The model of writes under way on a link that breaks: a home writes frames of a peer and tells it so,
-//! frame by frame; the peer takes what is there, uses the frame for itself, and then gives it back.
-//! At any time the link may break; what is under way on it is lost, but completions that are on their
-//! way to the home may still come, however late.
+//! The model of writes in flight on a link that breaks: a home writes frames of a peer and sends a message for each;
+//! the peer takes the value, uses the frame locally, and then returns it. The link may break at any time: writes and
+//! messages in flight are lost, but completions in flight to the home may still arrive, however late.
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
@@ -11,7 +10,7 @@ use std::collections::VecDeque;
 
 const PEER: NodeId = NodeId(1);
 
-/// What the peer writes into a frame of its own.
+/// The value that the peer writes into a frame that it uses locally.
 const OWN: u8 = u8::MAX;
 
 /// A value for a frame.
@@ -75,8 +74,8 @@ pub enum Action {
 }
 
 impl Frames {
-    /// So many values into so many frames over a link that breaks so often. `change` may put a defect
-    /// in.
+    /// Creates a model of `values` values written into `frames` frames over a link that breaks `breaks` times. `change`
+    /// may plant a mutant.
     pub fn new(
         values: u8,
         frames: u8,

@@ -1,26 +1,26 @@
-//! The model of watches: members of one machine that count their polls, look at the counts of the others and
-//! remove stopped ones. Each may be stopped at any step, within a removal too, and continue at any
-//! later one, or never. A member that is not stopped polls between two looks of another.
+//! The model of watches: members of one machine that count their polls, check the counts of the others and remove
+//! stopped ones. Each may be stopped at any step, also within a removal, and continue at any later one, or never. A
+//! member that is not stopped polls between two checks by another.
 //!
-//! A removal takes several steps, between which its member may be stopped: it decides; it writes the word of
-//! each pair, one after the other; it stores the fence word of each, and tells the rest by a view. A member that
-//! finds that it is removed closes its links, which the others learn too.
+//! A removal takes several steps, between which its member may be stopped: it decides; it writes the word of each pair,
+//! one after the other; it stores the fence word of each, and informs the rest by a view. A member that finds itself
+//! removed closes its links, which the others detect.
 //!
-//! With [`Machine::with_successor`] a later member gets the number of one that is removed, and with it the
-//! words of its pairs, while the former bearer may still continue.
+//! With [`Machine::with_successor`] a later member gets the number of a removed one, and with it the words of its
+//! pairs, while the previous bearer may still continue.
 
 use crate::explorer::{Model, Violation};
 use farside_base::{Incarnation, NodeId};
 use farside_protocol::member::{Evidence, Outlives, Watch};
 use std::collections::BTreeMap;
 
-/// Looks in a lease.
+/// Checks per lease.
 const LOOKS: u64 = 4;
-/// The time between two looks, and the lease.
+/// The time between two checks, and the lease.
 const EVERY: u64 = 10_000_000;
 const LEASE: u64 = LOOKS * EVERY;
 
-/// What a member is doing besides looking.
+/// What a member is doing besides checking.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Nothing,
@@ -39,10 +39,10 @@ struct Member {
     watch: Watch,
     /// It has not joined yet.
     absent: bool,
-    /// Looks so far.
+    /// Checks so far.
     clock: u64,
     polls: u64,
-    /// Times that the others have looked since it last polled.
+    /// Checks by the others since it last polled.
     missed: u64,
     /// That was a lease once.
     lapsed: bool,
@@ -52,9 +52,9 @@ struct Member {
     fenced: bool,
     /// It knows that it was removed.
     out: bool,
-    /// Whom it has removed, or was told of.
+    /// The members that it has removed, or of whose removal it has learned.
     gone: Vec<bool>,
-    /// Members of whose removal or end it was told and has not learned.
+    /// Notices of removed or ended members that it has not processed.
     mail: Vec<usize>,
 }
 
@@ -80,7 +80,7 @@ pub struct Machine {
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// All members that run poll, and then look.
+    /// All running members poll, and then check.
     Look,
     /// A member is stopped.
     Stop(usize),
@@ -95,7 +95,7 @@ pub enum Action {
 }
 
 impl Machine {
-    /// Members that all run, with these counts of stops and looks to come.
+    /// Creates members that all run, with limits on further stops and checks.
     pub fn new(count: usize, stops: u8, looks: u64) -> Self {
         let member = |me: usize| {
             let mut watch = Watch::new(LEASE);
@@ -262,7 +262,7 @@ impl Machine {
             for node in &nodes {
                 let number = self.members[me].number;
                 for other in (0..self.members.len()).filter(|other| *other != me && other != node) {
-                    // A later bearer of this one's number knows nothing of it.
+                    // A later bearer of this member's number does not know of it.
                     if self.members[other].number != number {
                         self.members[other].mail.push(*node);
                     }
@@ -320,7 +320,7 @@ impl Model for Machine {
 
     fn enabled(&self) -> Vec<Action> {
         let mut actions = Vec::new();
-        // Steps take no time beside looks, except of members that are stopped within.
+        // Steps take no time compared with checks, except those of members stopped within them.
         actions.extend((self.looks > 0 && !self.is_any_busy()).then_some(Action::Look));
         actions.extend(self.can_join().then_some(Action::Join));
         for me in 0..self.members.len() {
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// The model can see what the fence word is looked at for before a word of a pair is written.
+    /// The model finds the failure that checking the fence word before writing a word of a pair prevents.
     #[test]
     fn removed_member_that_writes_the_word_of_its_successor_is_found() {
         let model = Machine { unchecked: true, ..Machine::with_successor(1, 12) };

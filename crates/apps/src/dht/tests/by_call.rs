@@ -1,5 +1,5 @@
-//! GETs by calls: over the real memory, several nodes in this process, each with an executor; and what
-//! stands for an executor in the memory that is as unkind as it may be.
+//! GETs by calls: over the real memory, several nodes in this process, each with an executor; and with a
+//! model of an executor in the adversarial memory.
 
 use super::cluster::{check_histories, cluster, create};
 use super::model::ModelSession;
@@ -23,7 +23,7 @@ fn address(name: &str, node: NodeId) -> String {
     format!("dht-{name}-{}-calls-{}", std::process::id(), node.0)
 }
 
-/// Ends the executors however the test ends.
+/// Ends the executors on every exit of the test.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -32,7 +32,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Runs `body` while each node has an executor; how many requests each has served.
+/// Runs `body` with an executor at each node; returns how many requests each has served.
 fn with_executors(name: &str, nodes: &[Node], body: impl FnOnce()) -> Vec<u64> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn with_executors(name: &str, nodes: &[Node], body: impl FnOnce()) -> Vec<u64> {
     })
 }
 
-/// What a user at `here` looks keys up with.
+/// The lookups of a user at `here`.
 fn lookups(name: &str, nodes: &[Node], here: NodeId) -> Lookups {
     let mut lookups = Lookups::new(TIMEOUT);
     for node in nodes.iter().filter(|node| node.id() != here) {
@@ -68,7 +68,7 @@ fn lookups(name: &str, nodes: &[Node], here: NodeId) -> Lookups {
     lookups
 }
 
-/// An executor in the model's memory: the program runs on the session that asks, access by access.
+/// An executor in the model's memory: the program runs on the session of the requester, access by access.
 pub(super) struct ModelCalls {
     program: Verified,
     variables: Vec<u8>,
@@ -132,13 +132,13 @@ impl Near for NearModel<'_> {
 }
 
 #[test]
-fn a_get_is_one_call_and_asks_nothing_else() {
+fn get_is_exactly_one_call() {
     const KEYS: u64 = 400;
     let name = "one-call";
     let nodes = cluster(name, 2);
     let root = create(&nodes, 512);
     let key = |number: u64| format!("user{number}").into_bytes();
-    // In one line of each size, and in several.
+    // One line of each size, and several.
     let value = |number: u64| number.to_le_bytes().repeat(1 + number as usize % 200);
     let mut session = nodes[0].session().unwrap();
     let mut dht = Dht::open(&mut session, root).unwrap();
@@ -196,7 +196,7 @@ fn histories_by_calls_are_linearizable() {
 }
 
 #[test]
-fn without_its_executor_a_get_falls_back_and_is_counted() {
+fn get_without_executor_falls_back_and_is_counted() {
     let name = "gone";
     let nodes = cluster(name, 2);
     let root = create(&nodes, 512);
@@ -222,7 +222,7 @@ fn without_its_executor_a_get_falls_back_and_is_counted() {
     assert!(looked.failed > 0 && looked.answered == 0, "{looked:?}");
     assert_eq!(looked.failed + looked.direct, keys.len() as u64);
     assert!(lookups.last_error().is_some());
-    // With another one calls are answered again, and what is too large comes all the same.
+    // With another executor, calls are answered again, and values too large for a call are still found.
     with_executors(name, &nodes, || {
         let again = self::lookups(name, &nodes, nodes[1].id());
         lookups = again;

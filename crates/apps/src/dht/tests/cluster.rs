@@ -48,7 +48,7 @@ fn on_each<T: Send>(nodes: &[Node], body: impl Fn(usize, &Node) -> T + Sync) -> 
 }
 
 #[test]
-fn every_node_finds_what_every_node_put_while_the_table_grew() {
+fn puts_of_all_nodes_are_found_after_growth() {
     const EACH: u32 = 6_000;
     let nodes = cluster("grow", 3);
     let root = create(&nodes, 512);
@@ -91,8 +91,7 @@ fn histories_of_concurrent_nodes_are_linearizable() {
     }
 }
 
-/// Lets all nodes loose on the same keys and judges what they saw; GETs go by calls where `lookups` makes
-/// something for that.
+/// Runs all nodes on the same keys and checks the histories; GETs use calls if `lookups` returns executors.
 pub(super) fn check_histories(
     nodes: &[Node],
     line: usize,
@@ -167,8 +166,8 @@ fn operate(dht: &mut crate::dht::Handle<'_>, random: &mut Random, now: impl Fn()
     Event { key, action, called, returned: Some(now()) }
 }
 
-/// Cuts a long history where nothing is under way: each piece begins with what a read would have
-/// seen at its start, which must be possible for one of the values that the piece before can end in.
+/// Splits a long history at times without operations in flight: each piece begins with the possible values
+/// at its start, which are those that the previous piece can end with.
 fn contradiction_in_pieces(events: &[Event]) -> Option<String> {
     let mut starts = vec![None];
     let mut rest = events;
@@ -194,7 +193,7 @@ fn contradiction_in_pieces(events: &[Event]) -> Option<String> {
 }
 
 #[test]
-fn a_node_that_leaves_takes_its_keys_and_no_others() {
+fn leaving_node_takes_only_its_keys() {
     let mut nodes = cluster("leave", 3);
     let root = create(&nodes, 512);
     let keys: Vec<_> = (0..3_000_u32).map(|n| n.to_le_bytes()).collect();
@@ -229,7 +228,7 @@ fn a_node_that_leaves_takes_its_keys_and_no_others() {
         assert!(report.lost_buckets > 0 && report.lost_records > 0, "{report:?}");
         alive
     });
-    // A key lives when its bucket does and its record does, each at two of three nodes.
+    // A key survives if its bucket and its record do, each at two of three nodes.
     assert!(counts.iter().all(|alive| (900..1_800).contains(alive)), "{counts:?}");
     let mut session = nodes[1].session().unwrap();
     let mut dht = Dht::open(&mut session, root).unwrap();

@@ -1,4 +1,4 @@
-//! Several users at once: every key's history is linearizable, under deaths too.
+//! Several users at once: every key's history is linearizable, also with deaths.
 
 use super::super::error::DhtError;
 use super::by_call::ModelCalls;
@@ -17,7 +17,7 @@ use std::sync::Mutex;
 const OPERATIONS: usize = 90;
 const SESSIONS: [u16; 3] = [0, 1, 2];
 
-/// A value of some length that holds a number, again and again, so that a torn one shows.
+/// A value of some length that repeats a number, so that a torn value is detected.
 fn bytes_of(number: u64, length: usize) -> Vec<u8> {
     number.to_le_bytes().repeat(length)
 }
@@ -28,13 +28,13 @@ fn number_of(bytes: &[u8]) -> u64 {
     number
 }
 
-/// A session's view of the table, and what its calls come to.
+/// A session's view of the table, and the results of its calls.
 struct User {
     table: Table,
     calls: ModelCalls,
 }
 
-/// Does a random operation on a random key; what happened, or why not.
+/// Runs a random operation on a random key; returns the event, or the error.
 fn operate(
     session: &mut ModelSession,
     user: &mut User,
@@ -51,7 +51,7 @@ fn operate(
     let result = match kind {
         0..5 => {
             let mut out = Vec::new();
-            // Every other one by a call.
+            // Every other one is by a call.
             let found = match number % 2 {
                 0 => table.get(session, name, &mut out),
                 _ => user.calls.get(table, session, name, &mut out),
@@ -92,7 +92,7 @@ fn operate(
     (Event { key, action, called, returned }, error)
 }
 
-/// Lets three sessions on three nodes loose on one crowded bucket, then looks at every key.
+/// Runs three sessions on three nodes on one crowded bucket, then reads every key.
 fn trial(seed: u64, rules: Rules) -> LookupStats {
     // Few keys meet often; many keys split often.
     let keys = crowded_keys(if seed.is_multiple_of(2) { 12 } else { 90 }, 1);
@@ -141,7 +141,7 @@ fn add(to: &mut LookupStats, more: &LookupStats) {
     to.failed += more.failed;
 }
 
-/// Reads every key once more and judges its history; the keys that are there, and how many are lost.
+/// Reads every key once more and checks its history; returns the keys present, and the number of lost ones.
 fn look_at_all(
     session: &mut ModelSession,
     table: &mut Table,
@@ -182,7 +182,7 @@ fn rules(seed: u64) -> Rules {
     }
 }
 
-/// Seeds of a run: `FARSIDE_DHT_SEEDS=from..to` for others than the few of every day.
+/// Seeds of a run: `FARSIDE_DHT_SEEDS=from..to` replaces the few default ones.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let given = std::env::var("FARSIDE_DHT_SEEDS").ok();
     let range = given.as_deref().and_then(|text| text.split_once(".."));
@@ -198,7 +198,7 @@ fn histories_are_linearizable() {
     for seed in seeds(120) {
         add(&mut looked, &trial(seed, rules(seed)));
     }
-    // Calls were answered, and met what they leave to others.
+    // Calls were answered, and also fell back for each reason.
     let LookupStats { answered, direct, moved, stale, large, failed } = looked;
     assert!(answered > 10 * (moved + stale), "{looked:?}");
     assert!(moved > 0 && stale > 0, "{looked:?}");
@@ -206,7 +206,7 @@ fn histories_are_linearizable() {
 }
 
 #[test]
-fn what_a_stopped_session_left_is_finished_by_others() {
+fn operations_of_a_stopped_session_are_completed_by_others() {
     for seed in seeds(120) {
         let mut random = Random::new(seed + 7);
         let at = 100 + random.below(4_000);
@@ -216,24 +216,24 @@ fn what_a_stopped_session_left_is_finished_by_others() {
 }
 
 #[test]
-fn a_dying_node_takes_no_more_than_its_share() {
+fn dying_node_takes_no_more_than_its_share() {
     for seed in seeds(120) {
         let mut random = Random::new(seed + 9);
         let at = 100 + random.below(4_000);
-        // Node 0 is home of all buckets; node 1 only of records, and owner of what it changed.
+        // Node 0 is home of all buckets; node 1 only of records, and owner of lines that it changed.
         let node = u16::from(!random.one_in(4));
         trial(seed, Rules { death: Some((at, Death::Node(node))), ..rules(seed) });
     }
 }
 
-/// A session dies after each number of steps of a split; then two others work on every key, one who
-/// knows the new segment from a bucket that was done, and one who only knows the old one.
+/// A session dies after each number of steps of a split; then two others work on every key: one that knows
+/// the new segment from a completed bucket, and one that only knows the old one.
 #[test]
-fn a_split_that_stops_anywhere_is_finished_by_others() {
+fn interrupted_split_is_completed_by_others() {
     let keys = crowded_keys(120, 1);
     let few: Vec<_> = keys.iter().filter(|key| bucket_of(key) == 3).take(15).cloned().collect();
     let one_more = keys.iter().filter(|key| bucket_of(key) == 3).nth(15).unwrap();
-    // All of these move: a key that stays would finish the bucket before one that moves is tried.
+    // All of these move: a key that stays would complete the bucket before one that moves is tried.
     let moves = |key: &Vec<u8>| bucket_of(key) == 11 && hash(key, HASH_SEED) >> 62 == 1;
     let others: Vec<_> = keys.iter().filter(|key| moves(key)).take(9).cloned().collect();
     // Too long for the old record, so that the entry changes and not only the record.
@@ -253,7 +253,7 @@ fn a_split_that_stops_anywhere_is_finished_by_others() {
         };
         let mut done = false;
         let rules = Rules { death: Some((step, Death::Session(0))), ..Rules::CALM };
-        // The same seed each time, so that no step is passed over.
+        // The same seed each time, so that no step is skipped.
         run(1, rules, &[0], before, body, |session, mut old, results| {
             done = results[0].is_ok();
             let mut new = open(session, old.root, 3).unwrap();

@@ -1,8 +1,8 @@
-//! Whether what was seen of one key can have happened one operation after another.
+//! Checks whether the observed operations on one key are linearizable.
 
 use std::collections::HashSet;
 
-/// What was asked of a key, and answered.
+/// An operation on a key, and its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Action {
     Get(Option<u64>),
@@ -10,7 +10,7 @@ pub(super) enum Action {
     Put(u64, bool),
     PutIfAbsent(u64, bool),
     Delete(bool),
-    /// What `mixed` gave with this number, if there was a value.
+    /// The result of `mixed` with this number, if there was a value.
     Update(u64, Option<u64>),
 }
 
@@ -20,18 +20,18 @@ pub(super) struct Event {
     pub(super) key: usize,
     pub(super) action: Action,
     pub(super) called: u64,
-    /// When it returned; `None` when it did not, or with an error: then it may have happened at any
-    /// time since, or never, and its answer means nothing.
+    /// When it returned; `None` if it did not, or failed: then it may have happened at any time since, or
+    /// never, and its result is ignored.
     pub(super) returned: Option<u64>,
 }
 
-/// What an update makes of a value.
+/// The value that an update makes of a value.
 pub(super) fn mixed(value: u64, number: u64) -> u64 {
     value.wrapping_mul(31).wrapping_add(number)
 }
 
 impl Event {
-    /// The value after this event if it can happen at `before`.
+    /// The value after this event if it is possible at `before`.
     fn apply(&self, before: Option<u64>) -> Option<Option<u64>> {
         let known = self.returned.is_some();
         match self.action {
@@ -49,7 +49,7 @@ impl Event {
     }
 }
 
-/// An explanation of why the events of one key cannot be, or `None` when they can.
+/// Explains why the events of one key are impossible, or returns `None` if they are possible.
 pub(super) fn contradiction(events: &[Event]) -> Option<String> {
     if !search(events, None, 1).is_empty() {
         return None;
@@ -60,14 +60,14 @@ pub(super) fn contradiction(events: &[Event]) -> Option<String> {
     Some(format!("no order explains:\n{}", lines.join("\n")))
 }
 
-/// The values that a key can have after these events, from a value at their start; none when the
-/// events cannot be.
+/// The possible values of a key after these events, from a value at their start; none if the events are
+/// impossible.
 pub(super) fn ends(events: &[Event], start: Option<u64>) -> HashSet<Option<u64>> {
     search(events, start, usize::MAX)
 }
 
-/// A search over how far each chain has come: a chain is of operations one after another, as of one
-/// session, so the number of states does not grow with how long one operation was under way.
+/// Searches over the progress of each chain. A chain has sequential operations, as those of one session, so
+/// the number of states does not grow with the duration of an operation.
 fn search(events: &[Event], start: Option<u64>, enough: usize) -> HashSet<Option<u64>> {
     let chains = chains(events);
     let mut ends = HashSet::new();
@@ -100,8 +100,8 @@ fn search(events: &[Event], start: Option<u64>, enough: usize) -> HashSet<Option
     ends
 }
 
-/// The events as few chains, in each of which one is called after the one before has returned. What
-/// never returned is the last of its chain.
+/// Partitions the events into few chains, in each of which an operation is called after the previous one
+/// has returned. An event that never returned is the last of its chain.
 fn chains(events: &[Event]) -> Vec<Vec<Event>> {
     let mut events = events.to_vec();
     events.sort_by_key(|event| event.called);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_return_may_or_may_not_have_been() {
+    fn operation_without_return_may_or_may_not_have_happened() {
         let unknown = Event { returned: None, ..event(Action::Put(7, true), 1, 0) };
         for seen in [None, Some(7)] {
             assert!(contradiction(&[unknown, event(Action::Get(seen), 3, 4)]).is_none());

@@ -1,5 +1,5 @@
-//! The table over a memory that is as unkind as the rules permit. `model` is that memory, `history`
-//! judges what was seen; a failure names its seed, and the same seed gives the same run.
+//! The table over a memory that is as adversarial as its guarantees permit. `model` is that memory,
+//! `history` checks the observations; a failure names its seed, and the same seed reproduces the run.
 
 mod by_call;
 mod cluster;
@@ -39,8 +39,8 @@ fn open<S: Space>(space: &mut S, root: GlobalAddress, nonce: u64) -> Result<Tabl
     Ok(Table::new(shape, root, first, nonce))
 }
 
-/// Keys of the first partition that all belong to one of two bucket numbers, so that few of them
-/// split it, and a split of the one is known before the other's half has moved.
+/// Keys of the first partition that all belong to one of two bucket numbers. Few of them split it, and a
+/// split of the one is known before the other's half has moved.
 fn crowded_keys(count: usize, partition_bits: u32) -> Vec<Vec<u8>> {
     (0_u64..)
         .map(|number| format!("k{number}").into_bytes())

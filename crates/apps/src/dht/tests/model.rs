@@ -1,13 +1,13 @@
-//! A memory for tests that does everything the table may not rely on being otherwise: a seed chooses
-//! which session takes the next step, when a written line becomes visible, what becomes of freed
-//! memory, and who dies when. One session runs at a time, so a seed always gives the same run.
+//! A memory for tests that does everything its guarantees permit: a seed chooses which session takes the
+//! next step, when a written line becomes visible, what happens to freed memory, and which session or node
+//! dies when. One session runs at a time, so a seed always gives the same run.
 
 use super::super::space::Space;
 use farside::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress, LineSize, NodeId};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// A small random generator (xorshift64*), the same everywhere.
+/// A small random generator (xorshift64*), the same on all machines.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -31,25 +31,26 @@ impl Random {
     }
 }
 
-/// Who dies.
+/// The session or node that dies.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Death {
     /// A session stops for ever between two steps; its node keeps what it holds.
     Session(usize),
-    /// A node: its sessions stop, its memory is gone, and lines that only it had up to date are lost.
+    /// A node: its sessions stop, its memory is gone, and lines with their only up-to-date copy there are
+    /// lost.
     Node(u16),
 }
 
-/// How a world behaves.
+/// The behaviour of a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
     pub(super) nodes: u16,
     pub(super) node_bytes: u64,
-    /// One in how many steps another session goes on.
+    /// One in this many steps, another session continues.
     pub(super) switch_odds: u64,
-    /// One in how many steps some written line becomes visible.
+    /// One in this many steps, some written line becomes visible.
     pub(super) drain_odds: u64,
-    /// Who dies, and at which step.
+    /// The death, and its step.
     pub(super) death: Option<(u64, Death)>,
 }
 
@@ -63,7 +64,7 @@ struct NodeMemory {
     bytes: Vec<u8>,
     allocations: BTreeMap<u64, (u64, LineSize)>,
     free: Vec<(u64, u64, LineSize)>,
-    /// What other programs got of the memory that the table freed.
+    /// Freed memory that other programs have allocated.
     foreign: Vec<(u64, u64)>,
     dead: bool,
 }
@@ -96,9 +97,8 @@ struct Shared {
     turns: Vec<Condvar>,
 }
 
-/// Runs `before` alone, then `body` for each of the sessions, which are at these nodes, in one order
-/// of steps chosen by the seed; then `after` alone. Deaths are counted from the end of `before`, and end with
-/// `body`.
+/// Runs `before` alone, then `body` for each of the sessions at these nodes, in one order of steps chosen
+/// by the seed; then `after` alone. Deaths are counted from the end of `before`, and stop with `body`.
 pub(super) fn run<P: Sync, T: Send>(
     seed: u64,
     rules: Rules,
@@ -112,7 +112,7 @@ pub(super) fn run<P: Sync, T: Send>(
     let number = nodes_of_sessions.len();
     let mut outside = ModelSession { shared: shared.clone(), number };
     let prepared = before(&mut outside);
-    let mut state = shared.state.lock().expect("nobody panicked yet");
+    let mut state = shared.state.lock().expect("no session panicked yet");
     state.rules.death = rules.death.map(|(at, death)| (state.clock + at, death));
     drop(state);
     let results = std::thread::scope(|scope| {
@@ -140,7 +140,7 @@ pub(super) fn alone(seed: u64, rules: Rules) -> ModelSession {
 
 impl Shared {
     fn new(seed: u64, rules: Rules, nodes_of_sessions: &[u16]) -> Self {
-        // The last session is for afterwards, at the last node, which nobody kills.
+        // The last session is for `after`, at the last node, which never dies.
         let nodes = nodes_of_sessions.iter().copied().chain([rules.nodes - 1]);
         let sessions: Vec<_> =
             nodes.map(|node| SessionState { node, ..SessionState::default() }).collect();
@@ -161,7 +161,7 @@ impl Shared {
 }
 
 impl State {
-    /// Something happens that nobody asked for.
+    /// A random spontaneous event.
     fn drift(&mut self) {
         self.clock += 1;
         if self.rules.death.is_some_and(|(at, _)| at <= self.clock) {
@@ -232,7 +232,7 @@ impl State {
         }
     }
 
-    /// Where the bytes lie, if the access is right.
+    /// The byte range, if the access is valid.
     fn check(&self, at: GlobalAddress, bytes: usize) -> Result<std::ops::Range<usize>, Error> {
         let fail = |code| Err(Error::at(code, at));
         let Some(memory) = self.nodes.get(usize::from(at.home().0)) else {
@@ -308,14 +308,14 @@ pub(super) struct ModelSession {
 }
 
 impl ModelSession {
-    /// A moment: later calls give larger ones.
+    /// A logical time: later calls return larger ones.
     pub(super) fn now(&mut self) -> u64 {
         let mut state = self.shared.state.lock().unwrap();
         state.clock += 1;
         state.clock
     }
 
-    /// What chose everything that happens in its world.
+    /// The seed of its world.
     pub(super) fn seed(&self) -> u64 {
         self.shared.state.lock().unwrap().seed
     }
@@ -330,7 +330,7 @@ impl ModelSession {
         state.nodes.iter().map(sum).sum()
     }
 
-    /// Kills somebody now.
+    /// Kills a session or node now.
     pub(super) fn kill(&mut self, death: Death) {
         self.shared.state.lock().unwrap().kill(death);
     }
@@ -341,7 +341,7 @@ impl ModelSession {
         drop(self.shared.turns[self.number].wait_while(state, mine).unwrap());
     }
 
-    /// A step of this session begins: others may go first.
+    /// Begins a step of this session: others may go first.
     fn step<R>(&self, act: impl FnOnce(&mut State, usize) -> Result<R, Error>) -> Result<R, Error> {
         let mut state = self.shared.state.lock().unwrap();
         state.drift();
@@ -384,7 +384,7 @@ impl Drop for ModelSession {
     }
 }
 
-/// An access cut at line ends.
+/// Splits an access at line ends.
 fn lines(at: GlobalAddress, bytes: usize) -> Vec<(GlobalAddress, std::ops::Range<usize>)> {
     let mut cut = Vec::new();
     let mut done = 0;
@@ -438,7 +438,7 @@ impl Space for ModelSession {
         Ok(())
     }
 
-    /// Ends every write, then tells the first that failed.
+    /// Ends every write, then returns the first failure.
     fn fence(&mut self) -> Result<(), Error> {
         while self.step(|state, me| {
             state.drain_one(me);

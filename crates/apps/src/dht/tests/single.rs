@@ -1,4 +1,4 @@
-//! One user: what each operation does, at every size and with everybody's memory in the way.
+//! One user: each operation, at every size and next to other users' memory.
 
 use super::super::error::DhtError;
 use super::super::layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -75,8 +75,8 @@ fn bad_sizes_are_refused() {
     assert_eq!(value_of(&mut session, &mut table, b"k").unwrap(), b"v");
 }
 
-/// Random operations against a `HashMap`, with values that cross every boundary of size, through two
-/// users who take turns (so that each meets the other's splits with a stale directory).
+/// Random operations against a `HashMap`, with values that cross every size boundary. Two users alternate,
+/// so that each meets the other's splits with a stale directory.
 #[test]
 fn equals_a_map() {
     for seed in 0..6 {
@@ -129,7 +129,7 @@ fn equals_a_map() {
 }
 
 #[test]
-fn destroyed_is_all_given_back() {
+fn destroy_frees_all_memory() {
     let mut session = alone(1, Rules::CALM);
     let mut table = create(&mut session, &shape(1, 128), 3);
     for number in 0..3_000_u32 {
@@ -142,7 +142,7 @@ fn destroyed_is_all_given_back() {
 }
 
 #[test]
-fn deleted_records_are_given_back_or_kept_for_the_next() {
+fn deleted_records_are_freed_or_reused() {
     let mut session = alone(1, Rules::CALM);
     let mut table = create(&mut session, &shape(1, 128), 3);
     let before = session.allocated_bytes();
@@ -160,7 +160,7 @@ fn deleted_records_are_given_back_or_kept_for_the_next() {
 }
 
 #[test]
-fn a_full_memory_is_an_error_and_then_works_again() {
+fn full_memory_is_an_error_and_recovers() {
     let rules = Rules { node_bytes: 64 << 10, ..Rules::CALM };
     let mut session = alone(1, rules);
     let mut table = create(&mut session, &shape(2, 512), 3);
@@ -180,7 +180,7 @@ fn a_full_memory_is_an_error_and_then_works_again() {
 }
 
 #[test]
-fn a_dead_node_takes_its_keys_and_no_others() {
+fn dead_node_takes_only_its_keys() {
     let mut session = alone(9, Rules::CALM);
     let mut table = create(&mut session, &shape(4, 512), 3);
     let keys: Vec<_> = (0..2_000_u32).map(|n| n.to_le_bytes()).collect();
@@ -211,8 +211,8 @@ fn a_dead_node_takes_its_keys_and_no_others() {
     assert!(report.lost_buckets > 0 && report.first_error.unwrap().is_lost());
 }
 
-/// Records at a node that dies, their buckets elsewhere: the keys answer errors until the lost
-/// entries are forgotten, then they can be put anew.
+/// Records at a node that dies, with their buckets elsewhere: the keys fail until the lost entries are
+/// forgotten, then they can be put again.
 #[test]
 fn lost_records_can_be_forgotten() {
     let mut session = alone(9, Rules { node_bytes: 128 << 10, nodes: 2, ..Rules::CALM });
@@ -236,7 +236,7 @@ fn lost_records_can_be_forgotten() {
 }
 
 #[test]
-fn keys_of_one_tag_are_told_apart() {
+fn keys_of_one_tag_are_distinguished() {
     // Two keys of one bucket and one tag, by the birthday bound among 20,000 of each bucket.
     let shape = shape(1, 512);
     let mut seen = HashMap::new();
@@ -259,9 +259,9 @@ fn keys_of_one_tag_are_told_apart() {
     assert_eq!(value_of(&mut session, &mut table, &b).unwrap(), b"b");
 }
 
-/// Sixteen keys of one hash, as only who knows the seed can make: they split down to the last bit.
+/// Sixteen keys of one hash, which only knowledge of the seed allows: they split down to the last bit.
 #[test]
-fn more_keys_of_one_hash_than_a_bucket_holds_are_an_error() {
+fn too_many_keys_of_one_hash_are_an_error() {
     let (mut session, mut table) = fresh();
     let keys: Vec<_> = (0..16_u8).map(|number| vec![b'k', number]).collect();
     for (number, key) in keys.iter().enumerate() {
@@ -278,13 +278,13 @@ fn more_keys_of_one_hash_than_a_bucket_holds_are_an_error() {
 }
 
 #[test]
-fn a_table_moves_between_threads() {
+fn table_moves_between_threads() {
     fn is_send<T: Send>() {}
     is_send::<crate::dht::Dht>();
 }
 
 #[test]
-fn an_address_of_something_else_is_no_table() {
+fn foreign_address_is_no_table() {
     let (mut session, table) = fresh();
     let inside = table.root.checked_add(64).unwrap();
     assert_eq!(open(&mut session, inside, 1).unwrap_err(), DhtError::NotATable(inside));

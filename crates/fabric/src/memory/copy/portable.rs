@@ -2,7 +2,7 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the copies | load and store just the bytes that their callers vouch for | as [`super`] says |
+//! | the copies | load and store exactly the bytes that their callers guarantee | as [`super`] says |
 
 use super::Word;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -83,7 +83,7 @@ unsafe impl Word for Sixteen {
 /// Both sides are valid for `bytes`, of which there are more than 64.
 pub(super) unsafe fn fetch_long(from: *const u8, to: *mut u8, bytes: usize) {
     let mut at = 0;
-    // SAFETY: `at` stays below `bytes`; a private side bears shared accesses as well.
+    // SAFETY: `at` stays below `bytes`; a private side allows shared accesses as well.
     unsafe {
         while at + 8 <= bytes {
             u64::load_shared(from.add(at)).store_shared(to.add(at));

@@ -2,7 +2,7 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the copies | load and store just the bytes that their callers vouch for | as [`super`] says |
+//! | the copies | load and store exactly the bytes that their callers guarantee | as [`super`] says |
 //! | everything else here | hints, which change no memory | always |
 
 use super::{Private, Shared, Word};
@@ -54,8 +54,8 @@ words! {
     Sixteen: xmm_reg "movdqu {word}, xmmword ptr [{from}]" "movdqu xmmword ptr [{to}], {word}";
 }
 
-/// The widest moves that the processor does well; [`UNKNOWN`] until the first copy has looked.
-/// Kept here since a look at what the standard library knows takes longer than a short copy.
+/// The widest moves that the processor executes well; [`UNKNOWN`] until the first copy has checked.
+/// Cached here since the standard library's check takes longer than a short copy.
 static WIDEST: AtomicU8 = AtomicU8::new(UNKNOWN);
 const UNKNOWN: u8 = 0;
 /// 16 bytes.
@@ -124,7 +124,7 @@ pub(super) unsafe fn fetch_long(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Only to be called where nothing is in wide registers.
+/// Call it only where nothing is in wide registers.
 ///
 /// # Safety
 /// Both sides are valid for `bytes`, a multiple of 64 and not zero; `to` is one too.

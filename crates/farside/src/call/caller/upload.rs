@@ -1,4 +1,4 @@
-//! Registering at the executor.
+//! Registration of objects at the executor.
 
 use super::{Caller, Link, Ticket};
 use crate::call::programs::{self, Program};
@@ -8,15 +8,15 @@ use farside_protocol::call::{Part, Verb, object_of};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Parts of an object that may be on their way at once; other calls need slots too.
+/// Most parts of an object in flight at once; other calls need slots too.
 const PARTS_MAX: usize = 8;
 
-/// An object on its way to the executor.
+/// An object being sent to the executor.
 pub(super) struct Upload {
     object: Arc<[u8]>,
-    /// Bytes that were sent.
+    /// Bytes sent.
     sent: usize,
-    /// The parts on their way, in their order.
+    /// Parts in flight, in order.
     parts: VecDeque<Ticket>,
     /// The list of its programs, or why there is none.
     end: Option<Result<Vec<u8>, Error>>,
@@ -27,22 +27,22 @@ impl Upload {
         Self { object: object.into(), sent: 0, parts: VecDeque::new(), end: None }
     }
 
-    /// Whether a request is one of its parts.
+    /// Whether a request carries one of its parts.
     pub(super) fn awaits(&self, ticket: Ticket) -> bool {
         self.parts.contains(&ticket)
     }
 }
 
 impl Caller {
-    /// Registers every program of an object that clang has made, or the one of a text for the assembler
-    /// ([`crate::call::rmc::assembler`]), and tells them.
+    /// Registers every program of an object file made by clang, or the program of an assembler text
+    /// ([`crate::call::rmc::assembler`]), and returns them.
     ///
-    /// *Blocks*, for at most [`CallerOptions::timeout`](crate::call::CallerOptions::timeout). *Cost*: a
-    /// round trip for each 32 KiB of it.
+    /// *Blocks*, for at most [`CallerOptions::timeout`](crate::call::CallerOptions::timeout). *Cost*: a round trip
+    /// for each 32 KiB of the object.
     ///
     /// # Errors
-    /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `ExecutorLacks` for a helper that the executor does not
-    /// have; `PeerLost`, `TimedOut`.
+    /// `BadProgram`, `UnsafeProgram`, `OverQuota`, `ExecutorLacks` for a helper that the executor does not have;
+    /// `PeerLost`, `TimedOut`.
     pub fn register(&mut self, object: &[u8]) -> Result<Vec<Program>, Error> {
         let mut patience = Patience::of_work(self.options.timeout);
         while !self.begin_register(object)? {
@@ -50,7 +50,7 @@ impl Caller {
             self.wait_a_little(&mut patience)?;
         }
         loop {
-            // What is over is told with the registration itself.
+            // An error that ends the session is also the end of the registration.
             let _ = self.turn();
             if let Some(programs) = self.registered() {
                 return programs;
@@ -59,9 +59,8 @@ impl Caller {
         }
     }
 
-    /// Begins to register an object; false while that cannot begin, since another one is being
-    /// registered or the executor has not welcomed this caller. [`Self::registered`] tells what came of
-    /// it. Never blocks.
+    /// Begins to register an object. Returns false if another one is being registered or the executor has not
+    /// accepted this caller yet. [`Self::registered`] returns the result. Never blocks.
     ///
     /// # Errors
     /// `BadProgram` for an object that is empty or far too large, `PeerLost`.
@@ -81,7 +80,7 @@ impl Caller {
         Ok(true)
     }
 
-    /// The programs of the object that was being registered, once that is over; asked for once.
+    /// Returns the programs of the object being registered, once it has ended; the result is returned once.
     ///
     /// # Errors
     /// As [`Self::register`].
@@ -90,7 +89,7 @@ impl Caller {
         let upload = self.upload.take_if(|upload| upload.end.is_some())?;
         let programs = upload.end?.and_then(|list| {
             programs::read(&list).ok_or_else(|| {
-                Error::with(ErrorCode::ProtocolViolation, "the list of programs is none")
+                Error::with(ErrorCode::ProtocolViolation, "the list of programs is malformed")
             })
         });
         if let Some(first) = programs.iter().flatten().next() {
@@ -105,7 +104,7 @@ impl Caller {
         while let Some(end) = upload.parts.front().and_then(|part| self.poll(*part)) {
             upload.parts.pop_front();
             match end {
-                // The last part is answered with the programs.
+                // The answer to the last part is the list of programs.
                 Ok(answer) if upload.sent == upload.object.len() && upload.parts.is_empty() => {
                     upload.end = Some(Ok(answer.output));
                 }
@@ -120,7 +119,7 @@ impl Caller {
         self.send_parts(&mut upload);
         let goes = upload.sent > sent;
         self.upload = Some(upload);
-        // Whoever waits for it sleeps before the next turn.
+        // A waiting thread sleeps before the next poll, so the parts are flushed now.
         if goes && let Some(link) = self.mail.flush() {
             self.lost(link, "the fabric cannot take its message");
         }

@@ -1,4 +1,4 @@
-//! Accesses to the global memory that do not hit: their calls wait, and nobody else does.
+//! Accesses to the global memory that miss: the call waits without blocking other calls.
 
 use super::{Answered, End, Executor, Running, Slice, Wait, states, stopped, take};
 use crate::call::global::{self, Global, Seat};
@@ -9,33 +9,32 @@ use farside_rmc::helpers::{Effect, Helper, status};
 use farside_rmc::run::{Lent, Request, Stop};
 
 impl Executor {
-    /// Lets calls reach the global memory.
+    /// Lets calls access the global memory.
     ///
     /// # Errors
-    /// `Busy` while calls have something under way at the node that they reached before.
+    /// `Busy` while calls have operations pending at the node shared before.
     pub(in crate::call) fn share(&mut self, global: Global) -> Result<(), Error> {
         self.unshare()?;
         self.global = Some(global);
         Ok(())
     }
 
-    /// Calls reach no global memory any more.
+    /// Ends access of calls to the global memory.
     ///
     /// # Errors
     /// As [`Self::share`].
     pub(in crate::call) fn unshare(&mut self) -> Result<(), Error> {
         if self.calls.iter().flatten().any(|running| running.seat.is_some()) {
-            let text = "calls have something under way at the node that was shared before";
+            let text = "calls have operations in flight at the node shared before: wait for them";
             return Err(Error::with(ErrorCode::Busy, text));
         }
-        // Who waits for a seat looks again.
+        // Calls that wait for a seat retry.
         let queue = self.global.take().into_iter().flat_map(Global::into_queue);
         queue.for_each(|at| self.watching.wake(at));
         Ok(())
     }
 
-    /// Waits as `wait` does, for an event of the port, or until the global memory has something for a
-    /// call.
+    /// Waits with `wait` for an event of the port, or until an operation of the global memory completes.
     pub(in crate::call) fn wait(
         &mut self,
         patience: &mut Patience,
@@ -47,7 +46,7 @@ impl Executor {
         }
     }
 
-    /// Wakes calls whose operations have ended.
+    /// Wakes calls whose operations have completed.
     pub(super) fn hear(&mut self) {
         if let Some(global) = &self.global {
             global.drive();
@@ -65,7 +64,7 @@ impl Executor {
         }
     }
 
-    /// A call needs its seat no more, or was stopped.
+    /// Returns the seat of a call that no longer needs it or was stopped.
     pub(super) fn leave_seat(&mut self, at: usize, running: &mut Running) {
         let Some(global) = &mut self.global else { return };
         global.forget(at);
@@ -76,7 +75,7 @@ impl Executor {
         }
     }
 
-    /// Goes on with what a call waits for in the global memory, or begins it.
+    /// Begins or continues an access to the global memory.
     pub(super) fn reach(
         &mut self,
         at: usize,
@@ -86,7 +85,7 @@ impl Executor {
     ) -> Answered {
         running.wait = Wait::Global;
         let Some(global) = &mut self.global else {
-            let text = "its executor is part of no node of the global memory at present";
+            let text = "its executor is not part of a node of the global memory at present";
             return self.reached(running, request, Err(Error::with(ErrorCode::PeerLost, text)));
         };
         if running.seat.is_none() {
@@ -123,7 +122,7 @@ impl Executor {
         }
     }
 
-    /// An access has ended.
+    /// Passes the result of an access to its call.
     fn reached(
         &mut self,
         running: &mut Running,
@@ -139,7 +138,7 @@ impl Executor {
             Err(error) => return Answered::Slice(Slice::Over(lost(running, &error))),
         };
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // the loop tells
+            return Answered::GoesOn; // `go_on` ends the call
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         let bytes = running.seat.as_ref().map_or(&[][..], |seat| &seat.bytes);
@@ -147,7 +146,7 @@ impl Executor {
         take(&mut running.machine, &running.loaded, lent, result, bytes)
     }
 
-    /// What a slice comes to in the end: a call is over when all that it wrote is visible to all.
+    /// Delays the end of a call until all its writes are visible to others.
     pub(super) fn settled(&mut self, at: usize, running: &mut Running, slice: Slice) -> Slice {
         let (Some(seat), Some(global)) = (&mut running.seat, &mut self.global) else {
             return slice;
@@ -172,7 +171,7 @@ impl Executor {
                 Slice::Waits
             }
             (Some(Err(error)), End::Returned(_)) => {
-                let text = format!("program `{}`, a write before its end", running.loaded.name());
+                let text = format!("program `{}`, flushing its writes", running.loaded.name());
                 Slice::Over(stopped(stop_of(error.code), None, format!("{text}: {error}")))
             }
             (Some(_), end) => Slice::Over(end),
@@ -180,7 +179,7 @@ impl Executor {
     }
 }
 
-/// The end of a call that cannot be told that an access has failed.
+/// Ends a call whose helper cannot return a status for a failed access.
 fn lost(running: &mut Running, error: &Error) -> End {
     let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
     let slot = stop.slot();
@@ -189,7 +188,7 @@ fn lost(running: &mut Running, error: &Error) -> End {
     stopped(stop_of(error.code), slot, format!("{place}: {error}"))
 }
 
-/// What a helper that returns a status tells of a failure.
+/// Returns the status for a failure, for helpers that return one.
 const fn status_of(code: ErrorCode) -> i64 {
     match code {
         ErrorCode::Unallocated | ErrorCode::OutOfBounds | ErrorCode::ForeignAddress => {
@@ -201,7 +200,7 @@ const fn status_of(code: ErrorCode) -> i64 {
     }
 }
 
-/// How a call ends that cannot be told of a failure.
+/// Returns the stop reason for a failure, for helpers that return no status.
 const fn stop_of(code: ErrorCode) -> Stopped {
     match code {
         ErrorCode::Unallocated

@@ -1,25 +1,24 @@
-//! Which registration is verified next: one of each tenant at a time, and so many of all.
+//! Scheduling of registrations: one verification per tenant at a time, and a limit for all.
 //!
-//! A verification has working memory of up to [`Verification::BYTES_MAX`](farside_rmc::Verification::BYTES_MAX) bytes,
-//! so that registrations wait for each other here instead of all having theirs at once. Tenants take turns: of those with
-//! a waiting registration and none in progress, the one goes on that was served longest ago (round robin), with its
-//! oldest registration.
+//! A verification has working memory of up to [`Verification::BYTES_MAX`](farside_rmc::Verification::BYTES_MAX)
+//! bytes, so registrations queue here. Round robin over tenants: among tenants with a queued registration and none
+//! in progress, the least recently served one is next, with its oldest registration.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// The places of registrations, with their tenants.
+/// The slots of registrations, with their tenants.
 #[derive(Debug)]
 pub(super) struct Loads {
     waiting: VecDeque<(usize, usize)>,
     verified: Vec<(usize, usize)>,
-    /// When each tenant was served last, in registrations.
+    /// When each tenant was served last, counted in registrations.
     served: BTreeMap<usize, u64>,
     serving: u64,
     verified_max: usize,
 }
 
 impl Loads {
-    /// With at most so many in progress at once, at least one.
+    /// Returns a scheduler that runs at most this many at once, at least one.
     pub(super) fn new(verified_max: usize) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -30,18 +29,18 @@ impl Loads {
         }
     }
 
-    /// A registration waits.
+    /// Queues a registration.
     pub(super) fn add(&mut self, place: usize, tenant: usize) {
         self.waiting.push_back((place, tenant));
     }
 
-    /// A registration is over.
+    /// Removes a registration that has ended.
     pub(super) fn remove(&mut self, place: usize) {
         self.waiting.retain(|(at, _)| *at != place);
         self.verified.retain(|(at, _)| *at != place);
     }
 
-    /// The next one that may be verified now.
+    /// Returns the next registration that may be verified now.
     pub(super) fn start(&mut self) -> Option<usize> {
         if self.verified.len() >= self.verified_max {
             return None;
@@ -58,12 +57,12 @@ impl Loads {
         Some(place)
     }
 
-    /// Registrations of a tenant, waiting or in progress.
+    /// Returns the registrations of a tenant, queued or in progress.
     pub(super) fn of(&self, tenant: usize) -> usize {
         self.waiting.iter().chain(&self.verified).filter(|(_, other)| *other == tenant).count()
     }
 
-    /// Registrations that wait, and those in progress.
+    /// Returns how many are queued, and how many are in progress.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.waiting.len(), self.verified.len())
     }
@@ -74,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_has_one_verification_at_a_time() {
+    fn tenant_has_one_verification_at_a_time() {
         let mut loads = Loads::new(8);
         (0..5).for_each(|place| loads.add(place, 7));
         assert_eq!((loads.start(), loads.start()), (Some(0), None));
@@ -86,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_take_turns_however_many_registrations_each_has() {
+    fn tenants_are_served_round_robin_regardless_of_queue_length() {
         let mut loads = Loads::new(1);
         (0..6).for_each(|place| loads.add(place, 1));
         loads.add(10, 2);

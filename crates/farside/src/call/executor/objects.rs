@@ -1,4 +1,4 @@
-//! Objects that are registered here, or being loaded, with what their programs keep.
+//! Registered objects, objects being loaded, and the state of their programs.
 
 use super::{Executor, Running, Slice, Wait, stopped};
 use crate::call::loaded::{self, Loaded, Loading, NotLoaded};
@@ -10,16 +10,16 @@ use farside_rmc::program::Scope;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An object that was registered: its programs, with the state that they keep together.
+/// A registered object: its programs, and the state that they share.
 #[derive(Debug)]
 pub(super) struct Registered {
     pub(super) programs: Vec<Known>,
     pub(super) shared: States,
-    /// Of each session that has registered it.
+    /// State of each session that has registered it.
     pub(super) own: BTreeMap<u32, States>,
 }
 
-/// An object that is being loaded.
+/// An object being loaded.
 #[derive(Debug)]
 pub(super) struct Load {
     loading: Box<Loading>,
@@ -27,17 +27,17 @@ pub(super) struct Load {
     progress: Progress,
 }
 
-/// How far a registration is.
+/// Progress of a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
-    /// It waits for others, but has not had its first slice, which tells that.
+    /// Queued; its request has not had its first slice yet.
     Queued,
-    /// It waits for others, and is woken when they are over.
+    /// Queued; woken when it may proceed.
     Parked,
     Loading,
 }
 
-/// A program, and how many instructions a slice of it has.
+/// A program, and the instructions per slice.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) loaded: Arc<Loaded>,
@@ -56,15 +56,15 @@ impl Registered {
     }
 }
 
-/// New state for an object: all its programs see the same.
+/// Returns new state for an object, shared by all its programs.
 fn states_of(programs: &[Arc<Loaded>], scope: Scope) -> States {
     let first = programs.first();
     first.map_or_else(States::default, |one| States::new(one.verified().program(), scope))
 }
 
 impl Executor {
-    /// The number under which an object is known here, or would be: made from its contents, and another one
-    /// where that is another object's.
+    /// Returns the number of an object, existing or to be assigned: derived from its contents, with another attempt
+    /// if another object has that number.
     pub(in crate::call) fn number_for(&self, object: &Arc<[u8]>) -> u64 {
         if let Some(number) = self.numbers.get(object) {
             return *number;
@@ -73,13 +73,14 @@ impl Executor {
         numbers.find(|number| !self.objects.contains_key(number)).unwrap_or(0)
     }
 
-    /// All programs of an object that is here.
+    /// Returns all programs of a registered object.
     pub(in crate::call) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<Loaded>>> {
         let known = self.objects.get(self.numbers.get(object)?)?;
         Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
     }
 
-    /// All programs of an object: those that are here, else read and verified. A program is compiled after its first slices.
+    /// Returns all programs of an object: the registered ones, else read and verified here. Compiled after their
+    /// first slices.
     pub(in crate::call) fn load(
         &self,
         object: &Arc<[u8]>,
@@ -91,8 +92,8 @@ impl Executor {
         }
     }
 
-    /// Begins to load an object of a tenant, by slices at a place of the caller's choice where nothing is in progress, once
-    /// no other one of the tenant is being loaded.
+    /// Begins to load an object of a tenant in slices, at an unused slot of the executor. Starts once no other
+    /// object of the tenant is being loaded.
     pub(in crate::call) fn begin_loading(
         &mut self,
         (at, tenant): (usize, usize),
@@ -105,7 +106,7 @@ impl Executor {
         self.start_loading();
     }
 
-    /// Lets those go on whose turn it is.
+    /// Starts the queued registrations that may proceed.
     fn start_loading(&mut self) {
         while let Some(at) = self.queue.start() {
             if let Some(load) = self.loads.get_mut(&at) {
@@ -117,7 +118,7 @@ impl Executor {
         }
     }
 
-    /// An object is loaded, or will not be.
+    /// Removes a registration that has ended, and starts the next.
     pub(super) fn end_loading(&mut self, at: usize) -> Option<Load> {
         let load = self.loads.remove(&at)?;
         self.queue.remove(at);
@@ -126,17 +127,17 @@ impl Executor {
         Some(load)
     }
 
-    /// Objects of a tenant that are being loaded or wait for that.
+    /// Returns the objects of a tenant that are being loaded or queued.
     pub(in crate::call) fn loading_of(&self, tenant: usize) -> usize {
         self.queue.of(tenant)
     }
 
-    /// Objects that wait to be loaded, and those that are being loaded.
+    /// Returns how many objects are queued and how many are being loaded.
     pub(in crate::call) fn loading(&self) -> (usize, usize) {
         self.queue.counts()
     }
 
-    /// Whether an object is being loaded at one of these places.
+    /// Whether an object is being loaded at one of these slots.
     pub(in crate::call) fn is_loading(&self, mut places: std::ops::Range<usize>) -> bool {
         !self.loads.is_empty() && places.any(|at| self.loads.contains_key(&at))
     }
@@ -155,7 +156,7 @@ impl Executor {
             return Slice::Ready;
         };
         let object = Arc::clone(load.loading.object());
-        // What it has for its proof is freed before the next one begins.
+        // The verifier's memory is freed before the next verification begins.
         drop(self.end_loading(at));
         Slice::Loaded(object, end)
     }
@@ -174,7 +175,7 @@ impl Executor {
         self.numbers.insert(Arc::clone(object), number);
     }
 
-    /// Erases what a session has at an object. Calls of it end.
+    /// Erases the state of a session at an object. Its calls end.
     pub(in crate::call) fn erase_own(&mut self, session: u32, number: u64) {
         if let Some(known) = self.objects.get_mut(&number)
             && let Some(own) = known.own.remove(&session)
@@ -184,7 +185,7 @@ impl Executor {
         }
     }
 
-    /// Erases an object and all its state. Calls of it end.
+    /// Erases an object and all its state. Its calls end.
     pub(in crate::call) fn erase(&mut self, number: u64) {
         if let Some(known) = self.objects.remove(&number) {
             self.numbers.retain(|_, other| *other != number);
@@ -193,7 +194,7 @@ impl Executor {
         }
     }
 
-    /// Calls whose program was unregistered wait for nothing more.
+    /// Wakes waiting calls of an unregistered program, so that they end.
     fn wake_orphans(&mut self, number: u64) {
         let known = self.objects.get(&number);
         let is_kept = |session| known.is_some_and(|known| known.own.contains_key(session));
@@ -206,7 +207,7 @@ impl Executor {
         }
     }
 
-    /// Frees some of what was erased; whether there was anything. A turn does so once, so that no call waits
+    /// Frees some of the erased state; returns whether there was any. Called once per poll, so that no call waits
     /// while much is freed.
     pub(in crate::call) fn free_some(&mut self) -> bool {
         self.erased.free_some()
@@ -222,8 +223,8 @@ impl Executor {
     }
 }
 
-/// What a call may touch besides its own stack: what its session has at its object, and what all share;
-/// nothing once that is gone, though another object has its number by now.
+/// Returns the state that a call may access: that of its session at its object, and the shared state. `None` once
+/// its object is gone, even if another object has its number.
 pub(super) fn states<'a>(
     objects: &'a mut BTreeMap<u64, Registered>,
     running: &Running,

@@ -1,4 +1,4 @@
-//! What an executor does by itself, without a fabric.
+//! Tests of an executor without a fabric.
 
 use super::*;
 use crate::call::memory::{self, Place};
@@ -10,14 +10,14 @@ fn object(text: &str) -> Arc<[u8]> {
 }
 
 #[test]
-fn an_object_is_verified_once_while_its_programs_are_here() {
+fn object_is_verified_once_while_its_programs_are_registered() {
     let mut executor = Executor::new(None, 1);
     let text = ".program one\nr0 = 1\nexit\n";
     let load = |executor: &Executor, text| {
         executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
     };
     let loaded = load(&executor, text);
-    assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "nobody has kept it");
+    assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "not kept yet");
     let number = executor.number_for(&object(text));
     for session in [1, 2] {
         executor.keep(&object(text), number, session, &[Arc::clone(&loaded)]);
@@ -27,19 +27,19 @@ fn an_object_is_verified_once_while_its_programs_are_here() {
     executor.erase_own(1, number);
     assert!(Arc::ptr_eq(&loaded, &load(&executor, text)), "another session has it");
     executor.erase(number);
-    assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "it went with its last session");
+    assert!(!Arc::ptr_eq(&loaded, &load(&executor, text)), "erased with its last session");
     assert!(executor.numbers.is_empty());
 }
 
-/// Registers an object under a number that somebody may choose, as numbers are no secret and contents can be
-/// made that have a given one.
+/// Registers an object under a given number. Numbers are not secret, and an object can be constructed to have a
+/// given number.
 fn register(executor: &mut Executor, text: &str, number: u64) {
     let programs = executor.load(&object(text), &Limits::DEFAULT).unwrap();
     executor.keep(&object(text), number, 0, &programs);
 }
 
 #[test]
-fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
+fn call_never_uses_state_of_another_object_with_its_number() {
     let mut executor = Executor::new(None, 1);
     let place = Place::Here(Arena::heap(64));
     executor.memory.add(0);
@@ -65,16 +65,16 @@ fn a_call_never_goes_on_with_what_another_object_keeps_under_its_number() {
     assert!(matches!(executor.slice(0, 0), Slice::Waits));
     executor.erase(0x500);
     register(&mut executor, &waits.replace("map 8 8", "map 8 16").replace("- 16", "- 24"), 0x500);
-    assert_eq!(executor.take_woken(), Some(0), "it waits for nothing more");
+    assert_eq!(executor.take_woken(), Some(0), "its wait is over");
     let Slice::Over(End::Stopped(why, _, text)) = executor.slice(0, 1) else {
-        panic!("it goes on")
+        panic!("it continues")
     };
     assert_eq!(why, Stopped::Cancelled, "{text}");
     assert!(text.contains("unregistered"), "{text}");
 }
 
 #[test]
-fn a_slice_ends_where_memory_is_made_for_state() {
+fn slice_ends_after_allocating_state() {
     let mut executor = Executor::new(None, 1);
     let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
     let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
@@ -82,7 +82,8 @@ fn a_slice_ends_where_memory_is_made_for_state() {
     let object: Arc<[u8]> = format!("{begin}{writes}r0 = 5\nexit\n").as_bytes().into();
     let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
     executor.keep(&object, 0x100, 0, &programs);
-    // The first call makes a chunk with each write, and one slice is its last; the second finds them.
+    // The first call allocates a chunk with each write and ends in its eighth slice; the second call finds the
+    // chunks.
     for expected in [7, 0] {
         executor.start(0, (0, 0), 0x100, &[]).unwrap();
         let mut slices = 0;
@@ -99,14 +100,14 @@ fn a_slice_ends_where_memory_is_made_for_state() {
 }
 
 #[test]
-fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
+fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     let mut executor = Executor::new(None, 1);
     let arena = Arena::heap(4096);
     let place = crate::call::memory::Place::Here(arena.clone());
     let access = farside_base::Access::ALL;
     executor.memory.add(0);
     executor.memory.lend(0, crate::call::memory::Lent { place, bytes: 4096, access }, None);
-    // Waits until the word at the parameter is no zero, for the time that is the other parameter.
+    // Waits until the word at the first parameter is not zero, for at most the second parameter in nanoseconds.
     let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
     let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();
     let programs = executor.load(&object, &Limits::DEFAULT).unwrap();
@@ -129,7 +130,7 @@ fn a_turn_looks_at_a_few_of_many_calls_that_wait_and_each_is_looked_at() {
     assert_eq!(over, (0..50).chain([99]).collect::<Vec<_>>());
     for at in over {
         let result = if at == 99 { 0 } else { status::TIMED_OUT as u64 };
-        let Slice::Over(end) = executor.slice(at, 1000) else { panic!("{at} goes on") };
+        let Slice::Over(end) = executor.slice(at, 1000) else { panic!("{at} continues") };
         assert_eq!(end, End::Returned(result));
     }
     (50..99).for_each(|at| executor.stop(at));

@@ -1,14 +1,14 @@
-//! Calls that wait for what nobody announces, and calls whose wait is over.
+//! Calls that wait for a condition that must be polled, and calls whose wait is over.
 
 use std::collections::{BTreeSet, VecDeque};
 
-/// Calls that are looked at in a turn: so many take some hundred nanoseconds.
+/// Most blocked calls checked per poll: this many checks take some hundred nanoseconds.
 const LOOKS_MAX: usize = 16;
 
 /// What a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Awaited {
-    /// A word here.
+    /// A word of local memory.
     Word,
     /// A lock of this program.
     Lock(u64),
@@ -16,23 +16,23 @@ pub(super) enum Awaited {
     Block,
 }
 
-/// A place in a queue: what for, and since when.
+/// Position in a queue: what a call waits for, and since when.
 type Turn = (Awaited, u64);
 
-/// Each call is watched at most once and woken at most once, whatever happens meanwhile. What is done here for
-/// one call takes the logarithm of how many there are.
+/// Waiting calls and woken calls. Invariant: each call is watched at most once and woken at most once. Operations
+/// on one call cost the logarithm of the number of calls.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     /// Calls that wait.
     all: BTreeSet<usize>,
-    /// Where the next look begins; it goes round, so that each call has its look.
+    /// Where the next round of checks begins; it goes round robin.
     next: usize,
     /// The same calls by what they wait for, the longest wait first.
     queues: BTreeSet<(Turn, usize)>,
     waits: u64,
-    /// Of each call: where it waits, and whether it is among the woken.
+    /// For each call: its position in `queues`, and whether it is in `woken`.
     places: Vec<Place>,
-    /// Calls whose wait is over, and some that were taken out since.
+    /// Calls whose wait is over; may include some removed since.
     woken: VecDeque<usize>,
 }
 
@@ -50,7 +50,7 @@ impl Watching {
         &mut self.places[at]
     }
 
-    /// A call waits from now on.
+    /// Adds a waiting call.
     pub(super) fn add(&mut self, at: usize, awaited: Awaited) {
         self.leave(at);
         self.waits += 1;
@@ -60,7 +60,7 @@ impl Watching {
         self.all.insert(at);
     }
 
-    /// A call waits no more, and is not woken either.
+    /// Removes a call; it is not woken either.
     pub(super) fn remove(&mut self, at: usize) {
         self.leave(at);
         self.place(at).is_woken = false;
@@ -73,7 +73,7 @@ impl Watching {
         }
     }
 
-    /// The wait of a call is over.
+    /// Ends the wait of a call.
     pub(super) fn wake(&mut self, at: usize) {
         self.leave(at);
         if !std::mem::replace(&mut self.place(at).is_woken, true) {
@@ -81,7 +81,7 @@ impl Watching {
         }
     }
 
-    /// What these wait for may be had; the longest wait comes first. No more than `most` of them are woken.
+    /// Wakes at most `most` calls that wait for this, the longest wait first.
     pub(super) fn wake_those(&mut self, awaited: Awaited, most: usize) {
         for _ in 0..most {
             let waiting = self.queues.range(((awaited, 0), 0)..=((awaited, u64::MAX), usize::MAX));
@@ -90,7 +90,7 @@ impl Watching {
         }
     }
 
-    /// Looks at the next few, or at all, and wakes those whose wait `is_over`.
+    /// Checks the next few calls, or all, and wakes those whose wait `is_over`.
     pub(super) fn look(&mut self, at_all: bool, is_over: impl Fn(usize) -> bool) {
         let most = if at_all { self.all.len() } else { LOOKS_MAX };
         let (behind, before) = (self.all.range(self.next..), self.all.range(..self.next));
@@ -111,7 +111,7 @@ impl Watching {
         over[..found].iter().for_each(|at| self.wake(*at));
     }
 
-    /// The next call whose wait is over.
+    /// Returns the next call whose wait is over.
     pub(super) fn take(&mut self) -> Option<usize> {
         loop {
             let at = self.woken.pop_front()?;
@@ -121,7 +121,7 @@ impl Watching {
         }
     }
 
-    /// Whether a call waits, or was woken.
+    /// Whether no call waits and none was woken.
     pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty() && self.woken.is_empty()
     }
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_has_its_look_and_no_turn_has_more_than_a_few() {
+    fn waiting_calls_are_checked_round_robin_a_few_per_poll() {
         let mut watching = Watching::default();
         (0..100).for_each(|at| watching.add(at, Awaited::Word));
         let seen = RefCell::new(vec![0; 100]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_woken_once_and_not_once_it_was_taken_out() {
+    fn call_is_woken_once_and_not_after_removal() {
         let mut watching = Watching::default();
         (0..4).for_each(|at| watching.add(at, Awaited::Word));
         watching.wake(2);
@@ -174,13 +174,13 @@ mod tests {
         watching.remove(2);
         watching.add(2, Awaited::Word);
         watching.wake(2);
-        assert_eq!(taken(&mut watching), [2], "another call at the same place");
+        assert_eq!(taken(&mut watching), [2], "another call in the same slot");
         (0..10).for_each(|at| watching.remove(at));
         assert!(watching.is_empty() && watching.queues.is_empty());
     }
 
     #[test]
-    fn who_has_waited_longest_is_woken_first_and_nobody_who_waits_for_something_else() {
+    fn longest_wait_is_woken_first_among_calls_that_match() {
         let mut watching = Watching::default();
         let awaited = [Awaited::Block, Awaited::Lock(1), Awaited::Lock(2), Awaited::Word];
         for at in (0..12).rev() {

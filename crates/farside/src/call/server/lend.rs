@@ -1,4 +1,4 @@
-//! Memory that calls may reach.
+//! Lending of memory regions to calls.
 
 use super::CallServer;
 use crate::call::memory::{Lent, Place};
@@ -9,16 +9,17 @@ use farside_fabric::{Arena, FabricError, Region};
 use std::collections::BTreeSet;
 
 impl CallServer {
-    /// Lets calls of all tenants reach a region of this fabric under a number, as its access allows peers to.
+    /// Lends a region of this fabric to calls of all tenants under a number, with the access that it grants to
+    /// peers.
     pub fn lend(&mut self, number: u8, region: &Region) {
         self.lend_among(number, region, None);
     }
 
-    /// The same for calls of these tenants alone: for everybody else there is no region of this number, and no
-    /// key of it is told.
+    /// Lends a region to calls of these tenants only. Other tenants see no region of this number and receive no key
+    /// of it.
     ///
     /// # Errors
-    /// `BadConfiguration` for a tenant that [`ServerOptions::tenants`](crate::call::ServerOptions::tenants) does not name.
+    /// `BadConfiguration` for a tenant missing in [`ServerOptions::tenants`](crate::call::ServerOptions::tenants).
     pub fn lend_to(&mut self, number: u8, region: &Region, tenants: &[&str]) -> Result<(), Error> {
         let unknown = tenants.iter().find(|name| !self.options.tenants.contains_key(**name));
         if let Some(name) = unknown {
@@ -38,15 +39,15 @@ impl CallServer {
         self.lent.insert(number, region.clone());
     }
 
-    /// Takes a region back: calls reach it no more when this returns. Those that reach it by one-sided
-    /// requests do so until the region is deregistered.
+    /// Revokes a region: no call accesses it once this returns. Peers that access it by one-sided requests may do
+    /// so until the region is deregistered.
     pub fn take_back(&mut self, number: u8) -> Option<Region> {
         self.executor.memory.take_back(number);
         self.lent.remove(&number)
     }
 
-    /// Registers memory of this fabric and lends it: a region made for calls, of as many bytes as asked
-    /// also where the fabric rounds up.
+    /// Registers memory of this fabric and lends it. The region has exactly the bytes asked for, even if the fabric
+    /// rounds up.
     ///
     /// # Errors
     /// As `Fabric::register`.
@@ -59,7 +60,7 @@ impl CallServer {
         let spec = farside_fabric::RegionSpec { bytes, access, kind: RegionKind::Memory };
         let registered = self.fabric.register(&spec);
         let mut region = registered.map_err(|error| self.no_region(number, bytes, &error))?;
-        // A fabric may round up; what nobody asked for, no call shall find.
+        // A fabric may round up; calls must not reach the bytes that were not asked for.
         if let Ok(asked) = region.arena.part(0, bytes as usize) {
             (region.arena, region.token.bytes) = (asked, bytes);
         }
@@ -67,7 +68,8 @@ impl CallServer {
         Ok(region.arena)
     }
 
-    /// Why there is no such region: what was asked, and what there may be where that was more.
+    /// Returns the error for a region that could not be registered: what was asked, and the fabric's limit if that
+    /// was exceeded.
     fn no_region(&self, number: u8, bytes: u64, error: &FabricError) -> Error {
         let most = self.fabric.capabilities().region_bytes_max;
         let limit = if bytes > most { format!(" of {most} B") } else { String::new() };

@@ -1,8 +1,9 @@
-//! Registration of objects: reception of their parts, verification in slices between calls, and its result.
+//! Registration of objects: reception of their parts, verification in slices between calls, and the reply.
 //!
-//! Invariants: a session receives an object or has one verified, never both; it has a reservation of that object's bytes
-//! exactly while it does. The machine releases the reservation of a verification that ends in any way
-//! ([`Server::answer`](farside_protocol::call::Server::answer)); an upload is dropped together with its own.
+//! Invariants: a session either receives an object or has one verified, never both; while it does, it holds a
+//! reservation of that object's bytes. The protocol machine releases the reservation of a verification however it
+//! ends ([`Server::answer`](farside_protocol::call::Server::answer)); dropping an upload releases the reservation
+//! of the upload.
 
 use super::CallServer;
 use crate::call::loaded::{self, Loaded, NotLoaded};
@@ -13,15 +14,15 @@ use std::sync::Arc;
 /// An object of which parts are missing.
 #[derive(Debug)]
 pub(super) struct Upload {
-    /// Its bytes, by its first part.
+    /// Size of the object, as stated by its first part.
     whole: u32,
     bytes: Vec<u8>,
-    /// When its last part came.
+    /// When its last part arrived.
     at_ns: u64,
 }
 
 impl CallServer {
-    /// Takes a part of an object; the last one registers its programs.
+    /// Takes a part of an object; the last part starts verification and registration.
     pub(super) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
         if part.offset == 0
             && let Err((why, text)) = self.begin_upload(call, part.whole)
@@ -49,7 +50,7 @@ impl CallServer {
         self.received(call);
     }
 
-    /// All parts of an object were received.
+    /// Handles an object all of whose parts were received.
     fn received(&mut self, call: Call) {
         let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
         let Some(upload) = side.upload.take() else { return };
@@ -70,7 +71,8 @@ impl CallServer {
         self.machine.load(call, now_ns);
     }
 
-    /// An object of this size begins, in place of one of the session whose parts are missing: its bytes count from now on.
+    /// Begins the upload of an object of this size, reserving its bytes. Replaces an incomplete upload of the
+    /// session.
     fn begin_upload(&mut self, call: Call, bytes: u32) -> Result<(), (Refused, String)> {
         let session = call.session;
         self.drop_upload(session);
@@ -110,7 +112,7 @@ impl CallServer {
         Ok(())
     }
 
-    /// Forgets the object of a session whose parts are missing.
+    /// Drops the incomplete object of a session and releases its reservation.
     fn drop_upload(&mut self, session: Session) {
         let side = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
         if side.and_then(|side| side.upload.take()).is_some() {
@@ -118,7 +120,7 @@ impl CallServer {
         }
     }
 
-    /// The same of all sessions of which no part has come for [`upload_timeout`](super::ServerOptions::upload_timeout).
+    /// Drops every upload that received no part for [`upload_timeout`](super::ServerOptions::upload_timeout).
     fn drop_overdue_uploads(&mut self) {
         let now_ns = self.come_ns();
         let timeout = self.options.upload_timeout;
@@ -133,7 +135,7 @@ impl CallServer {
         }
     }
 
-    /// An object is loaded, or cannot be.
+    /// Answers a registration whose object was loaded, or could not be.
     pub(super) fn loaded(
         &mut self,
         call: Call,
@@ -149,14 +151,14 @@ impl CallServer {
         }
     }
 
-    /// Registers all programs of an object, or none; the list of their numbers and names.
+    /// Registers all programs of an object, or none; returns the list of their numbers and names.
     fn register(
         &mut self,
         session: Session,
         object: &Arc<[u8]>,
         programs: Vec<Arc<Loaded>>,
     ) -> Result<Vec<u8>, NotLoaded> {
-        // Somebody else may have been faster.
+        // Another session may have registered the same object meanwhile.
         let programs = self.executor.programs_of(object).unwrap_or(programs);
         let number = self.executor.number_for(object);
         let sizes = loaded::sizes(object, &programs);

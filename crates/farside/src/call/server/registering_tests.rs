@@ -1,4 +1,4 @@
-//! Requests of callers that register objects in unusual ways, by what the executor accounts for afterwards.
+//! Requests that register objects in unusual ways, checked by what the executor accounts for afterwards.
 
 use super::{CallServer, ServerOptions};
 use crate::call::{Caller, CallerOptions};
@@ -7,12 +7,12 @@ use farside_protocol::call::{Header, Part, Session, Verb};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A program whose proof takes more slices than any test here lets it have.
+/// A program whose verification takes more slices than any test here grants.
 const LONG: &str = "r0 = 1\nagain:\nr0 *= 16777259\nr0 ^= 12345\nif r0 != 0 goto again\nexit";
 
 struct Executor {
     server: CallServer,
-    /// They keep their sessions open, while the tests make the requests.
+    /// Keep their sessions open while the tests make the requests.
     _callers: Vec<Caller>,
     sequences: Vec<u16>,
 }
@@ -37,7 +37,7 @@ impl Executor {
         self.server.request(Session(session), header, body).expect("no violation");
     }
 
-    /// A part of an object; what is being registered then.
+    /// Sends a part of an object; returns what is being registered afterwards.
     fn part(
         &mut self,
         (session, slot): (u32, u8),
@@ -58,7 +58,7 @@ impl Executor {
 }
 
 #[test]
-fn part_that_names_another_size_is_refused_and_leaves_nothing() {
+fn part_with_another_object_size_is_refused_and_frees_the_upload() {
     let mut executor = Executor::new(ServerOptions::default());
     assert_eq!(executor.part((0, 0), (10, 0), b"r0 ="), (10, 0, 0));
     assert_eq!(executor.part((0, 1), (1 << 16, 4), &[b' '; 1 << 10]), (0, 0, 0), "larger");
@@ -69,7 +69,7 @@ fn part_that_names_another_size_is_refused_and_leaves_nothing() {
 }
 
 #[test]
-fn upload_during_a_verification_leaves_its_reservation_alone() {
+fn upload_during_verification_keeps_the_reservation() {
     let mut executor = Executor::new(ServerOptions::default());
     let (bytes, other) = (LONG.len(), b"r0 = 2\nexit");
     let verified = (bytes as u64, 0, 1);
@@ -81,7 +81,7 @@ fn upload_during_a_verification_leaves_its_reservation_alone() {
     // Another caller is not affected.
     assert_eq!(executor.part((1, 0), (100, 0), other), (bytes as u64 + 100, 0, 1));
     assert_eq!(executor.cancel(0, (5, 0)), (100, 0, 0));
-    // Nothing is in the way of the next one.
+    // The slot is free for the next registration.
     assert_eq!(executor.part((0, 6), (bytes, 0), LONG.as_bytes()), (bytes as u64 + 100, 0, 1));
 }
 
@@ -91,12 +91,12 @@ fn cancelled_registration_releases_its_bytes() {
     let bytes = LONG.len();
     assert_eq!(executor.part((0, 0), (bytes, 0), LONG.as_bytes()), (bytes as u64, 0, 1));
     assert_eq!(executor.part((1, 0), (bytes, 0), LONG.as_bytes()), (2 * bytes as u64, 1, 1));
-    assert_eq!(executor.cancel(1, (1, 0)), (bytes as u64, 0, 1), "one that waits");
-    assert_eq!(executor.cancel(0, (1, 0)), (0, 0, 0), "one that is verified");
+    assert_eq!(executor.cancel(1, (1, 0)), (bytes as u64, 0, 1), "a queued one");
+    assert_eq!(executor.cancel(0, (1, 0)), (0, 0, 0), "the one being verified");
 }
 
 #[test]
-fn upload_without_further_parts_makes_room_after_its_timeout() {
+fn stalled_upload_is_dropped_after_its_timeout() {
     for (upload_timeout, left) in [(Duration::ZERO, 90), (Duration::MAX, 80)] {
         let options = ServerOptions {
             registering_bytes_max: 100,

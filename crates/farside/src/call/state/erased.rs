@@ -1,23 +1,22 @@
-//! State that nobody can reach any more, freed a little at a time.
+//! Erased state, freed a few chunks at a time.
 
 use super::records::Chunk;
 use super::{Kept, States};
 
-/// One place more is freed at a time for each of so many: however fast state is made and erased, what waits
-/// here stays a few times what is made between two times.
+/// Chunks waiting per additional chunk freed at once. So the backlog stays within a few times what is erased
+/// between two calls.
 const PLACES_PER_PLACE: usize = 512;
 
-/// Chunks that are to be freed. Giving one of them back to the system takes some microseconds, all at once
-/// may take longer than anybody shall wait.
+/// Chunks to be freed. Returning one to the system takes some microseconds; all at once would delay calls too long.
 #[derive(Debug, Default)]
 pub(in crate::call) struct Erased {
     all: Vec<Vec<Chunk>>,
-    /// Places of chunks in all of these.
+    /// Number of chunks in all of these.
     places: usize,
 }
 
 impl Erased {
-    /// Takes state that is erased.
+    /// Adds erased state.
     pub(in crate::call) fn add(&mut self, mut states: States) {
         for kept in &mut states.declared.kept {
             match kept {
@@ -34,14 +33,14 @@ impl Erased {
         self.all.push(chunks);
     }
 
-    /// Frees some of it; whether there was anything.
+    /// Frees some chunks; returns whether there were any.
     pub(in crate::call) fn free_some(&mut self) -> bool {
         if self.is_empty() {
             return false;
         }
         for _ in 0..=self.places / PLACES_PER_PLACE {
             match self.all.last_mut().map(Vec::pop) {
-                // One that nobody has written to has nothing to be freed.
+                // A chunk that was never written is empty and costs nothing.
                 Some(Some(_chunk)) => self.places -= 1,
                 Some(None) => drop(self.all.pop()),
                 None => break,
@@ -50,7 +49,7 @@ impl Erased {
         true
     }
 
-    /// Whether nothing is left to be freed.
+    /// Whether nothing is left to free.
     pub(in crate::call) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }

@@ -1,19 +1,18 @@
-//! Locks of programs, and who holds them.
+//! Locks of programs, and their holders.
 
 use super::records::{Chunk, Records};
 use super::{Done, Holder, done};
 use farside_rmc::helpers::{Call, status};
 use farside_rmc::program::LOCK_BYTES;
 
-/// Most locks that a call holds at once, of those of its session and of those that are shared: what has to be
-/// looked for when it ends.
+/// Most locks that a call holds at once, in each scope; bounds the work at its end.
 const HELD_MAX: usize = 64;
 
 /// Locks by index: the holder of each.
 #[derive(Debug)]
 pub(super) struct Locks(Records);
 
-/// A lock that somebody holds.
+/// A held lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct One {
     holder: Holder,
@@ -21,7 +20,7 @@ struct One {
     index: usize,
 }
 
-/// All locks of a program that are held.
+/// All held locks of a program.
 #[derive(Debug, Default)]
 pub(super) struct Held(Vec<One>);
 
@@ -30,7 +29,7 @@ impl Locks {
         Self(Records::new(LOCK_BYTES as usize, entries))
     }
 
-    /// Carries a helper out on a lock, which belongs to the declaration with this handle.
+    /// Performs a helper on a lock; `handle` is that of its declaration.
     pub(super) fn perform(
         &mut self,
         held: &mut Held,
@@ -51,7 +50,7 @@ impl Locks {
                 self.set(index, holder);
                 done(status::OK)
             }
-            // Whoever waits for what it holds itself would wait for ever.
+            // A call that waited for a lock of its own would wait for ever.
             (Call::Lock, other) if other != holder => Done::Held,
             (Call::Lock | Call::TryLock, _) => done(status::BUSY),
             (Call::Unlock, other) if other == holder => {
@@ -63,14 +62,14 @@ impl Locks {
         }
     }
 
-    /// Makes somebody, or nobody, the holder of a lock.
+    /// Sets the holder of a lock; zero frees it.
     pub(super) fn set(&mut self, index: usize, holder: Holder) {
         if let Some(bytes) = self.0.get_mut(index) {
             bytes.copy_from_slice(&holder.to_le_bytes());
         }
     }
 
-    /// Chunks made so far.
+    /// Chunks allocated so far.
     pub(super) const fn made(&self) -> usize {
         self.0.made()
     }
@@ -85,7 +84,7 @@ impl Held {
         self.0.iter().filter(|one| one.holder == holder).count()
     }
 
-    /// Takes a lock of somebody out: its handle and index.
+    /// Removes a lock of a holder; returns its handle and index.
     pub(super) fn take(&mut self, holder: Holder) -> Option<(usize, usize)> {
         let at = self.0.iter().position(|one| one.holder == holder)?;
         let One { handle, index, .. } = self.0.swap_remove(at);

@@ -1,52 +1,52 @@
-//! Hash maps of a fixed size.
+//! Hash maps of a fixed size, with separate chaining and a random seed per map.
 
 use super::records::{Chunk, Records};
 use farside_rmc::helpers::status;
 use farside_rmc::program::MAP_ENTRY_BYTES;
 use std::hash::{BuildHasher, RandomState};
 
-/// Most entries of a chain: no operation looks at more. A chain has one on the average, so that a full map of
-/// 16 million entries would have a longer one once in 10^30 times, unless somebody has found out by the time
-/// that operations take which keys meet.
+/// Most entries of a chain, and so of steps per operation. The load factor is at most 1: a full map of 16 million
+/// entries exceeds this with probability 10^-30, unless an attacker learns colliding keys from the time that
+/// operations take.
 const CHAIN_MAX: usize = 32;
 
-/// Bytes of a link, and of what an entry has before its key: the link to the next one of its chain, and its
-/// key's tag.
+/// Bytes of a link, and of the header of an entry. The header holds the link to the next entry of the chain, and
+/// the tag of the key.
 const LINK_BYTES: usize = 4;
 const HEAD_BYTES: usize = 2 * LINK_BYTES;
 
-/// A link: the number of an entry plus one, or nowhere.
+/// A link: entry number plus one, or [`NOWHERE`].
 type Link = u32;
 const NOWHERE: Link = 0;
 
-/// Keys with their values, in a table of chains of entries that stays as it was made.
+/// Keys with their values, in a table of chained entries of a fixed size.
 ///
-/// There are as many chains as entries, and an entry stays where it is until its key is removed. So the map
-/// never grows and never moves a value, however long; and a key that is removed leaves nothing behind.
+/// There are as many chains as entries, and an entry stays in place until its key is removed. So the map never
+/// rehashes and never moves a value, however long; and removal leaves no tombstone.
 #[derive(Debug)]
 pub(super) struct Map {
     key_bytes: usize,
     value_bytes: usize,
-    /// Drawn for this map, so that nobody knows which keys meet in a chain.
+    /// Random for this map, so that colliding keys cannot be predicted.
     seed: RandomState,
     /// The first entry of each chain.
     chains: Records,
     /// Link, tag, key and value of each entry.
     entries: Records,
-    /// Entries whose key was removed, a chain too.
+    /// List of entries whose key was removed.
     free: Link,
-    /// Entries from the first that have been used; those behind them are free as well.
+    /// Entries ever used, from the first; later ones are free as well.
     used: Link,
 }
 
-/// The entries of a chain up to the one that has a key.
+/// The result of a search of a chain for a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Walk {
-    /// That entry, or nowhere.
+    /// The entry of the key, or nowhere.
     at: Link,
-    /// The one before it, or nowhere where it is the first.
+    /// Its predecessor, or nowhere if it is the first.
     before: Link,
-    /// Entries that were looked at.
+    /// Entries compared.
     steps: usize,
 }
 
@@ -117,7 +117,7 @@ impl Map {
         status::OK
     }
 
-    /// Which chain a key is in, and what tells it from most others that are.
+    /// Returns the chain of a key, and its tag, which distinguishes it from most other keys there.
     fn chain(&self, key: &[u8]) -> (usize, u32) {
         let hash = self.seed.hash_one(key);
         let chain = ((hash >> 32) * self.chains.count() as u64) >> 32;
@@ -139,7 +139,7 @@ impl Map {
         walk
     }
 
-    /// Makes the entry before, or the chain where there is none, lead to another entry.
+    /// Links the predecessor, or the chain if there is none, to another entry.
     fn lead(&mut self, chain: usize, before: Link, to: Link) {
         match before {
             NOWHERE => {
@@ -151,7 +151,7 @@ impl Map {
         }
     }
 
-    /// An entry that no key has, from now on used.
+    /// Allocates an entry; nowhere if the map is full.
     fn take_free(&mut self) -> Link {
         if self.free != NOWHERE {
             let at = self.free;
@@ -179,25 +179,25 @@ impl Map {
         }
     }
 
-    /// Chunks made so far.
+    /// Chunks allocated so far.
     pub(super) const fn made(&self) -> usize {
         self.chains.made() + self.entries.made()
     }
 
-    /// Gives its chunks away; it holds nothing then.
+    /// Moves its chunks out; it is empty afterwards.
     pub(super) fn take_chunks(&mut self) -> [Vec<Chunk>; 2] {
         (self.free, self.used) = (NOWHERE, 0);
         [self.chains.take_chunks(), self.entries.take_chunks()]
     }
 
-    /// Bytes that it takes now.
+    /// Bytes allocated now.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.chains.bytes() + self.entries.bytes()
     }
 }
 
-/// The link that some bytes begin with; nowhere where they are none.
+/// Returns the link at the beginning of these bytes; nowhere if they are empty.
 fn link(bytes: &[u8]) -> Link {
     bytes.first_chunk().map_or(NOWHERE, |link| Link::from_le_bytes(*link))
 }
@@ -209,14 +209,14 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// A number below `end`, the next of a sequence.
+    /// Returns the next pseudo-random number below `end`.
     fn draw(state: &mut u64, end: u64) -> u64 {
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         (mixed ^ (mixed >> 31)) % end
     }
 
-    /// Operations drawn by a seed on keys below `keys`, each compared with a map that is known to be right.
+    /// Performs random operations on keys below `keys`, each compared with a reference map.
     fn compare(seed: u64, entries: usize, keys: u64, operations: u32) {
         let mut random = seed;
         let mut map = Map::new(8, 3, entries);
@@ -225,7 +225,7 @@ mod tests {
             let key = draw(&mut random, keys).to_le_bytes();
             let value = [operation as u8, (operation >> 8) as u8, 7];
             let known = model.get(&key).copied();
-            // For a while more is put than removed, so that it is full, then the other way round.
+            // Phases alternate: more puts than removals until the map is full, then the reverse.
             let puts = if (operation / 1000) % 2 == 0 { 6 } else { 2 };
             match draw(&mut random, 10) {
                 n if n < puts => {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_come_to_what_they_come_to_at_a_map_of_the_library() {
+    fn agrees_with_reference_map() {
         for seed in 0..40 {
             let entries = [1, 2, 3, 64, 1000, 5000][seed as usize % 6];
             let keys = entries as u64 * [1, 2, 20][seed as usize % 3];
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn all_entries_can_be_used_again_and_again_and_take_what_is_counted() {
+    fn entries_are_reused_and_memory_equals_the_declared_size() {
         let entries = 20_000;
         let mut map = Map::new(4, 1, entries);
         for round in 0..4_u32 {
@@ -277,14 +277,14 @@ mod tests {
         }
     }
 
-    /// Keys that all are in the first chain of a map.
+    /// Returns keys of the first chain of a map.
     fn meeting(map: &Map, count: usize) -> Vec<[u8; 8]> {
         let keys = (0_u64..).map(u64::to_le_bytes);
         keys.filter(|key| map.chain(key).0 == 0).take(count).collect()
     }
 
     #[test]
-    fn who_knows_which_keys_meet_makes_nobody_look_at_more_than_a_few() {
+    fn hash_flooding_is_bounded() {
         let mut map = Map::new(8, 1, 64);
         let keys = meeting(&map, 60);
         let (most, rest) = keys.split_at(CHAIN_MAX);
@@ -294,14 +294,14 @@ mod tests {
             let (chain, tag) = map.chain(key);
             assert!(map.walk(chain, tag, key).steps <= CHAIN_MAX);
         }
-        assert!(most.iter().all(|key| map.put(key, &[2]) == status::OK), "they are there");
+        assert!(most.iter().all(|key| map.put(key, &[2]) == status::OK), "they are present");
         assert_eq!(map.remove(&most[3]), status::OK);
-        assert_eq!(map.put(&rest[0], &[1]), status::OK, "where one has gone there is room");
+        assert_eq!(map.put(&rest[0], &[1]), status::OK, "removal makes space in the chain");
         assert_eq!(map.put(&rest[1], &[1]), status::FULL);
     }
 
     #[test]
-    fn keys_that_meet_in_one_map_do_not_in_another() {
+    fn keys_colliding_in_one_map_do_not_in_another() {
         let (known, mut map) = (Map::new(8, 1, 1000), Map::new(8, 1, 1000));
         let keys = meeting(&known, 1000);
         assert!(keys.iter().all(|key| map.put(key, &[1]) == status::OK));
@@ -309,12 +309,12 @@ mod tests {
             let (chain, tag) = map.chain(key);
             map.walk(chain, tag, key).steps
         };
-        // One and a half on the average; twice that comes about once in 10^100 times.
+        // One and a half on average; twice that has a probability of about 10^-100.
         assert!(keys.iter().map(steps).sum::<usize>() < 3 * keys.len());
     }
 
     #[test]
-    fn lengths_that_are_none_of_its_own_are_refused() {
+    fn wrong_key_and_value_lengths_are_refused() {
         let mut map = Map::new(2, 3, 4);
         assert_eq!(map.put(&[1, 2], &[1, 2, 3]), status::OK);
         for (key, value) in [(&[1, 2, 3][..], &[0; 3][..]), (&[1], &[0; 3]), (&[1, 2], &[0; 4])] {

@@ -1,20 +1,20 @@
-//! Records of one length, side by side in chunks.
+//! Records of one length, stored contiguously in chunks.
 
-/// Most bytes of a chunk that has several records: so few that one is made, cleared or freed within some tens
-/// of microseconds, most of which the system takes to find its pages.
+/// Most bytes of a chunk with several records. Small enough to be allocated, cleared or freed within some tens of
+/// microseconds, most of them page faults.
 pub(super) const CHUNK_BYTES: usize = 32 * 1024;
 
-/// So many records, zeros at first. Those that nobody has written to take no memory; all others are in a
-/// chunk that is made when the first of its records is written, and none is ever moved.
+/// A fixed number of records, initially zero. A chunk is allocated when the first of its records is written, and
+/// never moved; unwritten chunks take no memory.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     record_bytes: usize,
     count: usize,
-    /// A chunk has two to the power of this many records, the last one what is left.
+    /// log2 of the records per chunk; the last chunk has the remainder.
     shift: u32,
-    /// Empty where nobody has written.
+    /// Chunks never written are empty.
     chunks: Vec<Chunk>,
-    /// Chunks made so far.
+    /// Chunks allocated so far.
     made: usize,
 }
 
@@ -32,12 +32,12 @@ impl Records {
         self.count
     }
 
-    /// Chunks made so far.
+    /// Chunks allocated so far.
     pub(super) const fn made(&self) -> usize {
         self.made
     }
 
-    /// Where a record is: its chunk, and its bytes there.
+    /// Returns the chunk of a record, and its range of bytes there.
     fn place(&self, index: usize) -> Option<(usize, std::ops::Range<usize>)> {
         let within = index & ((1 << self.shift) - 1);
         let start = within * self.record_bytes;
@@ -45,14 +45,13 @@ impl Records {
         (index < self.count).then_some(place)
     }
 
-    /// The bytes of a record, none at all where nobody has written to its chunk; `None` where there is no
-    /// such record.
+    /// Returns the bytes of a record, empty if its chunk was never written; `None` if there is no such record.
     pub(super) fn get(&self, index: usize) -> Option<&[u8]> {
         let (chunk, range) = self.place(index)?;
         Some(self.chunks.get(chunk)?.get(range).unwrap_or_default())
     }
 
-    /// The bytes of a record, to be written; `None` where there is no such record.
+    /// Returns the bytes of a record for writing; `None` if there is no such record.
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut [u8]> {
         let (chunk, range) = self.place(index)?;
         let left = self.count - (chunk << self.shift);
@@ -65,12 +64,12 @@ impl Records {
         chunk.get_mut(range)
     }
 
-    /// Gives its chunks away; it has no records then.
+    /// Moves its chunks out; it has no records afterwards.
     pub(super) fn take_chunks(&mut self) -> Vec<Chunk> {
         std::mem::take(self).chunks
     }
 
-    /// Bytes of the chunks that are there.
+    /// Bytes of the allocated chunks.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.len() as u64).sum()
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_zeros_until_they_are_written_and_each_is_its_own() {
+    fn records_are_zero_until_written_and_independent() {
         for (record_bytes, count) in [(1, 1), (4, 100_000), (24, 9_000), (65_536, 3), (70_000, 2)] {
             let mut records = Records::new(record_bytes, count);
             assert_eq!((records.bytes(), records.get(count - 1)), (0, Some(&[][..])));
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_them_take_what_they_have_and_come_a_chunk_at_a_time() {
+    fn records_are_allocated_a_chunk_at_a_time_without_overhead() {
         for (record_bytes, count) in [(1, 7), (8, 100_000), (65_536, 5), (100, 20_000)] {
             let mut records = Records::new(record_bytes, count);
             for index in 0..count {

@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// The allocator beside a list of what it handed out.
+/// The allocator with a reference list of its allocations.
 struct Pair {
     allocator: Allocator,
     blocks: BTreeMap<u64, (u64, LineSize)>,
@@ -72,7 +72,7 @@ impl Pair {
         self.check_free_bytes();
     }
 
-    /// A free that is wrong unless it happens to name a block exactly.
+    /// A free that is invalid unless it happens to name a block exactly.
     fn free_wrongly(&mut self, offset: u64, lines: u64, line_size: LineSize) {
         if self.blocks.get(&offset) == Some(&(lines, line_size)) {
             return self.free(offset);
@@ -90,7 +90,7 @@ impl Pair {
         assert_eq!(allocator.free_bytes() + used, allocator.capacity_bytes(), "seed {}", self.seed);
     }
 
-    /// The documented rule, by looking at everything.
+    /// The documented rule, by an exhaustive search.
     fn could_fit(&self, bytes: u64, line_size: LineSize) -> bool {
         let line = line_size.bytes() as u64;
         let bytes = bytes.div_ceil(line) * line;
@@ -136,7 +136,7 @@ impl Pair {
     }
 }
 
-/// Mostly small, sometimes about a segment, seldom several.
+/// Mostly small, sometimes about a segment, rarely several.
 fn random_bytes(random: &mut Random) -> u64 {
     match random.below(20) {
         0 => 1 + random.below(4 * SEGMENT_BYTES),

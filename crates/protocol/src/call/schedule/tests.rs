@@ -7,7 +7,7 @@ fn call(session: u32, slot: u8) -> Call {
     Call { session: Session(session), slot }
 }
 
-/// Tenants of these weights, with so many sessions each.
+/// Tenants with these weights and numbers of sessions.
 fn tenants(canary: Canary, tenants: &[(u32, u32)]) -> Schedule {
     let mut schedule = Schedule::new(QUANTUM_NS, canary);
     let mut session = 0;
@@ -25,7 +25,7 @@ fn schedule(tenants_of: &[(u32, u32)]) -> Schedule {
     tenants(Canary::default(), tenants_of)
 }
 
-/// A schedule whose sessions' slices take so long, as time goes by.
+/// A schedule with a fixed slice cost for each session, and the time that has passed.
 struct Bench {
     schedule: Schedule,
     costs_ns: Vec<u64>,
@@ -43,7 +43,7 @@ impl Bench {
         self.schedule.ready(call(session, 0), self.now_ns);
     }
 
-    /// One slice; whose.
+    /// Runs one slice; returns its session.
     fn slice(&mut self, turn: Turn) -> Option<u32> {
         let call = self.schedule.next(self.now_ns)?;
         let at = call.session.0 as usize;
@@ -62,7 +62,7 @@ impl Bench {
     }
 }
 
-/// What each session has used after a fifth of a second in which all are always ready.
+/// The time that each session has used after a fifth of a second in which all are always runnable.
 fn used(schedule: Schedule, costs_ns: &[u64]) -> Vec<u64> {
     let mut bench = Bench::new(schedule, costs_ns);
     (0..).zip(costs_ns).for_each(|(session, _)| bench.ready(session));
@@ -75,8 +75,8 @@ fn assert_near(used_ns: u64, share_ns: u64, most_ns: u64) {
 }
 
 #[test]
-fn sessions_get_their_shares_whatever_their_slices_take() {
-    // Slices of a millisecond beside such as all take, beside short calls, and of half the longest debt.
+fn sessions_get_equal_shares_with_any_slice_length() {
+    // Slices of a millisecond against usual ones and short calls, and slices of half the maximum lag.
     for costs_ns in [[1_000_000, 500], [50_000_000, 500], [1_000_000, 50], [300, 70], [33_000, 500]]
     {
         let used_ns = used(schedule(&[(1, 2)]), &costs_ns);
@@ -85,7 +85,7 @@ fn sessions_get_their_shares_whatever_their_slices_take() {
 }
 
 #[test]
-fn tenants_get_their_shares_by_weight_whatever_their_slices_take() {
+fn tenants_get_weighted_shares_with_any_slice_length() {
     for costs_ns in [[1_000_000, 500], [500, 1_000_000], [70, 300]] {
         let used_ns = used(schedule(&[(1, 1), (3, 1)]), &costs_ns);
         let most_ns = 3 * (costs_ns[0] + QUANTUM_NS) + costs_ns[1] + QUANTUM_NS;
@@ -121,10 +121,10 @@ fn sessions_of_one_tenant_share_equally_whatever_its_weight() {
 fn canary_schedules_that_charge_too_little_are_found() {
     let charges_none = tenants(Canary::new(Mutant::NothingCharged), &[(1, 2)]);
     let used_ns = used(charges_none, &[1_000_000, 500]);
-    assert!(used_ns[0] > 2 * used_ns[1], "the test of sessions' shares would find it: {used_ns:?}");
+    assert!(used_ns[0] > 2 * used_ns[1], "not found by the test of sessions' shares: {used_ns:?}");
     let charges_sessions = tenants(Canary::new(Mutant::TenantsUncharged), &[(1, 1), (3, 1)]);
     let used_ns = used(charges_sessions, &[500, 500]);
-    assert!(used_ns[1] < 2 * used_ns[0], "the test of tenants' shares would find it: {used_ns:?}");
+    assert!(used_ns[1] < 2 * used_ns[0], "not found by the test of tenants' shares: {used_ns:?}");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn calls_of_one_session_take_turns() {
 }
 
 #[test]
-fn who_comes_goes_next_whoever_ran_for_long() {
+fn newly_runnable_flow_runs_next() {
     for sessions in [1, 8] {
         let mut bench = Bench::new(schedule(&[(1, sessions), (1, 1)]), &[700; 9]);
         (0..sessions).for_each(|session| bench.ready(session));
@@ -156,8 +156,8 @@ fn who_comes_goes_next_whoever_ran_for_long() {
 }
 
 #[test]
-fn short_calls_wait_for_one_turn_of_long_ones_each_time() {
-    // A slice is shorter than a quantum here, so that a turn may be two.
+fn short_calls_wait_for_one_run_of_a_long_call() {
+    // A slice is shorter than a quantum here, so a run may be two slices.
     let mut bench = Bench::new(schedule(&[(1, 9)]), &[400, 400, 400, 400, 400, 400, 400, 400, 10]);
     (0..8).for_each(|session| bench.ready(session));
     bench.for_ns(10_000);
@@ -180,14 +180,14 @@ fn short_slices_of_one_session_follow_each_other_for_a_quantum() {
 }
 
 #[test]
-fn a_debt_outlasts_moments_in_which_the_others_are_absent() {
+fn lag_outlasts_idle_moments_of_others() {
     for tenants_of in [&[(1, 2)][..], &[(1, 1), (1, 1)]] {
         let mut bench = Bench::new(schedule(tenants_of), &[20_000_000, 500]);
         bench.ready(1);
         bench.ready(0);
         while bench.slice(Turn::Ready) != Some(0) {}
         bench.costs_ns[0] = 500;
-        // Whoever is owed has nothing to run for a moment, in which the debtor runs.
+        // The other flow has nothing to run for a moment, in which the one with the lag runs.
         while bench.slice(Turn::Over) != Some(1) {}
         assert_eq!(bench.slice(Turn::Ready), Some(0));
         bench.ready(1);
@@ -198,7 +198,7 @@ fn a_debt_outlasts_moments_in_which_the_others_are_absent() {
 }
 
 #[test]
-fn a_debt_is_kept_by_who_leaves_and_comes_back() {
+fn lag_is_kept_by_a_flow_that_leaves_and_returns() {
     let mut bench = Bench::new(schedule(&[(1, 2)]), &[1 << 40, 500]);
     bench.ready(0);
     bench.ready(1);
@@ -209,7 +209,7 @@ fn a_debt_is_kept_by_who_leaves_and_comes_back() {
 }
 
 #[test]
-fn who_was_alone_owes_nothing_to_those_who_come_later() {
+fn flow_that_ran_alone_owes_nothing_to_later_flows() {
     let mut bench = Bench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
     bench.ready(0);
     bench.for_ns(1_000_000_000);
@@ -220,7 +220,7 @@ fn who_was_alone_owes_nothing_to_those_who_come_later() {
 }
 
 #[test]
-fn who_was_absent_has_saved_up_nothing() {
+fn idle_flow_saves_up_nothing() {
     let mut bench = Bench::new(schedule(&[(1, 2)]), &[500, 500]);
     bench.ready(0);
     bench.for_ns(1_000_000_000);
@@ -231,8 +231,8 @@ fn who_was_absent_has_saved_up_nothing() {
 }
 
 #[test]
-fn whom_long_slices_are_no_burden_to_gets_all_that_it_asks_for() {
-    // Bursts of 50 us, of which the next one comes while a slice of a millisecond goes on.
+fn flow_below_its_share_gets_all_requested_time() {
+    // Bursts of 50 us; the next one arrives while a slice of a millisecond is running.
     let mut bench = Bench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
     bench.ready(0);
     for _ in 0..1000 {
@@ -245,7 +245,7 @@ fn whom_long_slices_are_no_burden_to_gets_all_that_it_asks_for() {
     }
 }
 
-/// Slices of a session that opens anew after each, beside one that stays.
+/// Time used by a session that is reopened after each slice, and by one that stays open.
 fn reopening(mut bench: Bench) -> Vec<u64> {
     bench.ready(1);
     for _ in 0..1000 {
@@ -258,7 +258,7 @@ fn reopening(mut bench: Bench) -> Vec<u64> {
 }
 
 #[test]
-fn who_closes_and_opens_again_sheds_no_debt() {
+fn reopened_session_keeps_its_lag() {
     for tenants_of in [&[(1, 2)][..], &[(1, 1), (1, 1)]] {
         let used_ns = reopening(Bench::new(schedule(tenants_of), &[300_000, 500]));
         assert_near(used_ns[0], used_ns[1], 600_000 + QUANTUM_NS);
@@ -270,11 +270,11 @@ fn who_closes_and_opens_again_sheds_no_debt() {
 fn canary_a_session_that_sheds_its_debt_is_found() {
     let sheds = tenants(Canary::new(Mutant::DebtShed), &[(1, 2)]);
     let used_ns = reopening(Bench::new(sheds, &[300_000, 500]));
-    assert!(used_ns[0] > 2 * used_ns[1], "the test of who opens again would find it: {used_ns:?}");
+    assert!(used_ns[0] > 2 * used_ns[1], "not found by the test of reopened sessions: {used_ns:?}");
 }
 
 #[test]
-fn what_is_no_call_is_charged_too() {
+fn work_outside_calls_is_charged() {
     let mut bench = Bench::new(schedule(&[(1, 2)]), &[500, 500]);
     bench.ready(1);
     bench.slice(Turn::Ready);
@@ -308,7 +308,7 @@ fn a_tenant_that_has_used_up_its_time_waits_for_more() {
 }
 
 #[test]
-fn a_tenant_that_was_barred_makes_up_for_nothing() {
+fn barred_tenant_saves_up_nothing() {
     let mut schedule = Schedule::new(QUANTUM_NS, Canary::default());
     schedule.add_tenant(1, Some(100_000_000));
     schedule.add_tenant(1, None);
@@ -317,7 +317,7 @@ fn a_tenant_that_was_barred_makes_up_for_nothing() {
     (0..2).for_each(|session| bench.ready(session));
     let used_ns = bench.for_ns(1_000_000_000);
     assert_near(used_ns[0], 100_000_000 + BURST_NS, 10_000);
-    // As often as it may run again, it is one turn that others wait for.
+    // Each time that it may run again, others wait for one of its runs.
     let begun_ns = bench.used_ns[0];
     let used_ns = bench.for_ns(10_000);
     assert!(used_ns[0] - begun_ns <= 2_000);
@@ -335,7 +335,7 @@ fn a_number_that_serves_again_has_nothing_of_its_former_session() {
 }
 
 #[test]
-fn who_asks_twice_without_saying_what_ran_is_given_no_call_twice() {
+fn next_without_ran_gives_each_call_once() {
     let mut schedule = schedule(&[(1, 2)]);
     schedule.ready(call(0, 0), 0);
     schedule.ready(call(1, 0), 0);
@@ -347,7 +347,7 @@ fn who_asks_twice_without_saying_what_ran_is_given_no_call_twice() {
 }
 
 #[test]
-fn a_call_may_be_answered_before_it_is_told_what_it_used() {
+fn answered_call_may_be_charged_later() {
     for others in [0, 1] {
         let ends = [true, false].map(|early| {
             let mut schedule = schedule(&[(1, 1), (1, 1)]);

@@ -5,7 +5,7 @@ fn body(number: u8) -> [u8; BODY] {
     [number; BODY]
 }
 
-/// Sends everything that may be sent from one end to the other; what arrived.
+/// Delivers all sendable messages of one end to the other; returns those that arrived.
 fn pump(from: &mut Messenger, to: &mut Messenger) -> Vec<(Class, u8)> {
     let mut arrived = Vec::new();
     while let Some(bytes) = from.peek() {
@@ -29,7 +29,7 @@ fn a_message_comes_out_as_it_went_in() {
 }
 
 #[test]
-fn a_class_stops_at_its_credits_and_goes_on_when_they_return() {
+fn class_stops_without_credits_and_resumes_with_them() {
     let (mut one, mut two) = (Messenger::new(2), Messenger::new(2));
     for number in 0..5 {
         one.push(Class::Request, Family::Coherence, &body(number));
@@ -161,7 +161,7 @@ fn the_sequence_goes_round_at_16_bits() {
         pump(&mut two, &mut one);
     }
     assert_eq!(two.received, 70_000);
-    // The mutant without the check takes a repeated message; here it is refused.
+    // The mutant without the check accepts a repeated message; here it is refused.
     one.push(Class::Reply, Family::Coherence, &body(0));
     let bytes = one.peek().unwrap();
     two.received(&bytes).unwrap();
@@ -199,7 +199,7 @@ fn queues_do_not_grow_in_steady_state() {
 }
 
 #[test]
-fn receives_cover_every_message_under_way() {
+fn receives_cover_every_message_in_flight() {
     assert_eq!(Messenger::receives_needed(32), 102);
     assert_eq!(Messenger::receives_needed(0), Messenger::receives_needed(1));
     assert_eq!(Messenger::receives_needed(1_000), Messenger::receives_needed(255));
@@ -216,7 +216,7 @@ impl Random {
     }
 }
 
-/// Two ends and a wire each way, driven at random; `taken` counts what arrived, by end and class.
+/// Two ends and a wire each way, driven at random; `taken` counts received messages, by end and class.
 struct Pair {
     ends: [Messenger; 2],
     wires: [VecDeque<[u8; MESSAGE]>; 2],
@@ -269,7 +269,7 @@ fn any_traffic_arrives_once_and_in_order() {
         let mut random = Random(seed);
         let credits = 1 + random.below(40) as u32;
         let mut pair = Pair::new(credits);
-        // Phases in which one thing is likelier than others fill and empty the wires.
+        // Phases with different probabilities of each action fill and empty the wires.
         for _ in 0..20 {
             let likely = random.below(3);
             for _ in 0..100 {
@@ -311,14 +311,14 @@ fn noise_never_gets_through_unnoticed() {
         if end.received(&bytes).is_err() {
             assert_eq!(end, before, "seed {seed}");
         } else {
-            // By chance a first message: of a known family and class, with nothing in the header.
+            // By chance a valid first message: of a known family and class, with an empty header.
             assert!(bytes.len() == MESSAGE && bytes[2..8] == [0; 6], "seed {seed}");
         }
     }
 }
 
 #[test]
-fn what_was_under_way_is_sent_again_as_it_was() {
+fn messages_in_flight_are_sent_again_unchanged() {
     let (mut one, mut two) = (Messenger::new(2).resumable(), Messenger::new(2).resumable());
     two.push(Class::Reply, Family::Coherence, &body(1));
     pump(&mut two, &mut one);
@@ -331,7 +331,7 @@ fn what_was_under_way_is_sent_again_as_it_was() {
     let second = one.peek().unwrap();
     one.sent();
     assert_eq!(one.peek(), None, "no credit");
-    // The second is lost with the link, and so is what the peer shows but has not sent.
+    // The second is lost with the link, and so is the message that the peer has peeked but not sent.
     two.push(Class::Reply, Family::Coherence, &body(2));
     assert!(two.peek().is_some());
     one.resume(two.received_count()).unwrap();
@@ -357,7 +357,7 @@ fn impossible_counts_are_refused_and_change_nothing() {
     let sent = one.sent_count();
     assert_eq!(one.resume(sent + 1), Err(Violation("more messages received than sent")));
     let few = Messenger::receives_needed(2);
-    let missing = Violation("more messages missing than can be under way");
+    let missing = Violation("more messages missing than can be in flight");
     assert_eq!(one.resume(sent - u64::from(few) - 1), Err(missing));
     assert_eq!(one.resume(0), Err(missing));
     assert_eq!(one, before);

@@ -1,4 +1,4 @@
-//! What a reader of a ring READs, and what it makes of it.
+//! The READs of a reader of a ring, and their completions.
 
 use super::super::canary::Mutant;
 use super::super::checksum::checksum;
@@ -10,10 +10,10 @@ use super::{COPY, Form, SIGNALS, WORD, sequence};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of what is [`Flying`]; those of offers are smaller.
+/// The name of the READ in [`Flying`]; those of offers are smaller.
 pub(super) const FLYING: Name = Name(1 << 28);
 
-/// The READ that is under way for [`receive`](super::super::ReceiveHalf::receive), or for a bell.
+/// The READ in flight for [`receive`](super::super::ReceiveHalf::receive), or for a bell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Flying {
     /// Of the detached head.
@@ -22,18 +22,18 @@ pub(super) enum Flying {
     Bell,
     /// Of records, up to a position.
     Records(u64),
-    /// Of a message of so many bytes, and maybe of the bell behind it.
+    /// Of a message of this size, and possibly of the bell after it.
     Message { bytes: u32, bell: bool },
 }
 
 impl Receiver {
-    /// How far anything of the sender can reach: it reuses only what was given back.
+    /// The highest position that the sender can have reached: it reuses only released space.
     #[inline]
     fn limit(&self) -> u64 {
         self.stand.tail() + self.place.ring_bytes
     }
 
-    /// READs what lies between two positions to the same place here.
+    /// READs the bytes between two positions into the same positions here.
     fn read(
         &mut self,
         what: Flying,
@@ -57,14 +57,14 @@ impl Receiver {
         effects.read(Peer::ONLY, FLYING, into, from);
     }
 
-    /// READs the bell of the next record, if nothing of ours lies there.
+    /// READs the bell of the next record, unless a held record occupies its position here.
     pub(super) fn read_bell(&mut self, peer: &PeerRegions, effects: &mut Effects) {
         if self.here + WORD <= self.limit() {
             self.read(Flying::Bell, self.here, self.here + WORD, peer, effects);
         }
     }
 
-    /// Asks for what can be received next, if nothing is under way.
+    /// Requests the next message, if no READ is in flight.
     pub(super) fn ask<M: Memory>(
         &mut self,
         own: Own<'_, M>,
@@ -100,7 +100,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// READs a message whose bell has been seen, with the bell behind it if that is not elsewhere.
+    /// READs a message with a known bell, and the bell after it if that is contiguous.
     fn read_message(&mut self, bytes: u32, end: u64, peer: &PeerRegions, effects: &mut Effects) {
         let next = self.here + self.form.record(bytes);
         let bell = next < self.place.turn_end(self.here) && next + WORD <= end;
@@ -112,7 +112,7 @@ impl Receiver {
         self.read(Flying::Message { bytes, bell }, self.here + WORD, to, peer, effects);
     }
 
-    /// Sees the heads that were written.
+    /// Polls the heads that the sender has written.
     pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         if self.form != Form::Notify || self.signal != Signal::Word {
             return Ok(());
@@ -128,7 +128,7 @@ impl Receiver {
         }
     }
 
-    /// The sender's head is there now.
+    /// Notes the sender's new head.
     pub(super) fn advance_to(&mut self, head: u64) -> Result<(), Violation> {
         if head < self.head || head > self.limit() || !head.is_multiple_of(WORD) {
             return Err(Violation("a head out of range"));
@@ -137,7 +137,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// What was under way has come.
+    /// Handles the completion of the READ in flight.
     pub(super) fn landed<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         match self.flying.take() {
             None => Ok(()),
@@ -159,12 +159,12 @@ impl Receiver {
         let bell = reach(own.buffer.load_word(self.place.offset(self.here)))?;
         self.seen = self.rung(bell, self.here)?;
         if self.seen.is_some_and(|bytes| self.here + self.form.record(bytes) > self.limit()) {
-            return Err(Violation("a message upon another one"));
+            return Err(Violation("overlapping messages"));
         }
         Ok(())
     }
 
-    /// The length behind a bell, if it is set.
+    /// The length in a bell, if it is set.
     #[inline]
     pub(super) fn rung(&self, bell: u64, position: u64) -> Result<Option<u32>, Violation> {
         let bytes = match (self.form, bell) {
@@ -181,7 +181,7 @@ impl Receiver {
         }
     }
 
-    /// Walks over the records that lie before a head: they are whole.
+    /// Walks over the complete records before a head.
     fn walk<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Result<(), Violation> {
         let (start, turn_end) = (self.here, self.place.turn_end(self.here));
         while self.here < end && self.here < turn_end {
@@ -202,14 +202,14 @@ impl Receiver {
         Ok(())
     }
 
-    /// Walks over the records that were prefetched, as far as they fit their checksums.
+    /// Walks over the prefetched records, as far as their checksums match.
     fn check<M: Memory>(&mut self, end: u64, own: Own<'_, M>) -> Result<(), Violation> {
         let (start, turn_end) = (self.here, self.place.turn_end(self.here));
         while self.here + WORD <= end && self.here < turn_end {
             let first = self.here == start;
             let offset = self.place.offset(start) + (self.here - start);
             let bell = reach(own.buffer.load_word(offset))?;
-            // Only the first bell was clear before it was set: the others may be anything yet.
+            // Only the first bell was clear before it was set: the others may still have any value.
             let bytes = match self.rung(bell, self.here) {
                 Ok(Some(bytes)) => bytes,
                 Err(violation) if first => return Err(violation),
@@ -217,7 +217,7 @@ impl Receiver {
             };
             let record = self.form.record(bytes);
             if first && self.here + record > self.limit() {
-                return Err(Violation("a message upon another one"));
+                return Err(Violation("overlapping messages"));
             }
             if self.here + record > end {
                 self.wanted = if first { record } else { 0 };
@@ -226,9 +226,9 @@ impl Receiver {
             let sum = reach(checksum(bell, own.buffer, offset + self.form.header(), bytes))?;
             let fits = sum == reach(own.buffer.load_word(offset + WORD))?;
             if !fits && !self.canary.is(Mutant::ChecksumUnchecked) {
-                // Whatever was stored before a bell that an earlier READ saw is there.
+                // Everything stored before a bell that an earlier READ returned is present.
                 if first && self.wanted > 0 {
-                    return Err(Violation("a message that its checksum does not fit"));
+                    return Err(Violation("a message with a wrong checksum"));
                 }
                 self.wanted = if first { record } else { 0 };
                 return Ok(());

@@ -1,11 +1,8 @@
-//! A ring at the sender (001 §4.6): the sender stores messages one after the other by its processor
-//! alone, and any number of readers up to `peers_max` READ them out of it.
+//! A ring at the sender (001 §4.6): the sender stores messages one after the other by its processor alone, and any
+//! number of readers up to `peers_max` READ them.
 //!
-//! A *position* counts bytes from the beginning of time in units of eight; where it lies is the
-//! position modulo the ring. Records are never cut: in a mirrored ring the end joins the beginning,
-//! otherwise the last record of a turn runs on into a guard behind the ring, as large as the largest
-//! record, and the next one begins where it would have begun in a mirrored ring. A reader keeps a copy
-//! of the ring, every record at its own place, unless its caller names another place.
+//! Positions, records and the guard are as in [`super::ring`]. A reader keeps a copy of the ring, every record at its
+//! own offset, unless its caller names another destination.
 //!
 //! ```text
 //! read-ring-detached            sender's bells:  [ readers | head ]; at the adapter the head is a
@@ -20,27 +17,25 @@
 //!   for a batch; then READ of all up to it.
 //!
 //! read-ring-inlined             sender's buffer: ... | length + 1 | message | length + 1 | message | 0
-//!   READ of a bell, then of the message together with the bell behind it.
+//!   READ of a bell, then of the message together with the bell after it.
 //!
 //! read-ring-inlined, prefetch   sender's buffer: ... | bell | checksum | message | bell ... | 0
 //!                               bell: | position / 8 mod 2^40 - 1, + 1 | length, 24 bits |
-//!   READ of a bell and `prefetch_bytes` behind it: all the messages that are whole in there.
+//!   READ of a bell and `prefetch_bytes` after it: all the complete messages in that range.
 //! ```
 //!
-//! *Order of stores* (001 figure 3). The sender stores the message, clears the bell behind it, and
-//! then stores the length into the bell before it, the latter two as releases. So whoever has READ a
-//! bell that is set finds, by a later READ, the message whole and the next bell either clear or
-//! true; that READ may bring both, since both were stored before the bell that was seen. With
-//! prefetching one READ brings bells and messages that no earlier READ has seen, and a READ samples
-//! its words in any order: those need their position and a checksum (`checksum.rs`). What does not
-//! fit, or is cut off, is READ again from its bell on; its bell has been seen then, and it must fit.
-//! A head, wherever it is told, is stored or sent after all messages before it.
+//! *Order of stores* (001 figure 3). The sender stores the message, clears the bell after it, and then stores the
+//! length into the bell before it, the latter two as releases. So after a READ has returned a set bell, a later READ
+//! returns the complete message and the next bell either clear or valid; that READ may fetch both, since both were
+//! stored before the bell that was seen. With prefetching one READ fetches bells and messages that no earlier READ
+//! has seen, and a READ samples its words in any order: those need their position and a checksum (`checksum.rs`). A
+//! record that does not match, or is cut off, is READ again from its bell on; its bell has been seen then, and it
+//! must match. A head, however it is announced, is stored or sent after all messages before it.
 //!
-//! *Sending* copies bytes into the ring; without a copy, the message is built in what
-//! [`loan`](super::SendHalf::loan) gives out. *Destinations* of the caller's choice: with inlined
-//! bells the length is known first, by a READ of the bell alone; otherwise one READ brings length and
-//! message at once, as much as the head allows, and the next offer waits for it. An offer fetches
-//! anew what was fetched for `receive` and not taken.
+//! *Sending* copies bytes into the ring; without a copy, the message is built in the memory that
+//! [`loan`](super::SendHalf::loan) returns. *Destinations* of the caller's choice: with inlined bells the length is
+//! known first, by a READ of the bell alone; otherwise one READ fetches length and message, as much as the head
+//! permits, and the next offer waits for it. An offer fetches again what was fetched for `receive` and not taken.
 
 mod fetch;
 mod receiver;
@@ -57,12 +52,12 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 
 const WORD: u64 = 8;
-/// Where the heads that a sender WRITEs are at its reader; before them a copy of the head, or of
-/// the length that comes with a message.
+/// The offset, at a reader, of the heads that its sender WRITEs. Before them is a copy of the head, or of the length
+/// that comes with a message.
 const SIGNALS: u64 = readers::READER_WORDS + 64;
 const COPY: u64 = readers::READER_WORDS;
 
-/// Which of the four it is.
+/// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Form {
     Detached,
@@ -90,13 +85,13 @@ impl Form {
         }
     }
 
-    /// What a message of `bytes` takes of the ring.
+    /// The size in the ring of a message of `bytes`.
     #[inline]
     const fn record(self, bytes: u32) -> u64 {
         self.header() + (bytes as u64).next_multiple_of(WORD)
     }
 
-    /// What must be free beside a record: the bell of the next one.
+    /// The space that must be free besides a record: the bell of the next one.
     #[inline]
     const fn beside(self) -> u64 {
         match self {
@@ -106,11 +101,11 @@ impl Form {
     }
 }
 
-/// Where positions are, at the sender and at its readers alike.
+/// The offsets of positions, at the sender and at its readers alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Place {
     ring_bytes: u64,
-    /// Bytes that can be reached from the beginning of the ring on.
+    /// Bytes accessible from the beginning of the ring on.
     reach: u64,
     mirrored: bool,
 }
@@ -127,13 +122,13 @@ impl Place {
         position & (self.ring_bytes - 1)
     }
 
-    /// The end of what lies behind a position without a gap, guard included.
+    /// The end of the contiguous bytes from a position on, guard included.
     #[inline]
     const fn contiguous_end(self, position: u64) -> u64 {
         position - self.offset(position) + self.reach
     }
 
-    /// Where the records end that lie behind the one at a position without a gap.
+    /// The end of the records that are contiguous with the one at a position.
     #[inline]
     const fn turn_end(self, position: u64) -> u64 {
         match self.mirrored {
@@ -148,27 +143,27 @@ const fn guard(form: Form, shape: &Shape) -> u64 {
     form.record(shape.message_bytes_max).next_multiple_of(64)
 }
 
-/// What a bell has of its position, beside a length: 40 bits that are never zero.
+/// The sequence number of a position in a bell, besides the length: 40 bits that are never zero.
 #[inline]
 const fn sequence(position: u64) -> u64 {
     position / WORD % ((1 << 40) - 1) + 1
 }
 
-/// Notices that have not arrived, or that a reader has not acknowledged by what it processed. It has
-/// so many words for them.
+/// The maximum number of notices that have not arrived, or that a reader has not acknowledged by its processing. The
+/// reader has this many words for them.
 const fn notices_max(shape: &Shape) -> u32 {
     if shape.slots < 16 { shape.slots } else { 16 }
 }
 
-/// Receives for notices. Where messages overtake each other, one that has arrived may wait to be
-/// handled while what it tells was heard from another one and acknowledged. Those that are sent
-/// because of that arrive, and are handled, behind it: so at most as many as were open beside it
-/// wait in that way, and as many again are on their way.
+/// The number of receives for notices. If messages overtake each other, a notice that has arrived may wait to be
+/// handled although a later one has announced the same messages and they were acknowledged. Notices sent because of
+/// that arrive, and are handled, after it. So at most as many as were outstanding besides it wait in that way, and as
+/// many again are in flight.
 const fn receives_max(shape: &Shape) -> u32 {
     2 * notices_max(shape)
 }
 
-/// What the sender needs.
+/// The memory that the sender needs.
 pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     let form = Form::of(kind, shape);
     let detached = matches!(form, Form::Detached);
@@ -178,7 +173,7 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
         .with_ring(shape, guard(form, shape), Access::READ)
 }
 
-/// What the receiver needs.
+/// The memory that the receiver needs.
 pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     let form = Form::of(kind, shape);
     let notices = if matches!(form, Form::Notify) { notices_max(shape) } else { 0 };

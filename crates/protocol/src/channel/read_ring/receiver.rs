@@ -18,73 +18,72 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 
 /// The name of every receive.
 const NOTICE: Name = Name(0);
-/// Offers that are open at a time.
+/// The maximum number of open offers.
 const OFFERS_MAX: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
-    /// The caller has not said where it shall go.
+    /// The caller has not named a destination.
     Offered,
-    /// It is being READ to there.
+    /// It is being READ into its destination.
     Reading,
-    /// It is there.
+    /// It has arrived.
     Here,
 }
 
-/// A message that goes to where the caller named.
+/// A message with a destination named by the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Fetch {
     position: u64,
-    /// What it has; at most, unless its length is known.
+    /// Its size in bytes; the maximum, unless its length is known.
     bytes: u32,
-    /// The length is known: it is held, and what follows it can be offered.
+    /// The length is known: it is held, and the message after it can be offered.
     known: bool,
     state: State,
 }
 
 /// The receiver half of a read ring channel: one reader.
 ///
-/// *Order*: that of sending. *Cost*: a READ of the head or bell as long as nothing is there, and one
-/// for all messages up to the head, or of one message and the next bell; both in one with
-/// prefetching; only the latter with notices. No allocation.
+/// *Order*: that of sending. *Cost*: a READ of the head or bell while there is no message, and one for all messages
+/// up to the head, or of one message and the next bell; both in one with prefetching; only the latter with notices.
+/// No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     pub(super) form: Form,
     pub(super) signal: Signal,
     pub(super) place: Place,
     pub(super) message_bytes_max: u32,
-    /// Bytes that one READ brings at most, or one record.
+    /// The maximum size in bytes of one READ, or one record.
     pub(super) piece_bytes: u64,
     pub(super) prefetch_bytes: u32,
-    /// Where the detached head is at the sender.
+    /// The location of the detached head at the sender.
     pub(super) bell: Bells,
     pub(super) regions: OwnRegions,
     pub(super) stand: Stand,
     /// The position of the next message to be received or offered.
     next: u64,
-    /// Messages before it have come.
+    /// Messages before this position have arrived.
     pub(super) here: u64,
-    /// The sender's head, as far as it was told (detached, notify).
+    /// The sender's head, as far as it was announced (detached, notify).
     pub(super) head: u64,
     pub(super) flying: Option<Flying>,
-    /// The length of the message at `here`, if only its bell has come (inlined).
+    /// The length of the message at `here`, if only its bell has arrived (inlined).
     pub(super) seen: Option<u32>,
-    /// Bytes of the record at `here`, if its bell has come with less, or with other bytes than its
-    /// own (prefetched).
+    /// The size of the record at `here`, if its bell has arrived with fewer bytes, or with stale ones (prefetched).
     pub(super) wanted: u64,
     offers: Vec<Fetch>,
-    /// Notices that have come, and since everything was acknowledged.
+    /// The number of notices received, and those since the last forced acknowledgement.
     pub(super) notices: u64,
     notices_since: u32,
     pub(super) notices_max: u32,
     receives: u32,
-    /// The newest head that came before the start was known.
+    /// The newest head that arrived before the start was known.
     early: Option<u32>,
     pub(super) canary: Canary,
 }
 
 impl Receiver {
-    /// A receiver without a peer yet.
+    /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = Form::of(kind, shape);
         Self {
@@ -113,7 +112,7 @@ impl Receiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -130,9 +129,9 @@ impl Receiver {
         self.notices_since += 1;
     }
 
-    /// A head has come as a message, by its low bits.
+    /// Handles a head that arrived as a message, by its low bits.
     fn told(&mut self, low: u32) -> Result<(), Violation> {
-        // Messages may overtake each other: a head behind the known one is an old one.
+        // Messages may overtake each other: a head below the known one is stale.
         let ahead = low.wrapping_sub((self.head / WORD) as u32);
         if ahead > u32::MAX / 2 {
             return Ok(());
@@ -153,8 +152,8 @@ impl Receiver {
         Name((position / WORD % (1 << 28)) as u32)
     }
 
-    /// Gives back, and acknowledges if the sender may wait for it: it has as many notices under way
-    /// as there are receives or words for them.
+    /// Releases a message, and acknowledges if the sender may wait for that: it has as many notices in flight as
+    /// there are receives or words for them.
     fn give_back<M: Memory>(
         &mut self,
         held: Held,
@@ -169,7 +168,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next message, if one can be offered: its position and most bytes.
+    /// The next message that can be offered: its position and maximum size.
     fn offerable<M: Memory>(
         &mut self,
         to: &PeerRegions,
@@ -204,7 +203,7 @@ impl Receiver {
         }
     }
 
-    /// A message has come to where the caller named.
+    /// Handles a message that has arrived at the caller's destination.
     fn fetch_here<M: Memory>(&mut self, name: Name, own: Own<'_, M>) -> Result<(), Violation> {
         let mine =
             |fetch: &Fetch| fetch.state == State::Reading && Self::name(fetch.position) == name;
@@ -306,7 +305,7 @@ impl ReceiveHalf for Receiver {
         if self.next == self.here {
             self.ask(own, effects)?;
         }
-        // Some messages are here without a request: the empty ones.
+        // Empty messages are present without a request.
         if self.next == self.here {
             return Ok(None);
         }
@@ -318,8 +317,8 @@ impl ReceiveHalf for Receiver {
         let end = position + self.form.record(bytes);
         let held = self.stand.hold(position, end)?;
         self.next = end;
-        // Whoever takes the last one has not asked for more yet: a look now would come back too
-        // early, and keep the next one waiting.
+        // After the last message the caller has not asked for more yet: a READ now would complete too early, and
+        // delay the next one.
         if self.next < self.here || self.seen.is_some() || self.here < self.head {
             self.ask(own, effects)?;
         }

@@ -17,47 +17,47 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// A notice that its reader is not known to be done with.
+/// A notice that its reader is not known to have processed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Notice {
-    /// Which one, of all to this reader.
+    /// Its number among all notices to this reader.
     number: u64,
     head: u64,
-    /// It has taken its receive, or needs none.
+    /// It has consumed its receive, or needs none.
     arrived: bool,
 }
 
-/// What one reader was told.
+/// The notices to one reader.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Notices {
-    /// The head.
+    /// The announced head.
     told: u64,
-    /// How often.
+    /// The number of notices.
     count: u64,
-    /// Those that it has not acknowledged, or that have not arrived: where they may overtake each
-    /// other, one can be late when all that it tells has been processed.
+    /// Notices not acknowledged, or not arrived: if they may overtake each other, one can be late when everything
+    /// that it announces has been processed.
     open: VecDeque<Notice>,
 }
 
 /// The sender half of a read ring channel.
 ///
-/// *Cost*: a copy into the ring unless it was built there, and no request but a notice to each
-/// reader and batch if there are notices. No allocation.
+/// *Cost*: a copy into the ring unless the message was built there, and no request except a notice per reader and
+/// batch if there are notices. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     form: Form,
     signal: Signal,
     place: Place,
     message_bytes_max: u32,
-    /// Where the detached head is.
+    /// The location of the detached head.
     bell: Bells,
     regions: OwnRegions,
     readers: Readers,
     /// The position of the next message.
     head: u64,
-    /// The head that a batch has ended at (detached, notify).
+    /// The head at the end of the last batch (detached, notify).
     flushed: u64,
-    /// Bytes that are lent for the next message.
+    /// The number of bytes lent for the next message.
     loan: Option<u32>,
     /// By reader.
     notices: Vec<Notices>,
@@ -66,7 +66,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender without peers yet.
+    /// Creates a sender without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = Form::of(kind, shape);
         let readers = if form == Form::Notify { shape.peers_max } else { 0 };
@@ -93,7 +93,7 @@ impl Sender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -101,7 +101,7 @@ impl Sender {
         self
     }
 
-    /// Whether a record fits beside what the slowest reader has not given back.
+    /// Whether a record fits besides what the slowest reader has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
         let extra = if self.canary.is(Mutant::CreditOffByOne) { record } else { 0 };
@@ -109,7 +109,7 @@ impl Sender {
             <= self.place.ring_bytes + extra
     }
 
-    /// Where readers begin: at what has been announced.
+    /// The start of new readers: the announced head.
     const fn announced(&self) -> u64 {
         match self.form {
             Form::Detached | Form::Notify => self.flushed,
@@ -117,7 +117,7 @@ impl Sender {
         }
     }
 
-    /// Puts the message into the ring, or finds it there.
+    /// Copies the message into the ring, or checks that it was built there.
     fn put<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
         let offset = self.place.offset(self.head) + self.form.header();
         match payload {
@@ -135,7 +135,7 @@ impl Sender {
         }
     }
 
-    /// Stores what makes a message of the bytes that were put (001 figure 3).
+    /// Stores the bells that complete the message (001 figure 3).
     fn ring<M: Memory>(&self, bytes: u32, own: Own<'_, M>) -> Result<(), Violation> {
         let at = self.place.offset(self.head);
         let next = self.place.offset(self.head + self.form.record(bytes));
@@ -161,7 +161,7 @@ impl Sender {
         }
     }
 
-    /// Tells every reader of the head that does not know it, as far as they have receives or words;
+    /// Announces the head to every reader that does not know it, as far as they have receives or words; returns
     /// whether one has none left.
     fn notify(&mut self, effects: &mut Effects) -> bool {
         let head = self.flushed;
@@ -196,7 +196,7 @@ impl Sender {
             }
             notices.told = head;
             notices.count += 1;
-            // Words are seen in the order of their places: whoever acknowledges one has seen it.
+            // Words are read in order of their offsets: a reader that acknowledges one has read it.
             let arrived =
                 self.signal == Signal::Word || self.canary.is(Mutant::LateNoticeForgotten);
             notices.open.push_back(Notice { number, head, arrived });
@@ -244,7 +244,7 @@ impl Half for Sender {
         if completed.name == ACKNOWLEDGEMENT {
             self.readers.fetched(completed.peer, self.head, own)?;
         } else if let Some(notices) = self.notices.get_mut(usize::from(completed.peer.0)) {
-            // At most so many are open that their numbers tell them apart.
+            // Few enough are open to be distinguished by their numbers.
             let all = u64::from(self.notices_max);
             let mine = |notice: &&mut Notice| notice.number % all == u64::from(completed.name.0);
             if let Some(notice) = notices.open.iter_mut().find(mine) {
@@ -314,7 +314,7 @@ impl SendHalf for Sender {
         }
         let record = self.form.record(payload.bytes() as u32);
         if !self.has_room(record) {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.readers.look(self.head, own);
             if !self.has_room(record) {
                 self.readers.fetch(effects);
@@ -336,7 +336,7 @@ impl SendHalf for Sender {
             }
             Form::Notify => {
                 if self.notify(effects) {
-                    // A violation that shows here shows again at the next advance, which tells it.
+                    // The next `advance` detects and reports the same violation.
                     let _ = self.readers.look(self.head, own);
                     self.notify(effects);
                 }

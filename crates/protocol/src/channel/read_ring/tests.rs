@@ -1,4 +1,4 @@
-//! Requests that are counted, joints, and words that no correct peer writes.
+//! Counts of requests, the joint of a ring, and words that no correct peer writes.
 
 extern crate std;
 
@@ -76,7 +76,7 @@ fn each_takes_the_requests_that_the_paper_counts() {
                 assert_eq!(take(&mut net).unwrap(), b"hello");
             }
             let taken = net.readers[0].1.posted[0] - before;
-            // While messages keep coming, one look ahead may be under way.
+            // While messages keep arriving, one READ ahead may be in flight.
             assert!(taken == reads || taken == reads + 1 && batch > 1, "{kind}: {taken}");
         }
     }
@@ -187,7 +187,7 @@ fn heads_and_bells_that_no_correct_sender_stores_are_violations() {
         (u64::MAX, "a bell of another message"),
         ((sequence(8) << 24) | 3, "a bell of another message"),
         ((sequence(0) << 24) | 61, "a length that no message has"),
-        ((sequence(0) << 24) | 3, "a message that its checksum does not fit"),
+        ((sequence(0) << 24) | 3, "a message with a wrong checksum"),
     ] {
         let mut net = net(Kind::ReadRingInlined, &PREFETCHED);
         net.at_sender.regions[0].store_word(0, bell).unwrap();

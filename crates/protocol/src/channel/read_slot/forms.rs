@@ -1,4 +1,4 @@
-//! Both forms of the family under one name.
+//! Both forms of the family under one type.
 
 use super::super::delegate::delegate_halves;
 use super::super::half::OwnRegions;
@@ -20,7 +20,7 @@ pub enum Sender {
 pub enum Receiver {
     /// It READs messages.
     Mailboxes(mailbox_receiver::Receiver),
-    /// It says where messages shall be written.
+    /// It tells the sender where to WRITE messages.
     Indirect(indirect_receiver::Receiver),
 }
 
@@ -34,7 +34,7 @@ macro_rules! each {
 }
 
 impl Sender {
-    /// A sender without peers yet.
+    /// Creates a sender without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
             Kind::ReadSlotIndirect => {
@@ -44,7 +44,7 @@ impl Sender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
         match self {
@@ -55,7 +55,7 @@ impl Sender {
 }
 
 impl Receiver {
-    /// A receiver without a peer yet.
+    /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
             Kind::ReadSlotIndirect => {
@@ -65,7 +65,7 @@ impl Receiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
         match self {

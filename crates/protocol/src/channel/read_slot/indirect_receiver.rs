@@ -1,4 +1,8 @@
-//! The receiver of indirect reads: it says where each message shall go.
+//! The receiver of indirect reads, which tells the sender the destination of each message.
+//!
+//! *Destinations.* The indirect channel accepts destinations only in the reader's own buffer, since the sender knows
+//! no other region. [`receive`](ReceiveHalf::receive) never uses the second half of that buffer. An offer of this
+//! channel is a position in the order of messages: if it is not fetched, later messages never arrive.
 
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{
@@ -15,48 +19,48 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of every place that is told.
+/// The name of every WRITE of a destination.
 const PLACE: Name = Name(0);
 /// The name of every receive.
 const RECEIVE: Name = Name(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
-    /// Offered to the caller, who has not said where it shall go.
+    /// Offered to the caller, who has not named a destination.
     Offered,
-    /// The sender was told where it shall go.
+    /// Requested: the sender has its destination.
     Asked,
-    /// It is there, with so many bytes.
+    /// It has arrived, with this size in bytes.
     Here(u32),
 }
 
-/// A message to come.
+/// A requested or offered message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Ask {
     number: u64,
     offset: u64,
-    /// The caller named the place.
+    /// The caller named the destination.
     named: bool,
     state: State,
 }
 
 /// The receiver half of `read-slot-indirect`.
 ///
-/// *Order*: that of sending. *Cost*: one WRITE of a place a message. No allocation.
+/// *Order*: that of sending. *Cost*: one WRITE of a destination per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     signal: Signal,
     boxes: Boxes,
-    /// Where places begin at the sender.
+    /// The offset of the destinations at the sender.
     places: u64,
     buffer_bytes: u64,
     regions: OwnRegions,
     stand: Stand,
-    /// The number of the next message that nobody has asked for.
+    /// The number of the next message to request.
     next: u64,
-    /// Messages that were asked for or offered, by number.
+    /// Messages that were requested or offered, by number.
     asks: VecDeque<Ask>,
-    /// Where all messages are that are asked for or held: number and offset.
+    /// The requested or held messages: number and offset.
     taken: Vec<(u64, u64)>,
     receives: u32,
 }
@@ -83,12 +87,12 @@ impl Receiver {
         effects.receive(Peer::ONLY, RECEIVE, into);
     }
 
-    /// Whether one more can be asked for: places are told in as many words as there are slots.
+    /// Whether one more can be requested: there are as many words for destinations as slots.
     fn has_room(&self) -> bool {
         self.next - self.stand.tail() < self.boxes.slots
     }
 
-    /// Whether a place is free of other messages.
+    /// Whether no other message occupies an offset.
     fn is_free(&self, offset: u64) -> bool {
         let bytes = u64::from(self.boxes.message_bytes_max);
         self.taken.iter().all(|(_, taken)| offset.abs_diff(*taken) >= bytes)
@@ -102,7 +106,7 @@ impl Receiver {
         effects.write_inline(Peer::ONLY, PLACE, Told::No, &[&word], at, None);
     }
 
-    /// Asks for messages into its own places.
+    /// Requests messages into its own buffer.
     fn ask(&mut self, effects: &mut Effects) -> Result<(), Violation> {
         let Some(to) = self.stand.ready(effects) else { return Ok(()) };
         while self.has_room() && self.asks.len() < IN_FLIGHT {
@@ -118,7 +122,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks at the bells of what was asked for: they are rung in order.
+    /// Polls the bells of requested messages: they are set in order.
     fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         if self.signal != Signal::Word {
             return Ok(());
@@ -131,7 +135,7 @@ impl Receiver {
             let bell = reach(own.bells.load_word(at))?;
             let Some(bytes) = self.boxes.rung(ask.number, bell)? else { break };
             if ask.state == State::Offered {
-                return Err(Violation("a message that nobody has asked for"));
+                return Err(Violation("an unrequested message"));
             }
             ask.state = State::Here(bytes);
         }
@@ -147,7 +151,7 @@ impl Half for Receiver {
         _: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        // There is one receiver, and so the first message is its.
+        // There is one receiver, so it gets the first message.
         self.stand.begin(PeerRegions { number: Peer::ONLY, ..regions }, 0);
         for _ in 0..self.receives {
             self.post(effects);
@@ -185,7 +189,7 @@ impl Half for Receiver {
         let asked = |ask: &&mut Ask| ask.number as u32 == number && ask.state == State::Asked;
         match self.asks.iter_mut().find(asked) {
             Some(ask) => ask.state = State::Here(arrival.bytes),
-            None => return Err(Violation("a message that nobody has asked for")),
+            None => return Err(Violation("an unrequested message")),
         }
         Ok(())
     }
@@ -263,7 +267,7 @@ impl ReceiveHalf for Receiver {
             return Err(Refusal::Form("a place in its own buffer"));
         }
         if !self.is_free(into.offset) {
-            return Err(Refusal::Form("a place that no other message has"));
+            return Err(Refusal::Form("a slice that no other message occupies"));
         }
         self.tell(offer.0, into.offset, &to, effects);
         if let Some(ask) = self.asks.iter_mut().find(|ask| ask.number == offer.0) {
@@ -278,7 +282,7 @@ impl ReceiveHalf for Receiver {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Option<u32> {
-        // A violation that shows here shows again at the next receive or offer, which tells it.
+        // The next `receive` or `offer` detects and reports the same violation.
         let _ = self.look(own);
         let at = self.asks.iter().position(|ask| ask.number == offer.0 && ask.named)?;
         let State::Here(bytes) = self.asks.get(at)?.state else { return None };

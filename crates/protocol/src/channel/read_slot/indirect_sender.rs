@@ -1,4 +1,4 @@
-//! The sender of indirect reads: it WRITEs each message to where the receiver has asked for it.
+//! The sender of indirect reads: it WRITEs each message to the destination that the receiver has requested.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
@@ -15,19 +15,19 @@ use super::{Boxes, PROGRESS, SIGNALS, WORD, bell_of, one_reader, place_sequence,
 use crate::wire::Violation;
 use farside_base::{Memory, RemoteSlice};
 
-/// The name of every bell; that of a message is its place in the window.
+/// The name of every bell; that of a message is its index in the window.
 const BELL: Name = Name(1 << 16);
 
 /// The sender half of `read-slot-indirect`.
 ///
-/// *Cost*: one WRITE a message, and one of a bell where signals are words. No copy, no allocation.
+/// *Cost*: one WRITE per message, and one of a bell if signals are words. No copy, no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     signal: Signal,
     boxes: Boxes,
-    /// Where places begin.
+    /// The offset of the destinations.
     places: u64,
-    /// Bytes of the receiver's buffer.
+    /// The size of the receiver's buffer in bytes.
     buffer_bytes: u64,
     regions: OwnRegions,
     peer: Option<PeerRegions>,
@@ -36,7 +36,7 @@ pub struct Sender {
     head: u64,
     progress: Progress,
     window: Window,
-    /// The head at the last look: a sender that rests looks for the last acknowledgements.
+    /// The head at the last poll: an idle sender asks for the last acknowledgements.
     rested: u64,
     canary: Canary,
 }
@@ -65,7 +65,7 @@ impl Sender {
         self
     }
 
-    /// Where the next message shall go, if the receiver has said so.
+    /// The destination of the next message, if the receiver has written it.
     #[inline]
     fn place<M: Memory>(&self, own: Own<'_, M>) -> Result<Option<u64>, Violation> {
         let at = self.places + self.boxes.slot(self.head) * WORD;
@@ -113,7 +113,7 @@ impl Sender {
 }
 
 impl Sender {
-    /// Where a message goes and where it lies there, if there is room for it.
+    /// The peer and the offset for a message, if there is room for it.
     #[inline]
     fn room<M: Memory>(
         &self,
@@ -130,7 +130,7 @@ impl Sender {
         if payload.bytes() > u64::from(bytes_max) {
             return Err(Refusal::TooLong { bytes_max });
         }
-        // A violation that shows here shows again at the next advance, which tells it.
+        // The next `advance` detects and reports the same violation.
         let place = self.place(own).ok().flatten();
         let place = place.filter(|_| self.window.has_room());
         place.map(|offset| (to, offset)).ok_or(Refusal::Full)

@@ -1,4 +1,4 @@
-//! What a reader of mailboxes READs, and what it makes of it.
+//! The READs of a reader of mailboxes, and their completions.
 
 use super::super::canary::Mutant;
 use super::super::checksum::checksum;
@@ -18,14 +18,14 @@ impl Receiver {
         self.torn = false;
     }
 
-    /// How many of the next mailboxes can be looked at by one READ: those before the end that hold
-    /// nothing of ours.
+    /// The number of next mailboxes that one READ can fetch: those before the end of the array with no held message
+    /// here.
     fn ahead(&self, most: u64) -> u64 {
         let free = (self.stand.tail() + self.boxes.slots).saturating_sub(self.next);
         most.min(free).min(self.boxes.slots - self.boxes.slot(self.next))
     }
 
-    /// READs bells, of which at most `most`.
+    /// READs at most `most` bells.
     pub(super) fn read_bells(&mut self, most: u64, to: &PeerRegions, effects: &mut Effects) {
         let count = self.ahead(most);
         if self.flying.is_some() || count == 0 {
@@ -56,7 +56,7 @@ impl Receiver {
         effects.read(Peer::ONLY, WHOLE, into, RemoteSlice { region: to.buffer, offset });
     }
 
-    /// READs a message whose bell has been seen.
+    /// READs a message with a known bell.
     pub(super) fn read_message(
         &self,
         message: &mut Message,
@@ -74,7 +74,7 @@ impl Receiver {
         effects.read(Peer::ONLY, Name(self.boxes.slot(message.number) as u32), into, from);
     }
 
-    /// Sees the notices that have come, in order.
+    /// Polls the notices that have arrived, in order.
     pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         while self.form == Form::Notify && self.ahead(1) > 0 {
             let slot = self.boxes.slot(self.next);
@@ -91,7 +91,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The bells that a READ has brought.
+    /// Handles the bells that a READ has fetched.
     pub(super) fn bells_here<M: Memory>(
         &mut self,
         count: u64,
@@ -109,7 +109,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The mailboxes that a READ has brought.
+    /// Handles the mailboxes that a READ has fetched.
     pub(super) fn whole_here<M: Memory>(
         &mut self,
         count: u64,
@@ -124,9 +124,9 @@ impl Receiver {
             let sum = reach(checksum(bell, own.buffer, message, bytes))?;
             let fits = sum == reach(own.buffer.load_word(mailbox + WORD))?;
             if !fits && !self.canary.is(Mutant::ChecksumUnchecked) {
-                // Whatever was stored before a bell that an earlier READ saw is there.
+                // Everything stored before a bell that an earlier READ returned is present.
                 if at == 0 && self.torn {
-                    return Err(Violation("a message that its checksum does not fit"));
+                    return Err(Violation("a message with a wrong checksum"));
                 }
                 self.torn = true;
                 return Ok(());
@@ -138,7 +138,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A message has come: to its place, or to where the caller named.
+    /// Handles a message that has arrived, at its own slot or at the caller's destination.
     pub(super) fn message_here(&mut self, slot: u64) {
         let boxes = self.boxes;
         let mine = |message: &&mut Message| {
@@ -152,7 +152,7 @@ impl Receiver {
         }
     }
 
-    /// Asks for what can be received next.
+    /// Requests the next messages.
     pub(super) fn ask<M: Memory>(
         &mut self,
         own: Own<'_, M>,
@@ -178,7 +178,7 @@ impl Receiver {
                 *place = message;
             }
         }
-        // While messages come one by one, a look beside a message would come back too early.
+        // While messages arrive one by one, a READ of bells along with a message would complete too early.
         let look = self.queue.is_empty() || self.batch > 1;
         match self.form {
             Form::Detached if !seen && look => self.read_bells(BATCH, &to, effects),

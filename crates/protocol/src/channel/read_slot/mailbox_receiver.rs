@@ -31,7 +31,7 @@ pub(super) enum State {
     Seen,
     /// It is being READ.
     Reading,
-    /// It is there.
+    /// It has arrived.
     Here,
 }
 
@@ -42,37 +42,37 @@ pub(super) struct Message {
     pub(super) state: State,
 }
 
-/// The receiver half of a read slot channel but the indirect one: one reader.
+/// The receiver half of the read slot channels except the indirect one: one reader.
 ///
-/// *Order*: that of sending. *Cost*: a READ of the bell, as long as it is not rung, and one of the
-/// message; both in one with an inlined bell; only the latter with notices. Many bells or mailboxes
-/// are brought by one READ while messages keep coming. No allocation.
+/// *Order*: that of sending. *Cost*: a READ of the bell while it is not set, and one of the message; both in one with
+/// an inlined bell; only the latter with notices. One READ fetches many bells or mailboxes while messages keep
+/// arriving. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     pub(super) form: Form,
     pub(super) signal: Signal,
     pub(super) slot_bits: u32,
     pub(super) boxes: Boxes,
-    /// Where detached bells are at the sender.
+    /// The location of detached bells at the sender.
     pub(super) bells: Bells,
     pub(super) regions: OwnRegions,
     pub(super) stand: Stand,
     /// The number of the next message whose bell has not been seen.
     pub(super) next: u64,
-    /// Bells or mailboxes that are being READ.
+    /// The number of bells or mailboxes that are being READ.
     pub(super) flying: Option<u64>,
-    /// Mailboxes to READ next time; of detached bells, how many the last READ found rung.
+    /// The number of mailboxes to READ next; for detached bells, how many the last READ found set.
     pub(super) batch: u64,
-    /// Bytes that one READ brings at most, or one mailbox.
+    /// The maximum size in bytes of one READ, or one mailbox.
     pub(super) piece_bytes: u64,
-    /// The bell of the next message has been seen, beside bytes that were not its own.
+    /// The bell of the next message has been seen, with bytes that did not match it.
     pub(super) torn: bool,
-    /// Messages to be received: seen, on their way, here.
+    /// Messages to be received: with a known bell, in flight, or arrived.
     pub(super) queue: VecDeque<Message>,
     pub(super) reading: usize,
-    /// Messages that are offered, by `Seen`, or fetched to where the caller named.
+    /// Messages that are offered (`Seen`), or fetched to the caller's destination.
     pub(super) offers: Vec<Message>,
-    /// Lengths by slot, of notices that came as messages.
+    /// Lengths by slot, of notices that arrived as messages.
     pub(super) notices: Vec<Option<u32>>,
     pub(super) canary: Canary,
 }
@@ -185,7 +185,7 @@ impl Half for Receiver {
         match self.notices.get_mut(slot as usize) {
             Some(place @ None) => *place = Some(bytes as u32),
             Some(Some(_)) => return Err(Violation("two notices of one mailbox")),
-            None => return Err(Violation("a notice of no mailbox")),
+            None => return Err(Violation("a notice for an unknown mailbox")),
         }
         Ok(())
     }
@@ -200,8 +200,8 @@ impl ReceiveHalf for Receiver {
     ) -> Result<Option<Received>, Violation> {
         let front = self.queue.front().copied();
         let here = front.filter(|message| message.state == State::Here);
-        // Whoever takes the last one has not asked for more yet: a look now would come back too
-        // early, and keep the next one waiting.
+        // After the last message the caller has not asked for more yet: a READ now would complete too early, and
+        // delay the next one.
         if here.is_none() || self.queue.len() > 1 {
             self.ask(own, effects)?;
         }

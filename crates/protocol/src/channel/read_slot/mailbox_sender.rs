@@ -18,23 +18,23 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 /// The name of every notice.
 const NOTICE: Name = Name(0);
 
-/// The sender half of a read slot channel but the indirect one.
+/// The sender half of the read slot channels except the indirect one.
 ///
-/// *Cost*: a copy into the mailbox unless it was built there, and no request but a notice to each
-/// reader if there are notices. No allocation.
+/// *Cost*: a copy into the mailbox unless the message was built there, and no request except a notice per reader if
+/// there are notices. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     form: Form,
     signal: Signal,
     slot_bits: u32,
     boxes: Boxes,
-    /// Where detached bells are.
+    /// The location of detached bells.
     bells: Bells,
     regions: OwnRegions,
     readers: Readers,
     /// The number of the next message.
     head: u64,
-    /// Bytes that are lent for it.
+    /// The number of bytes lent for it.
     loan: Option<u32>,
     canary: Canary,
 }
@@ -69,7 +69,7 @@ impl Sender {
         self.head - self.readers.tail() < self.boxes.slots + extra
     }
 
-    /// Puts the message into its mailbox, or finds it there.
+    /// Copies the message into its mailbox, or checks that it was built there.
     fn place<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
         let offset = self.boxes.message(self.head);
         match payload {
@@ -88,7 +88,7 @@ impl Sender {
         }
     }
 
-    /// Rings the bell of the message that is placed.
+    /// Sets the bell of the stored message.
     fn ring<M: Memory>(
         &self,
         bytes: u32,
@@ -136,7 +136,7 @@ impl Half for Sender {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         if self.form == Form::Detached && self.readers.living().next().is_none() {
-            // Readers may write beside their own words, and the last ones are gone.
+            // Readers may write outside their own words, and the last ones are gone.
             for slot in 0..self.boxes.slots {
                 reach(self.bells.store(slot * WORD, 0, own))?;
             }
@@ -220,7 +220,7 @@ impl SendHalf for Sender {
             return Err(Refusal::TooLong { bytes_max });
         }
         if !self.has_room() {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.readers.look(self.head, own);
             if !self.has_room() {
                 self.readers.fetch(effects);

@@ -1,13 +1,13 @@
-//! Mailboxes at the sender (001 §4.5): messages stay where the sender has put them until its
-//! readers READ them. All but the indirect channel serve up to `peers_max` readers out of one memory.
+//! Mailboxes at the sender (001 §4.5): messages stay in the sender's memory until its readers READ them. All but the
+//! indirect channel serve up to `peers_max` readers from one memory.
 //!
-//! Message number `k`, counted from the sender's first, lies in mailbox `k` modulo `slots`, so its
-//! number tells its place and needs no word of its own; a number serves again when every living reader has
-//! given back the message before. A reader keeps messages at the same places of its own buffer, or
-//! where its caller names. A *bell* has the number and the length:
+//! Message number `k`, counted from the sender's first, is in mailbox `k` modulo `slots`, so its number determines
+//! its mailbox. A mailbox is reused when every living reader has released its previous message. A reader keeps
+//! messages at the same offsets of its own buffer, or at a destination named by its caller. A *bell* has the number
+//! and the length:
 //!
 //! ```text
-//! bell: | number mod 2^40 - 1, + 1 | length, 24 bits |       zero: never rung
+//! bell: | number mod 2^40 - 1, + 1 | length, 24 bits |       zero: never set
 //!
 //! read-slot-detached     sender's bells:  [ readers | bell 0 | bell 1 | ... ]; at the adapter the bells
 //!                                         are a region of their own (`Shape::device`)
@@ -25,25 +25,19 @@
 //! read-slot-indirect     sender's bells:  [ reader | place 0 | place 1 | ... ]
 //!                        reader's bells:  [ 64 bytes | 64 bytes | bell 0 | bell 1 | ... ]
 //!   place: | offset in the reader's buffer, 40 bits | number mod 2^24 - 1, + 1 |
-//!   The reader WRITEs a place, the sender WRITEs the message there: with its number as immediate
+//!   The reader WRITEs a place (a destination), the sender WRITEs the message there: with its number as immediate
 //!   data, or followed by a WRITE of its bell.
 //! ```
 //!
-//! *Order of stores.* The sender stores a message, and then, as a release, its bell or notice: who
-//! READs the bell and then, by another READ, the message sees it whole. A mailbox that is READ
-//! together with its bell has a checksum besides (`checksum.rs` says why): if it does not fit, the
-//! mailbox is READ again, and must fit then. Nothing is assumed of the order of requests, but for
-//! the indirect channel with bells (`message_order`).
+//! *Order of stores.* The sender stores a message, and then, as a release, its bell or notice: a READ of the message
+//! after a READ of its bell returns the complete message. A mailbox that is READ together with its bell also has a
+//! checksum (`checksum.rs` says why): if it does not match, the mailbox is READ again, and must match then. Nothing
+//! is assumed about the order of requests, except for the indirect channel with bells (`message_order`).
 //!
 //! *Sending* copies bytes into the mailbox. Without a copy, the message is built in the memory that
-//! [`loan`](super::SendHalf::loan) gives out, and sent as its slice; it is done when all readers have
-//! given it back. The indirect channel sends from anywhere, but only once a place is known: until then
-//! it is full, and its round trip is counted from the reader's request.
-//!
-//! *Destinations.* The indirect channel can be given places in the reader's own buffer alone, since
-//! no other region is known to the sender. The second half of that buffer is never used by
-//! [`receive`](super::ReceiveHalf::receive). An offer of it is a place in the order of messages:
-//! fetch it, or those behind it never come.
+//! [`loan`](super::SendHalf::loan) returns, and sent as its slice; it is done when all readers have released it. The
+//! indirect channel sends from any memory, but only once a destination is known: until then it is full, and its round
+//! trip is counted from the reader's request.
 
 mod forms;
 mod indirect_receiver;
@@ -63,19 +57,19 @@ use farside_base::Access;
 pub use forms::{Receiver, Sender};
 
 const WORD: u64 = 8;
-/// Bytes of bell and checksum before a message with an inlined bell.
+/// The size in bytes of the bell and checksum before a message with an inlined bell.
 const INLINED: u64 = 16;
-/// Bells, or full mailboxes, that one READ brings at most; a line of a reader's bells.
+/// The maximum number of bells, or full mailboxes, per READ; a line of a reader's bells.
 const BATCH: u64 = 8;
-/// Messages that are READ, or asked for, at a time.
+/// The maximum number of messages that are READ, or requested, at a time.
 const IN_FLIGHT: usize = 16;
-/// Where the words that a sender WRITEs are at its reader.
+/// The offset, at a reader, of the words that its sender WRITEs.
 const SIGNALS: u64 = READER_WORDS + BATCH * WORD;
 
-/// Where the indirect sender's only receiver acknowledges: reader 0 of `readers.rs`.
+/// The offset at which the indirect sender's only receiver acknowledges: reader 0 of `readers.rs`.
 const PROGRESS: u64 = 8;
 
-/// Which of the passive three it is.
+/// The channel of this family, except the indirect one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Form {
     Detached,
@@ -101,7 +95,7 @@ impl Form {
     }
 }
 
-/// Where mailboxes are, at the sender and at its readers alike.
+/// The layout of mailboxes, at the sender and at its readers alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Boxes {
     slots: u64,
@@ -138,12 +132,12 @@ impl Boxes {
         self.mailbox(number) + self.header
     }
 
-    /// The bytes of a mailbox that count.
+    /// The bytes of a mailbox that are in use.
     const fn used(self) -> u64 {
         self.header + self.message_bytes_max as u64
     }
 
-    /// The length of a message, if its bell has been rung.
+    /// The length of a message, if its bell is set.
     #[inline]
     fn rung(self, number: u64, bell: u64) -> Result<Option<u32>, Violation> {
         let bytes = (bell & 0xff_ffff) as u32;
@@ -162,8 +156,8 @@ impl Boxes {
     }
 }
 
-/// What a bell has of a number: 40 bits that are never zero, and differ from those of the message
-/// before in the same mailbox.
+/// The sequence number of a message in its bell: 40 bits that are never zero, and differ from those of the previous
+/// message in the same mailbox.
 #[inline]
 const fn sequence(number: u64) -> u64 {
     number % ((1 << 40) - 1) + 1
@@ -175,19 +169,19 @@ const fn bell_of(number: u64, bytes: u32) -> u64 {
     (sequence(number) << 24) | bytes as u64
 }
 
-/// Where a message shall go, for a reader to WRITE.
+/// The word by which a reader names the destination of a message.
 #[inline]
 const fn place_of(number: u64, offset: u64) -> u64 {
     (offset << 24) | place_sequence(number)
 }
 
-/// What a place has of a number: 24 bits, otherwise as [`sequence`].
+/// The sequence number of a message in a destination word: 24 bits, otherwise as [`sequence`].
 #[inline]
 const fn place_sequence(number: u64) -> u64 {
     number % ((1 << 24) - 1) + 1
 }
 
-/// How slot and length share the immediate data of a notice.
+/// The number of bits of the slot in the immediate data of a notice; the others are the length.
 const fn slot_bits(shape: &Shape) -> u32 {
     u32::BITS - (shape.slots - 1).leading_zeros()
 }
@@ -197,7 +191,7 @@ pub(super) const fn notice_fits(shape: &Shape) -> bool {
     slot_bits(shape) + (u32::BITS - shape.message_bytes_max.leading_zeros()) <= u32::BITS
 }
 
-/// What the sender needs.
+/// The memory that the sender needs.
 pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     let words = shape.slots as u64 * WORD;
     if matches!(kind, Kind::ReadSlotIndirect) {
@@ -212,7 +206,7 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
         .with_buffer(boxes.slots * boxes.step, Access::READ)
 }
 
-/// What the receiver needs.
+/// The memory that the receiver needs.
 pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     let boxes = Boxes::new(Form::of(kind).header(), shape);
     let told = matches!(kind, Kind::ReadSlotNotify | Kind::ReadSlotIndirect);
@@ -226,7 +220,7 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     }
 }
 
-/// The shape of a channel whose sender has one reader.
+/// The shape of a channel with a single reader.
 const fn one_reader(shape: &Shape) -> Shape {
     Shape { peers_max: 1, ..*shape }
 }

@@ -1,4 +1,4 @@
-//! Layouts, requests that are counted, and words that no correct peer writes.
+//! Layouts, counts of requests, and words that no correct peer writes.
 
 extern crate std;
 
@@ -17,7 +17,7 @@ fn net(kind: Kind, shape: &Shape) -> Net {
     net.connect();
     net.settle().unwrap();
     if kind != Kind::ReadSlotIndirect {
-        // It may have looked before its start was there.
+        // It may have polled before its start was known.
         assert_eq!(receive(&mut net), Ok(None));
         net.settle().unwrap();
     }
@@ -34,7 +34,7 @@ fn receive(net: &mut Net) -> Result<Option<Received>, Violation> {
     net.receiver(0, |half, own, effects| half.receive(own, effects))
 }
 
-/// Receives until a message is there.
+/// Receives until a message arrives.
 fn take(net: &mut Net) -> Result<Received, Violation> {
     for _ in 0..8 {
         if let Some(received) = receive(net)? {
@@ -126,10 +126,10 @@ fn bells_that_no_correct_sender_rings_are_violations() {
             assert_eq!(take(&mut net), Err(Violation(text)), "{kind}");
         }
     }
-    // A bell without the message that its checksum fits is READ once more, and not again.
+    // A bell with a message that does not match its checksum is READ once more, and not again.
     let mut net = net(Kind::ReadSlotInlined, &SHAPE);
     net.at_sender.regions[0].store_word(0, bell_of(0, 5)).unwrap();
-    let text = "a message that its checksum does not fit";
+    let text = "a message with a wrong checksum";
     assert_eq!(take(&mut net), Err(Violation(text)));
 }
 
@@ -149,7 +149,7 @@ fn notices_and_starts_are_checked() {
     assert_eq!(arrive(&mut one, None), Err(Violation("a message where none comes")));
     let three = Shape { slots: 3, ..SHAPE };
     let mut one = net(Kind::ReadSlotNotify, &three);
-    assert_eq!(arrive(&mut one, Some(3)), Err(Violation("a notice of no mailbox")));
+    assert_eq!(arrive(&mut one, Some(3)), Err(Violation("a notice for an unknown mailbox")));
     let mut one = net(Kind::ReadSlotDetached, &SHAPE);
     assert_eq!(arrive(&mut one, Some(1)), Err(Violation("a message where none comes")));
 
@@ -157,7 +157,7 @@ fn notices_and_starts_are_checked() {
     late.connect();
     late.at_sender.regions[1].store_word(0, u64::MAX).unwrap();
     let started = late.settle().and_then(|()| take(&mut late).map(|_| ()));
-    assert_eq!(started, Err(Violation("a start where no message begins")));
+    assert_eq!(started, Err(Violation("an invalid start")));
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn an_indirect_message_waits_for_its_place() {
 fn an_offered_message_is_given_back_unfetched() {
     for kind in [Kind::ReadSlotDetached, Kind::ReadSlotInlined, Kind::ReadSlotNotify] {
         let mut net = net(kind, &SHAPE);
-        // More than there are mailboxes: each is free again when its message was given back.
+        // More than there are mailboxes: each is free again when its message was released.
         for round in 0..40_u8 {
             send(&mut net, &[round; 9]).unwrap();
             net.settle().unwrap();

@@ -15,7 +15,7 @@ use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory};
 
-/// Bytes that come together when one of them is looked at, on most processors.
+/// The size of a cache line on most processors.
 const LINE: u64 = 64;
 
 /// The name of every receive: they are all alike.
@@ -23,9 +23,8 @@ const RECEIVE: Name = Name(0);
 
 /// The receiver half of a ring channel.
 ///
-/// *Order*: that of sending; `ring-immediate` on a fabric without `message_order`: any. *Cost*: a
-/// look at one word when nothing is there; no request but an acknowledgement for each half of the
-/// ring. No allocation.
+/// *Order*: that of sending; `ring-immediate` on a fabric without `message_order`: any. *Cost*: a poll of one word
+/// while there is no message; no request except an acknowledgement per half of the ring. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     bell: Bell,
@@ -36,21 +35,21 @@ pub struct Receiver {
     peer: Option<PeerRegions>,
     /// The position of the next message.
     next: u64,
-    /// How far the detached bell says that messages are there.
+    /// The position up to which the detached bell announces messages.
     head: u64,
     releases: Releases,
-    /// Position and bytes of messages that have arrived and were not asked for yet (immediate).
+    /// Position and size of messages that have arrived and were not received by the program (immediate).
     arrived: VecDeque<(u64, u32)>,
     receives: u32,
-    /// Messages that the tail has passed since the sender was last made to hear of it: their receives
-    /// bound what it may have under way (immediate).
+    /// The number of messages that the tail has passed since the last forced acknowledgement: their receives bound
+    /// what the sender may have in flight (immediate).
     passed: u32,
     acknowledger: Acknowledger,
     canary: Canary,
 }
 
 impl Receiver {
-    /// A receiver without a peer yet.
+    /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let bell = Bell::of(kind);
         let receives = if bell == Bell::Immediate { shape.slots } else { 0 };
@@ -73,7 +72,7 @@ impl Receiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -91,7 +90,7 @@ impl Receiver {
         effects.receive(Peer::ONLY, RECEIVE, into);
     }
 
-    /// The length behind a word that is not zero.
+    /// The length in a word that is not zero.
     #[inline]
     fn length(&self, word: u64) -> Result<u32, Violation> {
         match u32::try_from(word - 1) {
@@ -100,7 +99,7 @@ impl Receiver {
         }
     }
 
-    /// Position, offset and bytes of the next message of a ring with such bells, if it is there.
+    /// Position, offset and size of the next message of a ring with inlined bells, if there is one.
     #[inline(always)]
     fn look<M: Memory>(
         &mut self,
@@ -113,7 +112,7 @@ impl Receiver {
                 let bell = self.place.down(self.next);
                 let word = reach(own.buffer.load_word(bell))?;
                 if word == 0 {
-                    // The message will lie below its bell: let its line come beside that one.
+                    // The message will be below its bell: prefetch its line together with that one.
                     own.buffer.expect_read(bell.saturating_sub(LINE), 1);
                     return Ok(None);
                 }
@@ -123,7 +122,7 @@ impl Receiver {
             Bell::InlinedZeroing => {
                 let full = self.next - self.releases.tail() >= self.ring_bytes;
                 if full && !self.canary.is(Mutant::HeldTakenForNew) {
-                    return Ok(None); // what lies there is the oldest message that is held
+                    return Ok(None); // the oldest held message is at this offset
                 }
                 let first = self.place.up(self.next);
                 let word = reach(own.buffer.load_word(first))?;
@@ -146,7 +145,7 @@ impl Receiver {
         }
     }
 
-    /// A record was given back.
+    /// Handles the release of a record.
     #[inline(always)]
     fn released<M: Memory>(
         &mut self,
@@ -158,7 +157,7 @@ impl Receiver {
     ) {
         if bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
             let cleared = own.buffer.clear(self.place.up(start), end - start);
-            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
+            debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
         let tail = self.releases.tail();
         if tail > self.acknowledger.done() {
@@ -166,7 +165,7 @@ impl Receiver {
         }
     }
 
-    /// Shows messages and passes them, while nothing is held.
+    /// Passes messages to the program and releases them, while none is held.
     #[inline(always)]
     fn pass<M: Memory>(
         &mut self,
@@ -200,7 +199,7 @@ impl Receiver {
         if self.head == self.next {
             let upon_tail = self.canary.is(Mutant::HeadUponTail);
             let head = reach(own.bells.load_word(if upon_tail { 0 } else { HEAD }))?;
-            // A bell behind what was seen cannot come from a sender whose WRITEs are in order.
+            // A sender with its WRITEs in order never sends a bell below the one seen.
             let ahead = head.wrapping_sub(self.releases.tail());
             if head < self.head || ahead > self.ring_bytes || !head.is_multiple_of(WORD) {
                 return Err(Violation("a bell out of range"));
@@ -269,7 +268,7 @@ impl Half for Receiver {
         if arrival.bytes > self.message_bytes_max {
             return Err(Violation("a length that no message has"));
         }
-        // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
+        // Positions are sent as their low 32 bits, and are less than a ring ahead of the tail.
         let tail = self.releases.tail();
         let ahead = immediate.wrapping_sub((tail / WORD) as u32);
         let position = tail + u64::from(ahead) * WORD;
@@ -293,7 +292,7 @@ impl ReceiveHalf for Receiver {
         };
         let end = position + self.bell.record(bytes);
         if !self.releases.hold(position, end) {
-            return Err(Violation("a message upon another one"));
+            return Err(Violation("overlapping messages"));
         }
         if self.bell != Bell::Immediate {
             self.next = end;
@@ -312,7 +311,7 @@ impl ReceiveHalf for Receiver {
         let before = self.releases.count();
         let (start, end) = self.releases.release(held)?;
         self.released(self.bell, start, end, own, effects);
-        // Those behind one that is held are told of with it: until then the sender cannot know.
+        // Messages after a held one are acknowledged together with it: until then the sender cannot know.
         self.passed += (before - self.releases.count()) as u32;
         if self.receives > 0 && self.passed >= self.receives.div_ceil(2) {
             self.passed = 0;

@@ -15,13 +15,13 @@ use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// Names of requests besides acknowledgements: the window place of a message, or this.
+/// Names of requests besides acknowledgements: the window index of a message, or this.
 const BELL: Name = Name(1 << 16);
 
 /// The sender half of a ring channel.
 ///
-/// *Cost*: one WRITE a message; with a detached bell one more a batch. A message that passes the end
-/// of a ring that is not mirrored costs `ring-inlined` one more. No allocation.
+/// *Cost*: one WRITE per message; with a detached bell one more per batch. A message that crosses the end of a ring
+/// that is not mirrored costs `ring-inlined` one more. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     bell: Bell,
@@ -34,18 +34,18 @@ pub struct Sender {
     lost: bool,
     /// The position of the next message.
     head: u64,
-    /// The head that the receiver was told (detached bell).
+    /// The head that was announced to the receiver (detached bell).
     told: u64,
     progress: Progress,
     window: Window,
-    /// Ends of the records whose receives are not known to be posted again (immediate).
+    /// Ends of the records with receives that are not known to be posted again (immediate).
     receives: VecDeque<u64>,
     receives_max: u32,
     canary: Canary,
 }
 
 impl Sender {
-    /// A sender without a peer yet.
+    /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let bell = Bell::of(kind);
         let receives_max = if bell == Bell::Immediate { shape.slots } else { 0 };
@@ -68,7 +68,7 @@ impl Sender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -80,7 +80,7 @@ impl Sender {
         self.head
     }
 
-    /// Whether a record fits beside what the receiver has not released.
+    /// Whether a record fits besides what the receiver has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
         let extra = if self.canary.is(Mutant::CreditOffByOne) { record } else { 0 };
@@ -99,7 +99,7 @@ impl Sender {
         }
     }
 
-    /// Where a message goes, and its length, if there is room for it.
+    /// The peer and the length for a message, if there is room for it.
     #[inline]
     fn room<M: Memory>(
         &mut self,
@@ -121,7 +121,7 @@ impl Sender {
         let bytes = bytes as u32;
         let record = self.bell.record(bytes);
         if !self.has_room(record) {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.progress.look(self.head, own);
             self.forget_receives();
             if !self.has_room(record) {
@@ -140,7 +140,7 @@ impl Sender {
         LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }
     }
 
-    /// Puts a message's length into its staging place; where that is.
+    /// Stores a message's length in its staging slot; returns the offset.
     fn stage<M: Memory>(&self, length: u64, own: Own<'_, M>) -> Result<u64, Violation> {
         let at = WORDS + WORDS_STEP * u64::from(self.window.next_place());
         reach(own.bells.store_word(at, length))?;
@@ -199,7 +199,7 @@ impl Sender {
         Ok(())
     }
 
-    /// A message of the ring that grows downwards: its own zero first, its length last.
+    /// Emits a message of the ring that grows downwards: its own zero first, its length last.
     fn emit_downwards<M: Memory>(
         &mut self,
         payload: Payload<'_>,
@@ -344,7 +344,7 @@ impl SendHalf for Sender {
             || self.mirrored
             || !self.place.passes_end(self.head, record);
         if !self.has_room(record) {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.progress.look(self.head, own);
         }
         let may = whole
@@ -356,7 +356,7 @@ impl SendHalf for Sender {
         let word = u64::from(bytes) + 1;
         let up = RemoteSlice { region, offset: self.place.up(self.head) };
         let filled = match self.bell {
-            Bell::Detached => false, // its bell is a WRITE of its own
+            Bell::Detached => false, // its bell is a separate WRITE
             Bell::Immediate => out.fill(message, up, (self.head / WORD) as u32),
             Bell::InlinedZeroing => out.above(word, message, 1, up),
             Bell::Inlined => {

@@ -1,4 +1,4 @@
-//! Both ways of sending say the same, and joined WRITEs are those that they were made of.
+//! Both ways of sending write the same bytes, and joined WRITEs equal the WRITEs that they were made of.
 
 use super::*;
 use crate::channel::effects::{Effects, Record};
@@ -52,7 +52,7 @@ fn written(operation: &Operation<'_>) -> (u64, Vec<u8>, Option<u32>) {
 }
 
 #[test]
-fn what_is_sent_at_once_is_what_would_have_been_sent() {
+fn send_at_once_writes_the_same_bytes_as_send() {
     for (kind, mirrored) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
         let shape = shape(mirrored);
         let bells = Plain::new(plan_sender(kind, &shape).bells_bytes);
@@ -93,7 +93,7 @@ fn content(image: &Plain, bytes: u64) -> Vec<u8> {
 
 #[test]
 fn messages_that_share_a_record_are_there_when_the_first_one_is() {
-    // What a receiver zeroes is not put into the other face of a mirrored ring here.
+    // Zeroing by a receiver does not reach the second mapping of a mirrored ring in this test.
     let rings =
         [(Kind::RingInlinedZeroing, false), (Kind::RingInlined, false), (Kind::RingInlined, true)];
     for (kind, mirrored) in rings {
@@ -105,7 +105,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
         let ring = shape.ring_bytes;
         let bytes = if mirrored { 2 * ring } else { plan.buffer_bytes };
         let (image, words) = (Plain::new(bytes), Plain::new(plan.bells_bytes));
-        // Both faces of a mirrored ring.
+        // Both mappings of a mirrored ring.
         let put = |offset: u64, word: &[u8]| {
             image.write(offset, word).unwrap();
             if mirrored {
@@ -121,7 +121,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
             let message = alloc::vec![number as u8 | 1; (number * 13 % 60) as usize];
             while joined.send_at_once(&message, own, &mut record).is_none() {
                 if record.is_empty() {
-                    // It passes the end of a ring that is not mirrored: more than one WRITE.
+                    // It crosses the end of a ring that is not mirrored: more than one WRITE.
                     assert!(kind == Kind::RingInlined && !mirrored, "{kind} {number}");
                     let mut wanted = Effects::new(0);
                     joined.send(Payload::Bytes(&message), own, &mut wanted).unwrap();
@@ -133,7 +133,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
                 }
                 let (offset, bytes, immediate) = written(&record.operation());
                 assert!(immediate.is_none() && bytes.len() <= 300);
-                // Word by word in rising order: a message that shows is whole, and so are the others.
+                // Word by word in ascending order: a message with a visible bell is complete, and so are the others.
                 for (at, word) in bytes.chunks_exact(8).enumerate() {
                     put(offset + 8 * at as u64, word);
                     received += take_whole(&mut receiver, there, received);
@@ -148,7 +148,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
     }
 }
 
-/// Receives what is there; how many messages, the first of which has this number.
+/// Receives all available messages, numbered from `first` on; returns their number.
 fn take_whole(receiver: &mut Receiver, own: Own<'_, Plain>, first: u32) -> u32 {
     let (mut number, mut effects) = (first, Effects::new(0));
     while let Some(received) = receiver.receive(own, &mut effects).unwrap() {
@@ -192,7 +192,7 @@ fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
         let contents = images.map(|image| content(&image, plan.buffer_bytes));
         assert_eq!(contents[0], contents[1], "{kind}");
         assert!(requests[1] * 3 < requests[0], "{kind}: {requests:?}");
-        // And a receiver finds the messages there.
+        // And a receiver finds the messages.
         let image = Plain::new(plan.buffer_bytes);
         image.write(0, &contents[1]).unwrap();
         let words = Plain::new(plan.bells_bytes);

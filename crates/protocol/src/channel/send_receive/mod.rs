@@ -1,8 +1,8 @@
-//! SEND into receives that the receiver has posted (001 §4.1).
+//! SEND into receives posted by the receiver (001 §4.1).
 //!
-//! The receiver posts `slots` receives, and again each one that is released; the sender sends only
-//! what it knows receives to be there for. So a SEND meets an empty queue on no correct path,
-//! whatever the fabric would do about it.
+//! The receiver posts `slots` receives, and each again when it is released; the sender sends only while it knows that
+//! a receive is posted. So a correct SEND never meets an empty queue, independent of the fabric's receiver-not-ready
+//! handling.
 //!
 //! ```text
 //! send                                   one queue and one buffer for each sender
@@ -16,17 +16,15 @@
 //! send-bufferless                        no buffer: receives of zero bytes
 //!   immediate: the integer
 //! ```
-//! A SEND carries the message and nothing else; its length comes with the completion. The way back
-//! counts messages that were released, in whatever order: receives are all alike. The sender's bells
-//! are one line, with the count of released messages in its first word; the receiver has none (its
-//! line of bells is where receives without bytes point to).
+//! A SEND carries only the message; its length comes with the completion. Acknowledgements count released messages,
+//! in any order: receives are all alike. The sender's bells are one line, with the count of released messages in its
+//! first word; the receiver has none (receives without bytes point to its line of bells).
 //!
-//! *Assumed*: nothing but that a receive takes one whole message or none. Messages come in the order
-//! of their completions, which is that of sending on a fabric with `message_order`.
+//! *Assumed*: only that a receive takes one complete message or none. Messages arrive in the order of their
+//! completions, which is that of sending on a fabric with `message_order`.
 //!
-//! A number that a new sender of `send-shared` gets after another one was lost has its full share at
-//! once, though messages of the lost one may still be held. Until they are released, the queue is
-//! that much shorter than the shares together.
+//! A new sender of `send-shared` that reuses the number of a lost one has its full share at once, though messages of
+//! the lost one may still be held. Until they are released, the queue is that much shorter than the shares together.
 
 mod receiver;
 mod sender;
@@ -40,12 +38,12 @@ use farside_base::Access;
 pub use receiver::Receiver;
 pub use sender::Sender;
 
-/// The sender's bells: how many messages the receiver has released.
+/// The sender's bells: the number of messages that the receiver has released.
 const PROGRESS: u64 = 0;
 /// Bytes of an integer.
 const INTEGER: u32 = 4;
 
-/// Which of the three it is.
+/// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Form {
     Normal,
@@ -62,7 +60,7 @@ impl Form {
         }
     }
 
-    /// Messages that one sender may have under way.
+    /// The maximum number of messages in flight from one sender.
     const fn credits(self, shape: &Shape) -> u32 {
         match self {
             Self::Normal | Self::Bufferless => shape.slots,
@@ -82,12 +80,12 @@ impl Form {
     }
 }
 
-/// What the sender needs.
+/// The memory that the sender needs.
 pub const fn plan_sender(_: Kind, shape: &Shape) -> Plan {
     Plan::words(64).with_acknowledgements(shape)
 }
 
-/// What the receiver needs.
+/// The memory that the receiver needs.
 pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     let bytes = Form::of(kind).step(shape) * shape.slots as u64;
     Plan::words(64).with_buffer(bytes, Access::NONE).with_receives(shape.slots)

@@ -14,24 +14,24 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory};
 
-/// What became of a receive.
+/// The state of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
     /// It waits for a message.
     Posted,
-    /// It took one that nobody has asked for yet.
+    /// It took a message that the program has not received.
     Arrived,
     /// Its message was handed out.
     Held,
 }
 
-/// A receive, and its place in the buffer.
+/// A receive, and its slot in the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Slot {
     state: State,
-    /// Whose message it took.
+    /// The sender of its message.
     peer: Peer,
-    /// That one is gone: nobody hears of the release.
+    /// That sender is gone: the release is not acknowledged.
     orphan: bool,
     /// Bytes of the message, or the integer.
     value: u32,
@@ -41,11 +41,11 @@ impl Slot {
     const POSTED: Self = Self { state: State::Posted, peer: Peer::ONLY, orphan: false, value: 0 };
 }
 
-/// A sender, as its receiver sees it.
+/// A sender, as its receiver knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct From {
     regions: Option<PeerRegions>,
-    /// Messages that arrived.
+    /// The number of messages that arrived.
     arrived: u64,
     acknowledger: Acknowledger,
 }
@@ -59,9 +59,8 @@ impl From {
 
 /// The receiver half of a send/receive channel.
 ///
-/// *Order*: that of arrival, which is each sender's on a fabric with `message_order`. *Cost*: no
-/// request but an acknowledgement for each half of the receives that a sender has; a receive posted
-/// for each message. No allocation.
+/// *Order*: that of arrival, which is each sender's on a fabric with `message_order`. *Cost*: no request except an
+/// acknowledgement per half of the receives that a sender has; a receive posted per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     form: Form,
@@ -73,14 +72,14 @@ pub struct Receiver {
     senders: Vec<From>,
     slots: Vec<Slot>,
     posted: bool,
-    /// Slots whose messages nobody has asked for yet, by arrival.
+    /// Slots with messages that the program has not received, by arrival.
     ready: VecDeque<u32>,
-    /// Something was released since everything was last told.
+    /// A message was released since everything was last acknowledged.
     untold: bool,
 }
 
 impl Receiver {
-    /// A receiver without peers yet.
+    /// Creates a receiver without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = Form::of(kind);
         let credits = form.credits(shape);
@@ -102,7 +101,7 @@ impl Receiver {
         }
     }
 
-    /// Puts a defect in: this half has none to offer.
+    /// Enables a planted defect: this half has none.
     #[cfg(canary)]
     pub fn with_mutant(self, _: super::super::Mutant) -> Self {
         self
@@ -120,16 +119,16 @@ impl Receiver {
         effects.receive(Peer::ONLY, Name(slot), into);
     }
 
-    /// What an arrival carries; a violation if no message of this channel looks like that.
+    /// The content of an arrival; a violation if it is not a message of this channel.
     #[inline]
     fn value(&self, arrival: Arrival) -> Result<u32, Violation> {
         match (self.form, arrival.immediate) {
             (Form::Bufferless, Some(_)) if arrival.bytes > 0 => {
-                Err(Violation("bytes where integers come"))
+                Err(Violation("bytes instead of an integer"))
             }
             (Form::Bufferless, Some(integer)) => Ok(integer),
             (Form::Bufferless, None) => Err(Violation("a message without its integer")),
-            (_, Some(_)) => Err(Violation("an integer where messages come")),
+            (_, Some(_)) => Err(Violation("an integer instead of a message")),
             (_, None) if arrival.bytes > self.message_bytes_max => {
                 Err(Violation("a length that no message has"))
             }
@@ -137,11 +136,11 @@ impl Receiver {
         }
     }
 
-    /// Counts a message; a violation if its sender had no right to send one more.
+    /// Counts a message; a violation if its sender had no credit for it.
     #[inline]
     fn count(&mut self, peer: Peer) -> Result<bool, Violation> {
         let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
-            return Err(Violation("a message of nobody"));
+            return Err(Violation("a message from an unknown sender"));
         };
         if from.regions.is_none() {
             return Ok(false);
@@ -208,7 +207,7 @@ impl Half for Receiver {
         let number = arrival.name.0;
         let posted = |slot: &Slot| slot.state == State::Posted;
         if !self.slots.get(number as usize).is_some_and(posted) {
-            return Err(Violation("a message into no receive"));
+            return Err(Violation("a message for no posted receive"));
         }
         let value = self.value(arrival);
         let counted = value.and_then(|value| Ok((value, self.count(arrival.peer)?)));
@@ -220,7 +219,7 @@ impl Half for Receiver {
                 Ok(())
             }
             (Err(violation), _) => {
-                // The receive serves the others again.
+                // The receive serves the other senders again.
                 self.post(number, effects);
                 Err(violation)
             }

@@ -16,7 +16,7 @@ use farside_base::Memory;
 
 /// The sender half of a send/receive channel.
 ///
-/// *Cost*: one SEND a message. No allocation.
+/// *Cost*: one SEND per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     form: Form,
@@ -25,7 +25,7 @@ pub struct Sender {
     regions: OwnRegions,
     connected: bool,
     lost: bool,
-    /// Messages sent.
+    /// The number of messages sent.
     head: u64,
     progress: Progress,
     window: Window,
@@ -33,7 +33,7 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// A sender without a peer yet.
+    /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = Form::of(kind);
         Self {
@@ -50,21 +50,21 @@ impl Sender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Whether a receive is known to be there for one more message.
+    /// Whether a receive is known to be posted for one more message.
     #[inline]
     fn has_credit(&self) -> bool {
         let extra = u64::from(self.canary.is(Mutant::CreditOffByOne));
         self.head - self.progress.tail() < u64::from(self.credits) + extra
     }
 
-    /// What the payload is refused for, whatever room there is.
+    /// Why the payload is refused, independent of room.
     #[inline]
     fn check(&self, payload: Payload<'_>) -> Result<(), Refusal> {
         let bytes = payload.bytes();
@@ -95,7 +95,7 @@ impl Sender {
         }
         self.check(payload)?;
         if !self.has_credit() {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.progress.look(self.head, own);
         }
         if self.has_credit() && self.window.has_room() { Ok(()) } else { Err(Refusal::Full) }
@@ -150,7 +150,7 @@ impl Half for Sender {
         _: Own<'_, M>,
         _: &mut Effects,
     ) -> Result<(), Violation> {
-        // Acknowledgements are no READs here: nothing has their name.
+        // Acknowledgements are not READs here: no other request has their name.
         if completed.name != ACKNOWLEDGEMENT {
             self.window.done(completed.name.0);
         }

@@ -65,7 +65,7 @@ fn integers_need_no_memory() {
 }
 
 #[test]
-fn a_sender_stops_at_its_credits_and_goes_on_when_they_return() {
+fn sender_stops_without_credits_and_resumes_with_them() {
     for (kind, credits) in [(Kind::Send, 6), (Kind::SendShared, 2), (Kind::SendBufferless, 6)] {
         let mut wire = Wire::new(kind, SHAPE, 1);
         for _ in 0..credits {
@@ -75,7 +75,7 @@ fn a_sender_stops_at_its_credits_and_goes_on_when_they_return() {
         wire.settle();
         assert_eq!(wire.send(0, &[7; 4]), Err(Refusal::Full), "received is not released");
         let held: Vec<_> = (0..credits).map(|_| wire.receive().unwrap().0).collect();
-        // In any order; half of them are told at once.
+        // In any order; half of them are acknowledged at once.
         for held in held.iter().rev() {
             assert_eq!(wire.release(*held), Ok(()));
             assert_eq!(wire.release(*held), Err(Refusal::NoSuch("held message")));
@@ -91,7 +91,7 @@ fn a_sender_stops_at_its_credits_and_goes_on_when_they_return() {
 }
 
 #[test]
-fn what_is_too_long_is_refused_and_nothing_happens() {
+fn too_long_message_is_refused_without_effect() {
     let mut wire = Wire::new(Kind::Send, SHAPE, 1);
     assert_eq!(wire.send(0, &[0; 21]), Err(Refusal::TooLong { bytes_max: 20 }));
     assert!(wire.flying.is_empty() && wire.senders[0].half.is_drained());
@@ -106,7 +106,7 @@ fn senders_share_receives_and_have_credits_of_their_own() {
         assert_eq!(wire.send(sender, &[1]), Err(Refusal::Full));
     }
     wire.settle();
-    // The messages of one are released, which lets that one alone go on.
+    // The messages of one sender are released, which unblocks that one alone.
     let all: Vec<_> = (0..6).map(|_| wire.receive().unwrap()).collect();
     assert!(all.iter().all(|(_, from, bytes)| bytes.iter().all(|byte| u16::from(*byte) == *from)));
     for (held, ..) in all.iter().filter(|(_, from, _)| *from == 1) {
@@ -130,7 +130,7 @@ fn messages_of_a_lost_sender_are_received_and_its_receives_serve_again() {
     let (held, ..) = wire.receive().unwrap();
     wire.lose(0);
     assert_eq!(wire.take(), Some((0, [2; 4].to_vec())));
-    wire.connect_anew(0, Kind::SendShared, &SHAPE);
+    wire.reconnect(0, Kind::SendShared, &SHAPE);
     wire.release(held).unwrap();
     wire.settle();
     assert!(wire.senders[0].half.is_drained(), "old releases are no credit of the new one");
@@ -148,13 +148,13 @@ fn messages_of_a_lost_sender_are_received_and_its_receives_serve_again() {
 }
 
 #[test]
-fn what_no_correct_sender_sends_is_a_violation_and_costs_no_receive() {
+fn invalid_messages_are_violations_and_cost_no_receive() {
     let mut wire = Wire::new(Kind::SendShared, SHAPE, 2);
     let violation = |text| Err(Violation(text));
     for _ in 0..30 {
-        assert_eq!(wire.intrude(1, 4, Some(3)), violation("an integer where messages come"));
+        assert_eq!(wire.intrude(1, 4, Some(3)), violation("an integer instead of a message"));
         assert_eq!(wire.intrude(1, 21, None), violation("a length that no message has"));
-        assert_eq!(wire.intrude(7, 4, None), violation("a message of nobody"));
+        assert_eq!(wire.intrude(7, 4, None), violation("a message from an unknown sender"));
     }
     assert_eq!(wire.intrude(1, 4, None), Ok(()));
     assert_eq!(wire.intrude(1, 4, None), Ok(()));
@@ -163,7 +163,7 @@ fn what_no_correct_sender_sends_is_a_violation_and_costs_no_receive() {
     wire.send(0, &[2; 4]).unwrap();
     wire.settle();
     let mut wire = Wire::new(Kind::SendBufferless, SHAPE, 1);
-    assert_eq!(wire.intrude(0, 4, Some(3)), violation("bytes where integers come"));
+    assert_eq!(wire.intrude(0, 4, Some(3)), violation("bytes instead of an integer"));
     assert_eq!(wire.intrude(0, 0, None), violation("a message without its integer"));
 }
 

@@ -1,10 +1,7 @@
-//! Rings that many senders share (001 §4.4): a sender reserves its place in the ring at the receiver
-//! by a FETCH_ADD on the head, and WRITEs its message there.
+//! Rings shared by many senders (001 §4.4): a sender reserves space in the ring at the receiver by a FETCH_ADD on the
+//! head, and WRITEs its message there.
 //!
-//! A *position* counts bytes from the beginning of time in units of eight; a record takes the
-//! positions from its start to the next one's. Where it lies is the position modulo the ring.
-//! Records are never cut: in a mirrored ring the end joins the beginning, otherwise the last record
-//! of a turn runs on into a guard behind the ring, as large as the largest record.
+//! Positions, records and the guard are as in [`super::ring`].
 //!
 //! ```text
 //! receiver's words       [ tail | head |   senders READ the tail and FETCH_ADD the head, which the
@@ -25,34 +22,22 @@
 //! sender's buffer        staging of each message that was given as bytes
 //! ```
 //!
-//! *Reserving.* Each message has its own FETCH_ADD, and many are under way at a time. When one has
-//! come back and the record fits between the last tail known and a ring behind it, the record is
-//! WRITten; otherwise the sender READs the tail, one READ at a time, until there is room. What is
-//! reserved and waits is written in the order of positions.
+//! *Reserving.* Each message has its own FETCH_ADD, and many are in flight at a time. When one has completed and the
+//! record fits between the last known tail and one ring beyond it, the record is WRITten; otherwise the sender READs
+//! the tail, one READ at a time, until there is room. Reserved messages that wait are written in order of positions.
 //!
-//! *Order.* The inlined bell is received in the order of positions, the other in that of arrival.
-//! Positions are in the order of sending as far as the fabric carries out the atomics of a link in
-//! the order of posting, which [`farside_base::Capabilities`] do not promise: messages of one sender
-//! that were under way together may overtake each other.
+//! *Order.* With the inlined bell, messages are received in order of positions, with immediate data in order of
+//! arrival. Positions are in the order of sending as far as the fabric carries out the atomics of a link in the order
+//! of posting, which [`farside_base::Capabilities`] do not promise: messages of one sender that were in flight
+//! together may overtake each other.
 //!
-//! *Receives.* `shared-ring-immediate` keeps `slots` receives in one queue for all senders. A record
-//! takes at least a `slots`-th of the ring, so that the ring never holds more messages than that.
+//! *Numbers.* A sender reserves nothing before the receiver has WRITten its number to it, plus one: so every sender
+//! with reservations is known to the receiver, and is queried by `repair.rs`.
 //!
-//! *Where the receiver's words are.* The head is among its counters, which peers change by atomics,
-//! the tail and the answers among its bells. `Shape::device` moves either or both to the adapter, into
-//! the counters; the head alone is left among the bells then where only the tail moves. At the adapter
-//! FETCH_ADDs do not cross the bus (001 §6.3). Where the tail is has no effect on senders (001 figure
-//! 8), but the receiver stores it for each released record, and from the processor that memory is on
-//! the far side of the bus. The head it loads only when a sender has died. A tail that is READ in
-//! halves, the new low one with the old high one, is less than one READ before, and is ignored.
-//!
-//! *Numbers.* A sender reserves nothing before the receiver has WRITten its number to it, plus one:
-//! so whoever has reserved is known to the receiver, and is asked by `repair.rs`.
-//!
-//! *Trust.* Senders trust each other with progress: whoever reserves and never writes, or writes
-//! upon others, stops the ring or spoils messages for all, and whose record junk in the ring is
-//! nobody can tell; the sender that a header names is only what its writer claims. None of it leads
-//! the receiver out of its memory. A sender that dies stops nothing: `repair.rs`.
+//! *Trust.* Senders trust each other with progress. A sender that reserves and never writes, or overwrites other
+//! records, stops the ring or corrupts messages of all, and the author of an invalid record is unknown: the sender
+//! number in a header is only a claim. None of this makes the receiver access memory outside its own. A sender that
+//! dies does not stop the ring: see `repair.rs`.
 
 mod outgoing;
 mod receiver;
@@ -70,14 +55,13 @@ use farside_base::{Access, Memory, OutOfBounds, RemoteRegionId};
 pub use receiver::Receiver;
 pub use sender::Sender;
 
-/// Bytes of a header or bell.
+/// The size of a header or bell in bytes.
 const WORD: u64 = 8;
 
-/// Every position is less: what is not comes from nobody who is correct.
+/// Every position of a correct peer is less.
 const POSITION_MAX: u64 = 1 << 62;
 
-/// The receiver's words, in whichever region they are. The tail comes first, where
-/// [`super::acknowledge`] looks for it.
+/// The receiver's words, in whichever region they are. The tail comes first, where [`super::acknowledge`] expects it.
 const TAIL: u64 = 0;
 const HEAD: u64 = 8;
 const ANSWERS: u64 = 64;
@@ -88,26 +72,33 @@ const WELCOME: u64 = 64;
 const QUERY: u64 = 72;
 const ONE: u64 = 128;
 const HEADERS: u64 = 192;
-/// Apart, so that a header and zeroes behind it are one slice.
+/// Spaced so that a header and the zeroes after it are one slice.
 const HEADERS_STEP: u64 = 16;
 const FETCHED: u64 = HEADERS + HEADERS_STEP * Window::MESSAGES as u64;
 
-/// A query and its answer share their low bits with a number that tells them from the one before:
-/// positions leave them free.
+/// A query and its answer have in their low bits, which are free in positions, a number that distinguishes them from
+/// the previous ones.
 const TAG: u64 = WORD - 1;
 
-/// In which region of the receiver's its words are.
+/// The regions of the receiver's words.
+///
+/// The head is among its counters, which peers change by atomics, the tail and the answers among its bells.
+/// `Shape::device` moves either or both to adapter memory, into the counters; the head alone is left among the bells
+/// if only the tail moves. In adapter memory FETCH_ADDs do not cross the bus (001 §6.3). The location of the tail
+/// does not affect senders (001 figure 8), but the receiver stores it for each released record, across the bus if it
+/// is in adapter memory. The receiver loads the head only when a sender has died. A tail that is READ in halves, the
+/// new low one with the old high one, is less than one READ before, and is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Words {
     /// The head is among the counters, not the bells.
     head_apart: bool,
-    /// The tail and the answers are.
+    /// The tail and the answers are among the counters.
     tail_apart: bool,
 }
 
 impl Words {
     const fn of(shape: &Shape) -> Self {
-        // With the tail alone at the adapter the head stays in main memory, among the bells.
+        // With the tail alone in adapter memory the head stays in main memory, among the bells.
         let (head, tail) = (shape.device.has_head(), shape.device.has_tail());
         Self { head_apart: head || !tail, tail_apart: tail }
     }
@@ -121,22 +112,23 @@ impl Words {
     }
 }
 
-/// Which of the two it is.
+/// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bell {
     Immediate,
     InlinedZeroing,
 }
 
-/// How positions and records lie in the receiver's buffer.
+/// The layout of positions and records in the receiver's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Layout {
     bell: Bell,
     mirrored: bool,
     ring_bytes: u64,
-    /// Bytes of the guard; none in a mirrored ring.
+    /// The size of the guard in bytes; zero in a mirrored ring.
     guard: u64,
-    /// A record takes at least so much.
+    /// The minimum size of a record. `shared-ring-immediate` keeps `slots` receives in one queue for all senders, so
+    /// a record takes at least a `slots`-th of the ring, and the ring never holds more messages than receives.
     record_min: u64,
 }
 
@@ -160,7 +152,7 @@ impl Layout {
         }
     }
 
-    /// What a message of `bytes` fills, to whole words.
+    /// The size written for a message of `bytes`, in whole words.
     const fn written(bell: Bell, bytes: u32) -> u64 {
         let padded = (bytes as u64).next_multiple_of(WORD);
         match bell {
@@ -169,7 +161,7 @@ impl Layout {
         }
     }
 
-    /// What a message of `bytes` takes of the ring.
+    /// The size in the ring of a message of `bytes`.
     #[inline]
     const fn record(&self, bytes: u32) -> u64 {
         let written = Self::written(self.bell, bytes);
@@ -182,8 +174,8 @@ impl Layout {
         position & (self.ring_bytes - 1)
     }
 
-    /// Zeroes what records from `start` to `end` may have filled, at most a ring: in a ring that is
-    /// not mirrored the guard too, if they pass the end.
+    /// Zeroes the bytes that records from `start` to `end` may have filled, at most a ring. In a ring that is not
+    /// mirrored also zeroes the guard, if they cross the end.
     fn clear(&self, start: u64, end: u64, buffer: &impl Memory) -> Result<(), OutOfBounds> {
         let (place, bytes) = (self.place(start), end.saturating_sub(start).min(self.ring_bytes));
         let to_end = self.ring_bytes - place;
@@ -195,12 +187,12 @@ impl Layout {
     }
 }
 
-/// The header of a message at a position, and what it tells.
+/// The header of a message at a position.
 const fn header(bytes: u32, number: u16, position: u64) -> u64 {
     (bytes as u64 + 1) | (number as u64) << 32 | (position / WORD) << 48
 }
 
-/// Messages that a sender has on their way at most.
+/// The maximum number of messages in flight from a sender.
 const fn places(shape: &Shape) -> u32 {
     if shape.slots < Window::MESSAGES { shape.slots } else { Window::MESSAGES }
 }
@@ -211,13 +203,13 @@ const fn staging(kind: Kind, shape: &Shape) -> u64 {
     Layout::written(bell, shape.message_bytes_max).next_multiple_of(64)
 }
 
-/// What a sender needs.
+/// The memory that a sender needs.
 pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     Plan::words(FETCHED + WORD * Window::MESSAGES as u64)
         .with_buffer(staging(kind, shape) * places(shape) as u64, Access::NONE)
 }
 
-/// Bytes of the receiver's words: among its bells, and in the region apart from them.
+/// The size of the receiver's words in bytes: among its bells, and in the separate region.
 const fn words_bytes(shape: &Shape) -> [u64; 2] {
     let (head_bytes, tail_bytes) = (HEAD + WORD, ANSWERS + WORD * shape.peers_max as u64);
     match Words::of(shape).tail_apart {
@@ -226,7 +218,7 @@ const fn words_bytes(shape: &Shape) -> [u64; 2] {
     }
 }
 
-/// Bytes of the receiver's words that are at the adapter. Of any shape, also one that is refused.
+/// The size of the receiver's words in adapter memory, for any shape, including refused ones.
 pub(super) const fn device_bytes(shape: &Shape) -> u64 {
     match shape.device {
         DeviceWords::Nothing => 0,
@@ -234,7 +226,7 @@ pub(super) const fn device_bytes(shape: &Shape) -> u64 {
     }
 }
 
-/// What the receiver needs.
+/// The memory that the receiver needs.
 pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     let layout = Layout::of(kind, shape);
     let receives = match layout.bell {

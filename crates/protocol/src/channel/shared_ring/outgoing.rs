@@ -1,4 +1,4 @@
-//! The messages that a sender has on its way, and how each is put together for its WRITE.
+//! A sender's messages in flight, and the construction of their WRITEs.
 
 use super::super::effects::{Effects, Name, Told};
 use super::super::half::{Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, own as reach};
@@ -10,14 +10,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RegionId, RemoteSlice};
 
-/// Slices of a message at most.
+/// The maximum number of slices of a message.
 const SLICES: usize = 8;
 
-/// A message on its way.
+/// A message in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Message {
     bytes: u32,
-    /// Its place in the window, unless its source was copied.
+    /// Its index in the window, unless its source was copied.
     source: Option<u32>,
     slices: [LocalSlice; SLICES],
     count: usize,
@@ -32,15 +32,15 @@ impl Message {
     };
 }
 
-/// Messages by place: at most 64.
+/// Messages by index: at most 64.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Outgoing {
     layout: Layout,
     regions: OwnRegions,
-    /// Bytes of staging for each place, in the sender's buffer.
+    /// Bytes of staging per message, in the sender's buffer.
     staging: u64,
     messages: Vec<Message>,
-    /// Bit of a place: in use.
+    /// One bit per index: in use.
     busy: u64,
 }
 
@@ -59,7 +59,7 @@ impl Outgoing {
         }
     }
 
-    /// A place that is free.
+    /// A free index.
     #[inline]
     pub(super) fn room(&self) -> Option<u32> {
         let place = self.busy.trailing_ones();
@@ -70,14 +70,13 @@ impl Outgoing {
         self.busy == 0
     }
 
-    /// Bytes of the message at a place.
+    /// The size in bytes of the message at an index.
     #[inline]
     pub(super) fn bytes(&self, place: u32) -> u32 {
         self.messages.get(place as usize).map_or(0, |message| message.bytes)
     }
 
-    /// Puts a message into a free place: slices by name, with the place in the window of their
-    /// source, bytes by copy.
+    /// Stores a message at a free index: slices by reference, with their source's index in the window; bytes by copy.
     pub(super) fn put<M: Memory>(
         &mut self,
         place: u32,
@@ -108,7 +107,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Copies a message into its staging place, with what goes around it but its header.
+    /// Copies a message into its staging slot, with the words around it except its header.
     fn stage<M: Memory>(
         &self,
         place: u32,
@@ -128,7 +127,7 @@ impl Outgoing {
         Ok(LocalSlice { region, offset, bytes: written as u32 })
     }
 
-    /// WRITEs the message of a place at its position, for the sender of this number.
+    /// WRITEs the message at an index to its position, for the sender with this number.
     pub(super) fn write<M: Memory>(
         &self,
         (place, position): (u32, u64),
@@ -165,14 +164,14 @@ impl Outgoing {
         Ok(())
     }
 
-    /// The message of a place has left: where its source is in the window, if it has one.
+    /// Removes a message that was written; returns its source's index in the window, if it has one.
     pub(super) fn take(&mut self, place: u32) -> Option<u32> {
         let message = self.messages.get_mut(place as usize)?;
         self.busy &= !(1 << place);
         core::mem::replace(message, Message::NONE).source
     }
 
-    /// Nothing is on its way any more.
+    /// Removes all messages.
     pub(super) fn clear(&mut self) {
         self.messages.fill(Message::NONE);
         self.busy = 0;

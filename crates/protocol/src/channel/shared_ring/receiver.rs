@@ -22,7 +22,7 @@ const RECEIVE: Name = Name(0);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Message {
     position: u64,
-    /// Where its content is.
+    /// The offset of its content.
     offset: u64,
     bytes: u32,
     peer: Peer,
@@ -30,9 +30,9 @@ struct Message {
 
 /// The receiver half of a shared ring.
 ///
-/// *Order*: that of positions with the inlined bell, that of arrival with immediate. *Cost*: a look
-/// at one word when nothing is there; no request but a word to each sender when it connects, and
-/// queries when one has died. No allocation.
+/// *Order*: that of positions with the inlined bell, that of arrival with immediate data. *Cost*: a poll of one word
+/// while there is no message; no request except a word to each sender when it connects, and queries when one has
+/// died. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Receiver {
     layout: Layout,
@@ -42,7 +42,7 @@ pub struct Receiver {
     /// The position of the next message (inlined).
     next: u64,
     releases: Releases,
-    /// Messages that have arrived and were not asked for yet (immediate).
+    /// Messages that have arrived and were not received by the program (immediate).
     arrived: VecDeque<Message>,
     /// Receives that are still to be posted for the first time.
     receives: u32,
@@ -53,7 +53,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver without a peer yet.
+    /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let receives = super::plan_receiver(kind, shape).receives;
         Self {
@@ -71,7 +71,7 @@ impl Receiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -83,19 +83,19 @@ impl Receiver {
         effects.receive(peer, RECEIVE, into);
     }
 
-    /// The position behind everything that may be in the ring.
+    /// The position after everything that may be in the ring.
     const fn end(&self) -> u64 {
         self.releases.tail() + self.layout.ring_bytes
     }
 
-    /// The next message, if it is there whole.
+    /// The next message, if it has arrived completely.
     #[inline]
     fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<Message>, Violation> {
         if self.layout.bell == Bell::Immediate {
             return Ok(self.arrived.pop_front());
         }
         if self.next >= self.end() {
-            // The ring is full: there lies the oldest record again, which is still held.
+            // The ring is full: the oldest record, which is still held, is at this offset.
             return Ok(None);
         }
         let first = self.layout.place(self.next);
@@ -109,7 +109,7 @@ impl Receiver {
         }
         let (bytes, peer) = (length - 1, Peer((word >> 32) as u16));
         if header(bytes, peer.0, self.next) != word || !self.repair.has_number(peer) {
-            return Err(Violation("a header that no message has"));
+            return Err(Violation("an invalid header"));
         }
         let record = self.layout.record(bytes);
         if self.next + record > self.end() {
@@ -121,7 +121,7 @@ impl Receiver {
             0 | 1 => {
                 let offset = last - u64::from(bytes);
                 if !self.releases.hold(self.next, self.next + record) {
-                    return Err(Violation("a message upon another one"));
+                    return Err(Violation("overlapping messages"));
                 }
                 let message = Message { position: self.next, offset, bytes, peer };
                 self.next += record;
@@ -131,7 +131,7 @@ impl Receiver {
         }
     }
 
-    /// Passes what dead senders have left where nothing whole is; false when nothing was passed.
+    /// Skips incomplete records that dead senders have left; false if nothing was skipped.
     #[inline]
     fn pass<M: Memory>(
         &mut self,
@@ -147,7 +147,7 @@ impl Receiver {
         };
         let end = next.map_or(vacant, |next| vacant.min(next));
         if self.layout.bell == Bell::InlinedZeroing {
-            // What the dead have written they have written where there was room.
+            // Dead senders have written only within the room that they knew of.
             reach(self.layout.clear(gap, end.min(self.end()), own.buffer))?;
             self.next = end;
         }
@@ -156,7 +156,7 @@ impl Receiver {
         Ok(true)
     }
 
-    /// Tells senders how far everything is released.
+    /// Publishes the position up to which everything is released.
     #[inline]
     fn publish<M: Memory>(&mut self, own: Own<'_, M>) {
         let tail = self.releases.tail();
@@ -210,7 +210,7 @@ impl Half for Receiver {
         else {
             return Err(Violation("a message where none comes"));
         };
-        // Positions are told by their low 32 bits, and lie less than a ring ahead of the tail.
+        // Positions are sent as their low 32 bits, and are less than a ring ahead of the tail.
         let tail = self.releases.tail();
         let ahead = immediate.wrapping_sub((tail / WORD) as u32);
         let position = tail + u64::from(ahead) * WORD;
@@ -218,7 +218,7 @@ impl Half for Receiver {
             return self.blame(peer, "a bell out of range");
         }
         if !self.releases.hold(position, position + self.layout.record(bytes)) {
-            return self.blame(peer, "a message upon another one");
+            return self.blame(peer, "overlapping messages");
         }
         let offset = self.layout.place(position);
         self.arrived.push_back(Message { position, offset, bytes, peer });
@@ -260,7 +260,7 @@ impl ReceiveHalf for Receiver {
         let (start, end) = self.releases.release(held)?;
         if self.layout.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
             let cleared = own.buffer.clear(self.layout.place(start), end - start);
-            debug_assert!(cleared.is_ok(), "a record lies in the buffer");
+            debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
         self.publish(own);
         Ok(())
@@ -270,8 +270,7 @@ impl ReceiveHalf for Receiver {
 }
 
 impl Receiver {
-    /// What a living sender must not do. A late message of a dead one may lie where the ring has
-    /// passed on.
+    /// Reports a violation of a living sender. A late message of a dead one may arrive at a skipped position.
     fn blame(&self, peer: Peer, text: &'static str) -> Result<(), Violation> {
         if self.repair.is_connected(peer) { Err(Violation(text)) } else { Ok(()) }
     }

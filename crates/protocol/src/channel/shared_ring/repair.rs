@@ -1,25 +1,25 @@
-//! What dead senders leave in a ring: stretches that they have reserved and nobody will ever fill.
+//! Repair of a ring after the death of a sender: finds the stretches that it has reserved and that will never be
+//! filled.
 //!
-//! Only a sender knows what it has reserved. When one has died, nothing of it lands any more, and
-//! what it can have reserved lies before the head as it is then, the *limit*. Whenever the receiver
-//! stands at a *gap* before the limit, a position with nothing whole there, it asks every living
-//! sender for its smallest position from there on:
+//! Only a sender knows its reservations. When one has died, none of its WRITEs lands any more, and all its
+//! reservations are before the current head, the *limit*. Whenever the receiver arrives at a *gap* before the limit,
+//! a position without a complete message, it asks every living sender for its smallest reserved position from there
+//! on:
 //!
 //! ```text
 //! receiver                                     each living sender
 //!   query = gap | tag                    ->      starts no FETCH_ADD from now on,
-//!                                                until those under way have come back, then
+//!                                                until those in flight have completed, then
 //!   answer                               <-      its smallest position >= gap | tag
 //! ```
-//! A FETCH_ADD after the answer adds to a head that is at the limit or beyond. So from the gap to
-//! the smallest of all answers and the limit nothing belongs to anyone living: the receiver passes
-//! it. There a living sender's record begins, which will come, or be asked about anew should that
-//! sender die too.
+//! A FETCH_ADD after the answer adds to a head that is at the limit or beyond. So no living sender owns any position
+//! from the gap to the smallest of all answers and the limit: the receiver skips that stretch. After it begins the
+//! record of a living sender, which will arrive, or be queried again if that sender dies too.
 //!
-//! A sender that connects later has reserved nothing before it was welcomed, which is beyond the
-//! limit. A death while a query is out takes the dead from those who are waited for, and the limit
-//! is looked up anew when the query has ended. At most one query to a sender is unanswered at a
-//! time, so its tag of three bits tells it from the one before.
+//! A sender that connects later reserves nothing before it is welcomed, which is beyond the limit. If a sender dies
+//! while a query is outstanding, its answer is no longer awaited, and the limit is read again when the query has
+//! ended. At most one query to a sender is unanswered at a time, so its tag of three bits distinguishes it from the
+//! previous one.
 
 use super::super::canary::{Canary, Mutant};
 use super::super::effects::{Effects, Name, Told};
@@ -31,42 +31,42 @@ use alloc::vec;
 use alloc::vec::Vec;
 use farside_base::{Memory, RemoteSlice};
 
-/// The name of words to senders, whose success nobody waits for.
+/// The name of WRITEs of words to senders, which need no completion.
 const WORDS: Name = Name(1);
 
-/// What the receiver knows of one number.
+/// The receiver's state of one sender number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Sender {
     regions: Option<PeerRegions>,
-    /// Of the last query to it.
+    /// The tag of the last query to it.
     tag: u64,
-    /// Its answer is to come.
+    /// Its answer is outstanding.
     awaited: bool,
 }
 
-/// A query that is out.
+/// An outstanding query.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Query {
     gap: u64,
-    /// The limit at the time.
+    /// The limit at its start.
     limit: u64,
     /// The smallest answer so far.
     smallest: u64,
 }
 
-/// The senders of a ring by number, and the search for what the dead among them have left.
+/// The senders of a ring by number, and the search for reservations of dead ones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Repair {
     words: Words,
     senders: Vec<Sender>,
-    /// What the dead have reserved lies before.
+    /// All reservations of dead senders are before this position.
     limit: u64,
-    /// A sender has died since the limit was looked up.
+    /// A sender has died since the limit was read.
     stale: bool,
     query: Option<Query>,
-    /// What has not come before this position belongs to nobody living.
+    /// Missing messages before this position belong to no living sender.
     vacant: u64,
-    /// At this position a living sender's record begins, if it is before the limit.
+    /// A living sender's record begins at `vacant`, if that is before the limit.
     owned: bool,
 }
 
@@ -83,7 +83,7 @@ impl Repair {
         }
     }
 
-    /// A sender is there: it is told its number, and may reserve from then on.
+    /// Connects a sender: it is sent its number, and may reserve from then on.
     pub(super) fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -94,7 +94,7 @@ impl Repair {
         let Some(sender) = self.senders.get_mut(usize::from(peer.0)) else {
             return Err(Violation("more senders than the ring was made for"));
         };
-        // An answer of the one who had this number before.
+        // Clears an answer of the previous sender with this number.
         let answer = ANSWERS + WORD * u64::from(peer.0);
         reach(match self.words.tail_apart {
             true => own.counters.store_word(answer, 0),
@@ -107,7 +107,7 @@ impl Repair {
         Ok(())
     }
 
-    /// A sender has died.
+    /// Notes the death of a sender.
     pub(super) fn lost(&mut self, peer: Peer) {
         if let Some(sender) = self.senders.get_mut(usize::from(peer.0))
             && sender.regions.is_some()
@@ -117,7 +117,7 @@ impl Repair {
         }
     }
 
-    /// Whether this number is that of a living sender.
+    /// Whether a living sender has this number.
     pub(super) fn is_connected(&self, peer: Peer) -> bool {
         self.senders.get(usize::from(peer.0)).is_some_and(|sender| sender.regions.is_some())
     }
@@ -128,13 +128,13 @@ impl Repair {
         (peer.0 as usize) < self.senders.len()
     }
 
-    /// Whether nothing of the dead lies at this position or beyond.
+    /// Whether dead senders have no reservation at this position or beyond.
     #[inline]
     pub(super) const fn is_idle(&self, position: u64) -> bool {
         position >= self.limit && !self.stale
     }
 
-    /// Nothing whole is at `gap`. How far, from there on, what has not come will never come.
+    /// Handles a gap: returns the position up to which missing messages will never arrive, once it is known.
     pub(super) fn vacant<M: Memory>(
         &mut self,
         gap: u64,
@@ -151,9 +151,9 @@ impl Repair {
                 false => own.bells.load_word(HEAD),
             })?;
             if head > POSITION_MAX || !head.is_multiple_of(WORD) {
-                return Err(Violation("a head that no ring has"));
+                return Err(Violation("an invalid head"));
             }
-            // Whoever owned the position may have died.
+            // The sender that owned the position may have died.
             (self.limit, self.stale, self.owned) = (head, false, false);
         }
         if gap >= self.limit || (self.owned && gap == self.vacant) {
@@ -165,7 +165,7 @@ impl Repair {
         Ok(Some(self.vacant).filter(|vacant| *vacant > gap))
     }
 
-    /// Asks every living sender; false when there is none.
+    /// Queries every living sender; false if there is none.
     fn ask(&mut self, gap: u64, effects: &mut Effects) -> bool {
         for (number, sender) in (0..).zip(&mut self.senders) {
             let Some(regions) = sender.regions else {
@@ -181,7 +181,7 @@ impl Repair {
         self.query.is_some()
     }
 
-    /// Looks for the answers that are to come. False when one is missing.
+    /// Polls the outstanding answers. False if one is missing.
     fn all_answered<M: Memory>(
         &mut self,
         canary: Canary,
@@ -203,7 +203,7 @@ impl Repair {
             }
             sender.awaited = false;
             if !canary.is(Mutant::RepairSkipsLiving) {
-                // One before the gap stops the ring, as a sender can that lies.
+                // An answer below the gap stops the ring, which a lying sender can do anyway.
                 query.smallest = query.smallest.min(word & !TAG).max(query.gap);
             }
         }

@@ -18,19 +18,18 @@ use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// Names of requests besides looks at the tail: a FETCH_ADD has the place of its message, a WRITE
-/// that and this bit.
+/// Names of requests besides READs of the tail: a FETCH_ADD has the index of its message, a WRITE that and this bit.
 const WRITE: u32 = 1 << 16;
 /// The name of an answer.
 const ANSWER: Name = Name(1 << 17);
 
-/// Messages of a sender that are not known to be processed, at most: their positions are remembered.
+/// The maximum number of a sender's messages not known to be processed: their positions are stored.
 const REMEMBERED_MAX: usize = 1024;
 
 /// The sender half of a shared ring.
 ///
-/// *Cost*: a FETCH_ADD and a WRITE a message, and a READ whenever the tail that it knows gives no
-/// room. Bytes are copied into staging memory; slices are sent from where they are. No allocation.
+/// *Cost*: a FETCH_ADD and a WRITE per message, and a READ whenever the known tail leaves no room. Bytes are copied
+/// into staging memory; slices are sent without a copy. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Sender {
     layout: Layout,
@@ -45,23 +44,23 @@ pub struct Sender {
     progress: Progress,
     window: Window,
     outgoing: Outgoing,
-    /// Places whose FETCH_ADD is still to be posted, in the order of sending.
+    /// Messages with a FETCH_ADD still to be posted, in the order of sending.
     waiting: VecDeque<u32>,
-    /// FETCH_ADDs under way.
+    /// The number of FETCH_ADDs in flight.
     fetching: u32,
-    /// Positions and places that are to be written, by position.
+    /// Positions and indexes of messages to be written, by position.
     reserved: VecDeque<(u64, u32)>,
-    /// Positions of all its records that are not known to be processed, rising.
+    /// Positions of all its records not known to be processed, ascending.
     positions: VecDeque<u64>,
     /// The tag of the last query seen.
     tag: u64,
-    /// A query that is to be answered.
+    /// A query to be answered.
     query: Option<u64>,
     canary: Canary,
 }
 
 impl Sender {
-    /// A sender without a peer yet.
+    /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let places = super::places(shape) as usize;
         Self {
@@ -86,14 +85,14 @@ impl Sender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
         self
     }
 
-    /// Looks whether the receiver has told the number.
+    /// Polls for the number that the receiver assigns.
     fn greet<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         match reach(own.bells.load_word(WELCOME))? {
             0 => Ok(()),
@@ -101,11 +100,11 @@ impl Sender {
                 self.number = Some((number - 1) as u16);
                 Ok(())
             }
-            _ => Err(Violation("a number that no sender has")),
+            _ => Err(Violation("an invalid sender number")),
         }
     }
 
-    /// Posts the FETCH_ADDs that are to be posted, unless a query waits for those under way.
+    /// Posts the pending FETCH_ADDs, unless a query waits for those in flight.
     fn reserve(&mut self, to: &PeerRegions, effects: &mut Effects) {
         if self.number.is_none() || self.query.is_some() {
             return;
@@ -120,15 +119,15 @@ impl Sender {
         }
     }
 
-    /// A position is reserved for the message at this place.
+    /// Handles the reservation of a position for the message at this index.
     fn reserved<M: Memory>(&mut self, place: u32, own: Own<'_, M>) -> Result<(), Violation> {
         let position = reach(own.bells.load_word(FETCHED + WORD * u64::from(place)))?;
         self.fetching = self.fetching.saturating_sub(1);
         if position > POSITION_MAX || !position.is_multiple_of(WORD) {
-            return Err(Violation("a head that no ring has"));
+            return Err(Violation("an invalid head"));
         }
         if position < self.progress.tail() {
-            return Err(Violation("a head behind the tail"));
+            return Err(Violation("a head below the tail"));
         }
         let at = self.reserved.partition_point(|(before, _)| *before < position);
         self.reserved.insert(at, (position, place));
@@ -137,14 +136,14 @@ impl Sender {
         Ok(())
     }
 
-    /// Whether a record fits between the last tail known and a ring behind it.
+    /// Whether a record fits between the last known tail and one ring beyond it.
     #[inline]
     fn fits(&self, position: u64, bytes: u32) -> bool {
         position + self.layout.record(bytes) <= self.progress.tail() + self.layout.ring_bytes
             || self.canary.is(Mutant::TailUnchecked)
     }
 
-    /// Writes what is reserved and has room; false when something has none.
+    /// Writes the reserved messages that have room; false if one has none.
     fn write_reserved<M: Memory>(
         &mut self,
         to: &PeerRegions,
@@ -162,7 +161,7 @@ impl Sender {
         Ok(true)
     }
 
-    /// The message at this place has left: its source and its place are free.
+    /// Frees the source and the index of a message that was written.
     fn written(&mut self, place: u32) {
         if let Some(source) = self.outgoing.take(place) {
             self.window.done(source);
@@ -175,7 +174,7 @@ impl Sender {
         self.progress.fetch(&to, &self.regions, effects);
     }
 
-    /// Forgets what the receiver has processed.
+    /// Drops the positions that the receiver has processed.
     fn forget(&mut self) {
         let tail = self.progress.tail();
         while self.positions.front().is_some_and(|position| *position < tail) {
@@ -183,7 +182,7 @@ impl Sender {
         }
     }
 
-    /// Looks for a query.
+    /// Polls for a query.
     fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         let word = reach(own.bells.load_word(QUERY))?;
         if word & TAG != self.tag && self.query.is_none() {
@@ -193,7 +192,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Answers a query, once all that was being reserved when it came is.
+    /// Answers a query, once all reservations in flight at its arrival have completed.
     fn answer(&mut self, to: &PeerRegions, effects: &mut Effects) {
         let Some((gap, number)) = self.query.zip(self.number) else {
             return;
@@ -211,7 +210,7 @@ impl Sender {
         self.reserve(to, effects);
     }
 
-    /// Where a message goes and where it waits for its position, if there is room for it.
+    /// The peer for a message and the index at which it waits for its position, if there is room for it.
     fn room(
         &mut self,
         payload: Payload<'_>,
@@ -237,7 +236,7 @@ impl Sender {
         Ok((to, place))
     }
 
-    /// Messages that are not known to be processed.
+    /// The number of messages not known to be processed.
     fn remembered(&self) -> usize {
         self.positions.len() + self.waiting.len() + self.fetching as usize
     }
@@ -338,7 +337,7 @@ impl SendHalf for Sender {
         };
         self.waiting.push_back(place);
         if self.number.is_none() {
-            // What is wrong with it shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.greet(own);
         }
         self.reserve(&to, effects);

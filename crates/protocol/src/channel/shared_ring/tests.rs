@@ -108,8 +108,8 @@ fn full_is_refused_and_the_tail_is_read_once_at_a_time() {
     }
 }
 
-/// Senders that send, wires in any order, messages held and released in any order, deaths at any
-/// time with a WRITE that has landed in part: whoever lives gets everything through, once and whole.
+/// Senders that send, wires in any order, messages held and released in any order, deaths at any time with a partly
+/// landed WRITE: every message of a living sender arrives, once and complete.
 fn soak(kind: Kind, shape: &Shape, seed: u64, messages: u32, deaths: usize) {
     let told = format!("{kind}, {shape:?}, seed {seed}");
     let mut dice = Dice(seed | 1);
@@ -181,7 +181,7 @@ fn everything_comes_once_and_whole_in_any_order_of_the_wires() {
 }
 
 #[test]
-fn deaths_stop_nobody_else() {
+fn sender_deaths_do_not_block_others() {
     for kind in KINDS {
         for wide in [false, true] {
             (1..60).for_each(|seed| soak(kind, &mirrored(wide), seed * 7919, 40, 2));
@@ -207,7 +207,7 @@ fn words_may_be_in_any_region() {
     }
 }
 
-/// What peers may do in a region is what some word there needs.
+/// A region's access rights are exactly those that some word in it needs.
 #[test]
 fn regions_of_words_give_no_more_rights_than_their_words_need() {
     let words = Access::READ.with(Access::WRITE);
@@ -226,11 +226,11 @@ fn regions_of_words_give_no_more_rights_than_their_words_need() {
 }
 
 #[test]
-fn what_the_dead_have_reserved_is_passed() {
+fn reservations_of_dead_senders_are_skipped() {
     for kind in KINDS {
         let mut world = World::new(kind, &SHAPE, 3);
         world.settle();
-        // One whole, two reserved, then a living sender's, then one more of the dead.
+        // One complete, two reserved, then a living sender's, then one more of the dead sender.
         world.send(0, &[1; 40], false).unwrap();
         world.settle();
         world.send(0, &[2; 40], false).unwrap();
@@ -248,7 +248,7 @@ fn what_the_dead_have_reserved_is_passed() {
         assert_eq!(world.at.wire.len(), 2, "once");
         world.settle();
         world.advance(1).unwrap();
-        // The other one is reserving, and answers when it knows what.
+        // The other sender is reserving, and answers when it knows its positions.
         world.send(2, &[5; 40], false).unwrap();
         world.advance(2).unwrap();
         assert_eq!(world.senders[2].1.wire.len(), 1, "{kind}: no answer yet");
@@ -278,14 +278,14 @@ fn what_the_dead_have_reserved_is_passed() {
             world.settle();
         }
         assert!(world.receive().unwrap().is_none());
-        // Nobody is asked any more.
+        // No sender is queried any more.
         assert!(world.at.wire.is_empty());
         assert_eq!(world.head(), world.tail());
     }
 }
 
 #[test]
-fn with_nobody_left_everything_is_passed_and_a_new_sender_begins() {
+fn ring_without_senders_skips_all_and_accepts_a_new_sender() {
     let kind = Kind::SharedRingInlinedZeroing;
     let mut world = World::new(kind, &SHAPE, 1);
     world.settle();
@@ -309,7 +309,7 @@ fn with_nobody_left_everything_is_passed_and_a_new_sender_begins() {
 }
 
 #[test]
-fn hostile_words_harm_nobody() {
+fn hostile_words_never_panic() {
     for kind in KINDS {
         for seed in 1..400 {
             let mut dice = Dice(seed * 0x9e37_79b9);
@@ -332,7 +332,7 @@ fn hostile_words_harm_nobody() {
                         world.at.regions[0].store_word(place, word).unwrap();
                     }
                     1 => {
-                        // A peer may write every bell, and make of the head what it likes.
+                        // A peer may write every bell, and set the head to any value.
                         let words = [(1, TAIL), (3, HEAD), (1, ANSWERS), (1, ANSWERS + 8)];
                         let (region, place) = words[dice.below(4)];
                         world.at.regions[region].store_word(place, word).unwrap();
@@ -358,7 +358,7 @@ fn hostile_words_harm_nobody() {
                     7 => drop(world.send(dice.below(2), &[1; 9], dice.below(2) == 0)),
                     8 => world.word(),
                     9 => drop(world.advance(dice.below(2))),
-                    // The wires go on carrying what a sender posts only while its words are sane.
+                    // The wires carry a sender's requests only while its words are valid.
                     _ if world.head() < POSITION_MAX => drop(world.carry(dice.below(2), 0)),
                     _ => {}
                 }
@@ -382,7 +382,7 @@ fn lies_are_named() {
     world.settle();
     world.at.regions[3].store_word(HEAD, 4).unwrap();
     world.send(0, b"x", false).unwrap();
-    assert_eq!(world.carry(0, 0), Err(Violation("a head that no ring has")));
+    assert_eq!(world.carry(0, 0), Err(Violation("an invalid head")));
 
     let mut world = World::new(Kind::SharedRingImmediate, &SHAPE, 1);
     let mut arrive = |bytes, immediate| {
@@ -393,6 +393,6 @@ fn lies_are_named() {
     assert!(arrive(41, Some(0)).is_err());
     assert!(arrive(8, Some(32)).is_err(), "a ring ahead");
     assert_eq!(arrive(8, Some(24)), Ok(()));
-    assert_eq!(arrive(8, Some(24)), Err(Violation("a message upon another one")));
-    assert!(arrive(8, Some(u32::MAX)).is_err(), "behind the tail");
+    assert_eq!(arrive(8, Some(24)), Err(Violation("overlapping messages")));
+    assert!(arrive(8, Some(u32::MAX)).is_err(), "below the tail");
 }

@@ -1,4 +1,4 @@
-//! The halves of all write slots under one name: mailboxes of one's own, or out of a pool.
+//! The halves of all write slot channels under one type: with mailboxes of one sender, or with a shared pool.
 
 use super::super::delegate::delegate_halves;
 use super::super::half::OwnRegions;
@@ -12,7 +12,7 @@ use super::{MailboxReceiver, MailboxSender};
 pub enum Sender {
     /// Into mailboxes of its own.
     Mailbox(MailboxSender),
-    /// Into a pool that senders share.
+    /// Into a pool shared by senders.
     Reserved(ReservedSender),
 }
 
@@ -21,12 +21,12 @@ pub enum Sender {
 pub enum Receiver {
     /// Of one sender.
     Mailbox(MailboxReceiver),
-    /// Of a pool that senders share.
+    /// Of a pool shared by senders.
     Reserved(ReservedReceiver),
 }
 
 impl Sender {
-    /// A sender without a peer yet.
+    /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
             Kind::WriteSlotReserved => Self::Reserved(ReservedSender::new(shape, regions)),
@@ -34,7 +34,7 @@ impl Sender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
         match self {
@@ -45,7 +45,7 @@ impl Sender {
 }
 
 impl Receiver {
-    /// A receiver without peers yet.
+    /// Creates a receiver without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
             Kind::WriteSlotReserved => Self::Reserved(ReservedReceiver::new(shape, regions)),
@@ -53,7 +53,7 @@ impl Receiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
         match self {

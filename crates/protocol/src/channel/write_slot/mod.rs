@@ -1,5 +1,5 @@
-//! WRITE into mailboxes of one size at the receiver (001 §4.2). Three channels have mailboxes of
-//! their own for each sender; the fourth, [`reserved`], has a pool for all.
+//! WRITE into mailboxes of one size at the receiver (001 §4.2). Three channels have separate mailboxes for each
+//! sender; the fourth, [`reserved`], has a pool for all.
 //!
 //! ```text
 //! write-slot-detached                    mailbox: | message | ... |
@@ -15,20 +15,20 @@
 //! bell        the message's number, low 32 bits | length + 1, 32 bits
 //! immediate   the message's number, low 20 bits | slot, 12 bits
 //! ```
-//! Mailboxes begin at cache lines. That of an inlined bell is filled from its end, so that the bell
-//! is at a fixed place and the last word of the WRITE. No bell is zero and none is written twice in
-//! a mailbox, but for one that no message came to while 2^32 others did; so a detached bell needs no
-//! clearing. The receiver clears an inlined one before it gives the mailbox back.
+//! Mailboxes begin at cache lines. A mailbox with an inlined bell is filled from its end, so that the bell is at a
+//! fixed offset and is the last word of the WRITE. No bell is zero, and none is written twice in a mailbox unless
+//! 2^32 messages bypassed it; so a detached bell needs no clearing. The receiver clears an inlined one before it
+//! releases the mailbox.
 //!
-//! Messages are numbered as they are sent, and the way back counts those of them before which all
-//! are released. A mailbox serves again when the number of its last message is acknowledged.
+//! Messages are numbered in the order of sending, and an acknowledgement is the number before which all are released.
+//! A mailbox is reused when the number of its last message is acknowledged.
 //!
-//! Left to itself a sender takes mailboxes in turn, and the receiver looks at one bell alone. Before
-//! the first message into a mailbox *of the sender's choice* the sender sets a word in the
-//! receiver's bells, from which on the receiver looks at all mailboxes when the one in turn is empty.
+//! By default a sender uses mailboxes in turn, and the receiver polls only one bell. Before the first message into a
+//! mailbox *of the sender's choice* the sender sets a word in the receiver's bells, from which on the receiver polls
+//! all mailboxes when the next one in turn is empty.
 //!
-//! *Assumed*: detached, that requests take effect in order; inlined, that the bytes of a WRITE land
-//! in order, not that WRITEs do; immediate, nothing.
+//! *Assumed*: detached, that requests take effect in order; inlined, that the bytes of a WRITE land in order, not
+//! that WRITEs do; immediate, nothing.
 
 mod choice;
 mod receiver;
@@ -46,26 +46,26 @@ pub use choice::{Receiver, Sender};
 pub use receiver::MailboxReceiver;
 pub use sender::MailboxSender;
 
-/// Bytes of a bell.
+/// The size of a bell in bytes.
 const WORD: u64 = 8;
 
-/// The sender's bells: the receiver's progress in the first line, then what is gathered around
-/// messages: a zero, and a word for each message on its way.
+/// The sender's bells: the receiver's progress in the first line, then the words gathered around messages: a zero,
+/// and a word for each message in flight.
 const PROGRESS: u64 = 0;
 const ZEROES: u64 = 64;
 const WORDS: u64 = 128;
 const SENDER_BELLS: u64 = WORDS + WORD * Window::MESSAGES as u64;
 
-/// The receiver's bells: its progress in the first line, where the sender READs that; whether the
-/// sender chooses; the detached bells.
+/// The receiver's bells: its progress in the first line, if the sender READs it; whether the sender chooses
+/// mailboxes; the detached bells.
 const CHOSEN: u64 = 64;
 const BELLS: u64 = 128;
 
-/// Bits of a slot in immediate data; the others are the message's number.
+/// The number of bits of a slot in immediate data; the others are the message's number.
 const SLOT_BITS: u32 = 12;
 const _: () = assert!(Shape::SLOTS_MAX == 1 << SLOT_BITS);
 
-/// How the receiver learns of a message in a mailbox of its sender's own.
+/// How a message in a mailbox of a single sender is announced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bell {
     Detached,
@@ -95,7 +95,7 @@ impl Bell {
         (message + bell).next_multiple_of(64)
     }
 
-    /// Receives that the receiver keeps posted.
+    /// The number of receives that the receiver keeps posted.
     const fn receives(self, shape: &Shape) -> u32 {
         match self {
             Self::Announced | Self::Immediate => shape.slots,
@@ -104,25 +104,25 @@ impl Bell {
     }
 }
 
-/// A message's bell.
+/// The bell of a message.
 #[inline]
 const fn bell(number: u64, bytes: u32) -> u64 {
     number << 32 | (bytes as u64 + 1)
 }
 
-/// A message's immediate data.
+/// The immediate data of a message.
 #[inline]
 const fn immediate(number: u64, slot: u32) -> u32 {
     (number as u32) << SLOT_BITS | slot
 }
 
-/// Padding before a message, so that its WRITE begins and ends at a word.
+/// The size of the padding before a message, with which its WRITE begins and ends at a word.
 #[inline]
 const fn padding(bytes: u32) -> u32 {
     bytes.next_multiple_of(8) - bytes
 }
 
-/// What the sender needs.
+/// The memory that the sender needs.
 pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     if matches!(kind, Kind::WriteSlotReserved) {
         return reserved::plan_sender(shape);
@@ -130,7 +130,7 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
     Plan::words(SENDER_BELLS).with_acknowledgements(shape)
 }
 
-/// What the receiver needs.
+/// The memory that the receiver needs.
 pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     if matches!(kind, Kind::WriteSlotReserved) {
         return reserved::plan_receiver(shape);

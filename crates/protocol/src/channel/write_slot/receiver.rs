@@ -18,7 +18,7 @@ use farside_base::{LocalSlice, Memory};
 /// The name of every receive: they are all alike.
 const RECEIVE: Name = Name(0);
 
-/// What is known of a message among those that the sender may have under way.
+/// The state of a message among those that the sender may have in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
     Unseen,
@@ -41,17 +41,17 @@ impl Message {
 /// A mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Mailbox {
-    /// The bell that was last seen, or left there.
+    /// The bell last seen in it, or left there.
     bell: u64,
-    /// The number behind that of its last message.
+    /// The number after that of its last message.
     used: u64,
 }
 
 /// The receiver half of `write-slot-detached`, `-inlined` and `-immediate`.
 ///
-/// *Order*: that of sending; `write-slot-immediate` on a fabric without `message_order`: any.
-/// *Cost*: a look at two words when nothing is there, at all bells once the sender chooses; no
-/// request but an acknowledgement for each half of the mailboxes. No allocation.
+/// *Order*: that of sending; `write-slot-immediate` on a fabric without `message_order`: any. *Cost*: a poll of two
+/// words while there is no message, of all bells once the sender chooses; no request except an acknowledgement per
+/// half of the mailboxes. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxReceiver {
     how: Bell,
@@ -61,14 +61,14 @@ pub struct MailboxReceiver {
     peer: Option<PeerRegions>,
     /// Messages before this number are released.
     tail: u64,
-    /// The number of the message that is handed out next, where bells are looked at.
+    /// The number of the message that is handed out next, if bells are polled.
     next: u64,
-    /// By number modulo mailboxes.
+    /// By number modulo the number of mailboxes.
     messages: Vec<Message>,
     mailboxes: Vec<Mailbox>,
     /// The sender chooses mailboxes.
     chosen: bool,
-    /// Numbers of messages that have arrived and were not asked for yet.
+    /// Numbers of messages that have arrived and were not received by the program.
     ready: VecDeque<u64>,
     receives: u32,
     acknowledger: Acknowledger,
@@ -76,7 +76,7 @@ pub struct MailboxReceiver {
 }
 
 impl MailboxReceiver {
-    /// A receiver without a peer yet.
+    /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let how = Bell::of(kind, shape);
         let (slots, receives) = (shape.slots as usize, how.receives(shape));
@@ -99,7 +99,7 @@ impl MailboxReceiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -112,13 +112,13 @@ impl MailboxReceiver {
         effects.receive(Peer::ONLY, RECEIVE, into);
     }
 
-    /// Where a message's entry is.
+    /// The index of a message's entry.
     #[inline]
     fn place(&self, number: u64) -> usize {
         (number % self.messages.len() as u64) as usize
     }
 
-    /// The length that a bell tells.
+    /// The length in a bell.
     #[inline]
     fn length(&self, bell: u64) -> Result<u32, Violation> {
         match (bell as u32).checked_sub(1) {
@@ -127,12 +127,12 @@ impl MailboxReceiver {
         }
     }
 
-    /// The number of which the low bits were told, all but the `short` highest of 32.
+    /// The message number with these low bits, which are all but the `short` highest of 32.
     #[inline]
     fn number(&self, low: u32, short: u32) -> Result<u64, Violation> {
         let ahead = (low.wrapping_sub(self.tail as u32) << short) >> short;
         let number = self.tail + u64::from(ahead);
-        // The sender knows of no more than what it was told.
+        // The sender knows no more than what was acknowledged.
         if number >= self.acknowledger.told() + self.messages.len() as u64 {
             return Err(Violation("a message out of turn"));
         }
@@ -147,7 +147,7 @@ impl MailboxReceiver {
             return Err(Violation("a slot that does not exist"));
         };
         if mailbox.used > told {
-            return Err(Violation("a slot before it was given back"));
+            return Err(Violation("a slot that was not released"));
         }
         match self.messages.get_mut(place) {
             Some(message) if message.state == State::Unseen => {
@@ -155,11 +155,11 @@ impl MailboxReceiver {
                 mailbox.used = number + 1;
                 Ok(())
             }
-            _ => Err(Violation("a message of a number that was there")),
+            _ => Err(Violation("a repeated message number")),
         }
     }
 
-    /// The memory and place of a mailbox's bell.
+    /// The memory and offset of a mailbox's bell.
     #[inline]
     fn bell_of<'a, M>(&self, slot: u32, own: Own<'a, M>) -> (&'a M, u64) {
         match self.how {
@@ -169,7 +169,7 @@ impl MailboxReceiver {
         }
     }
 
-    /// Looks at a mailbox's bell.
+    /// Polls a mailbox's bell.
     #[inline]
     fn look<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) -> Result<(), Violation> {
         let (memory, at) = self.bell_of(slot, own);
@@ -186,14 +186,14 @@ impl MailboxReceiver {
         Ok(())
     }
 
-    /// Whether the message that is next was found.
+    /// Whether the next message has arrived.
     #[inline]
     fn found(&self) -> bool {
         let message = self.messages.get(self.place(self.next));
         message.is_some_and(|message| message.state == State::Found)
     }
 
-    /// The number of the next message, if it is there.
+    /// The number of the next message, if it has arrived.
     #[inline]
     fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<u64>, Violation> {
         if matches!(self.how, Bell::Announced | Bell::Immediate) {
@@ -216,7 +216,7 @@ impl MailboxReceiver {
         Ok(found.then_some(number))
     }
 
-    /// Where a message lies in the buffer.
+    /// The offset of a message in the buffer.
     #[inline]
     fn offset(&self, message: Message) -> u64 {
         let first = u64::from(message.slot) * self.step;
@@ -333,7 +333,7 @@ impl ReceiveHalf for MailboxReceiver {
             let (memory, at) = self.bell_of(slot, own);
             if !self.canary.is(Mutant::BellNotCleared) {
                 let cleared = memory.store_word(at, 0);
-                debug_assert!(cleared.is_ok(), "a mailbox lies in the buffer");
+                debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
             }
             if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
                 mailbox.bell = 0;

@@ -1,4 +1,4 @@
-//! The sender of messages into mailboxes of its own.
+//! The sender of messages into its own mailboxes.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
 use super::super::canary::{Canary, Mutant};
@@ -16,10 +16,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// Names of requests besides acknowledgements: the window place of a message, or this.
+/// Names of requests besides acknowledgements: the window index of a message, or this.
 const BELL: Name = Name(1 << 16);
 
-/// Bells in one WRITE at most, so that it stays a small one.
+/// The maximum number of bells in one WRITE, so that it stays small.
 const BELLS_MAX: usize = 8;
 
 /// A message that is written and not announced.
@@ -32,9 +32,8 @@ struct Unrung {
 
 /// The sender half of `write-slot-detached`, `-inlined` and `-immediate`.
 ///
-/// *Cost*: one WRITE a message. With a detached bell in addition one for each eight messages of a
-/// batch, or, by messages, a SEND for each. One more before the first message into a mailbox of the
-/// caller's choice. No allocation.
+/// *Cost*: one WRITE per message. With a detached bell also one per eight messages of a batch, or, with signals by
+/// message, a SEND for each. One more before the first message into a mailbox of the caller's choice. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxSender {
     how: Bell,
@@ -47,7 +46,7 @@ pub struct MailboxSender {
     head: u64,
     /// The mailbox that is next in turn.
     next: u32,
-    /// By mailbox: the number behind that of its last message.
+    /// By mailbox: the number after that of its last message.
     used: Vec<u64>,
     /// The receiver knows that mailboxes are chosen.
     chooses: bool,
@@ -58,7 +57,7 @@ pub struct MailboxSender {
 }
 
 impl MailboxSender {
-    /// A sender without a peer yet.
+    /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let how = Bell::of(kind, shape);
         let rung = if matches!(how, Bell::Detached | Bell::Announced) { shape.slots } else { 0 };
@@ -80,7 +79,7 @@ impl MailboxSender {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -98,7 +97,7 @@ impl MailboxSender {
         if slot as usize + 1 < self.used.len() { slot + 1 } else { 0 }
     }
 
-    /// The next free mailbox in turn. Without choice it is the first that is looked at, or none is.
+    /// The next free mailbox in turn. Unless the sender chooses mailboxes, the first one checked is free, or none is.
     #[inline]
     fn free_slot(&self) -> Option<u32> {
         let all = self.used.len() as u64;
@@ -115,7 +114,7 @@ impl MailboxSender {
         Some(slot)
     }
 
-    /// Where a message goes, and its length.
+    /// The peer for a message, and its length.
     fn check(&self, payload: Payload<'_>) -> Result<(PeerRegions, u32), Refusal> {
         let Some(to) = self.peer else {
             return Err(Refusal::NotConnected);
@@ -134,7 +133,7 @@ impl MailboxSender {
         Refusal::Full
     }
 
-    /// The mailbox for the next message, where it goes and its length, if there is room for it.
+    /// The mailbox for the next message, its peer and its length, if there is room for it.
     #[inline]
     fn room<M: Memory>(
         &mut self,
@@ -145,7 +144,7 @@ impl MailboxSender {
         let checked = self.check(payload)?;
         let mut slot = self.free_slot();
         if slot.is_none() {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.progress.look(self.head, own);
             slot = self.free_slot();
         }
@@ -158,7 +157,7 @@ impl MailboxSender {
         Ok((slot, checked))
     }
 
-    /// Takes a message into a free mailbox.
+    /// Sends a message into a free mailbox.
     #[inline]
     fn take<M: Memory>(
         &mut self,
@@ -195,7 +194,7 @@ impl MailboxSender {
         LocalSlice { region: self.regions.bells, offset, bytes: bytes as u32 }
     }
 
-    /// Puts a message's bell into its staging place.
+    /// Stores a message's bell in its staging slot.
     fn stage<M: Memory>(&self, word: u64, own: Own<'_, M>) -> Result<[LocalSlice; 1], Violation> {
         let at = WORDS + WORD * u64::from(self.window.next_place());
         reach(own.bells.store_word(at, word))?;
@@ -219,10 +218,10 @@ impl MailboxSender {
         let inline = word.to_le_bytes();
         let padding = padding(bytes);
         let whole = u64::from(bytes) + u64::from(padding) + WORD;
-        // Against the end of the slot, where the slot has a bell at its end.
+        // At the end of the slot, if the slot has a bell at its end.
         let with_bell = |step: u64| at(first + step - whole);
         match (self.how, payload) {
-            // The bell says everything.
+            // The bell is the whole message.
             (Bell::Detached, _) if bytes == 0 => {}
             (Bell::Detached, Payload::Bytes(message)) => {
                 effects.write_inline(peer, name, Told::No, &[message], at(first), None);
@@ -260,7 +259,7 @@ impl MailboxSender {
         Ok(())
     }
 
-    /// Detached bells, those of neighbours by one WRITE.
+    /// WRITEs detached bells, adjacent ones in one WRITE.
     fn ring(&mut self, to: PeerRegions, effects: &mut Effects) {
         while let Some(first) = self.unrung.pop_front() {
             let mut words = [[0; WORD as usize]; BELLS_MAX];

@@ -24,7 +24,7 @@ const SHAPE: Shape = Shape {
     piece_bytes: 1 << 16,
 };
 
-/// Every way of mailboxes of one sender.
+/// All channels with mailboxes of a single sender.
 const WAYS: [(Kind, Signal); 4] = [
     (Kind::WriteSlotDetached, Signal::Word),
     (Kind::WriteSlotDetached, Signal::Message),
@@ -122,7 +122,7 @@ fn a_batch_of_detached_bells_is_one_request() {
         }
         wire.acknowledge();
     }
-    // Mailboxes 3, 4 and 0 are no neighbours.
+    // Mailboxes 3, 4 and 0 are not all adjacent.
     assert_eq!(wire.requests[0], 18 + 6 + 2);
 }
 
@@ -165,7 +165,7 @@ fn inlined_messages_that_overtake_each_other_wait_for_their_turn() {
     let mut wire = Wire::new(Kind::WriteSlotInlined, SHAPE, 1);
     wire.send_to(4, b"first").unwrap();
     wire.send_to(2, b"second").unwrap();
-    // The word that says that mailboxes are chosen, and the first message, come last.
+    // The word that enables choosing of mailboxes, and the first message, are delivered last.
     assert_eq!(wire.flying.len(), 3);
     wire.carry(2).unwrap();
     assert_eq!(wire.take(), None);
@@ -204,7 +204,7 @@ fn bells_that_no_correct_sender_writes_are_violations() {
     wire.receiver.bells.store_word(CHOSEN, 9).unwrap();
     wire.receiver.buffer.store_word(2 * 128 - 8, bell(2, 8)).unwrap();
     wire.receiver.buffer.store_word(3 * 128 - 8, bell(2, 8)).unwrap();
-    assert_eq!(wire.try_receive(), violation("a message of a number that was there"));
+    assert_eq!(wire.try_receive(), violation("a repeated message number"));
 }
 
 #[test]
@@ -222,9 +222,9 @@ fn announcements_that_no_correct_sender_makes_are_violations() {
         assert_eq!(wire.intrude(0, 71, long), violation("a length that no message has"));
     }
     assert_eq!(wire.intrude(0, 4, Some(immediate(1, 1))), Ok(()));
-    let again = "a slot before it was given back";
+    let again = "a slot that was not released";
     assert_eq!(wire.intrude(0, 4, Some(immediate(2, 1))), violation(again));
-    let number = "a message of a number that was there";
+    let number = "a repeated message number";
     assert_eq!(wire.intrude(0, 4, Some(immediate(1, 2))), violation(number));
 
     let shape = Shape { signal: Signal::Message, ..SHAPE };

@@ -15,7 +15,7 @@ scenarios! {
     a_second_cycle_behind_the_first_victim_is_found []
     a_probe_finds_a_lock_whose_upgrade_is_taken_back []
     a_chain_is_no_cycle []
-    waiting_behind_a_cycle_is_no_crime []
+    waiter_outside_a_cycle_is_not_a_victim []
     an_edge_that_vanishes_in_time_saves_everybody []
     the_older_of_two_wins_in_the_end [VictimForgetsAge]
     locking_against_oneself_fails_at_once []
@@ -32,13 +32,12 @@ fn take_lines(cluster: &mut Cluster, homes: &[u16]) {
     }
 }
 
-/// The session at a place of a ring; places are in the order of age.
+/// The session at a position of a ring; positions are in order of age.
 fn member(place: usize) -> SessionId {
     session(place as u16, 1)
 }
 
-/// Closes a ring over the lines of `homes`: each member waits for the next one's line. Returns the
-/// waits by member.
+/// Closes a ring over the lines of `homes`: each member waits for the next one's line. Returns the waits by member.
 fn close_ring(cluster: &mut Cluster, homes: &[u16], order: &[usize]) -> Vec<u64> {
     let mut waits = std::vec![0; homes.len()];
     for place in order {
@@ -48,12 +47,12 @@ fn close_ring(cluster: &mut Cluster, homes: &[u16], order: &[usize]) -> Vec<u64>
     waits
 }
 
-/// Exactly the youngest fails; when it lets go, the others come through one by one.
+/// Exactly the youngest fails; when it releases its lock, the others are granted one by one.
 fn check_ring(cluster: &mut Cluster, homes: &[u16], waits: &[u64]) {
     let last = homes.len() - 1;
     assert_eq!(cluster.failure(waits[last]), Some(ErrorCode::Deadlock), "the youngest");
     let others = &waits[..last];
-    assert!(others.iter().all(|wait| cluster.waits(*wait)), "and nobody else");
+    assert!(others.iter().all(|wait| cluster.waits(*wait)), "and no other wait");
     cluster.unlock(member(last), line(homes[last], last as u64), ALL, W);
     for place in (0..last).rev() {
         assert!(cluster.is_locked(waits[place]));
@@ -92,7 +91,7 @@ fn a_cycle_over_three_homes_finds_its_youngest(setup: Setup) {
     }
 }
 
-/// The last edges of the cycle come about when delegations return.
+/// The last edges of the cycle appear when delegations return.
 fn a_cycle_over_delegates_is_found_when_they_return(setup: Setup) {
     let mut cluster = Cluster::new(setup, 4);
     let (one, two) = (line(2, 0), line(3, 0));
@@ -109,7 +108,7 @@ fn a_cycle_over_delegates_is_found_when_they_return(setup: Setup) {
     assert_eq!(cluster.failure(across[1]), Some(ErrorCode::Deadlock));
 }
 
-/// The delegate's probe is on its way when the delegate ceases to be the one that would know it.
+/// The delegate's probe is in flight when the delegate ceases to be the authority that knows it.
 fn a_probe_whose_sender_returns_its_delegation_is_sent_again(setup: Setup) {
     let mut cluster = Cluster::new(setup, 4);
     let (one, two) = (line(2, 0), line(1, 0));
@@ -170,7 +169,7 @@ fn a_cycle_through_an_upgrade(setup: Setup) {
     // Session 0 waits for 1 already.
     let other = cluster.done(session(2, 1), two, ALL, lock(R));
     let closing = cluster.done(session(1, 1), one, range(0, 8), lock(R));
-    assert_eq!(cluster.failure(closing), Some(ErrorCode::Deadlock), "the upgrade stands ahead");
+    assert_eq!(cluster.failure(closing), Some(ErrorCode::Deadlock), "the upgrade is ahead");
     assert!(cluster.waits(upgrade) && cluster.waits(other));
     cluster.unlock(session(1, 1), one, ALL, R);
     assert!(cluster.is_locked(upgrade));
@@ -199,7 +198,7 @@ fn every_cycle_through_a_waiter_is_broken(setup: Setup) {
     }
 }
 
-/// Two ways lead from one waiter to another; the youngest stands on one of them alone.
+/// Two paths lead from one waiter to another; the youngest is on only one of them.
 fn a_second_cycle_behind_the_first_victim_is_found(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
     let (one, two, three) = (line(0, 0), line(1, 0), line(2, 0));
@@ -236,7 +235,7 @@ fn a_probe_finds_a_lock_whose_upgrade_is_taken_back(setup: Setup) {
     cluster.settle();
     assert_eq!(cluster.failure(across), Some(ErrorCode::Deadlock));
     assert!(cluster.waits(closing));
-    // And the other way: the upgraded lock, known to both, comes back with a delegation.
+    // And the reverse: the upgraded lock, known to both, comes back with a delegation.
     let mut cluster = Cluster::new(setup, 4);
     cluster.make_delegate(0, one);
     cluster.lock(session(0, 1), one, ALL, R);
@@ -264,7 +263,7 @@ fn a_chain_is_no_cycle(setup: Setup) {
     }
 }
 
-fn waiting_behind_a_cycle_is_no_crime(setup: Setup) {
+fn waiter_outside_a_cycle_is_not_a_victim(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 6, AT_HOME);
     take_lines(&mut cluster, &[2, 3]);
     cluster.lock(session(4, 1), line(4, 0), ALL, W);
@@ -279,7 +278,7 @@ fn waiting_behind_a_cycle_is_no_crime(setup: Setup) {
     assert!(cluster.waits(behind) && cluster.waits(further), "though they are younger");
 }
 
-/// The holder lets go while the probe is on its way to it.
+/// The holder releases its lock while the probe is in flight to it.
 fn an_edge_that_vanishes_in_time_saves_everybody(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
     let (one, two) = (line(2, 0), line(3, 0));
@@ -296,7 +295,7 @@ fn an_edge_that_vanishes_in_time_saves_everybody(setup: Setup) {
     assert!(cluster.is_locked(first) && cluster.is_locked(second));
 }
 
-/// A victim that starts over keeps its age, so the one that took its first lock later gives way.
+/// A victim that starts over keeps its age, so the one that took its first lock later is the next victim.
 fn the_older_of_two_wins_in_the_end(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
@@ -344,7 +343,7 @@ fn locking_against_oneself_fails_at_once(setup: Setup) {
     }
 }
 
-/// Readers of each line wait for the next line: the number of ways doubles with each.
+/// Readers of each line wait for the next line: the number of paths doubles with each.
 fn many_paths_cost_little(setup: Setup) {
     let limits = Limits { sessions_max: 64, ..AT_HOME };
     let mut cluster = Cluster::with_limits(setup, 3, limits);

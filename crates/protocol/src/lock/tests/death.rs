@@ -9,14 +9,14 @@ scenarios! {
     a_dead_home_voids_its_locks_and_fails_its_waiters []
     a_dead_home_voids_what_was_delegated []
     a_cycle_through_a_dead_node_is_none []
-    what_a_dead_node_said_is_not_heard []
-    an_upgrade_goes_on_when_the_other_reader_dies [DeadStillHold]
-    the_next_writer_of_what_a_dead_one_held_is_told_once [AbandonedForgotten]
-    the_next_holder_of_a_dead_delegate_s_line_is_told [AbandonedForgotten DeadDelegateUnmarked]
-    a_lock_that_is_undone_leaves_the_next_holder_to_be_told [UndoneTellsNobody]
-    a_grant_that_is_cancelled_leaves_the_next_holder_to_be_told [UndoneTellsNobody]
+    messages_of_a_dead_node_are_ignored []
+    upgrade_is_granted_when_the_other_reader_dies [DeadStillHold]
+    next_writer_after_a_dead_holder_is_notified_once [AbandonedForgotten]
+    next_holder_after_a_dead_delegate_is_notified [AbandonedForgotten DeadDelegateUnmarked]
+    undone_lock_notifies_the_next_holder [UndoneTellsNobody]
+    cancelled_grant_notifies_the_next_holder [UndoneTellsNobody]
     a_marked_line_is_neither_delegated_nor_lent []
-    memory_that_is_freed_tells_nothing []
+    freed_memory_reports_no_dead_holder []
 }
 
 fn locks_and_waits_of_a_dead_node_are_gone(setup: Setup) {
@@ -46,7 +46,7 @@ fn a_dead_delegate_leaves_the_line_to_its_home(setup: Setup) {
 }
 
 fn a_delegate_that_dies_while_it_returns_leaves_the_line_to_its_home(setup: Setup) {
-    // After how much of the return.
+    // The number of messages of the return that arrived.
     for delivered in 0..4 {
         let mut cluster = Cluster::new(setup, 3);
         let at = line(0, 0);
@@ -114,7 +114,7 @@ fn a_cycle_through_a_dead_node_is_none(setup: Setup) {
     assert!(cluster.is_locked(first) && cluster.waits(second));
 }
 
-fn what_a_dead_node_said_is_not_heard(setup: Setup) {
+fn messages_of_a_dead_node_are_ignored(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     let request = Message::Request {
@@ -131,7 +131,7 @@ fn what_a_dead_node_said_is_not_heard(setup: Setup) {
     assert!(cluster.is_locked(own));
 }
 
-fn an_upgrade_goes_on_when_the_other_reader_dies(setup: Setup) {
+fn upgrade_is_granted_when_the_other_reader_dies(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, R);
@@ -145,12 +145,12 @@ fn an_upgrade_goes_on_when_the_other_reader_dies(setup: Setup) {
 /// Node 1 dies while it holds the range for writing.
 fn abandon(cluster: &mut Cluster, at: LineAddress, range: Range) {
     let held = cluster.lock(session(1, 1), at, range, W);
-    assert_eq!(cluster.is_told(held), Some(false));
+    assert_eq!(cluster.was_notified(held), Some(false));
     cluster.kill(1);
     cluster.settle();
 }
 
-fn the_next_writer_of_what_a_dead_one_held_is_told_once(setup: Setup) {
+fn next_writer_after_a_dead_holder_is_notified_once(setup: Setup) {
     for node in [0, 2] {
         let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
@@ -158,7 +158,7 @@ fn the_next_writer_of_what_a_dead_one_held_is_told_once(setup: Setup) {
         let mut told = |range, mode| {
             let operation = cluster.lock(session(node, 1), at, range, mode);
             cluster.unlock(session(node, 1), at, range, mode);
-            cluster.is_told(operation)
+            cluster.was_notified(operation)
         };
         assert_eq!(told(range(0, 8), W), Some(false), "other bytes");
         assert_eq!(told(range(8, 8), R), Some(true), "a reader sees it");
@@ -167,7 +167,7 @@ fn the_next_writer_of_what_a_dead_one_held_is_told_once(setup: Setup) {
         assert_eq!(told(ALL, W), Some(true), "the rest");
         assert_eq!(told(ALL, W), Some(false));
     }
-    // Readers leave nothing half changed; an upgrade may.
+    // Readers leave no data partly changed; an upgrade may.
     for upgraded in [false, true] {
         let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
@@ -178,38 +178,38 @@ fn the_next_writer_of_what_a_dead_one_held_is_told_once(setup: Setup) {
         cluster.kill(1);
         let reader = cluster.lock(session(2, 1), at, ALL, R);
         let writer = cluster.done(session(2, 1), at, ALL, UPGRADE);
-        assert_eq!(cluster.is_told(reader), Some(upgraded));
-        assert_eq!(cluster.is_told(writer), Some(upgraded));
+        assert_eq!(cluster.was_notified(reader), Some(upgraded));
+        assert_eq!(cluster.was_notified(writer), Some(upgraded));
         cluster.unlock(session(2, 1), at, ALL, W);
         let next = cluster.lock(session(0, 1), at, ALL, W);
-        assert_eq!(cluster.is_told(next), Some(false));
+        assert_eq!(cluster.was_notified(next), Some(false));
     }
 }
 
-fn the_next_holder_of_a_dead_delegate_s_line_is_told(setup: Setup) {
+fn next_holder_after_a_dead_delegate_is_notified(setup: Setup) {
     let mut cluster = Cluster::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, range(8, 8), W);
     cluster.kill(1);
     let next = cluster.lock(session(2, 1), at, ALL, W);
-    assert_eq!(cluster.is_told(next), Some(true));
+    assert_eq!(cluster.was_notified(next), Some(true));
 }
 
-fn a_lock_that_is_undone_leaves_the_next_holder_to_be_told(setup: Setup) {
+fn undone_lock_notifies_the_next_holder(setup: Setup) {
     for node in [0, 2] {
         let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
         abandon(&mut cluster, at, ALL);
         for _ in 0..2 {
             let operation = cluster.lock(session(node, 1), at, ALL, W);
-            assert_eq!(cluster.is_told(operation), Some(true));
+            assert_eq!(cluster.was_notified(operation), Some(true));
             cluster.done(session(node, 1), at, ALL, Action::Undo(W));
         }
     }
 }
 
-fn a_grant_that_is_cancelled_leaves_the_next_holder_to_be_told(setup: Setup) {
+fn cancelled_grant_notifies_the_next_holder(setup: Setup) {
     for upgrade in [false, true] {
         let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
@@ -226,7 +226,7 @@ fn a_grant_that_is_cancelled_leaves_the_next_holder_to_be_told(setup: Setup) {
             cluster.unlock(session(2, 1), at, ALL, R);
         }
         let next = cluster.lock(session(0, 1), at, ALL, W);
-        assert_eq!(cluster.is_told(next), Some(true));
+        assert_eq!(cluster.was_notified(next), Some(true));
     }
 }
 
@@ -241,18 +241,18 @@ fn a_marked_line_is_neither_delegated_nor_lent(setup: Setup) {
     cluster.lock(session(2, 1), at, range(0, 8), W);
     assert!(!cluster.is_delegate(2, at));
     let told = cluster.lock(session(2, 1), at, range(8, 8), W);
-    assert!(cluster.is_told(told) == Some(true) && !cluster.is_delegate(2, at));
+    assert!(cluster.was_notified(told) == Some(true) && !cluster.is_delegate(2, at));
     cluster.unlock(session(2, 1), at, range(0, 8), W);
     cluster.unlock(session(2, 1), at, range(8, 8), W);
     cluster.lock(session(2, 1), at, range(8, 8), W);
     assert!(cluster.is_delegate(2, at));
 }
 
-fn memory_that_is_freed_tells_nothing(setup: Setup) {
+fn freed_memory_reports_no_dead_holder(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     abandon(&mut cluster, at, ALL);
     cluster.step(0, Event::Retire { line: at }).unwrap();
     let next = cluster.lock(session(2, 1), at, ALL, W);
-    assert_eq!(cluster.is_told(next), Some(false));
+    assert_eq!(cluster.was_notified(next), Some(false));
 }

@@ -58,7 +58,7 @@ fn a_delegate_locks_without_messages(setup: Setup) {
     assert_eq!(cluster.sent, sent);
 }
 
-/// V2: whoever holds, holds, also when the authority moves.
+/// V2: holders keep their locks when the authority moves.
 fn another_node_gets_the_delegate_s_lock_when_it_is_released(setup: Setup) {
     let mut cluster = Cluster::new(setup, 3);
     let at = line(0, 0);
@@ -107,7 +107,7 @@ fn waiters_of_the_delegate_come_first_and_keep_their_order(setup: Setup) {
     }
 }
 
-/// V12: sessions of the delegate that lock in turn do not keep others out.
+/// V12: sessions of the delegate that lock in turn do not starve others.
 fn a_stranger_is_not_starved_by_the_delegate_s_own(setup: Setup) {
     let mut cluster = Cluster::new(setup, 2);
     let at = line(0, 0);
@@ -191,7 +191,7 @@ fn a_request_moved_to_a_delegation_that_is_gone_asks_again(setup: Setup) {
     cluster.deliver(1, 0, Class::Request);
     let stranger = cluster.issue(session(2, 1), at, range(8, 8), lock(W));
     cluster.deliver(2, 0, Class::Request);
-    // The delegation comes, and goes, before `Moved`.
+    // The delegation arrives, and is returned, before `Moved`.
     cluster.deliver(0, 1, Class::Forward);
     assert!(matches!(cluster.deliver(0, 1, Class::Reply), Message::Granted { .. }));
     assert!(!cluster.is_delegate(1, at));
@@ -241,7 +241,7 @@ fn a_release_from_before_the_delegation_means_nothing(setup: Setup) {
     assert!(matches!(cluster.deliver(1, 0, Class::Request), Message::Request { .. }));
     let stranger = cluster.issue(session(2, 1), at, range(0, 8), lock(W));
     cluster.deliver(2, 0, Class::Request);
-    // The delegation goes and comes back, all ahead of the release.
+    // The delegation is returned and granted again, all ahead of the release.
     cluster.deliver(0, 1, Class::Reply);
     cluster.deliver(0, 1, Class::Forward);
     cluster.deliver(1, 0, Class::Reply);
@@ -316,7 +316,7 @@ fn a_delegate_out_of_tokens_gives_the_delegation_back(setup: Setup) {
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     let tokens = u64::from(TOKENS_PER_DELEGATION);
-    // Nothing is delivered: the offer stays under way until no token is left.
+    // Nothing is delivered: the offer stays in flight until no token is left.
     for _ in 0..tokens - 1 {
         let held = cluster.issue(session(1, 1), at, ALL, lock(W));
         assert!(cluster.is_locked(held));

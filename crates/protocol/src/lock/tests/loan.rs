@@ -17,7 +17,7 @@ scenarios! {
     a_loan_of_a_dead_home_s_line_ends_first []
 }
 
-/// What a runtime does with a loan.
+/// Acts as a runtime with a loan.
 struct Borrowed {
     node: u16,
     at: LineAddress,
@@ -55,7 +55,7 @@ impl Borrowed {
     }
 }
 
-/// A line that node 1 decides about and nobody holds: its own, or delegated to it.
+/// An unused line for which node 1 arbitrates: its own, or delegated to it.
 fn idle_line(cluster: &mut Cluster, home: u16, number: u64) -> LineAddress {
     let at = line(home, number);
     if home == 1 {
@@ -107,7 +107,7 @@ fn only_an_idle_line_is_lent(setup: Setup) {
     let lendable =
         |cluster: &Cluster, at| [0, 1].map(|node| cluster.nodes[node].lendable(at).is_some());
     let at = line(1, 0);
-    assert_eq!(lendable(&cluster, at), [false, false], "nobody knows of it");
+    assert_eq!(lendable(&cluster, at), [false, false], "no node knows of it");
     cluster.lock(session(1, 1), at, range(0, 8), R);
     assert_eq!(lendable(&cluster, at), [false, false], "held");
     cluster.unlock(session(1, 1), at, range(0, 8), R);

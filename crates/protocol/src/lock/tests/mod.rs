@@ -24,7 +24,7 @@ use farside_base::{
     ErrorCode, GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId,
 };
 
-/// Which machine a scenario runs on.
+/// The machine on which a scenario runs.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Setup {
     mutant: Option<Mutant>,
@@ -86,7 +86,7 @@ const LIMITS: Limits = Limits {
 /// No delegations.
 const AT_HOME: Limits = Limits { lock_delegate_after: u32::MAX, ..LIMITS };
 
-/// A lock that a session has been told of.
+/// A lock reported to a session as granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Held {
     session: SessionId,
@@ -95,7 +95,7 @@ struct Held {
     mode: Mode,
 }
 
-/// Nodes, what is under way between them, and what their sessions have been told.
+/// Nodes, the messages in flight between them, and the results reported to their sessions.
 #[derive(Clone)]
 struct Cluster {
     nodes: Vec<Locks>,
@@ -171,7 +171,7 @@ impl Cluster {
         Here { bytes: self.bytes }
     }
 
-    /// A session wants something of a range; names the operation.
+    /// Issues a request of a session; returns the operation.
     fn issue(
         &mut self,
         session: SessionId,
@@ -192,7 +192,7 @@ impl Cluster {
         operation
     }
 
-    /// A session wants something and the network comes to rest.
+    /// Issues a request of a session and delivers all messages.
     fn done(&mut self, session: SessionId, line: LineAddress, range: Range, action: Action) -> u64 {
         let operation = self.issue(session, line, range, action);
         self.settle();
@@ -240,7 +240,7 @@ impl Cluster {
         }
     }
 
-    /// One step of a node, its effects, and every property that must always hold.
+    /// Runs one step of a node and its effects, and checks every property that must always hold.
     fn step(&mut self, node: u16, event: Event) -> Result<(), Violation> {
         let mut effects = Effects::new();
         let outcome = self.nodes[usize::from(node)].step(event, &mut effects);
@@ -292,17 +292,17 @@ impl Cluster {
         let new = Held { session, line, range, mode: ask.mode() };
         for held in self.held.iter().filter(|held| held.line == line && held.range.overlaps(range))
         {
-            assert!(held.mode == R && new.mode == R, "{new:?} beside {held:?}");
+            assert!(held.mode == R && new.mode == R, "{new:?} together with {held:?}");
         }
         self.held.push(new);
         let last = self.tokens.insert(line, token.0).unwrap_or_default();
         assert!(token.0 > last, "token {token:?} after {last}");
     }
 
-    /// Delivers the oldest message of a wire; panics when there is none.
+    /// Delivers the oldest message of a wire; panics if there is none.
     fn deliver(&mut self, from: u16, to: u16, class: Class) -> Message {
-        let wire = self.wires.get_mut(&(from, to, class)).expect("something is under way");
-        let message = wire.pop_front().expect("something is under way");
+        let wire = self.wires.get_mut(&(from, to, class)).expect("a message is in flight");
+        let message = wire.pop_front().expect("a message is in flight");
         let event = Event::Received { from: NodeId(from), message, here: self.here() };
         let outcome = self.step(to, event);
         assert_eq!(outcome, Ok(()), "{message:?} from {from} to {to}");
@@ -313,7 +313,7 @@ impl Cluster {
         self.wires.iter().filter(|(_, wire)| !wire.is_empty()).map(|(key, _)| *key).collect()
     }
 
-    /// Delivers everything until nothing is under way.
+    /// Delivers all messages until none is in flight.
     fn settle(&mut self) {
         for _ in 0..5_000 {
             let Some((from, to, class)) = self.busy_wires().first().copied() else {
@@ -324,7 +324,7 @@ impl Cluster {
         panic!("does not come to rest: {:?}", self.wires);
     }
 
-    /// Gives a node a message that nobody sent.
+    /// Gives a node a forged message.
     fn forge(&mut self, from: u16, to: u16, message: Message) -> Result<(), Violation> {
         let before = self.nodes[usize::from(to)].clone();
         let event = Event::Received { from: NodeId(from), message, here: self.here() };
@@ -343,8 +343,8 @@ impl Cluster {
         matches!(self.result(operation), Some(Effect::Locked { .. }))
     }
 
-    /// Whether a lock was granted, and its session told that an earlier holder died.
-    fn is_told(&self, operation: u64) -> Option<bool> {
+    /// Whether a granted lock reported that an earlier holder died; `None` if it was not granted.
+    fn was_notified(&self, operation: u64) -> Option<bool> {
         match self.result(operation)? {
             Effect::Locked { abandoned, .. } => Some(abandoned),
             _ => None,
@@ -366,7 +366,7 @@ impl Cluster {
         self.nodes[usize::from(node)].decides(line) && line.home().0 != node
     }
 
-    /// Makes `node` the delegate of a line of which nobody holds anything.
+    /// Makes `node` the delegate of an unused line.
     fn make_delegate(&mut self, node: u16, line: LineAddress) {
         for _ in 0..LIMITS.lock_delegate_after {
             self.lock(session(node, 7), line, ALL, W);
@@ -382,7 +382,7 @@ impl Locks {
     }
 }
 
-/// A fixed stream of numbers for a seed.
+/// A deterministic pseudo-random sequence for a seed.
 struct Numbers(u64);
 
 impl Numbers {

@@ -16,11 +16,11 @@ scenarios! {
     a_reader_joins_only_where_it_waits_itself []
     a_writer_is_overtaken_a_bounded_number_of_times [EndlessBatch]
     granted_in_the_order_of_arrival []
-    a_cancelled_waiter_lets_those_behind_it_go [CancelWakesNobody]
-    a_cancelled_remote_waiter_lets_those_behind_it_go [CancelWakesNobody]
+    cancelled_waiter_wakes_later_waiters [CancelWakesNobody]
+    cancelled_remote_waiter_wakes_later_waiters [CancelWakesNobody]
     a_lock_cancelled_while_it_is_granted_is_released []
     an_upgrade_cancelled_while_it_is_granted_is_a_read_lock_again []
-    a_grant_in_vain_does_not_hinder_the_next_request []
+    next_request_after_a_cancelled_grant_is_granted []
     tokens_rise_and_use_all_their_bits [ShortTokens]
     a_retired_line_has_no_waiters []
 }
@@ -72,7 +72,7 @@ fn a_try_is_answered_in_one_round_trip(setup: Setup) {
     assert_eq!(cluster.sent, sent + 2);
 }
 
-/// What matters of a cluster's locks: counters of tickets and ages may move.
+/// The part of the lock state that must be unchanged: counters of tickets and ages may advance.
 fn outline(cluster: &Cluster) -> Vec<std::string::String> {
     let lines = cluster.nodes.iter().map(|node| std::format!("{:?}", node.lines));
     lines.collect()
@@ -170,7 +170,7 @@ fn a_newcomer_never_overtakes_a_waiter_it_conflicts_with(setup: Setup) {
     cluster.lock(session(0, 1), at, ALL, R);
     let writer = cluster.lock(session(1, 1), at, ALL, W);
     let reader = cluster.lock(session(2, 1), at, ALL, R);
-    assert!(cluster.waits(reader), "behind the writer, though only a reader holds");
+    assert!(cluster.waits(reader), "after the writer, though only a reader holds a lock");
     cluster.unlock(session(0, 1), at, ALL, R);
     assert!(cluster.is_locked(writer) && cluster.waits(reader));
     cluster.unlock(session(1, 1), at, ALL, W);
@@ -189,7 +189,7 @@ fn a_reader_joins_the_readers_that_wait(setup: Setup) {
     assert!(cluster.waits(writer));
 }
 
-/// The waiting reader waits for bytes that the newcomer does not want.
+/// The waiting reader waits for bytes that the new request does not lock.
 fn a_reader_joins_only_where_it_waits_itself(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
@@ -198,12 +198,12 @@ fn a_reader_joins_only_where_it_waits_itself(setup: Setup) {
     let wide = cluster.lock(session(1, 1), at, range(0, 16), R);
     let writer = cluster.lock(session(1, 2), at, range(0, 8), W);
     let newcomer = cluster.lock(session(1, 3), at, range(0, 8), R);
-    assert!(cluster.waits(newcomer), "behind the writer");
+    assert!(cluster.waits(newcomer), "after the writer");
     cluster.unlock(session(0, 2), at, range(8, 8), W);
     assert!(cluster.is_locked(wide) && cluster.waits(writer) && cluster.waits(newcomer));
 }
 
-/// V12: readers that keep coming do not keep a writer out.
+/// V12: a stream of readers does not starve a writer.
 fn a_writer_is_overtaken_a_bounded_number_of_times(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
@@ -241,7 +241,7 @@ fn granted_in_the_order_of_arrival(setup: Setup) {
     }
 }
 
-fn a_cancelled_waiter_lets_those_behind_it_go(setup: Setup) {
+fn cancelled_waiter_wakes_later_waiters(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 1, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
@@ -252,7 +252,7 @@ fn a_cancelled_waiter_lets_those_behind_it_go(setup: Setup) {
     assert!(cluster.is_locked(reader));
 }
 
-fn a_cancelled_remote_waiter_lets_those_behind_it_go(setup: Setup) {
+fn cancelled_remote_waiter_wakes_later_waiters(setup: Setup) {
     let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
@@ -300,8 +300,8 @@ fn an_upgrade_cancelled_while_it_is_granted_is_a_read_lock_again(setup: Setup) {
     }
 }
 
-/// The session asks again before its node knows that the cancelled request was granted.
-fn a_grant_in_vain_does_not_hinder_the_next_request(setup: Setup) {
+/// The session sends its next request before its node knows that the cancelled one was granted.
+fn next_request_after_a_cancelled_grant_is_granted(setup: Setup) {
     for (first, second) in [(lock(W), try_lock(W)), (lock(R), lock(W)), (UPGRADE, TRY_UPGRADE)] {
         let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
         let (at, own) = (line(0, 0), session(1, 1));
@@ -317,7 +317,7 @@ fn a_grant_in_vain_does_not_hinder_the_next_request(setup: Setup) {
         let free = cluster.done(session(0, 1), at, ALL, try_lock(W));
         assert!(cluster.is_locked(free), "{second:?}");
     }
-    // Unlocked in between: the release names the token from before the upgrade.
+    // Unlocked in between: the release names the token before the upgrade.
     let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
     let (at, own) = (line(0, 0), session(1, 1));
     cluster.lock(own, at, ALL, R);

@@ -177,7 +177,7 @@ fn a_cancelled_wait_counts_no_more(setup: Setup) {
     assert!(cluster.nodes[1].lines.is_empty());
 }
 
-/// The uncontended path needs no memory: what a line has is kept between uses.
+/// The uncontended path allocates nothing: the memory of a line's entry is kept between uses.
 fn the_memory_of_a_line_in_use_does_not_move(setup: Setup) {
     let mut cluster = Cluster::new(setup, 2);
     let at = line(0, 0);

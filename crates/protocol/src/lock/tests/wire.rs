@@ -24,7 +24,7 @@ fn any_ask(numbers: &mut Numbers) -> Ask {
     }
 }
 
-/// A message about a line, with fields that are likely to mean something and some that cannot.
+/// A message about a line, with mostly valid and some invalid fields.
 pub(super) fn any_message(numbers: &mut Numbers, line: LineAddress) -> Message {
     let session = session(1, any_number(numbers));
     let (start, bytes) = (8 * numbers.below(3) as u32, 8 * numbers.below(3) as u32);
@@ -71,7 +71,7 @@ fn every_message_comes_back() {
     }
 }
 
-/// Whatever decodes encodes to the same bytes: no two forms of one message, nothing ignored.
+/// Every decoded message encodes to the same bytes: each message has one form, and no byte is ignored.
 #[test]
 fn no_bytes_are_ignored() {
     let mut numbers = Numbers(2);
@@ -90,7 +90,7 @@ fn no_bytes_are_ignored() {
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
+fn invalid_bodies_are_refused() {
     let good = Message::Release { line: line(1, 3), token: Token(7), untold: false }.encode();
     for tag in (0..=255).filter(|tag| !(1..=16).contains(tag)) {
         let mut body = good;

@@ -172,7 +172,7 @@ fn encode_answer(answer: &Answer) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_said_is_heard() {
+fn hello_messages_round_trip() {
     for seed in 1..=500 {
         let mut random = Random(seed);
         let hello = random.hello();
@@ -221,7 +221,7 @@ fn changed_bytes_never_decode_to_what_encodes_otherwise() {
             assert_eq!(encode_hello(&hello), bytes, "seed {seed}");
         }
         match Answer::decode(&bytes) {
-            // Refusals are read from every version, with codes of every table.
+            // Refusals are decoded from every version, with codes of every table.
             Ok(Answer::Refusal(_)) | Err(_) => {}
             Ok(answer) => assert_eq!(encode_answer(&answer), bytes, "seed {seed}"),
         }
@@ -235,7 +235,7 @@ fn noise_is_refused() {
         let length = random.below(300) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
         assert!(Hello::decode(&bytes).is_err() && Answer::decode(&bytes).is_err(), "seed {seed}");
-        // The same behind a good header.
+        // The same after a valid header.
         for kind in 1..=8 {
             let header = Output::new(Kind::Join, PROTOCOL_VERSION).0;
             bytes.splice(..bytes.len().min(16), header);
@@ -248,7 +248,7 @@ fn noise_is_refused() {
 }
 
 #[test]
-fn another_version_is_told_so_and_can_read_it() {
+fn refusal_of_other_version_is_readable_by_it() {
     let hellos = (1..).map(|seed| Random(seed).hello());
     let with_version = |hello: &Hello| !matches!(hello, Hello::AskOccupancy(_));
     let mut join = hellos.into_iter().find(with_version).unwrap();
@@ -264,8 +264,8 @@ fn another_version_is_told_so_and_can_read_it() {
     assert_eq!(error, HelloError::Version(99));
     let refusal = error.refusal();
     assert_eq!(refusal.code, ErrorCode::VersionMismatch);
-    assert_eq!(refusal.text, format!("here version {PROTOCOL_VERSION}, there version 99"));
-    // The other side's table may be longer, and its version differs.
+    assert_eq!(refusal.text, format!("protocol version {PROTOCOL_VERSION} is required, not 99"));
+    // The peer's table may be longer, and its version differs.
     let mut bytes = refusal.encode();
     bytes[8] = 99;
     assert_eq!(Answer::decode(&bytes), Ok(Answer::Refusal(refusal)));

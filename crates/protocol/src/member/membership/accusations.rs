@@ -1,36 +1,36 @@
-//! Which of two members goes when they cannot reach each other, although the coordinator reaches both.
+//! Decides which of two members is removed if they cannot reach each other, although the coordinator reaches both.
 //!
-//! Every member has a link to every other, so one of the two has to go. An accusation says which link does not hold,
-//! not which end is at fault. The coordinator therefore collects accusations until those of one outage must have
-//! arrived (`Effect::JudgeLater`, `Event::Judge`), takes them for the edges of a graph, and removes the
-//! members with the most edges until no edge is left: the greedy vertex cover. Of members with equally many, one without
-//! memory goes first (it takes nothing with it), then the one that was admitted last. A member whose own network fails
-//! is an end of all broken links, so that it goes and not those that accuse it; a program with a link that fails
-//! takes no server along.
+//! Every member has a link to every other, so one of the two has to be removed. An accusation says which link is
+//! broken, not which end is at fault. The coordinator therefore collects accusations until those of one outage must
+//! have arrived (`Effect::JudgeLater`, `Event::Judge`), takes them as the edges of a graph, and removes the members
+//! with the most edges until no edge is left: the greedy vertex cover. Of members with equally many edges, one
+//! without memory is removed first (no data is lost with it), then the one admitted last. A member with a failed
+//! network is an end of all broken links, so it is removed and its accusers are not; a program with a failed link
+//! causes no server to be removed.
 //!
-//! The members that remain are always a quorum, or the coordinator would give up itself: accusations that have to be
-//! postponed for that are judged when a vote has removed the first members.
+//! The remaining members are always a quorum, otherwise the coordinator would give up itself. Accusations that have
+//! to be postponed for that are judged when a vote has removed the first members.
 //!
-//! A member that the coordinator does not reach itself is not judged here: it is a suspect (see [`quorum`](super::quorum)).
-//! Members that are removed learn of it as every suspect does. A member repeats its accusations in its report to
-//! a new coordinator.
+//! A member that the coordinator itself does not reach is a suspect, and not judged here (see
+//! [`quorum`](super::quorum)). Removed members learn of it as every suspect does. A member repeats its accusations in
+//! its report to a new coordinator.
 
 use super::{Membership, Stage};
 use crate::member::event::{Effect, Effects};
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
-/// Accusations that are not judged yet.
+/// Accusations that have not been judged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Accusations {
-    /// Pairs of live members that are no suspects, the smaller number first, without duplicates.
+    /// Pairs of live members that are not suspects, the smaller number first, without duplicates.
     pairs: Vec<(NodeId, NodeId)>,
-    /// They were judged once, and some have to wait for a vote.
+    /// They were judged once, and some wait for a vote.
     postponed: bool,
 }
 
 impl Accusations {
-    /// Whether the pair is new.
+    /// Adds a pair; returns whether it is new.
     fn insert(&mut self, one: NodeId, other: NodeId) -> bool {
         let pair = (one.min(other), one.max(other));
         let new = !self.pairs.contains(&pair);
@@ -41,7 +41,7 @@ impl Accusations {
         new
     }
 
-    /// The member is removed or a suspect.
+    /// Drops the accusations of a member that was removed or is a suspect.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.pairs.retain(|(one, other)| *one != node && *other != node);
     }
@@ -54,7 +54,7 @@ impl Accusations {
         self.degree(node) > 0
     }
 
-    /// Whether accusations wait for the vote about members that are removed first.
+    /// Whether accusations wait for the vote about the members removed first.
     pub(super) fn are_postponed(&self) -> bool {
         self.postponed && !self.is_empty()
     }
@@ -65,7 +65,7 @@ impl Accusations {
 }
 
 impl Membership {
-    /// The coordinator, or the one that takes over, hears that a member cannot reach another.
+    /// Notes, at the coordinator or the node that takes over, that a member cannot reach another.
     pub(super) fn accused(&mut self, by: NodeId, node: NodeId, effects: &mut Effects) {
         let judged =
             |node| self.roster.find(node).is_none_or(|member| member.gone || member.suspect);
@@ -79,10 +79,10 @@ impl Membership {
         }
     }
 
-    /// All accusations of one outage have arrived, or a vote has decided about the members removed before.
+    /// Judges the accusations: all of one outage have arrived, or a vote has decided about the members removed first.
     pub(super) fn judge_accusations(&mut self, effects: &mut Effects) {
         if self.stage != Stage::Coordinator {
-            return; // another coordinator hears of them in the reports
+            return; // another coordinator receives them in the reports
         }
         let mut removes = false;
         while let Some(node) = self.most_accused() {

@@ -1,22 +1,21 @@
-//! Which numbers are free, and with which generation memory is lent under them.
+//! Reuse of node numbers, and the generation under which memory is lent.
 //!
-//! **A number is free** when every member has settled the removal of its last bearer: its machine of
-//! [burials](crate::member::burial) has said so, and all its other machines have forgotten it. Each member
-//! tells the coordinator up to which view every removal is settled there, and tells a new coordinator again in
-//! its report; the coordinator takes the minimum. A member has nothing of bearers that were removed before its
-//! own admission, so a joiner that has said nothing yet counts with the view of its welcome.
+//! **A number is free** when every member has settled the removal of the last node that had it: its
+//! [`burial`](crate::member::burial) machine has said so, and all its other machines have dropped their entries. Each
+//! member reports to the coordinator, and again to a new coordinator, the view up to which every removal is settled;
+//! the coordinator takes the minimum. A member has no state of nodes that were removed before its own admission, so a
+//! joiner that has not reported yet counts with the view of its welcome.
 //!
-//! *Numbers of which a coordinator knows no bearer.* The founder knows all: they were never given. Another
-//! one may not know of a bearer that was removed before its own admission, and waits until every member has
-//! settled all removals up to that view. Of free numbers that one is given whose bearer went first, the
-//! unknown ones before all others.
+//! *Numbers that a coordinator has never seen used.* The founder knows that they were never used. Another coordinator
+//! may not know of a node that was removed before its own admission, and waits until every member has settled all
+//! removals up to that view. Of the free numbers, the one freed first is used, numbers never seen before all others.
 //!
-//! **Generations.** A node that lends memory gets the next generation of its number, which all members count
-//! along with the views and joiners learn from their welcome. A generation that a coordinator gave in a view
-//! that died with it may be given again: no address of that memory exists, since its node was never ready, and a
-//! node allocates nothing for others before it is. For the same reason a coordinator gives the generation again of a
-//! member that it admitted and that was never linked to it, so that failed joins use none up. Only that
-//! coordinator can know, so the others take the generation of the last bearer from it.
+//! **Generations.** A node that lends memory gets the next generation of its number, which all members count along
+//! with the views and joiners learn from their welcome. A generation given in a view that was lost with its
+//! coordinator may be given again: no address of that memory exists, since its node was never ready, and a node
+//! allocates nothing for others before it is. For the same reason a coordinator reuses the generation of a member
+//! that it admitted and that was never linked to it, so that failed joins use none up. Only that coordinator can know
+//! this, so the other members take the generation of the last node from it.
 
 use super::{Membership, Stage, refusal};
 use crate::member::canary::Mutant;
@@ -32,7 +31,7 @@ const NOT_SETTLED: &str = "every free node number waits until all members have s
     that had it; try again";
 
 impl Membership {
-    /// How many members are alive as far as this node knows, itself included, and how many there can be.
+    /// The number of members alive as far as this node knows, itself included, and the maximum number.
     pub fn occupancy(&self) -> (usize, usize) {
         (self.roster.iter().filter(|member| !member.gone).count(), self.nodes_max())
     }
@@ -42,19 +41,19 @@ impl Membership {
         self.identity.leases
     }
 
-    /// The next generation of memory of a number: smaller ones have been memories of that number.
+    /// The next memory generation of a number: all smaller ones have been used.
     pub fn next_generation(&self, node: NodeId) -> Generation {
         let unused = self.roster.find(node).filter(|last| last.gone && last.unused);
         let next = self.generations.get(&node).copied().unwrap_or(0);
         unused.and_then(|last| last.memory).unwrap_or(Generation(next))
     }
 
-    /// Whether this bearer of a number was removed before this node's time, or another bears the number now.
+    /// Whether the node admitted in view `born` was removed before this node was a member, or its number was reused.
     pub fn is_former(&self, node: NodeId, born: ViewNumber) -> bool {
         born <= self.view && self.roster.find(node).is_none_or(|member| member.born != born)
     }
 
-    /// Takes in a member that a view names.
+    /// Adds a member that a view names.
     pub(super) fn take_in(&mut self, member: Member, effects: &mut Effects) {
         let node = member.node;
         self.note_generation(&member.listed());
@@ -70,7 +69,7 @@ impl Membership {
         }
     }
 
-    /// Whether a view may give a member this number and generation.
+    /// Checks that a view may give a member this number and generation.
     pub(super) fn check_number(&self, named: &Listed) -> Result<(), Violation> {
         let settled = |last: &Member| last.died.is_some() && last.settled;
         let used = !self.roster.find(named.node).is_none_or(settled);
@@ -84,7 +83,7 @@ impl Membership {
         Ok(())
     }
 
-    /// The number that has been free for the longest.
+    /// Returns the number that has been free for the longest.
     pub(super) fn free_number(&self, lends: bool) -> Result<NodeId, Refusal> {
         let settled = self.settled_by_all();
         let (mut found, mut waits, mut used_up) = (None, false, false);
@@ -120,26 +119,26 @@ impl Membership {
         }
     }
 
-    /// Up to which view bearers may have been removed of which this node knows nothing.
+    /// The view up to which nodes unknown to this node may have been removed.
     fn unknown_since(&self) -> ViewNumber {
         if self.born == ViewNumber(1) { ViewNumber(0) } else { self.born }
     }
 
-    /// Up to which view every removal is settled at all members.
+    /// The view up to which every removal is settled at all members.
     fn settled_by_all(&self) -> ViewNumber {
         let others = self.roster.iter().filter(|member| !member.gone && member.node != self.me);
         let settled = others.map(|member| member.settled_to);
         settled.fold(self.settled_to(), ViewNumber::min)
     }
 
-    /// Up to which view every removal is settled here.
+    /// The view up to which every removal is settled at this node.
     fn settled_to(&self) -> ViewNumber {
         let unsettled = self.roster.iter().filter(|member| !member.settled);
         let before = unsettled.filter_map(|member| Some(ViewNumber(member.died?.0 - 1)));
         before.fold(self.view, ViewNumber::min)
     }
 
-    /// Nothing of a removed member is left here.
+    /// Notes that this node holds no state of a removed member any more.
     pub(super) fn settled(&mut self, node: NodeId, born: ViewNumber) {
         if let Some(member) = self.roster.find_mut(node).filter(|member| member.born == born) {
             debug_assert!(member.gone, "a live member is not settled");
@@ -147,7 +146,7 @@ impl Membership {
         }
     }
 
-    /// What to tell a coordinator of settled removals.
+    /// Returns the view up to which removals are settled, for a report to a coordinator.
     pub(super) fn tell_settled(&mut self) -> ViewNumber {
         let settled = self.settled_to();
         let removals = self.roster.iter().filter_map(|member| member.died);
@@ -156,7 +155,7 @@ impl Membership {
         settled
     }
 
-    /// Tells the coordinator when more removals are settled here than it has heard of.
+    /// Reports to the coordinator if more removals are settled than last reported.
     pub(super) fn report_settled(&mut self, effects: &mut Effects) {
         let Some(to) = self.coordinator().filter(|_| self.stage == Stage::Member) else {
             return;
@@ -177,12 +176,12 @@ impl Membership {
         from: NodeId,
         number: ViewNumber,
     ) -> Result<(), Violation> {
-        // Before it takes over a coordinator may know fewer views, and collects reports when it does.
+        // Before it takes over, a coordinator may know fewer views; it collects reports when it does.
         if !matches!(self.stage, Stage::Coordinator | Stage::TakingOver) {
             return Ok(());
         }
         if self.stage == Stage::Coordinator && number > self.view {
-            return Err(Violation("settled removals of views that are not made"));
+            return Err(Violation("settled removals of future views"));
         }
         if let Some(member) = self.roster.find_mut(from) {
             member.settled_to = member.settled_to.max(number);

@@ -1,37 +1,37 @@
-//! Judging those who are out of reach, on fabrics where that does not mean dead.
+//! Judges unreachable members, on fabrics where unreachable does not mean dead.
 //!
-//! A member that cannot be reached may live on, and may judge us in turn. So nobody is declared dead on
-//! such grounds before a *quorum* has agreed to hear nothing of it any more: more than half of the
-//! members of the last view, or half of them with the one among them that was admitted first. Of two sides at most one has
-//! that; the other one *gives up* as soon as it cannot have it any more, and joins again as new lives.
-//! Members that lend memory count; programs that joined without any do not, unless there is nothing else.
+//! An unreachable member may be alive, and may judge this node in turn. So a member is declared dead for that reason
+//! only after a *quorum* has agreed to ignore it: more than half of the members of the last view, or half of them
+//! including the earliest admitted. Of two partitions at most one has a quorum; the other one *gives up* as soon as
+//! it can no longer get one, and its nodes join again as new incarnations. Members that lend memory count; programs
+//! that joined without memory do not, unless there are no others.
 //!
-//! - Who is out of reach is a *suspect*: cut off here, and counted as a member still.
-//! - A member tells the coordinator of its suspects. A coordinator that reaches both judges which of the two is to
-//!   go (see [`accusations`](super::accusations)). It cuts that one off, tells all members, and calls a vote; those
-//!   that answer have cut it off. With a quorum of answers it is dead, by views.
-//! - A member whose coordinator is a suspect waits for the takeover of the earliest that is left, or takes
-//!   over itself with the reports of a quorum, and then calls a vote like any coordinator: those who reported may
-//!   reach its suspects still, and cut them off before they answer. Who still reaches a member admitted before the asker
-//!   does not answer until it is told otherwise, so nobody votes on both sides.
+//! - An unreachable member is a *suspect*: cut off by this node, and still counted as a member.
+//! - A member reports its suspects to the coordinator. A coordinator that reaches both judges which of the two is
+//!   removed (see [`accusations`](super::accusations)). It cuts that one off, notifies all members, and calls a vote;
+//!   members that answer have cut it off. With a quorum of answers it is dead, by views.
+//! - A member with a suspect coordinator waits for the takeover of the earliest remaining member, or takes over
+//!   itself with the reports of a quorum, and then calls a vote like any coordinator: members that reported may still
+//!   reach its suspects, and cut them off before they answer. A member that still reaches one admitted before the
+//!   asker answers only once it has been asked to cut that one off, so no member votes in both partitions.
 //!
-//! *Why no two sides go on.* Suppose two did. Both had quorums of votes, of the members of the same last
-//! view or of views that follow each other, so somebody voted on both sides. It first cut off the suspects
-//! of the one side, its coordinator among those who asked; for the other side to ask it, it had to be
-//! linked to a member of that side, which it had not cut off; then that side's asker was no suspect of
-//! the first, and the first was a suspect of that asker only after their link had broken, of which the
-//! first hears too: it cannot have a quorum without that voter's word that it was cut off.
+//! *Why two partitions never both continue.* Suppose two did. Both had quorums of votes, of the members of the same
+//! last view or of consecutive views, so some member `v` voted in both. It first cut off the suspects of the first
+//! partition at the request of that one's coordinator. For the other partition to ask `v`, it had to be linked to a
+//! member of that partition that it had not cut off. So the other asker was not a suspect of the first coordinator,
+//! and the first was a suspect of that asker only after their link had broken, which the first detects too: it cannot
+//! have a quorum without the confirmation of `v` that the asker was cut off.
 //!
-//! *Certain deaths.* A member whose process has ended may have voted for another side before. So it counts as one
-//! that does not answer until its view is made, and the coordinator makes that view only when no other side can
-//! have its vote:
+//! *Certain deaths.* A member whose process has ended may have voted in another partition before. So it counts as a
+//! member that does not answer until its view is made, and the coordinator makes that view only when no other
+//! partition can have its vote:
 //!
 //! - Without suspects, when every linked member has answered a vote that was called after the death. A member that
-//!   takes over answers no other coordinator. So when all have answered, no live member has asked the dead one
-//!   for its vote.
+//!   takes over answers no other coordinator. So when all have answered, no live member has asked the dead one for
+//!   its vote.
 //! - With suspects, when a quorum that still counts the dead one has cut them off, by the argument above.
 //!
-//! Meanwhile the coordinator admits no node, which would not know the dead one.
+//! Meanwhile the coordinator admits no node, since it would not know the dead one.
 
 use super::{Membership, Stage, refusal};
 use crate::member::canary::Mutant;
@@ -45,9 +45,9 @@ use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet};
 /// A vote of the coordinator on its suspects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Vote {
-    /// Counts the calls, so that answers to former ones are told apart.
+    /// Counts the votes, so that late answers to earlier ones are recognized.
     pub(super) round: u64,
-    /// Who has answered this one.
+    /// The members that have answered this vote.
     pub(super) ayes: NodeSet,
 }
 
@@ -57,7 +57,7 @@ const ISOLATED: &str = "most of the cluster is out of reach";
 impl Membership {
     pub(super) fn out_of_reach(&mut self, node: NodeId, effects: &mut Effects) {
         if self.stage == Stage::Joining {
-            // Without links to all it will never be a member.
+            // Without links to all members it can never become a member.
             return self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
         }
         let outside = matches!(self.stage, Stage::Outside | Stage::Over);
@@ -66,7 +66,7 @@ impl Membership {
         }
     }
 
-    /// A member says that we are no member any more. Only the coordinator can know.
+    /// Handles the report of a member that this node is no longer a member. Only the coordinator can know.
     pub(super) fn expelled(&mut self, by: NodeId, effects: &mut Effects) {
         let outside = matches!(self.stage, Stage::Outside | Stage::Over);
         if !outside && self.coordinator() == Some(by) {
@@ -75,7 +75,7 @@ impl Membership {
         self.out_of_reach(by, effects);
     }
 
-    /// Cuts a member off; false when it was, or is dead.
+    /// Cuts a member off; false if it was cut off already, or is dead.
     pub(super) fn suspect(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         let Some(member) = self.roster.find_mut(node) else {
             return false;
@@ -96,7 +96,7 @@ impl Membership {
         suspects.map(|member| (member.node, member.incarnation)).collect()
     }
 
-    /// There is a new suspect, or somebody who could have voted is gone.
+    /// Reacts to a new suspect, or to the loss of a member that could have voted.
     pub(super) fn judge(&mut self, effects: &mut Effects) {
         if !self.is_ready() {
             return;
@@ -125,7 +125,7 @@ impl Membership {
         }
     }
 
-    /// Whether suspects stand in the way of a takeover: those who reported are no quorum.
+    /// Whether suspects block a takeover: the members that reported are no quorum.
     pub(super) fn lacks_quorum(&self) -> bool {
         let linked = self.linked().into_iter();
         let reported =
@@ -148,7 +148,7 @@ impl Membership {
         self.stage == Stage::Coordinator && (self.has_suspects() || (confirms && unburied()))
     }
 
-    /// Removes members that were found dead: at once where members that live are always reached, else by
+    /// Removes members that were found dead: at once on fabrics where live members are always reachable, otherwise by
     /// [`judge`](Self::judge).
     pub(super) fn remove_lost(&mut self, effects: &mut Effects) {
         if !self.identity.quorum || self.canary.is(Mutant::QuorumShrinksAtDeath) {
@@ -156,7 +156,7 @@ impl Membership {
         }
     }
 
-    /// Whether this node and these are enough of the last view.
+    /// Whether this node and `others` are a quorum of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
         let present_in_view = |member: &&Member| member.died.is_none();
         let voters =
@@ -192,7 +192,8 @@ impl Membership {
         self.check_vote(effects);
     }
 
-    /// With a quorum of answers the suspects are dead; without suspects all linked members have to answer.
+    /// Decides a vote: with a quorum of answers the suspects are dead; without suspects all linked members have to
+    /// answer.
     fn check_vote(&mut self, effects: &mut Effects) {
         let linked = self.linked();
         let answered = |node: &NodeId| self.vote.ayes.contains(*node);
@@ -233,12 +234,12 @@ impl Membership {
     ) -> Result<(), Violation> {
         let judges = matches!(self.stage, Stage::Coordinator | Stage::TakingOver);
         if !judges && self.coordinator() != Some(from) {
-            // Of a coordinator that is a suspect here: its word counts no more.
+            // From a coordinator that is a suspect: its messages are ignored.
             return Ok(());
         }
         if node == self.me {
-            // Over a link of this very node.
-            return Err(Violation("suspect told of itself"));
+            // Received over a link of this very node.
+            return Err(Violation("suspect notified of itself"));
         }
         let same_life = |member: &Member| member.incarnation == incarnation;
         let known = self.roster.find(node).is_some_and(same_life);
@@ -258,8 +259,8 @@ impl Membership {
     ) -> Result<(), Violation> {
         let asked = self.coordinator() == Some(from);
         if self.stage == Stage::Joining && self.has_suspects() {
-            // It counts as a member that cannot vote, since it is not known yet whether it is linked to
-            // all: it makes room, and joins again.
+            // It counts as a member that cannot vote, since it is not known yet whether it is linked to all: it gives
+            // up, and joins again.
             self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
         } else if matches!(self.stage, Stage::Joining | Stage::Member) && asked {
             effects.push(Effect::Send { to: from, message: Message::Voted { round } });
@@ -268,7 +269,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Whoever was told of suspects may find that it is on the smaller side.
+    /// Gives up if this node, notified of suspects, finds itself in the smaller partition.
     fn judge_as_voter(&mut self, effects: &mut Effects) {
         if !self.suspects().is_empty() && !self.is_quorum(&self.linked()) {
             self.fail(refusal(ErrorCode::Isolated, ISOLATED), effects);
@@ -293,7 +294,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether a takeover by `from` has to wait: a member that was admitted before it is within reach.
+    /// Whether a takeover by `from` has to wait: a member admitted before it is reachable.
     pub(super) fn reaches_earlier(&self, from: NodeId) -> bool {
         let born = self.born_of(from);
         let reached = |member: &Member| member.born < born && !member.gone && !member.suspect;

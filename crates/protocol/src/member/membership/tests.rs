@@ -73,7 +73,7 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
     }
 }
 
-/// One line for each effect: data in, text out.
+/// Formats each effect as one line of text.
 fn told(effect: &Effect) -> String {
     match effect {
         Effect::Connect { node, .. } => format!("connect {node}"),
@@ -124,7 +124,7 @@ fn told(effect: &Effect) -> String {
 fn check(machine: &mut Membership, event: Event, expected: &[&str]) {
     let mut effects = Effects::new();
     assert_eq!(machine.step(event, &mut effects), Ok(()));
-    // Admissions follow from the views, and have tests of their own.
+    // Admissions follow from the views, and have their own tests.
     let others = effects.iter().filter(|effect| !matches!(effect, Effect::Admitted { .. }));
     let told: Vec<String> = others.map(told).collect();
     assert_eq!(told, expected);
@@ -150,7 +150,7 @@ fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
     }
 }
 
-/// A member as it is where all joined in the order of their numbers and none was removed.
+/// A member of a cluster in which all joined in order of their numbers and none was removed.
 fn listed(node: u16, life: u64) -> Listed {
     let memory = (life < PROGRAM).then_some(Generation(0));
     let (node, born) = (NodeId(node), ViewNumber(u64::from(node) + 1));
@@ -161,7 +161,7 @@ fn report(number: u64) -> Message {
     Message::Report { number: ViewNumber(number), settled: ViewNumber(0) }
 }
 
-/// Lives from this one on are programs without memory.
+/// Incarnations from this one on are programs without memory.
 const PROGRAM: u64 = 1_000;
 
 fn heard(from: u16, message: Message) -> Event {
@@ -206,7 +206,7 @@ fn the_founder_admits_and_tells_the_others() {
     assert_eq!((machine.node(), machine.view()), (Some(NodeId(0)), ViewNumber(1)));
     check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
     check(&mut machine, asked_to_join(2, join(2)), &["admit 2 as 2 in view 3"]);
-    // Node 1 was not linked when node 2 came; it is told now.
+    // Node 1 was not linked when node 2 joined; it is notified now.
     check(
         &mut machine,
         asked_for_link(3, peer(1, 1, 2)),
@@ -253,7 +253,7 @@ fn a_join_that_does_not_fit_is_refused_by_name() {
         change(&mut join);
         check(&mut machine, asked_to_join(1, join), &[expected]);
     }
-    assert_eq!(machine.view(), ViewNumber(1), "nobody was admitted");
+    assert_eq!(machine.view(), ViewNumber(1), "no node was admitted");
     check(&mut middle(), asked_to_join(1, join(9)), &["deny 1 NoSuchCluster"]);
 }
 
@@ -275,7 +275,7 @@ fn a_link_is_given_to_whom_the_view_names() {
     check(&mut machine, asked_for_link(2, peer(3, 3, 4)), &["deny 2 ProtocolViolation"]);
     check(&mut machine, asked_for_link(2, peer(0, 0, 1)), &["deny 2 ProtocolViolation"]);
     check(&mut machine, asked_for_link(2, peer(2, 9, 3)), &["deny 2 NodeClosed"]);
-    // A view that came to nothing: its number is another's now.
+    // A view that was lost with its coordinator: a different view has its number now.
     check(&mut machine, asked_for_link(2, peer(4, 4, 4)), &["deny 2 NodeClosed"]);
     let mut other = peer(5, 5, 9);
     other.cluster = "d".into();
@@ -286,7 +286,7 @@ fn a_link_is_given_to_whom_the_view_names() {
 }
 
 #[test]
-fn who_waits_in_vain_is_denied_and_who_goes_is_forgotten() {
+fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
     let mut machine = middle();
     check(&mut machine, asked_for_link(1, peer(3, 30, 4)), &[]);
     check(&mut machine, asked_for_link(2, peer(3, 3, 4)), &[]);
@@ -364,7 +364,7 @@ fn the_next_earliest_takes_over_and_brings_all_to_one_view() {
     check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3"]);
     assert!(!machine.is_coordinator());
     check(&mut machine, asked_to_join(1, join(9)), &["deny 1 NoSuchCluster"]);
-    // Node 2 had heard that node 3 came; node 3 has no link to here and cannot be watched.
+    // Node 2 had received the view that node 3 joined; node 3 has no link to this node and cannot be monitored.
     check(&mut machine, heard(2, view(4, 3, 3, true)), &[]);
     check(
         &mut machine,
@@ -391,7 +391,7 @@ fn a_new_coordinator_passes_on_what_others_missed() {
 }
 
 #[test]
-fn who_is_asked_at_a_takeover_tells_all_and_voids_the_former_coordinator() {
+fn takeover_question_is_answered_and_voids_the_former_coordinator() {
     let mut machine = Membership::new(identity(2));
     check(&mut machine, Event::Joined(welcome(2, 3, &[0, 1])), &["connect 0", "connect 1"]);
     check(&mut machine, link_up(0), &[]);
@@ -451,7 +451,7 @@ fn coordinator_tells_a_leave_from_a_death() {
     let left = Message::View { number, member, change: Change::Left };
     check(&mut second, heard(0, left), &["gone 2"]);
     assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
-    // One that ends before all have answered: others may not have what it sent.
+    // A node that ends before all have answered: other members may lack what it sent.
     let mut first = of_three(0);
     check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
     check(&mut first, link_lost(2), &["gone 2", "to 1: vote 1"]);
@@ -485,11 +485,11 @@ fn an_expelled_node_stops() {
 }
 
 #[test]
-fn what_no_correct_member_says_changes_nothing() {
+fn invalid_member_messages_change_nothing() {
     let machine = middle();
     let number = ViewNumber(3);
     check_violation(&machine, 9, Message::Leave, "message from a node that is no member");
-    check_violation(&machine, 1, Message::Leave, "message from this very node");
+    check_violation(&machine, 1, Message::Leave, "message from this node");
     check_violation(&machine, 2, Message::LeaveHeard, UNANNOUNCED);
     check_violation(&machine, 2, Message::Left, "left without announcing it");
     let mut leaving = middle();
@@ -507,7 +507,7 @@ fn what_no_correct_member_says_changes_nothing() {
     check_violation(&machine, 0, report(3), "report without a question");
     let mut taking_over = middle();
     check(&mut taking_over, link_lost(0), &["dead 0", "to 2: takeover 3"]);
-    check_violation(&taking_over, 2, report(4), "report of views that were not told");
+    check_violation(&taking_over, 2, report(4), "report of views that were not sent");
     let mut old = middle();
     check(&mut old, heard(0, view(3, 2, 2, true)), &[]);
     check(&mut old, heard(0, view(1, 9, 9, false)), &[]);
@@ -530,11 +530,11 @@ fn found_and_joined_happen_once() {
 }
 
 #[test]
-fn who_breaks_the_protocol_is_accused_at_the_coordinator() {
+fn protocol_violation_is_reported_to_the_coordinator() {
     let machine = middle();
     let lost = Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended: false };
     assert_eq!(machine.accusation(NodeId(2)), Some((NodeId(0), lost)));
-    assert_eq!(machine.accusation(NodeId(0)), None, "there is nobody above the coordinator");
+    assert_eq!(machine.accusation(NodeId(0)), None, "no node is above the coordinator");
     assert_eq!(machine.accusation(NodeId(9)), None, "no member");
     let mut alone = machine;
     check(&mut alone, link_lost(0), &["dead 0", "to 2: takeover 3"]);
@@ -554,7 +554,7 @@ fn everybody_learns_where_everybody_is() {
     let (node, incarnation, born) = (NodeId(0), Incarnation(0), ViewNumber(1));
     let to_first = Effect::Connect { node, incarnation, born, host: host(0) };
     assert_eq!(effects, [to_first]);
-    // The next joiner hears of both, and those who are there hear of it by a view.
+    // The next joiner learns of both, and existing members learn of it by a view.
     first.step(link_up(1), &mut effects).unwrap();
     effects.clear();
     first.step(asked_to_join(2, join(2)), &mut effects).unwrap();
@@ -720,7 +720,7 @@ fn earliest_member_coordinates_whatever_its_number() {
     check(&mut machine, heard(3, Message::Leave), &["to 3: leave heard"]);
     check(&mut machine, heard(3, Message::Left), &["gone 3"]);
     assert_eq!(machine.coordinator(), Some(NodeId(0)));
-    // A number that this node has never known was in use, perhaps, before its time.
+    // A number that this node has never known may have been used before its admission.
     check(&mut machine, link_lost(0), &["dead 0", "coordinator"]);
     check(&mut machine, asked_to_join(5, join(5)), &["admit 5 as 2 in view 12"]);
     check(&mut machine, asked_to_join(6, join(6)), &["deny 6 Busy"]);

@@ -1,10 +1,10 @@
-//! Templates: what each instruction becomes.
+//! A template compiler: the machine code of each instruction.
 //!
-//! R0 to R10 live in registers of the processor throughout, and so does the meter. RBP is the frame, R10 and
-//! RCX are for the moment. R6 to R10 live where calls of the convention keep them.
+//! R0 to R10 and the meter are kept in registers of the processor throughout. RBP points to the frame, R10 and RCX are
+//! scratch registers. R6 to R10 are in registers that the calling convention preserves.
 //!
-//! Sums and copies for R1 to R5, mostly arguments, wait until somebody reads them ([`Waiting`]): helpers that
-//! load words take them as they are, and what a call destroys is never computed.
+//! Sums and copies into R1 to R5, mostly arguments, are evaluated lazily ([`Waiting`]): helpers that load words use
+//! them directly, and values that a call clobbers are never computed.
 
 use alloc::vec::Vec;
 
@@ -33,11 +33,11 @@ use crate::verify::{Verified, uses};
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];
 /// Where the instructions that are left live.
 const METER_HOME: Reg = R11;
-/// Code that is rarely run, behind all other.
+/// Rarely executed code, placed after all other code.
 pub(super) enum Cold {
-    /// Leaves at a slot, where so much is to be paid back to the meter.
+    /// Leaves at a slot, and returns an amount to the meter.
     Leave { from: Hole, slot: usize, cost: u32 },
-    /// Makes a region the last one, copies R0, and goes on with the code of a slot.
+    /// Makes a region the last one, copies R0, and continues with the code of a slot.
     Entry { slot: usize, region: Option<Later>, copy: Option<Reg>, to: usize },
     /// A word of another region than the last one, or one that has to be asked for.
     Word {
@@ -45,20 +45,19 @@ pub(super) enum Cold {
         outside: Hole,
         slot: usize,
         arguments: [Later; 2],
-        /// Where the region is known, and where the word is.
+        /// The positions where the region is known, and where the word is loaded.
         known: usize,
         done: usize,
-        /// What gets the word besides R0.
+        /// The register that gets the word besides R0.
         to: Reg,
     },
     /// A read of another region than the last one, or one that has to be asked for.
     Read(Asked),
-    /// A group of words that has to be looked at one by one.
+    /// A group of words that has to be checked one by one.
     Careful(Careful),
-    /// Makes a region the last one, and goes back to a place of the code.
+    /// Makes a region the last one, and returns to a position of the code.
     Other { from: Hole, region: Later, to: usize },
-    /// Pays for a jump, where it costs something, sees to what the code of its target relies on, and goes on
-    /// there.
+    /// Charges a jump, if it costs something, establishes what the code of its target relies on, and continues there.
     Way { from: Hole, paid: Option<Paid>, relied: Option<Relied>, target: usize },
 }
 
@@ -74,7 +73,7 @@ pub(super) struct Paid {
 /// What is known of the program's and the processor's registers where code is added.
 #[derive(Clone, Copy, Default)]
 pub(super) struct State {
-    /// What R1 to R5 will hold, where they do not hold it yet.
+    /// The pending values of R1 to R5.
     pub(super) later: Waiting,
     /// The region that is certainly the last one.
     pub(super) last: Option<Later>,
@@ -88,7 +87,7 @@ pub(super) enum Held {
     Nothing,
     /// Where the last region starts.
     Base,
-    /// What turns addresses of an area into the processor's.
+    /// What is added to addresses of an area to get native ones.
     Area(u8),
 }
 
@@ -96,15 +95,15 @@ pub(super) struct Compiler<'a> {
     pub(super) ops: &'a [Op],
     pub(super) verified: &'a Verified,
     pub(super) out: Emitter,
-    /// Where the code of each slot starts, and where it is entered.
+    /// For each slot, the start of its code and its entry.
     pub(super) places: Vec<(u32, Option<u32>)>,
-    /// Slots where paths meet.
+    /// Join points.
     pub(super) meetings: &'a [bool],
-    /// Slots where a call may pause, but for those behind helpers.
+    /// Safepoints, except those after helpers.
     pub(super) pauses: Vec<bool>,
-    /// What the code of a slot relies on. Whoever comes there has seen to it.
+    /// What the code of a slot relies on. Every predecessor establishes it.
     pub(super) relied: Vec<Option<Relied>>,
-    /// Bits of the registers that are read behind each slot, or at it.
+    /// Live registers at each slot, as bits.
     pub(super) live: &'a [u16],
     /// Slots that one jump alone leads to, and no other way.
     pub(super) behind_one: Vec<bool>,
@@ -117,7 +116,7 @@ pub(super) struct Compiler<'a> {
     /// Jumps to slots.
     pub(super) jumps: Vec<(Hole, usize)>,
     pub(super) cold: Vec<Cold>,
-    /// Who looks up where to return to.
+    /// Code that looks up a return address.
     tables: Vec<Hole>,
     /// Code that calls a helper, and code that leaves.
     help: usize,
@@ -126,7 +125,7 @@ pub(super) struct Compiler<'a> {
     recursive: bool,
     /// Bits of the registers that the program has to do with.
     used: u16,
-    /// What the convention wants kept, of what is used. An even number, as calls need it.
+    /// The used registers that the convention preserves, an even number for the alignment of calls.
     kept: Vec<Reg>,
 }
 
@@ -236,8 +235,7 @@ impl Compiler<'_> {
         self.out.load(RAX, Place::at(RBP, SLOT));
         self.leave(LEFT);
 
-        // Calls the helper of the slot in R10. Registers that a call destroys hold nothing of the host's
-        // behind it.
+        // Calls the helper of the slot in R10. Afterwards, registers that a call clobbers hold no values of the host.
         self.help = self.out.code.len();
         self.store_all();
         let out = &mut self.out;
@@ -258,7 +256,7 @@ impl Compiler<'_> {
         self.leave(ENDED);
     }
 
-    /// The way in at the first slot, whose code follows.
+    /// The entry at the first slot; its code follows.
     fn first(&mut self) -> usize {
         let first = self.out.code.len();
         let set = self.set_at_first();
@@ -274,7 +272,7 @@ impl Compiler<'_> {
         first
     }
 
-    /// Bits of the registers that are set before anybody could read them: of those whose results do not wait.
+    /// Registers that are set before any read, as bits, if their results are not evaluated lazily.
     fn set_at_first(&self) -> u16 {
         let simple = |(slot, op): &(usize, &Op)| {
             op.code < Code::Atomic
@@ -287,7 +285,7 @@ impl Compiler<'_> {
     }
 
     fn finish(&mut self) -> Result<(), CompileError> {
-        // Code that is careful has rare code of its own.
+        // Careful code has separate rare code.
         while !self.cold.is_empty() {
             core::mem::take(&mut self.cold).into_iter().try_for_each(|cold| self.cold(cold))?;
         }
@@ -382,7 +380,7 @@ impl Compiler<'_> {
         if meets || marked || self.is_entered(slot) {
             self.now(u16::MAX);
         }
-        // Whoever enters knows of regions alone.
+        // An entry from outside establishes regions only.
         if self.pauses[slot] && matches!(self.state.held, Held::Area(_)) {
             self.state.held = Held::Nothing;
         }
@@ -391,7 +389,7 @@ impl Compiler<'_> {
             self.arrive(slot, comes);
         }
         let (place, copied) = (self.place()?, self.copied.take());
-        // Within a group nobody has checked anything who enters: its careful code sees to them.
+        // An entry within a group has not checked the group, so it goes to the careful code.
         let around = self.group.is_some_and(|group| group.is_around(slot));
         let entered = self.is_entered(slot) && !around;
         let entry = if entered { self.entry(slot, place, copied) } else { None };
@@ -422,7 +420,7 @@ impl Compiler<'_> {
         matches!(before, Some(Code::HelperLoad | Code::HelperRead | Code::Helper))
     }
 
-    /// Whether a call may start or go on at a slot.
+    /// Whether a call may start or continue at a slot.
     pub(super) fn is_entered(&self, slot: usize) -> bool {
         slot == 0 || self.pauses[slot] || self.is_helped(slot)
     }
@@ -431,7 +429,7 @@ impl Compiler<'_> {
     pub(super) fn entry(&mut self, slot: usize, place: u32, copied: Option<Reg>) -> Option<u32> {
         match (self.state.last, copied) {
             (None, None) => Some(place),
-            // Who enters here has to know the region first, or has not copied yet.
+            // An entry here must establish the region first, or has not copied R0 yet.
             (region, copy) => {
                 self.cold.push(Cold::Entry { slot, region, copy, to: place as usize });
                 None
@@ -441,7 +439,7 @@ impl Compiler<'_> {
 
     /// The instructions of a slot, unless all that it does has been done.
     pub(super) fn instructions(&mut self, slot: usize, done: bool) -> Result<(), CompileError> {
-        // Nobody comes to the second slot of a wide load but by falling through.
+        // The second slot of a wide load is reached by falling through only.
         let second = slot.checked_sub(1).is_some_and(|at| self.ops[at].code == Code::LoadWide);
         if done || second {
             return Ok(());
@@ -485,7 +483,7 @@ impl Compiler<'_> {
         self.now(due);
     }
 
-    /// Forgets what an instruction changes of the last region.
+    /// Drops the knowledge of the last region that an instruction invalidates.
     fn forget(&mut self, op: Op, written: u16) {
         let calls = matches!(op.code, Code::HelperRead | Code::Helper | Code::Call | Code::Atomic);
         if calls || self.state.last.is_some_and(|last| last.changes_with(written)) {
@@ -516,7 +514,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Puts into R10 what turns addresses of `base + offset` into the processor's.
+    /// Loads into R10 what is added to `base + offset` to get a native address.
     fn area(&mut self, slot: usize, base: Reg, offset: i32) {
         let area = match self.verified.places(slot) {
             1 => Some(1u8),
@@ -535,7 +533,7 @@ impl Compiler<'_> {
             self.out.load(R10, Place::at(RBP, AREAS + i32::from(area) * 8));
             return;
         }
-        // Several areas: the upper half of the address says which. The base alone may be out of it.
+        // Several areas: the upper half of the address selects one. The base alone may be outside of it.
         self.out.sum(R10, base, offset);
         self.out.shift_by(true, 5, R10, 32);
         self.out.with_number(false, 4, R10, 7);
@@ -585,7 +583,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// An atomic change of memory. Nobody else has the memory while the call runs, so the bus is not locked.
+    /// Compiles an atomic instruction. The call has exclusive access to the memory while it runs, so no lock prefix is
+    /// needed.
     fn atomic(&mut self, instruction: Instruction, slot: usize) {
         let Instruction::Atomic { width, op, fetch, base, offset, src } = instruction else {
             return;
@@ -661,7 +660,7 @@ impl Compiler<'_> {
         (op.extra > 0).then(|| Paid { slot, cost: op.extra, mark: self.mark(slot) })
     }
 
-    /// Pays what a slot costs; where the meter is empty, leaves before it, as if nothing of it had been paid.
+    /// Charges a slot. If the meter is empty, leaves before the slot with nothing charged.
     fn pay(&mut self, Paid { slot, cost, mark }: Paid) {
         self.out.with_number(true, 5, METER_HOME, cost as i32);
         let from = self.out.jump_if(When::BELOW);
@@ -692,7 +691,7 @@ impl Compiler<'_> {
         let first = self.verified.program().first_slots();
         if slot < first {
             let out = &mut self.out;
-            // The lower half of R10 says which frame it is.
+            // The lower half of R10 identifies the frame.
             let inner = self.recursive.then(|| {
                 out.with_number(false, 7, HOMES[10], frame_pointer(0) as i32);
                 out.jump_if(When::NOT_EQUAL)
@@ -752,7 +751,7 @@ fn behind_one(verified: &Verified) -> Vec<bool> {
     let mut jumps = alloc::vec![0u32; ops.len()];
     for (slot, op) in ops.iter().enumerate().filter(|(_, op)| condition_or_jump(op.code)) {
         if let Some(count) = jumps.get_mut(op.offset as usize) {
-            // A jump backwards comes from code that is not there yet: as good as two.
+            // The code of a back edge does not exist yet: counts as two.
             *count += 1 + u32::from(op.offset as usize <= slot);
         }
     }
@@ -761,12 +760,12 @@ fn behind_one(verified: &Verified) -> Vec<bool> {
     (0..ops.len()).map(alone).collect()
 }
 
-/// Whether nobody comes from an operation to the one behind it.
+/// Whether an operation never falls through to the next one.
 pub(super) fn leaves(op: Op) -> bool {
     matches!(op.code, Code::Jump | Code::Exit)
 }
 
-/// Bits of the registers that a program has to do with. Functions keep those that outlive calls.
+/// The registers that a program uses, as bits. Functions preserve those that outlive calls.
 fn used(verified: &Verified) -> u16 {
     let code = &verified.program().code;
     let all = code.iter().map(|instruction| match instruction {

@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// Where a jump's distance stands that is not known yet.
+/// The position of a jump distance that is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hole(usize);
 
@@ -173,13 +173,13 @@ impl Emitter {
         }
     }
 
-    /// Compares what stands somewhere with a number.
+    /// Compares a word of memory with a number.
     pub(super) fn compare_short(&mut self, place: Place, number: i8) {
         self.memory(true, &[0x83], 7, place);
         self.byte(number as u8);
     }
 
-    /// Takes a number from what stands somewhere.
+    /// Subtracts a number from a word of memory.
     pub(super) fn subtract_short(&mut self, place: Place, number: i8) {
         self.memory(true, &[0x83], 5, place);
         self.byte(number as u8);
@@ -202,12 +202,12 @@ impl Emitter {
         self.byte(count);
     }
 
-    /// Goes where a register says.
+    /// Jumps to the address in a register.
     pub(super) fn jump_to(&mut self, reg: Reg) {
         self.pair(false, &[0xff], 4, reg);
     }
 
-    /// Calls what stands somewhere.
+    /// Calls the function at an address in memory.
     pub(super) fn call_at(&mut self, place: Place) {
         self.memory(false, &[0xff], 2, place);
     }
@@ -251,7 +251,7 @@ impl Emitter {
         self.byte(0x99);
     }
 
-    /// Calls code of the same mapping; false when that is too far.
+    /// Calls code of the same mapping. Returns false if it is too far.
     pub(super) fn call(&mut self, to: usize) -> bool {
         self.byte(0xe8);
         let hole = self.hole();
@@ -278,7 +278,7 @@ impl Emitter {
         Hole(self.code.len() - 4)
     }
 
-    /// Lets a jump go to a place of the code; false when that is too far.
+    /// Sets the target of a jump to a position of the code. Returns false if it is too far.
     pub(super) fn fill(&mut self, hole: Hole, to: usize) -> bool {
         let distance = to as i64 - (hole.0 as i64 + 4);
         match (i32::try_from(distance), self.code.get_mut(hole.0..hole.0 + 4)) {
@@ -290,7 +290,7 @@ impl Emitter {
         }
     }
 
-    /// Lets a jump go to here.
+    /// Sets the target of a jump to the present position.
     pub(super) fn here(&mut self, hole: Hole) {
         let to = self.code.len();
         self.fill(hole, to);

@@ -1,12 +1,12 @@
-//! The one place where machine code is mapped and entered.
+//! Maps and enters machine code; no other module does.
 //!
 //! | who | may touch | when |
 //! | --- | --- | --- |
-//! | [`Mapping::new`] | the mapping's bytes | until they become executable, after which nobody writes them |
+//! | [`Mapping::new`] | the mapping's bytes | until they become executable; they are never written afterwards |
 //! | machine code | [`Frame`], frames of the machine, and the memory of the call that its areas name | during [`enter`], but not while it calls [`help`] |
 //! | machine code | memory of lent [`Region`]s, reading | during [`enter`] |
 //! | [`Driver::help`] | the driver, and registers and meter of [`Frame`] | while machine code calls [`help`] |
-//! | everybody else | none of these | during [`enter`], which has the driver |
+//! | all other code | none of these | during [`enter`], which has the driver |
 //!
 //! What machine code touches is in bounds because the verifier has proven it of the program that the code
 //! was made of (memory of the call), or because the code compares first (regions).
@@ -33,8 +33,8 @@ pub struct Region<'a> {
     lifetime: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: it names memory that can be read from any thread for its lifetime: bytes that nobody changes, or
-// what its maker has promised so.
+// SAFETY: it refers to memory that can be read from any thread for its lifetime: immutably borrowed bytes, or memory
+// for which the caller of `Region::new` has promised it.
 unsafe impl Send for Region<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Region<'_> {}
@@ -43,7 +43,7 @@ impl<'a> Region<'a> {
     /// A region of which nothing may be loaded.
     const NOTHING: Self = Self { base: core::ptr::null(), words: 0, lifetime: PhantomData };
 
-    /// Bytes that nobody changes.
+    /// A region of bytes that do not change.
     pub fn of(bytes: &'a [u8]) -> Self {
         Self {
             base: bytes.as_ptr(),
@@ -70,7 +70,7 @@ pub(super) const ENDED: u64 = 2;
 /// What machine code works on. Its offsets are part of the code.
 #[repr(C)]
 pub(super) struct Frame<'a> {
-    /// The meter, where it is not in the processor's register.
+    /// The meter, while it is not in the processor's register.
     meter: MaybeUninit<i64>,
     /// Calls of helpers and bytes that are left.
     left: [i64; 2],
@@ -81,10 +81,10 @@ pub(super) struct Frame<'a> {
     last_inner: u64,
     /// The machine's present frame.
     kept: *mut Kept,
-    /// What turns an address of an area into one of the processor, by the area's number. Only of those that
+    /// What is added to an address of an area to get a native one, by the area's number. Only set for the areas that
     /// the program has.
     areas: [MaybeUninit<u64>; 8],
-    /// Those of the machine, where they are not in the processor's.
+    /// The machine's registers, while they are not in the processor's.
     registers: MaybeUninit<Registers>,
     regions: *const Region<'a>,
     region_count: u64,
@@ -95,7 +95,7 @@ pub(super) struct Frame<'a> {
     help: extern "sysv64" fn(*mut Frame<'a>, u64) -> u64,
 }
 
-/// A frame and who helps it, so that the place of one says where the other is.
+/// A frame and its driver in one structure, so that the address of one gives that of the other.
 #[repr(C)]
 struct Whole<'a, D> {
     frame: Frame<'a>,
@@ -127,7 +127,7 @@ offsets! {
 
 pub(super) const BYTES_LEFT: i32 = CALLS_LEFT + 8;
 
-/// Bytes that words may lie apart that are checked together.
+/// Greatest distance in bytes of words that are checked together.
 pub(super) const ROOM: i64 = 128;
 
 /// Registers that machine code stores.
@@ -138,7 +138,7 @@ const _: () = assert!(size_of::<Region<'static>>() == 1 << REGION_SHIFT);
 const _: () = assert!(offset_of!(Region<'static>, base) == 0);
 const _: () = assert!(offset_of!(Region<'static>, words) == 8);
 
-/// Of a frame of the machine: its size, where it says where it returns to, and R6.
+/// Layout of a frame of the machine: its size, and the offsets of the return slot and of R6.
 pub(super) const KEPT_BYTES: i32 = size_of::<Kept>() as i32;
 pub(super) const KEPT_BACK: i32 = offset_of!(Kept, back) as i32;
 pub(super) const KEPT_R6: i32 = offset_of!(Kept, kept) as i32;
@@ -146,21 +146,21 @@ pub(super) const KEPT_R6: i32 = offset_of!(Kept, kept) as i32;
 /// What machine code returns.
 #[repr(C)]
 struct Ended {
-    /// That of the program, or the slot where the code has left.
+    /// The result of the program, or the slot at which the code has left.
     value: u64,
     how: u64,
 }
 
-/// What machine code works with. It all stays where it is while the code runs.
+/// The inputs of machine code. They must not move while the code runs.
 pub(super) struct Start {
-    /// The code of a slot to go on with; `None` at a start of the program.
+    /// The code of the slot to continue at; `None` at the start of a program.
     pub(super) place: Option<u32>,
     pub(super) meter: i64,
     /// Calls of helpers and bytes that are left.
     pub(super) left: [i64; 2],
     pub(super) depth: usize,
     pub(super) frames: *mut Kept,
-    /// Constants and variables, where the program has any.
+    /// Constants and variables, if the program has any.
     pub(super) data: Option<Data>,
     pub(super) context: *const u8,
     pub(super) context_bytes: u64,
@@ -174,18 +174,18 @@ pub(super) struct Data {
     pub(super) shared: *mut u8,
 }
 
-/// Who carries out what has no code.
+/// Carries out operations without code.
 pub(super) trait Driver {
-    /// Registers to go on with.
+    /// The registers to continue with.
     fn registers(&self) -> &Registers;
 
-    /// Calls the helper at a slot, with what calls of helpers and bytes are left; false when that ends the run.
+    /// Calls the helper at a slot, given the helper calls and bytes left. Returns false if that ends the run.
     fn help(&mut self, slot: usize, registers: &mut Registers, left: &mut [i64; 2]) -> bool;
 
-    /// The calls of helpers and bytes that are left where the code has ended.
+    /// Stores the helper calls and bytes left when the code has ended.
     fn left(&mut self, left: [i64; 2]);
 
-    /// Where the code has ended before the program did, and with what.
+    /// Stores the slot at which the code has left before the end of the program, and the registers.
     fn stopped(&mut self, slot: usize, depth: usize, meter: i64, registers: &Registers);
 }
 
@@ -195,7 +195,7 @@ pub(super) enum End {
     Returned(u64),
     /// The driver has ended it.
     Stopped,
-    /// What comes next has no code.
+    /// The next operation has no code.
     Left,
 }
 
@@ -208,7 +208,7 @@ pub(super) struct Mapping {
     first: usize,
 }
 
-// SAFETY: nobody writes the mapping after `new`, so it may be read and executed anywhere.
+// SAFETY: the mapping is not written after `new`, so any thread may read and execute it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -222,7 +222,7 @@ impl Mapping {
         let start =
             unsafe { mmap_anonymous(core::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) };
         let mapping = Self { start: NonNull::new(start.ok()?)?, bytes, first };
-        // SAFETY: the mapping is at least as long as the code, writable, and nobody else's yet.
+        // SAFETY: the mapping is at least as long as the code, writable, and not shared yet.
         unsafe {
             core::ptr::copy_nonoverlapping(
                 code.as_ptr(),
@@ -231,7 +231,7 @@ impl Mapping {
             );
         }
         let executable = MprotectFlags::READ | MprotectFlags::EXEC;
-        // SAFETY: these are exactly the pages of our mapping, and nobody holds a reference to them.
+        // SAFETY: these are exactly the pages of our mapping, and no reference to them exists.
         unsafe { mprotect(mapping.start.as_ptr(), bytes, executable) }.ok()?;
         Some(mapping)
     }
@@ -290,7 +290,7 @@ pub(super) fn enter<'a, D: Driver, T>(
     let code = mapping.start.as_ptr().wrapping_byte_add(from);
     let target = mapping.start.as_ptr().wrapping_byte_add(place);
     // SAFETY: both places of the mapping start with code that `compile` has put there for this signature.
-    // It keeps what the convention wants kept, and touches what the table above says.
+    // It preserves the registers that the convention requires, and accesses only what the table above lists.
     let end = unsafe {
         let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void, i64, u64) -> Ended =
             core::mem::transmute(code);
@@ -309,7 +309,7 @@ pub(super) fn enter<'a, D: Driver, T>(
     ended(if end.how == ENDED { End::Stopped } else { End::Left }, driver)
 }
 
-/// Says where an area is.
+/// Sets the address of an area.
 fn name(areas: &mut [MaybeUninit<u64>; 8], area: Area, start: *const u8) {
     areas[area as usize].write((start as u64).wrapping_sub(area.base()));
 }
@@ -335,7 +335,7 @@ unsafe fn settled(registers: &mut MaybeUninit<Registers>) -> &mut Registers {
         // SAFETY: it is within the array.
         unsafe { first.add(at).write(0) };
     }
-    // SAFETY: the caller says so of R0 to R10, and the rest has been written just now.
+    // SAFETY: the caller guarantees it for R0 to R10, and the rest was written just now.
     unsafe { registers.assume_init_mut() }
 }
 

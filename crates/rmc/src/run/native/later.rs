@@ -1,11 +1,11 @@
-//! Sums and copies that wait until somebody reads them.
+//! Lazy evaluation of sums and copies: computed when an instruction reads the register.
 
 use super::super::ops::{Code, Op, ZERO};
 
 /// The first register that outlives calls.
 pub(super) const FIRST_KEPT: usize = 6;
 
-/// What a register will hold when somebody reads it.
+/// The value of a register that is not computed yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Later {
     Number(i32),
@@ -14,7 +14,7 @@ pub(super) enum Later {
 }
 
 impl Later {
-    /// Whether it is the same behind a call that destroys what calls destroy.
+    /// Whether its value is the same after a call, which clobbers R0 to R5.
     pub(super) fn outlives_calls(self) -> bool {
         match self {
             Self::Number(_) => true,
@@ -28,12 +28,12 @@ impl Later {
     }
 }
 
-/// What R1 to R5 will hold, where they do not hold it yet.
+/// The pending values of R1 to R5.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Waiting([Option<Later>; FIRST_KEPT]);
 
 impl Waiting {
-    /// What a register will hold, if it waits.
+    /// The pending value of a register.
     pub(super) fn of(&self, register: usize) -> Option<Later> {
         self.0.get(register).copied().flatten()
     }
@@ -43,7 +43,7 @@ impl Waiting {
         [1, 2].map(|at| self.0[at].unwrap_or(Later::Sum(at as u8, 0)))
     }
 
-    /// Whether the operation is one of those that wait for somebody who reads their result.
+    /// Records the operation, if it is evaluated lazily. Returns whether it is.
     pub(super) fn takes(&mut self, op: Op) -> bool {
         let to = usize::from(op.dst);
         if to == 0 || to >= FIRST_KEPT {
@@ -71,8 +71,8 @@ impl Waiting {
         next.is_some()
     }
 
-    /// Bits of the registers that have to be made before an instruction that reads and writes these: what is
-    /// read, and what its result would destroy. What it writes itself waits no more.
+    /// The registers, as bits, to compute before an instruction that reads and writes these: those that are read, and
+    /// those that depend on what it writes. Pending values that it overwrites are dropped.
     pub(super) fn due(&mut self, read: u16, written: u16) -> u16 {
         let mut due = 0;
         for (at, waits) in self.0.iter_mut().enumerate() {
@@ -87,12 +87,12 @@ impl Waiting {
         due
     }
 
-    /// Takes out what is made for a register now.
+    /// Removes and returns the pending value of a register.
     pub(super) fn take(&mut self, register: usize) -> Option<Later> {
         self.0.get_mut(register).and_then(Option::take)
     }
 
-    /// Takes out what is made for these registers.
+    /// Drops the pending values of these registers.
     pub(super) fn drop(&mut self, registers: u16) {
         (0..FIRST_KEPT).filter(|at| registers >> at & 1 == 1).for_each(|at| self.0[at] = None);
     }

@@ -1,9 +1,9 @@
 //! Machine code for x86-64 on Linux.
 //!
-//! Each instruction becomes a few of the processor's, by templates. Helpers are called out to, and what is
-//! rare (the end of a budget, what the verifier never came to) *leaves*: registers go back to the machine,
-//! and the interpreter goes on. So there is one meaning of everything, and a call that runs as machine code
-//! suspends, moves and stops like any other.
+//! A template compiler translates each instruction into a few native ones. Helpers are called. Rare cases (the end of a
+//! budget, slots that the verifier never reached) *leave*: the registers are stored into the machine, and the
+//! interpreter continues. So all cases have one implementation, and a call that runs as machine code suspends, moves
+//! and stops like any other.
 //!
 //! Accesses to memory of the call are not checked at run time: the verifier has proven each of them, for
 //! this program. Therefore the code only takes machines that were started with it, and interprets those
@@ -69,8 +69,8 @@ pub struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a program, which others may have too: whoever wants to interpret it where this fails, or before.
-    /// Costs some microseconds and a system call or three.
+    /// Compiles a program. The program may be shared, so that a caller can interpret it if this fails, or before.
+    /// Costs some microseconds and up to three system calls.
     pub fn new(verified: impl Into<Arc<Verified>>) -> Result<Self, CompileError> {
         let verified = verified.into();
         let compile::Compiled { code, first, places } = compile::compile(&verified)?;
@@ -104,7 +104,7 @@ impl Compiled {
         let fits = self.fits(&lent) && machine.proven == Some(verified.identity());
         let place = self.places.get(machine.at).copied().flatten();
         let meter = machine.meter.instructions;
-        // Machine code charges what is there: where nothing is, the interpreter says so.
+        // Machine code must start with a meter that is not exhausted; else the interpreter reports it.
         let (true, Some(place), true) = (fits && meter >= 0, place, machine.ready()) else {
             return machine.run(verified, lent, near);
         };
@@ -197,13 +197,13 @@ impl Compiled {
     }
 }
 
-/// What a machine has been started with, but not been told yet.
+/// What a machine was started with but has not stored yet.
 struct Fresh<'a> {
     context: &'a [u8],
     budget: Budget,
 }
 
-/// What machine code asks while it runs.
+/// Serves the callbacks of machine code while it runs.
 struct Driver<'a, 'l, N> {
     machine: &'a mut Machine,
     verified: &'a Verified,
@@ -214,7 +214,7 @@ struct Driver<'a, 'l, N> {
 }
 
 impl<N> Driver<'_, '_, N> {
-    /// Tells the machine what it has been started with.
+    /// Stores into the machine what it was started with.
     #[inline]
     fn settle(&mut self) {
         if let Some(fresh) = self.fresh.take() {
@@ -230,7 +230,7 @@ impl<N: Near> Driver<'_, '_, N> {
         Outcome::Returned(result)
     }
 
-    /// What comes of it when machine code has not seen to it.
+    /// The outcome of a run of machine code. If the code has left, the interpreter continues.
     #[inline(never)]
     fn outcome(&mut self, end: End) -> Outcome {
         self.settle();
@@ -244,8 +244,7 @@ impl<N: Near> Driver<'_, '_, N> {
         }
     }
 
-    /// The same where it is wanted so: outcomes are made where they are returned, as copying them costs more
-    /// than a short call.
+    /// The same as a `Result`, built where it is returned: copying outcomes costs more than a short call.
     #[inline(never)]
     fn result(&mut self, end: End) -> Result<Outcome, StartError> {
         Ok(self.outcome(end))

@@ -1,8 +1,7 @@
 //! Short reads of host memory into the stack, word by word in place from the region that was used last.
 //!
-//! Each is checked: whether its region is the last one, whether all of it lies in it, whether it lies there as
-//! whole words (so that none of them tears), and whether the meter pays it. Where one of these fails the helper
-//! is called, which says why.
+//! Each is checked: its region is the last one, it is in bounds, it consists of whole aligned words (so that none of
+//! them tears), and the budget covers it. If one of these fails, the helper is called, which reports the reason.
 
 use super::super::Area;
 use super::super::ops::{Code, Op};
@@ -15,7 +14,7 @@ use super::later::{Later, Waiting};
 /// Bytes of the longest read that is carried out in place.
 const BYTES_MAX: i32 = 64;
 
-/// A read whose helper may have to be called after all.
+/// A read with the slow path that calls its helper.
 pub(super) struct Asked {
     /// Where its region is another one than the last.
     other: Hole,
@@ -23,13 +22,13 @@ pub(super) struct Asked {
     outside: [Option<Hole>; 5],
     slot: usize,
     waiting: Waiting,
-    /// Where the region is known, and where the bytes are read.
+    /// The positions where the region is known, and where the bytes are read.
     known: usize,
     done: usize,
 }
 
 impl Compiler<'_> {
-    /// The helper `read`, where it reads few whole words into the stack; false where it does something else.
+    /// Compiles the helper `read` if it reads a few whole words into the stack. Returns false otherwise.
     pub(super) fn read_in_place(&mut self, op: Op, slot: usize) -> bool {
         let waiting = self.state.later;
         let (Some(Later::Sum(10, to)), Some(Later::Number(bytes))) = (waiting.of(3), waiting.of(4))
@@ -46,7 +45,7 @@ impl Compiler<'_> {
         self.make(RCX, offset);
         let out = &mut self.out;
         let mut outside = [None; 5];
-        // An offset in the region is far from the greatest number: the sum behind it stays a sum.
+        // An offset in the region is far from the greatest number, so that the sum with it does not overflow.
         out.memory(true, &[0x3b], RCX.0, Place::at(RBP, LAST_WORDS));
         outside[0] = Some(out.jump_if(When::ABOVE_EQUAL));
         if bytes > 8 {

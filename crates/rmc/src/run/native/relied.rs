@@ -1,8 +1,8 @@
-//! What code relies on where paths meet: which region is the last one, and that R10 has where it starts.
+//! Preconditions of code at join points: which region is the last one, and that R10 holds its start.
 //!
-//! Loops that load words rely on it from their first slot on, so that they look it up once and not at every
-//! turn. Every way to that slot sees to it: what falls into it, jumps, and whoever enters there. So does a
-//! slot behind a single jump, with what was known at the jump.
+//! Loops that load words rely on it from their header on, so that the region is looked up once and not in every
+//! iteration. Every predecessor of the header establishes it: fall-through, jumps, and entries from outside. The target
+//! of a single jump relies on what is known at the jump.
 
 use super::super::ops::Code;
 use super::compile::{Cold, Compiler, Held, Paid, condition, condition_or_jump};
@@ -17,7 +17,7 @@ use crate::verify::uses;
 pub(super) struct Relied {
     /// The last region.
     pub(super) region: Later,
-    /// Whether R10 has where it starts.
+    /// Whether R10 holds the start of the region.
     base: bool,
 }
 
@@ -30,7 +30,7 @@ impl Compiler<'_> {
             if !condition_or_jump(op.code) || head > slot || self.relied[head].is_some() {
                 continue;
             }
-            // Calls and returns go where they go without looking.
+            // Calls and returns establish nothing.
             let called = functions.iter().any(|function| function.start == head);
             let returned = head.checked_sub(1).is_some_and(|at| self.ops[at].code == Code::Call);
             if !called && !returned {
@@ -39,7 +39,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The region of the first word that is loaded behind a slot, if it is known there already.
+    /// The region of the first word loaded after a slot, if it is known there already.
     fn first_region(&self, head: usize) -> Option<Relied> {
         let (mut waiting, mut changed) = (Waiting::default(), 0);
         for (slot, op) in self.ops.iter().enumerate().skip(head) {
@@ -70,7 +70,7 @@ impl Compiler<'_> {
         self.state.last == Some(relied.region) && (self.state.held == Held::Base || !relied.base)
     }
 
-    /// Sees to what the code of a slot relies on that comes next, if anybody comes to it from here.
+    /// Establishes what the code of the next slot relies on, if it is reached from here.
     pub(super) fn arrive(&mut self, slot: usize, comes: bool) {
         let relied = self.relied.get(slot).copied().flatten();
         if let Some(relied) = relied.filter(|relied| comes && !self.is_seen_to(*relied)) {
@@ -81,7 +81,7 @@ impl Compiler<'_> {
         self.state.held = if base { Held::Base } else { Held::Nothing };
     }
 
-    /// Before a jump: loads what its target relies on and is at hand, or lets it rely on what is known here.
+    /// Before a jump: loads what its target relies on if it is available, or makes it rely on what is known here.
     pub(super) fn depart(&mut self, slot: usize, target: usize) {
         if self.behind_one[target] && target > slot && !self.careful {
             let base = self.state.held == Held::Base;
@@ -96,7 +96,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Lets a jump go to a slot, by way of what it costs and of what that slot relies on and is not known.
+    /// Sets the target of a jump to a slot, through code that charges it and establishes what that slot relies on, if
+    /// needed.
     pub(super) fn lead(&mut self, from: Hole, paid: Option<Paid>, target: usize) {
         let relied = self.relied[target].filter(|relied| !self.is_seen_to(*relied));
         if paid.is_some() || relied.is_some() {

@@ -1,10 +1,9 @@
 //! Words of host memory, loaded in place from the region that was used last.
 //!
-//! Each word is checked: whether its region is the last one, and whether it lies in it. Words that a program
-//! loads one behind the other around the same register (the fields of a record) are a [`Group`], which is
-//! checked once, with room for all of them. Where that fails, be it another region, the region's end or a
-//! word that has to be asked for, a second copy of the group's code goes on, which is *careful*: it checks
-//! each word for itself. Whoever enters in the middle of a group enters there.
+//! Each word is checked: its region is the last one, and it is in bounds. Words that a program loads consecutively
+//! around the same register (the fields of a record) are a [`Group`], which is checked once for all of them. If that
+//! fails (another region, the region's end, or a word that has to be requested), a second copy of the group's code
+//! continues, which is *careful*: it checks each word separately. Entries in the middle of a group go there too.
 
 use super::super::ops::{Code, Op};
 use super::CompileError;
@@ -17,7 +16,7 @@ use super::later::{FIRST_KEPT, Later, Waiting};
 use crate::helpers::Call;
 use crate::verify::uses;
 
-/// Words of one region around one register that are loaded one behind the other. No path comes in between, and no mark.
+/// Words of one region around one register that are loaded consecutively, without join point or mark in between.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Group {
     /// The slots of its first and its last call.
@@ -43,7 +42,7 @@ impl Group {
     }
 }
 
-/// Code that goes on where a group could not be checked as a whole.
+/// Code that continues if a group could not be checked as a whole.
 pub(super) struct Careful {
     from: [Option<Hole>; 2],
     group: Group,
@@ -120,7 +119,7 @@ impl Compiler<'_> {
         Ok(())
     }
 
-    /// Goes elsewhere where a region is not the last one.
+    /// Jumps to the slow path if a region is not the last one.
     fn check_region(&mut self, region: Later) -> Option<Hole> {
         (self.state.last != Some(region)).then(|| {
             self.state.held = Held::Nothing;
@@ -138,7 +137,7 @@ impl Compiler<'_> {
         self.cold.push(Cold::Careful(Careful { from: [other, Some(outside)], group, state }));
     }
 
-    /// Loads a word that has been checked; where it goes besides R0.
+    /// Loads a word that has been checked. Returns the register that gets it besides R0.
     fn take_word(&mut self, slot: usize, wide: bool, [region, offset]: [Later; 2]) -> Reg {
         self.state.later = Waiting::default();
         if self.state.held != Held::Base {
@@ -157,14 +156,14 @@ impl Compiler<'_> {
         if to != RAX && read {
             self.out.copy(true, RAX, to);
         }
-        // What the call has destroyed says nothing any more.
+        // Values that the call has clobbered are no longer known.
         let stays = region.outlives_calls();
         self.state.last = stays.then_some(region);
         self.state.held = if stays { Held::Base } else { Held::Nothing };
         to
     }
 
-    /// The home of the register to which the slot behind this one copies R0, if that is all it does.
+    /// The home of the register to which the next slot copies R0, if that is all it does.
     fn copy_behind(&self, slot: usize, region: Later) -> Option<Reg> {
         let op = self
             .ops
@@ -175,7 +174,7 @@ impl Compiler<'_> {
         (op.code == Code::Move && op.src == 0 && kept && !is_region).then(|| home(op.dst))
     }
 
-    /// Compares what waits with what stands somewhere, by way of RCX where it stands in no register.
+    /// Compares a pending value with a word of memory, through RCX if it is in no register.
     pub(super) fn compare(&mut self, later: Later, with: Place) {
         let reg = match later {
             Later::Sum(base, 0) => home(base),
@@ -262,8 +261,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Whether behind an operation it may be another region that is the last one, or another instruction that is
-/// next.
+/// Whether an operation may change the last region, or may not fall through.
 pub(super) fn ends_group(op: Op) -> bool {
     matches!(
         op.code,

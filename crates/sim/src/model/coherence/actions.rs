@@ -236,8 +236,8 @@ impl System {
         self.step(node, Event::Settled { node: NodeId(dead) });
     }
 
-    /// Whether a dead node's number can be given again: all have settled its death, after which no message of any
-    /// class names it. That the burials see to this is for [`burial`](crate::model::burial) to show.
+    /// Whether a dead node's number can be reused: all nodes have settled its death, after which no message of any
+    /// class names it. [`burial`](crate::model::burial) checks that `Burials` guarantees this.
     fn is_free(&self, dead: u16) -> bool {
         let names = |message: &Message| match *message {
             Message::Recall { forward, .. } => {

@@ -66,7 +66,7 @@ impl System {
         }
     }
 
-    /// A line whose only copy is lost.
+    /// A line that has lost its only copy.
     pub(in crate::model) fn lost_line(&self) -> Option<u8> {
         (0..self.setup.homes.len() as u8).find(|line| {
             let home = self.node(self.home(*line));

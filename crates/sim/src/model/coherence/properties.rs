@@ -38,7 +38,7 @@ impl System {
         None
     }
 
-    /// What must hold once nothing is under way.
+    /// Checks what must hold once nothing is in flight.
     pub(in crate::model) fn rest_violation(&self) -> Option<String> {
         for (number, node) in self.alive() {
             if let Some(operation) = node.waiting.iter().chain(&node.flushing).next() {

@@ -212,7 +212,7 @@ impl System {
             number != home && node.tags[usize::from(line)].held.level > Level::Invalid
         });
         if others || self.is_leaving(home, line) || self.is_coming(home, line) {
-            self.wrong("a line is freed while somebody has it");
+            self.wrong("a line is freed while a copy exists");
         }
         let truth = self.truth(line);
         truth.allocated = false;

@@ -1,4 +1,4 @@
-//! What the network does with the requests that are under way.
+//! The network's effects on the requests in flight.
 
 use super::network::{Action as Work, Origin, region, words};
 use super::{Action, DataChannel, Half};
@@ -110,7 +110,7 @@ impl DataChannel {
         let mut arrival = None;
         match &mut self.flights[at].action {
             Work::Write { source, at, left: left @ None, bytes, .. } => {
-                // The source is looked at now, as late as may be.
+                // The source is read now, as late as permitted.
                 let all = source.sample(&self.sides[from].regions);
                 *bytes = all.len() as u32;
                 let word =
@@ -219,7 +219,7 @@ impl DataChannel {
             .retain(|flight| !flight.action.is_done() || (flight.told && !sides[flight.from].dead));
     }
 
-    /// A dead half's requests end; its peers hear of it.
+    /// Ends a dead half's requests and notifies its peers.
     pub(super) fn bury(&mut self, side: usize) {
         self.buried[side] = true;
         self.flights.retain(|flight| flight.from != side && flight.to != side);

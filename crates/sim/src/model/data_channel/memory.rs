@@ -4,7 +4,7 @@ use farside_base::{Memory, OutOfBounds};
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 
-/// A region. A mirrored one has two turns of addresses and one of bytes.
+/// A region. A mirrored one maps its bytes at two consecutive ranges of addresses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::model) struct Bytes {
     bytes: RefCell<Vec<u8>>,

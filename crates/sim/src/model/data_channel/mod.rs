@@ -1,9 +1,8 @@
-//! The model of the data channels: the halves of one channel, their memory, and a network that does
-//! whatever the guarantees that it gives permit. One model for all twenty; a [`Setup`] says which.
+//! The model of the data channels: the halves of one channel, their memory, and a network that does whatever its
+//! guarantees permit. One model for all twenty channels, selected by a [`Setup`].
 //!
-//! Sources of requests are looked at as late as may be, words land and are sampled one by one, a
-//! completion comes before its WRITE has landed where that is allowed, a half dies at any step and
-//! what it had under way lands in part or not at all.
+//! Sources of requests are read as late as permitted, words land and are sampled one by one, a completion may precede
+//! the placement of its WRITE, and a half may die at any step; then its requests in flight land in part or not at all.
 
 mod delivery;
 pub(super) mod memory;
@@ -44,7 +43,7 @@ pub struct Setup {
     pub senders: usize,
     /// Receivers; more than one only of a kind that shares its sender.
     pub receivers: usize,
-    /// Bytes of the messages that each sender sends, in turn.
+    /// Bytes of the messages that each sender sends, in order.
     pub messages: Vec<u32>,
     /// Send from slices of registered memory instead of inline, or out of memory that is lent.
     pub gather: bool,
@@ -54,15 +53,15 @@ pub struct Setup {
     pub guarantees: Guarantees,
     /// Halves that may die: senders first, then receivers.
     pub mortal: Vec<usize>,
-    /// How often a half that died and was buried is followed by a fresh one in its place.
+    /// How often a new half replaces one that died and was removed.
     pub reconnects: u8,
     /// Messages held, or fetched, at a time, at most.
     pub held_max: usize,
     /// What arrives is handled when the program polls and not at once.
     pub late: bool,
-    /// Receivers acknowledge what they must, and are never asked to tell more.
+    /// Receivers acknowledge what they must, and are never asked for more.
     pub lazy: bool,
-    /// A message that meets no receive waits for one, as fabrics let it; otherwise it is a failure.
+    /// Whether a message without a receive waits for one, as on fabrics that permit it; otherwise it is a failure.
     pub waits: bool,
 }
 
@@ -140,7 +139,7 @@ struct Side {
     life: u8,
     /// Messages sent (a sender).
     sent: u8,
-    /// By sender, those of former lives behind, which messages came (a receiver).
+    /// By sender, with previous lives after all present ones, the messages received (a receiver).
     came: Vec<u32>,
     holding: Vec<Holding>,
     /// Offers that are being fetched, to where, and which of all offers each is.
@@ -153,7 +152,7 @@ struct Side {
 pub enum Action {
     /// A sender is asked to send its next message.
     Send(usize),
-    /// A sender looks around.
+    /// A sender polls.
     Advance(usize),
     /// A receiver asks for the next message.
     Receive(usize),
@@ -169,11 +168,11 @@ pub enum Action {
     Word(usize, usize),
     /// A request has its effect in one step, or the receive of a WRITE with immediate is taken.
     Effect(usize),
-    /// A request's success is told.
+    /// A request completes with success.
     Complete(usize),
     /// A half dies.
     Die(usize),
-    /// What a dead half had under way ends where it is, and its peers are told.
+    /// The requests in flight of a dead half end as they are, and its peers are notified.
     Lost(usize),
     /// A fresh half takes the place of a dead one.
     Reconnect(usize),
@@ -257,7 +256,7 @@ impl DataChannel {
         Peer(if of < senders { of } else { of - senders } as u16)
     }
 
-    /// The number by which messages of a sender and its present life are told from others.
+    /// The number that identifies messages of a sender in its present life.
     fn voice(&self, from: usize) -> usize {
         from + self.setup.senders * usize::from(self.sides[from].life)
     }
@@ -313,7 +312,7 @@ impl DataChannel {
 }
 
 impl Side {
-    /// A sender whose messages are ready in the user's region.
+    /// A sender with messages ready in the user's region.
     fn sender(half: Sender, from: usize, setup: &Setup) -> Self {
         let side = Self::new(Half::Sender(half), &Sender::plan(setup.kind, &setup.shape), setup);
         for (number, bytes) in setup.messages.iter().enumerate() {
@@ -394,8 +393,8 @@ impl DataChannel {
         self.sides.iter().any(|side| !side.dead && holds(side))
     }
 
-    /// Whether a living sender should know in the end that all was processed: nobody it sent to
-    /// died, and receivers tell all.
+    /// Whether a living sender must eventually know that all was processed: none of its receivers has died, and
+    /// receivers acknowledge everything.
     fn should_drain(&self, at: usize) -> bool {
         let living = self.others(at).all(|other| !self.sides[other].dead);
         living && !self.sides[at].dead && !self.setup.lazy
@@ -459,8 +458,8 @@ impl DataChannel {
         }
     }
 
-    /// Whether a fresh half may take the place of a buried one: its number is free when everything
-    /// that had arrived from it has been handled.
+    /// Whether a new half may replace a removed one: its number is free when everything that had arrived from it has
+    /// been handled.
     fn may_reconnect(&self, side: usize) -> bool {
         let peer = self.peer(side);
         let shared = match side < self.setup.senders {
@@ -484,7 +483,7 @@ impl Model for DataChannel {
         self.network_actions(&mut actions);
         let mut tries = Vec::new();
         self.program_actions(&mut tries);
-        // Looking in vain changes nothing and is no step.
+        // An unsuccessful poll changes nothing and is no step.
         for action in tries {
             let mut after = self.clone();
             after.apply(action.clone());

@@ -1,5 +1,5 @@
-//! What is under way between two halves, and everything that may happen to it under the guarantees
-//! that are given and no others.
+//! The requests in flight between two halves, and everything that may happen to them under the given guarantees and
+//! no others.
 
 use super::memory::Bytes;
 use farside_base::{LocalSlice, Memory, Operation, RegionId, RemoteSlice, Source};
@@ -21,10 +21,10 @@ pub struct Guarantees {
 pub(super) struct Flight {
     /// Which half posted it.
     pub(super) from: usize,
-    /// Which half it goes to.
+    /// The half that it is sent to.
     pub(super) to: usize,
     pub(super) name: Name,
-    /// Its end is to be told and was not told yet.
+    /// Its completion is still to be reported.
     pub(super) told: bool,
     pub(super) fence: bool,
     pub(super) action: Action,

@@ -72,8 +72,8 @@ impl DataChannel {
         }
     }
 
-    /// Notes that a message came, which was offered as the `offered`th if at all; who sent it and its
-    /// number, unless something is wrong with it.
+    /// Records an arrived message, which was the `offered`th offer if any. Returns its sender and number, unless it is
+    /// invalid.
     fn came(
         &mut self,
         side: usize,
@@ -88,7 +88,7 @@ impl DataChannel {
             message(*voice, *number as u8, messages[*number]) == content
         };
         let Some((voice, number)) = { all }.find(same) else {
-            self.broken = Some("a message that nobody sent");
+            self.broken = Some("a message that was never sent");
             return None;
         };
         let came = &mut self.sides[side].came[voice];

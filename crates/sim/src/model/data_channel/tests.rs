@@ -1,7 +1,7 @@
 //! Every channel on the weakest network that it declares itself good for, and one step below.
 //!
-//! Numbers are those of states. They change with every change of a half or of the model: whoever
-//! changes one looks whether the new number has a reason, and puts it here.
+//! The numbers count explored states. They change with every change of a half or of the model: check that a new number
+//! is explained by the change before recording it.
 
 use super::*;
 use crate::explorer::Explorer;

@@ -1,4 +1,4 @@
-//! The lock machines of the model of leaving: one session a node, one lock, whose home is node 0.
+//! The lock machines of the model of leaving: one session a node, one lock, with node 0 as its home.
 
 use super::Action as ClusterAction;
 use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId};
@@ -15,7 +15,7 @@ pub enum Action {
     Deliver(u16, u16, Class),
     /// The session of a node asks for the lock.
     Ask(u16),
-    /// It lets the lock go.
+    /// It releases the lock.
     Unlock(u16),
 }
 

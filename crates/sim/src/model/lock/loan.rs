@@ -1,4 +1,4 @@
-//! The hit path of each node, as far as it goes: lines that its machine has lent, and their locks.
+//! The hit path of each node: lines that its machine has lent, and their locks.
 //!
 //! As the runtime does, a session locks on loan whenever it can, and a loan ends before the machine
 //! hears of its line. When lines are lent, and when loans end for no such reason, is free.
@@ -16,7 +16,7 @@ pub(super) struct Lent {
 }
 
 impl System {
-    /// Lending, and ending loans of locks that nobody holds.
+    /// Enables loans of lines, and the end of loans of locks that are free.
     pub(super) fn enabled_loans(&self, actions: &mut Vec<Action>) {
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
             for line in 0..self.setup.homes.len() {

@@ -54,7 +54,7 @@ fn rings_wrap_and_fill() {
 }
 
 #[test]
-fn the_dead_stop_nobody() {
+fn dead_senders_do_not_block_the_ring() {
     let cases: [Case<'_>; 5] = [
         (&[&[8, 3, 8]], 1, 2),
         (&[&[8], &[3]], 1, 2),
@@ -79,7 +79,7 @@ fn canary_defects_are_found() {
         (Mutant::TailUnchecked, IMMEDIATE, one, 0, "a bell out of range", 11),
         (Mutant::TailUnchecked, ZEROING, one, 0, "a message beyond the ring", 19),
         (Mutant::NotZeroed, ZEROING, one, 0, "a length that no message has", 23),
-        (Mutant::TrailerUnchecked, ZEROING, one, 0, "a message that nobody sent", 6),
+        (Mutant::TrailerUnchecked, ZEROING, one, 0, "a message that was never sent", 6),
         (Mutant::AnswersWhileFetching, IMMEDIATE, two, 1, "a bell out of range", 12),
         (Mutant::AnswersWhileFetching, ZEROING, two, 1, "a message never comes", 13),
         (Mutant::RepairSkipsLiving, IMMEDIATE, two, 1, "a bell out of range", 12),

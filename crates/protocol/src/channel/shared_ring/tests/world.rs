@@ -1,5 +1,4 @@
-//! Some senders and their receiver over plain memory, and wires that are carried out one request at
-//! a time.
+//! Some senders and their receiver over plain memory, with wires that carry out one request at a time.
 
 extern crate std;
 
@@ -92,7 +91,7 @@ pub(super) struct Sent {
     pub(super) what: What,
 }
 
-/// A half's memory, and what it has posted. Region 2 is the program's, region 3 has the counters.
+/// A half's memory, and its posted requests. Region 2 is the program's, region 3 has the counters.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) regions: [Plain; 4],
@@ -224,7 +223,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything is carried out in order until nothing is under way.
+    /// Carries out all requests in order until none is in flight.
     pub(super) fn settle(&mut self) {
         loop {
             while !self.at.wire.is_empty() {
@@ -251,7 +250,7 @@ impl World {
             let payload = Payload::Bytes(bytes);
             return side.with(|own, effects| half.send(payload, own, effects)).map(drop);
         }
-        // Sources stay until they are done: more places than messages that can be on their way.
+        // Sources stay in use until they are done: there are more slots than messages can be in flight.
         self.sources[from] = (self.sources[from] + 1) % 256;
         let offset = self.sources[from] * 64;
         side.regions[2].write(offset, bytes).unwrap();
@@ -290,7 +289,7 @@ impl World {
     }
 }
 
-/// Numbers of low quality.
+/// Low-quality pseudo-random numbers.
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {

@@ -16,16 +16,16 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory};
 
-/// The name of receives, and of states on their way.
+/// The name of receives, and of WRITEs of states.
 const NAME: Name = Name(0);
 
-/// What a mailbox is used for.
+/// The state of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum State {
     Free,
     /// A sender may write into it.
     Granted,
-    /// Its message has arrived, and nobody has asked for it yet.
+    /// Its message has arrived, and the program has not received it.
     Arrived,
     Held,
 }
@@ -33,41 +33,41 @@ enum State {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Mailbox {
     state: State,
-    /// Whom it was granted to.
+    /// The sender to which it was granted.
     peer: Peer,
-    /// That one is gone.
+    /// That sender is gone.
     orphan: bool,
-    /// Of its message.
+    /// The size of its message.
     bytes: u32,
 }
 
-/// A sender, as the receiver sees it.
+/// A sender, as the receiver knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct From {
     regions: Option<PeerRegions>,
-    /// It broke the protocol: its words are looked at no more.
+    /// It broke the protocol: its words are ignored.
     muted: bool,
-    /// Requests that were seen.
+    /// The number of requests seen.
     requests: u64,
-    /// It asks, and was granted nothing for that yet.
+    /// It has a request without a grant.
     asks: bool,
     /// The mailbox that it was granted and has not filled.
     granted: Option<u32>,
     grants: u64,
     /// The mailbox of the last grant.
     last: u32,
-    /// Of its messages, so many are released, and it was told of so many.
+    /// The number of its messages that are released, and the number acknowledged to it.
     released: u64,
     told: u64,
-    /// A state is under way; another one is to follow it.
+    /// A state is in flight; another one has to follow it.
     flying: bool,
     due: bool,
 }
 
 /// The receiver half of `write-slot-reserved`.
 ///
-/// *Order*: that of sending, of each sender. *Cost*: a grant a message. With `Signal::Word` a look at
-/// a word of each sender and at a bell of each granted mailbox. No allocation.
+/// *Order*: for each sender, that of sending. *Cost*: a grant per message. With `Signal::Word` a poll of a word per
+/// sender and of a bell per granted mailbox. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedReceiver {
     signal: Signal,
@@ -75,21 +75,21 @@ pub struct ReservedReceiver {
     step: u64,
     regions: OwnRegions,
     senders: Vec<From>,
-    /// Senders behind this number have never been there.
+    /// Senders from this number on were never connected.
     senders_end: usize,
     mailboxes: Vec<Mailbox>,
     free: VecDeque<u32>,
-    /// Senders to be granted a mailbox, in turn.
+    /// Senders that wait for a mailbox, in turn.
     waiting: VecDeque<Peer>,
-    /// Mailboxes whose bells are looked at, by the order of grants (words).
+    /// Mailboxes with bells to be polled, in the order of grants (words).
     granted: VecDeque<u32>,
-    /// Mailboxes with messages that nobody has asked for yet (messages).
+    /// Mailboxes with messages that the program has not received (messages).
     ready: VecDeque<u32>,
     canary: Canary,
 }
 
 impl ReservedReceiver {
-    /// A receiver without peers yet.
+    /// Creates a receiver without peers.
     pub fn new(shape: &Shape, regions: OwnRegions) -> Self {
         let (slots, peers) = (shape.slots as usize, usize::from(shape.peers_max));
         let mailbox = Mailbox { state: State::Free, peer: Peer::ONLY, orphan: false, bytes: 0 };
@@ -109,7 +109,7 @@ impl ReservedReceiver {
         }
     }
 
-    /// Puts a defect in.
+    /// Enables a planted defect.
     #[cfg(canary)]
     pub fn with_mutant(mut self, mutant: Mutant) -> Self {
         self.canary = Canary::new(mutant);
@@ -125,7 +125,7 @@ impl ReservedReceiver {
         self.senders.get_mut(usize::from(peer.0))
     }
 
-    /// Looks at what senders ask for by words.
+    /// Polls senders' requests by words.
     fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
         for number in 0..self.senders_end as u16 {
             let Some(from) = self.sender(Peer(number)) else { break };
@@ -146,12 +146,12 @@ impl ReservedReceiver {
         Ok(())
     }
 
-    /// Where the bell of a mailbox is (words).
+    /// The offset of a mailbox's bell (words).
     const fn bell(&self, slot: u32) -> u64 {
         (slot as u64 + 1) * self.step - WORD
     }
 
-    /// Looks at the bells of granted mailboxes; the first that has a message.
+    /// Polls the bells of granted mailboxes; returns the first with a message.
     fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<u32>, Violation> {
         let mut at = 0;
         while let Some(slot) = self.granted.get(at).copied() {
@@ -166,7 +166,7 @@ impl ReservedReceiver {
                     return Ok(Some(slot));
                 }
                 None if orphan => {
-                    // Nothing comes any more.
+                    // No message arrives any more.
                     self.granted.remove(at);
                     self.give_back(slot, own);
                 }
@@ -184,11 +184,11 @@ impl ReservedReceiver {
         Ok(None)
     }
 
-    /// Makes a mailbox free.
+    /// Frees a mailbox.
     fn give_back<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) {
         if self.signal == Signal::Word && !self.canary.is(Mutant::BellNotCleared) {
             let cleared = own.buffer.store_word(self.bell(slot), 0);
-            debug_assert!(cleared.is_ok(), "a mailbox lies in the buffer");
+            debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
         }
         if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
             mailbox.state = State::Free;
@@ -209,13 +209,13 @@ impl Half for ReservedReceiver {
             return Err(Violation("more peers than the channel has"));
         };
         *from = From { regions: Some(regions), ..From::default() };
-        // All senders share the receives: those of a former sender of this number are still there.
+        // All senders share the receives: those of an earlier sender with this number are still posted.
         let first = usize::from(peer.0) >= self.senders_end;
         self.senders_end = self.senders_end.max(usize::from(peer.0) + 1);
         match self.signal {
-            // The first one may have asked for something already.
+            // The first sender may have written a request already.
             Signal::Word if first => Ok(()),
-            // What a former sender of this number asked for is over.
+            // Requests of an earlier sender with this number are void.
             Signal::Word => reach(own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0)),
             Signal::Message => {
                 for _ in 0..if first { RECEIVES } else { 0 } {
@@ -272,7 +272,7 @@ impl Half for ReservedReceiver {
         let peer = arrival.peer;
         self.post(peer, effects);
         let Some(from) = self.sender(peer) else {
-            return Err(Violation("a message of nobody"));
+            return Err(Violation("a message from an unknown sender"));
         };
         if from.regions.is_none() {
             return Ok(());

@@ -13,23 +13,23 @@ use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-/// The name of requests, and of receives. Messages have their window place.
+/// The name of requests, and of receives. Messages have their window index.
 const REQUESTED: Name = Name(1 << 16);
 
-/// How the message is kept for which a mailbox was asked.
+/// The message that waits for a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Waiting {
     Nothing,
     /// In `bytes`.
     Copied,
-    /// Its slices in `slices`; and its place in the window.
+    /// Its slices in `slices`, with its index in the window.
     Sliced(u32),
 }
 
 /// The sender half of `write-slot-reserved`.
 ///
-/// It takes a message, asks for a mailbox, and writes when it is granted one; until then it is full.
-/// *Cost*: a request and a WRITE a message. Allocates until it has seen its longest message.
+/// It accepts a message, requests a mailbox, and writes when it is granted one; until then it is full. *Cost*: a
+/// request and a WRITE per message. Allocates until it has seen its longest message.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedSender {
     signal: Signal,
@@ -43,17 +43,17 @@ pub struct ReservedSender {
     waiting: Waiting,
     bytes: Vec<u8>,
     slices: Vec<LocalSlice>,
-    /// Requests made.
+    /// The number of requests made.
     requests: u64,
-    /// Messages written.
+    /// The number of messages written.
     sent: u64,
-    /// Of which the receiver has released so many.
+    /// The number of those that the receiver has released.
     released: u64,
     window: Window,
 }
 
 impl ReservedSender {
-    /// A sender without a peer yet.
+    /// Creates a sender without a peer.
     pub fn new(shape: &Shape, regions: OwnRegions) -> Self {
         Self {
             signal: shape.signal,
@@ -74,7 +74,7 @@ impl ReservedSender {
         }
     }
 
-    /// Puts a defect in: this half has none to offer.
+    /// Enables a planted defect: this half has none.
     #[cfg(canary)]
     pub fn with_mutant(self, _: super::super::super::Mutant) -> Self {
         self
@@ -100,10 +100,10 @@ impl ReservedSender {
         }
     }
 
-    /// So many messages are released, by the low `bits` of their count.
+    /// Handles an acknowledgement: the low `bits` of the number of released messages.
     fn heard(&mut self, low: u32, bits: u32) -> Result<(), Violation> {
         let ahead = low.wrapping_sub(self.released as u32) << (32 - bits) >> (32 - bits);
-        // Messages may overtake each other: one behind what is known is an old one.
+        // Messages may overtake each other: one below the known number is stale.
         if ahead >> (bits - 1) != 0 {
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl ReservedSender {
         Ok(())
     }
 
-    /// Looks at the state that the receiver writes.
+    /// Polls the state that the receiver writes.
     fn look<M: Memory>(&mut self, own: Own<'_, M>, effects: &mut Effects) -> Result<(), Violation> {
         if self.signal == Signal::Message || self.lost {
             return Ok(());
@@ -207,7 +207,7 @@ impl ReservedSender {
         }
     }
 
-    /// Where a message goes, if the one before it has its mailbox.
+    /// The peer for a message, if the previous one has its mailbox.
     fn room<M: Memory>(
         &mut self,
         payload: Payload<'_>,
@@ -225,7 +225,7 @@ impl ReservedSender {
             return Err(Refusal::TooLong { bytes_max });
         }
         if self.waiting != Waiting::Nothing {
-            // A violation that shows here shows again at the next advance, which tells it.
+            // The next `advance` detects and reports the same violation.
             let _ = self.look(own, effects);
         }
         if self.waiting == Waiting::Nothing && self.window.has_room() {
@@ -235,7 +235,7 @@ impl ReservedSender {
         }
     }
 
-    /// Keeps a message until a mailbox is granted.
+    /// Stores a message until a mailbox is granted.
     fn keep(&mut self, payload: Payload<'_>) -> Sending {
         match payload {
             Payload::Bytes(message) => {

@@ -1,4 +1,4 @@
-//! Mailboxes that senders share.
+//! Mailboxes shared by senders.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn pool(signal: Signal, slots: u32, senders: u16) -> Wire {
     Wire::new(KIND, Shape { signal, slots, ..SHAPE }, senders)
 }
 
-/// Carries everything; requests by words are seen when the receiver looks.
+/// Carries out all requests; those by words are seen when the receiver polls.
 fn settle(wire: &mut Wire) -> Option<(u16, Vec<u8>)> {
     wire.settle();
     let mut found = wire.receive();
@@ -65,13 +65,13 @@ fn senders_are_granted_mailboxes_in_turn() {
 }
 
 #[test]
-fn who_asks_and_does_not_write_keeps_one_mailbox() {
+fn sender_that_requests_and_never_writes_keeps_one_mailbox() {
     for signal in SIGNALS {
         let mut wire = pool(signal, 2, 2);
         wire.send(0, b"never").unwrap();
         wire.carry(0).unwrap();
         let _ = wire.receive();
-        // The grant is on its way for ever.
+        // The grant is never delivered.
         let grant = wire.flying.pop_front().unwrap();
         assert!(!grant.to_receiver);
         for number in 0..9_u8 {
@@ -114,13 +114,13 @@ fn mailboxes_of_a_lost_sender_serve_again() {
                 wire.release(held).unwrap();
             }
             assert_eq!(settle(&mut wire), Some((1, b"waits".to_vec())), "{signal:?} {round}");
-            wire.connect_anew(0, KIND, &shape);
+            wire.reconnect(0, KIND, &shape);
         }
     }
 }
 
 #[test]
-fn what_no_correct_sender_does_is_a_violation() {
+fn invalid_actions_of_a_sender_are_violations() {
     let violation = |text| Err(Violation(text));
     let mut wire = pool(Signal::Message, 2, 2);
     assert_eq!(wire.intrude(0, 0, Some(u32::MAX)), Ok(()));

@@ -1,8 +1,8 @@
-//! Members out of reach, and deaths on fabrics where losses are no deaths.
+//! Unreachable members, and deaths on fabrics where a lost link does not mean a dead member.
 
 use super::*;
 
-/// Three members of which this is one, on a fabric where losses are no deaths.
+/// One of three members, on a fabric where a lost link does not mean a dead member.
 pub(super) fn of_three(me: u16) -> Membership {
     let mut machine = match me {
         0 => {
@@ -44,7 +44,7 @@ fn suspect(node: u16) -> Message {
 }
 
 #[test]
-fn a_coordinator_buries_whom_a_quorum_has_cut_off() {
+fn coordinator_removes_members_cut_off_by_a_quorum() {
     let mut first = of_three(0);
     let called = ["cut 2", "to 1: suspect 2", "to 1: vote 1"];
     check(&mut first, out_of_reach(2), &called);
@@ -61,13 +61,13 @@ fn a_coordinator_buries_whom_a_quorum_has_cut_off() {
 }
 
 #[test]
-fn a_member_tells_of_its_suspects_and_waits_for_the_judgement() {
+fn member_reports_its_suspects_and_waits_for_the_decision() {
     let mut last = of_three(2);
     check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
     let mut first = of_three(0);
     check(&mut first, heard(2, suspect(1)), &["judge later"]);
     check(&mut first, heard(1, suspect(2)), &[]);
-    // Both lend memory and accuse each other: the one that was admitted last goes.
+    // Both lend memory and accuse each other: the one admitted last is removed.
     check(&mut first, Event::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
 }
 
@@ -98,7 +98,7 @@ fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
     check(&mut first, Event::Judge, &[]);
 }
 
-/// Members that reach the coordinator alone: it removes them a few at a time, and remains.
+/// Members that reach only the coordinator: it removes them a few at a time, and remains.
 #[test]
 fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
     let mut first = founder_with(&[1, 2, 3]);
@@ -118,7 +118,7 @@ fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
         lines.contains(&called[2].into()) && lines.contains(&"to 2: vote 1".into()),
         "{lines:?}"
     );
-    // With one answer and its own it is a quorum of five but for one; with both the rest is judged.
+    // With one answer and its own it is a quorum of five minus one; with both the rest is judged.
     check(&mut first, heard(1, Message::Voted { round: 1 }), &[]);
     let mut effects = Effects::new();
     first.step(heard(2, Message::Voted { round: 1 }), &mut effects).unwrap();
@@ -130,7 +130,7 @@ fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
     assert!(first.is_coordinator());
 }
 
-/// The dead member may have voted for another side, of which the coordinator has not heard.
+/// The dead member may have voted in another partition, of which the coordinator does not know.
 #[test]
 fn certain_death_counts_in_quorums_until_all_members_have_confirmed_it() {
     let mut first = of_three(0);
@@ -184,7 +184,7 @@ fn leave_waits_until_suspects_are_judged() {
 }
 
 #[test]
-fn the_smaller_side_gives_up() {
+fn smaller_partition_gives_up() {
     let mut first = of_three(0);
     check(&mut first, out_of_reach(1), &["cut 1", "to 2: suspect 1", "to 2: vote 1"]);
     check(&mut first, out_of_reach(2), &["cut 2", "failed Isolated"]);
@@ -194,10 +194,10 @@ fn the_smaller_side_gives_up() {
 }
 
 #[test]
-fn the_larger_side_goes_on_without_its_coordinator() {
+fn larger_partition_continues_without_its_coordinator() {
     let mut second = of_three(1);
     check(&mut second, out_of_reach(0), &["cut 0", "to 2: takeover 3"]);
-    // Node 2 may reach node 0 still: it cuts it off before it answers.
+    // Node 2 may still reach node 0: it cuts it off before it answers.
     let called = ["coordinator", "to 2: suspect 0", "to 2: vote 1"];
     check(&mut second, heard(2, report(3)), &called);
     let removed = ["removed 0", "to 2: view 4 0 removed"];
@@ -222,7 +222,7 @@ fn member_that_may_live_is_removed_and_not_ended() {
         check(&mut first, event, &["dead 2", "to 1: vote 1"]);
         check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
     }
-    // It uses nothing of this node any more; others may not have heard that.
+    // It uses nothing of this node any more; other members may not know that.
     let mut first = of_three(0);
     check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
     check(&mut first, heard(1, lost(false)), &["gone 2", "to 1: vote 1"]);
@@ -230,7 +230,7 @@ fn member_that_may_live_is_removed_and_not_ended() {
 }
 
 #[test]
-fn member_linked_while_suspects_are_judged_is_told_of_them() {
+fn member_linked_during_a_vote_is_sent_the_suspects() {
     let mut first = founder_with(&[1, 2, 3]);
     first.identity.nodes_max = 5;
     first.step(asked_to_join(4, join(PROGRAM + 4)), &mut Effects::new()).unwrap();
@@ -240,7 +240,7 @@ fn member_linked_while_suspects_are_judged_is_told_of_them() {
 }
 
 #[test]
-fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
+fn member_that_reaches_the_coordinator_defers_a_takeover() {
     let mut last = of_three(2);
     let takeover = Message::Takeover { number: ViewNumber(3) };
     check(&mut last, heard(1, takeover), &[]);
@@ -249,10 +249,10 @@ fn who_reaches_the_coordinator_answers_no_takeover_until_it_does_not() {
 }
 
 #[test]
-fn who_is_counted_among_the_dead_by_the_coordinator_stops() {
+fn member_expelled_by_the_coordinator_stops() {
     let mut last = of_three(2);
     check(&mut last, Event::Expelled { by: NodeId(0) }, &["failed NodeClosed"]);
-    // Another member may be wrong, and is told of to the coordinator.
+    // Another member may be wrong, and is reported to the coordinator.
     let mut last = of_three(2);
     check(&mut last, Event::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
 }

@@ -1,4 +1,4 @@
-//! Channels out of whose memory receivers READ.
+//! Channels with receivers that READ from the sender's memory.
 
 use super::*;
 
@@ -238,8 +238,8 @@ fn receives_suffice_when_arrivals_are_handled_late() {
     assert_states([("overtaken", overtaken(), 83_197)]);
 }
 
-/// Notices that are overtaken by one that tells more, which is read and acknowledged before they
-/// come.
+/// Notifications overtaken by one that covers more messages, which are read and acknowledged before the others
+/// arrive.
 fn overtaken() -> Setup {
     let one = reading(RING_NOTIFY, MESSAGE, BY_MESSAGE, &[8, 8, 8, 8]);
     Setup { late: true, held_max: 1, ..one }
@@ -267,7 +267,7 @@ fn a_network_without_the_guarantee_fails() {
     for gather in [false, true] {
         let mut weak = Setup { gather, ..reading(INDIRECT, WORD, BY_WORD, &[8, 3]) };
         weak.guarantees.message_order = false;
-        assert_eq!(failure(weak), "a message that nobody sent");
+        assert_eq!(failure(weak), "a message that was never sent");
     }
     for kind in [DETACHED, NOTIFY, INDIRECT, RING_DETACHED, RING_INLINED, RING_NOTIFY] {
         let mut weak = reading(kind, WORD, BY_MESSAGE, &[8, 3, 8]);
@@ -282,10 +282,10 @@ fn canary_defects_are_caught() {
     use farside_protocol::channel::Mutant::*;
     let table = [
         (DETACHED, CreditOffByOne, "a bell of another message", 9),
-        (INLINED, ChecksumUnchecked, "a message that nobody sent", 9),
+        (INLINED, ChecksumUnchecked, "a message that was never sent", 9),
         (INLINED, CreditOffByOne, "a bell of another message", 9),
         (NOTIFY, CreditOffByOne, "a bell of another message", 8),
-        (INDIRECT, BellBeforeData, "a message that nobody sent", 7),
+        (INDIRECT, BellBeforeData, "a message that was never sent", 7),
         (RING_DETACHED, CreditOffByOne, "a head out of range", 10),
         (RING_INLINED, NextBellNotUnset, "out of order", 39),
         (RING_NOTIFY, CreditOffByOne, "out of order", 14),
@@ -306,7 +306,10 @@ fn canary_defects_are_caught() {
     }
     let mut prefetch = reading(RING_INLINED, WORD, BY_WORD, &[8, 3, 8]);
     prefetch.shape.prefetch_bytes = 24;
-    assert_eq!(caught(prefetch, ChecksumUnchecked), ("a message that nobody sent".to_owned(), 11));
+    assert_eq!(
+        caught(prefetch, ChecksumUnchecked),
+        ("a message that was never sent".to_owned(), 11)
+    );
     assert_eq!(
         caught(overtaken(), LateNoticeForgotten),
         ("a message found no receive".to_owned(), 26)

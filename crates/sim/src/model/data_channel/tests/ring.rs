@@ -70,7 +70,7 @@ fn full(acknowledge: Acknowledge) -> Setup {
     Setup { held_max: 4, ..Setup::new(ZEROING, shape, &[16, 16, 16, 16, 16]) }
 }
 
-/// Four records are the whole ring: what lies behind the last one that is held is the first.
+/// Four records fill the whole ring: the record after the last held one is the first.
 #[test]
 fn held_messages_may_fill_the_ring_exactly() {
     let table = [(WORD, 22_450), (MESSAGE, 15_433), (TAIL, 9276)];
@@ -111,7 +111,7 @@ fn receives_suffice_when_arrivals_are_handled_late() {
     assert_states(table.map(one));
 }
 
-/// The sender gets room though nobody asks the receiver to acknowledge.
+/// The sender gets free space although the program never asks the receiver to acknowledge.
 #[test]
 fn room_comes_back_unasked() {
     let table = [
@@ -141,10 +141,10 @@ fn a_network_without_the_guarantee_fails() {
     assert_eq!(failure(weak), "a bell before its message");
     let mut weak = ring(ZEROING, TAIL, &messages);
     weak.guarantees.byte_order = false;
-    assert_eq!(failure(weak), "a message that nobody sent");
+    assert_eq!(failure(weak), "a message that was never sent");
     let mut weak = ring(INLINED, TAIL, &messages);
     weak.guarantees.byte_order = false;
-    assert_eq!(failure(weak), "a message that nobody sent");
+    assert_eq!(failure(weak), "a message that was never sent");
     let mut weak = ring(INLINED, TAIL, &messages);
     weak.guarantees.message_order = false;
     assert_eq!(failure(weak), "a message never comes");
@@ -165,7 +165,7 @@ fn canary_defects_are_caught() {
         (ZEROING, CreditOffByOne, "a last word that is neither zero nor one", 20),
         (INLINED, CreditOffByOne, "a message never comes", 22),
         (ZEROING, NotZeroed, "a length that no message has", 23),
-        (ZEROING, TrailerUnchecked, "a message that nobody sent", 4),
+        (ZEROING, TrailerUnchecked, "a message that was never sent", 4),
         (INLINED, NextBellNotUnset, "a length that no message has", 7),
     ];
     for (kind, mutant, text, steps) in table {

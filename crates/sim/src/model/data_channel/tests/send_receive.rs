@@ -73,9 +73,8 @@ fn room_comes_back_unasked() {
     ]);
 }
 
-/// They need nothing of the network for messages: an older word of acknowledgement upon a newer one
-/// is all that can go wrong below. (Of shared receives each sender has one here, and so one word
-/// under way.)
+/// They need no guarantee of the network for messages: the only failure below is an older word of acknowledgement that
+/// overwrites a newer one. (With shared receives each sender has one here, and so one word in flight.)
 #[test]
 fn words_that_land_late_hide_newer_ones() {
     for (kind, bytes) in [(Kind::Send, 8), (Kind::SendBufferless, 4)] {

@@ -78,7 +78,7 @@ fn receives_suffice_when_arrivals_are_handled_late() {
 fn without_byte_order_the_inlined_bell_fails() {
     let mut weak = setup(ZEROING, 1, &[8, 3]);
     weak.guarantees.byte_order = false;
-    assert_eq!(failure(weak), "a message that nobody sent");
+    assert_eq!(failure(weak), "a message that was never sent");
 }
 
 #[cfg(canary)]
@@ -89,7 +89,7 @@ fn canary_defects_are_caught() {
         (IMMEDIATE, TailUnchecked, "a bell out of range", 17),
         (ZEROING, TailUnchecked, "a last word that is neither zero nor one", 21),
         (ZEROING, NotZeroed, "a length that no message has", 32),
-        (ZEROING, TrailerUnchecked, "a message that nobody sent", 8),
+        (ZEROING, TrailerUnchecked, "a message that was never sent", 8),
     ];
     for (kind, mutant, text, steps) in table {
         let found = caught(setup(kind, 1, &[8, 3, 8, 8]), mutant);

@@ -145,7 +145,7 @@ fn room_comes_back_unasked() {
 /// for their messages, so that only the words are left that acknowledge.
 #[test]
 fn a_network_without_the_guarantee_fails() {
-    let text = "a message that nobody sent";
+    let text = "a message that was never sent";
     for gather in [false, true] {
         let mut weak = Setup { gather, ..setup(DETACHED, BY_WORD, &[8, 3]) };
         weak.guarantees.message_order = false;
@@ -181,10 +181,10 @@ fn canary_defects_are_caught() {
         (mailbox(DETACHED, BY_WORD), SlotReusedEarly, "out of order", 14),
         (mailbox(INLINED, BY_WORD), SlotReusedEarly, "a message out of turn", 7),
         (mailbox(IMMEDIATE, BY_WORD), SlotReusedEarly, "a message out of turn", 6),
-        (mailbox(DETACHED, BY_WORD), BellBeforeData, "a message that nobody sent", 4),
+        (mailbox(DETACHED, BY_WORD), BellBeforeData, "a message that was never sent", 4),
         (mailbox(DETACHED, BY_MESSAGE), BellBeforeData, "a length that no message has", 2),
-        (pool(BY_WORD, 2, &[8]), SlotGrantedTwice, "a message that nobody sent", 14),
-        (pool(BY_MESSAGE, 2, &[8]), SlotGrantedTwice, "a message that nobody sent", 9),
+        (pool(BY_WORD, 2, &[8]), SlotGrantedTwice, "a message that was never sent", 14),
+        (pool(BY_MESSAGE, 2, &[8]), SlotGrantedTwice, "a message that was never sent", 9),
         (mailbox(INLINED, BY_WORD), BellNotCleared, "a message out of turn", 12),
         (pool(BY_WORD, 1, &[8, 3]), BellNotCleared, "a message came twice", 15),
         (tail, TailNotAsked, "a sender never learns that all was processed", 21),

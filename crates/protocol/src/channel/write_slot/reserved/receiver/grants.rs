@@ -1,4 +1,4 @@
-//! Who is granted which mailbox.
+//! Grants of mailboxes to senders.
 
 use super::super::super::super::canary::Mutant;
 use super::super::super::super::effects::{Effects, Told};
@@ -10,7 +10,7 @@ use crate::wire::Violation;
 use farside_base::RemoteSlice;
 
 impl ReservedReceiver {
-    /// A sender asks for a mailbox.
+    /// Handles the request of a sender for a mailbox.
     pub(super) fn asked(&mut self, peer: Peer) -> Result<(), Violation> {
         let from = self.sender(peer).filter(|from| !from.asks);
         let Some(from) = from else {
@@ -23,7 +23,7 @@ impl ReservedReceiver {
         Ok(())
     }
 
-    /// A sender has filled the mailbox that it was granted.
+    /// Handles a filled mailbox.
     pub(super) fn filled(&mut self, slot: u32, bytes: u32, state: State) {
         let Some(mailbox) = self.mailboxes.get_mut(slot as usize) else {
             return;
@@ -39,7 +39,7 @@ impl ReservedReceiver {
         }
     }
 
-    /// Grants mailboxes as long as there are some and somebody asks.
+    /// Grants free mailboxes to waiting senders.
     pub(super) fn serve(&mut self, effects: &mut Effects) {
         while let (Some(peer), Some(slot)) =
             (self.waiting.front().copied(), self.free.front().copied())
@@ -65,7 +65,7 @@ impl ReservedReceiver {
         }
     }
 
-    /// Tells a sender its grant, and how much of what it sent is released.
+    /// Sends a sender its grant, and the number of its released messages.
     pub(super) fn tell(
         signal: Signal,
         from: &mut From,
