@@ -13,6 +13,7 @@
 //! bytes of one WRITE are seen in rising order too, as copies into an [`Arena`] promise; slices are
 //! gathered in the order of their list.
 
+use super::import::Import;
 use super::link::{Link, LinkSlot, State};
 use super::{ImportTable, RegionCache, ShmPort};
 use crate::barrier;
@@ -532,12 +533,12 @@ impl Memory<'_> {
         slice: &LocalSlice,
         from: RemoteSlice,
     ) -> Option<(CompletionKind, u32)> {
-        let target = self.target(link, from, Access::READ)?;
+        let (import, target) = self.import(link, from, Access::READ)?;
         let local = self.regions.find(slice.region)?;
         let bytes = slice.bytes as usize;
         let copied = local.copy_from(slice.offset, target, from.offset, bytes);
         fence(Ordering::Acquire);
-        copied.ok().map(|()| (CompletionKind::Read, slice.bytes))
+        (copied.is_ok() && import.is_open()).then_some((CompletionKind::Read, slice.bytes))
     }
 
     #[inline(always)]
@@ -586,8 +587,11 @@ impl Memory<'_> {
             return None;
         }
         let local = self.regions.find(into.region)?.word(into.offset).ok()?;
-        let target = self.target(link, at, Access::ATOMIC)?;
+        let (import, target) = self.import(link, at, Access::ATOMIC)?;
         let before = change(target, at.offset).ok()?;
+        if !import.is_open() {
+            return None;
+        }
         local.store(before, Ordering::Release);
         Some((CompletionKind::Atomic, 8))
     }
@@ -596,9 +600,16 @@ impl Memory<'_> {
     /// access.
     #[inline(always)]
     fn target(&self, link: LinkId, at: RemoteSlice, need: Access) -> Option<&Arena> {
+        self.import(link, at, need).map(|(_, arena)| arena)
+    }
+
+    /// The same for what reads it, which has to look after its access whether the import is open still: the
+    /// owner may have closed the link and given its memory back meanwhile, which is then zero.
+    #[inline(always)]
+    fn import(&self, link: LinkId, at: RemoteSlice, need: Access) -> Option<(&Import, &Arena)> {
         let import = self.imports.find(link, at.region)?;
         let arena = import.memory.allowed(need)?;
-        import.is_open().then_some(arena)
+        import.is_open().then_some((import, arena))
     }
 }
 
@@ -631,7 +642,7 @@ impl Memory<'_> {
 
     fn read(&self, link: LinkId, into: &[LocalSlice], from: RemoteSlice) -> Done {
         let bytes = self.check_slices(into, TRANSFER_BYTES_MAX)?;
-        let target = self.target_of(link, from, Access::READ, u64::from(bytes))?;
+        let (import, target) = self.import_of(link, from, Access::READ, u64::from(bytes))?;
         let mut at = from.offset;
         for slice in into {
             let arena = self.local(slice)?;
@@ -640,6 +651,9 @@ impl Memory<'_> {
             at += u64::from(slice.bytes);
         }
         fence(Ordering::Acquire);
+        if !import.is_open() {
+            return Err(import.refusal().into());
+        }
         Ok((CompletionKind::Read, bytes))
     }
 
@@ -669,6 +683,18 @@ impl Memory<'_> {
         need: Access,
         bytes: u64,
     ) -> Result<&Arena, Refusal> {
+        self.import_of(link, at, need, bytes).map(|(_, arena)| arena)
+    }
+
+    /// The same for what reads it, as [`import`](Self::import).
+    #[inline(always)]
+    fn import_of(
+        &self,
+        link: LinkId,
+        at: RemoteSlice,
+        need: Access,
+        bytes: u64,
+    ) -> Result<(&Import, &Arena), Refusal> {
         let import = self.imports.find(link, at.region).ok_or(Invalid::RemoteRegion)?;
         let refused = CompletionStatus::RemoteAccess;
         let arena = import.memory.allowed(need).ok_or(refused)?;
@@ -677,7 +703,7 @@ impl Memory<'_> {
         if !import.is_open() {
             return Err(import.refusal().into());
         }
-        Ok(arena)
+        Ok((import, arena))
     }
 
     /// The region of a local slice, which lies within it.
