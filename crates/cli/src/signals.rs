@@ -1,22 +1,23 @@
-//! Ctrl-C and termination as values.
+//! Ctrl-C, termination and hang-ups of the terminal as values.
 
 use crate::failure::Failure;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether SIGINT or SIGTERM has come and the process is to end.
+/// Whether SIGINT, SIGTERM or SIGHUP has come and the process is to end.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
 /// After so long a further signal means impatience, and is not the same one delivered twice.
 const IMPATIENCE: Duration = Duration::from_secs(1);
 
-/// Calls `tell` at the first SIGINT or SIGTERM. A later one, or one that `tell` finds nobody to tell of,
-/// ends the process at once.
+/// Calls `tell` at the first SIGINT, SIGTERM or SIGHUP. A later one ends the process at once, and so does the first
+/// one where `tell` returns false. SIGHUP stays ignored where the process was started so, as by `nohup`.
 pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
     let failed = |e| Failure::system(format!("signals: {e}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let mut signals =
+        Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up())).map_err(failed)?;
     std::thread::spawn(move || {
         let mut first: Option<Instant> = None;
         for _ in signals.forever() {
@@ -31,7 +32,32 @@ pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Fail
     Ok(())
 }
 
+/// SIGHUP, unless this process was started to ignore it.
+fn hang_up() -> Option<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    (!ignores(&status, SIGHUP)).then_some(SIGHUP)
+}
+
+/// Whether the mask of ignored signals in `/proc/self/status` has this one.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
 /// Whether a signal that [`watch`] waits for has come.
 pub(crate) fn is_stopping() -> bool {
     STOPPING.load(Ordering::Acquire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
+        assert!(ignores(status, SIGHUP));
+        assert!(!ignores(status, SIGINT) && !ignores("", SIGHUP));
+    }
 }

@@ -63,6 +63,22 @@ fn process_nodes_found_join_die_and_leave() {
     assert_eq!(first.end(), (Some(0), String::new()));
 }
 
+#[test]
+fn process_hang_up_ends_a_node_unless_it_is_ignored() {
+    let listen = ["--listen", "127.0.0.1:0"];
+    let mut ends = Running::node(&["env", "--default-signal=HUP"], &listen);
+    ends.started();
+    ends.signal(Signal::HUP);
+    assert_eq!(ends.event("ended")["reason"], Value::Null);
+    assert_eq!(ends.end().0, Some(0));
+    let mut stays = Running::node(&["env", "--ignore-signal=HUP"], &listen);
+    let (_, address) = stays.started();
+    stays.signal(Signal::HUP);
+    let mut other = Running::node(&[], &[&listen[..], &["--join", &address]].concat());
+    other.started();
+    stays.event_of("member_joined", 1);
+}
+
 /// Two addresses without a listener, and the list of both.
 fn two_addresses() -> ([String; 2], String) {
     let free = |host: &str| {
