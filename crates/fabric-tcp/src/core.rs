@@ -17,7 +17,7 @@ use rustix::fd::OwnedFd;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Links that one look at the epoll serves.
 const EVENTS_MAX: usize = 16;
@@ -593,14 +593,14 @@ impl Core {
     }
 
     /// What happens by time alone. With `late`, this process did not run for long, so that silence is
-    /// its own. True while some peer has been silent for so long that the next look should be soon.
-    pub(crate) fn tick(&mut self, now: Instant, late: bool) -> bool {
-        let mut soon = false;
+    /// its own. Returns in how long the next tick is due.
+    pub(crate) fn tick(&mut self, now: Instant, late: bool) -> Duration {
         self.flush_deferred();
         if late {
             self.scan(false);
         }
         let options = Arc::clone(&self.options);
+        let mut next = options.tick();
         let mut at = 0;
         while let Some(id) = self.open.get(at).copied() {
             at += 1;
@@ -611,12 +611,12 @@ impl Core {
                 }
                 self.flush(id, false);
             }
-            soon |= self.link(id).is_some_and(|link| link.clock.impatient);
+            next = self.link(id).map_or(next, |link| next.min(link.tick_every(&options)));
             let calls = self.link(id).is_some_and(|link| matches!(link.phase, Phase::Calling(_)));
             if calls {
                 self.serve(id, false);
             }
         }
-        soon
+        next
     }
 }

@@ -4,7 +4,7 @@
 use crate::call::{reachable, set_options};
 use crate::connection::Connection;
 use crate::guest::{Guest, Wish};
-use crate::options::{TcpOptions, capabilities};
+use crate::options::{LEASE_MIN, TcpOptions, capabilities, tick_of};
 use crate::port::PortShared;
 use crate::region::{RegionRegistry, Registered};
 use crate::wire::Kind;
@@ -70,6 +70,8 @@ pub(crate) struct Inner {
     /// Ports that threads have taken over.
     claims: AtomicU32,
     stop: AtomicBool,
+    /// A port has dialled since the engine last woke.
+    dials: AtomicBool,
 }
 
 #[derive(Default)]
@@ -129,6 +131,7 @@ impl Inner {
             listener,
             claims: AtomicU32::new(0),
             stop: AtomicBool::new(false),
+            dials: AtomicBool::new(false),
         })
     }
 
@@ -218,6 +221,12 @@ impl Inner {
         Ok(())
     }
 
+    /// A port dials: its peer may bear less silence than the time between two ticks.
+    pub(crate) fn wake_for_dial(&self) {
+        self.dials.store(true, Ordering::Release);
+        self.wake();
+    }
+
     fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
@@ -272,14 +281,15 @@ struct Engine {
     slack: bool,
     /// The port that was served last.
     last: Option<Arc<PortShared>>,
-    /// A peer is silent.
-    hurries: bool,
+    /// The time between two ticks: that of the link that needs them most often.
+    tick_every: Duration,
 }
 
 impl Engine {
     fn new(inner: Arc<Inner>) -> Self {
         let (guests, ports, more) = (Vec::new(), Vec::new(), Vec::new());
         let now = Instant::now();
+        let tick_every = inner.options.tick();
         Self {
             inner,
             guests,
@@ -292,7 +302,7 @@ impl Engine {
             looks: 0,
             slack: false,
             last: None,
-            hurries: false,
+            tick_every,
         }
     }
 
@@ -326,7 +336,7 @@ impl Engine {
             if now.saturating_duration_since(self.watched) >= self.watch {
                 self.watch_claims(now);
             }
-            if now.saturating_duration_since(self.ticked) >= self.tick_every() {
+            if now.saturating_duration_since(self.ticked) >= self.tick_every {
                 self.tick(now);
             }
         }
@@ -358,14 +368,8 @@ impl Engine {
         if watches {
             return self.watch;
         }
-        let next = self.ticked + self.tick_every();
+        let next = self.ticked + self.tick_every;
         next.saturating_duration_since(Instant::now()).max(Duration::from_micros(100))
-    }
-
-    fn tick_every(&self) -> Duration {
-        let tick = self.inner.options.tick();
-        // The kernel's patience with a silent peer is moved ahead in small steps.
-        if self.hurries { tick / 4 } else { tick }
     }
 
     /// Serves whatever has a token; whether it was a port, for which more may follow soon.
@@ -376,6 +380,9 @@ impl Engine {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.inner.wake, &mut count);
                 (self.watched, self.watch, self.looks) = (Instant::now(), WATCH_MIN, 0);
+                if self.inner.dials.swap(false, Ordering::AcqRel) {
+                    self.tick_every = self.tick_every.min(LEASE_MIN);
+                }
                 false
             }
             LISTENER => {
@@ -517,6 +524,8 @@ impl Engine {
                 self.guests[at] = Some(guest);
             }
             Ok(Wish::Port { name, hello, early, lease_ms }) => {
+                let lease = Duration::from_millis(u64::from(lease_ms)).max(LEASE_MIN);
+                self.tick_every = self.tick_every.min(tick_of(lease));
                 self.seat(at, guest, &name, (&hello, &early, lease_ms));
             }
             Err(_) => {}
@@ -579,9 +588,9 @@ impl Engine {
             }
         }
         let mut ports = self.ports();
-        self.hurries = false;
+        self.tick_every = self.inner.options.tick();
         for port in ports.drain(..) {
-            self.hurries |= port.with_core(|core| core.tick(now, late));
+            self.tick_every = self.tick_every.min(port.with_core(|core| core.tick(now, late)));
         }
         self.ports = ports;
     }

@@ -4,7 +4,7 @@ use crate::call::{Call, set_patience};
 use crate::connection::{Body, Connection, Failure, Got};
 use crate::desk::Desk;
 use crate::incoming::{Incoming, Straight};
-use crate::options::{LEASE_MIN, TcpOptions};
+use crate::options::{LEASE_MIN, TcpOptions, tick_of};
 use crate::requester::{Requester, Segment};
 use crate::responder::{Responder, Staging};
 use crate::staged::Staged;
@@ -482,6 +482,17 @@ impl Link {
         // However little a peer bears, it is not spoken to without end.
         let peer = Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN);
         Ok(if quiet >= options.lease.min(peer) / 6 { Verdict::Speak } else { Verdict::Fine })
+    }
+
+    /// How often it needs a tick: often enough for a peer that bears less silence than this side does.
+    pub(crate) fn tick_every(&self, options: &TcpOptions) -> Duration {
+        match self.phase {
+            // The lease of the peer comes with its greeting.
+            Phase::Calling(_) | Phase::Asked(_) => options.tick().min(LEASE_MIN),
+            // The kernel's patience with a silent peer is moved ahead in small steps.
+            _ if self.clock.impatient => options.tick() / 4,
+            _ => tick_of(Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN)),
+        }
     }
 
     /// A frame that is about the link.

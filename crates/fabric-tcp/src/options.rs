@@ -118,7 +118,7 @@ impl Default for TcpOptions {
 impl TcpOptions {
     /// How often the engine looks at the time of all links.
     pub(crate) fn tick(&self) -> Duration {
-        (self.lease / 12).min(Duration::from_millis(100))
+        tick_of(self.lease)
     }
 
     /// The lease as peers are told.
@@ -140,6 +140,11 @@ impl TcpOptions {
         ];
         table.into_iter().find(|(wrong, _)| *wrong).map(|(_, name)| name)
     }
+}
+
+/// How often links of such a lease are looked at.
+pub(crate) fn tick_of(lease: Duration) -> Duration {
+    (lease / 12).min(Duration::from_millis(100))
 }
 
 /// The shortest lease.

@@ -416,7 +416,7 @@ impl Port for TcpPort {
         Core::check_hello(hello)?;
         let inner = &self.fabric.inner;
         let call = Box::new(Call::new(to, hello, inner.local, &inner.options)?);
-        self.shared.with_core(|core| {
+        let link = self.shared.with_core(|core| {
             core.desk.join(receives)?;
             let id = match core.add(Phase::Requested) {
                 Ok(id) => id,
@@ -430,7 +430,9 @@ impl Port for TcpPort {
             }
             core.call(id, call);
             Ok(id)
-        })
+        })?;
+        inner.wake_for_dial();
+        Ok(link)
     }
 
     fn accept(

@@ -36,3 +36,30 @@ fn requests_without_a_signal_do_not_break_an_idle_link() {
     assert_eq!(far.events, []);
     near.works(link, region);
 }
+
+/// Each side speaks often enough for the other one, though its own lease is much longer.
+#[test]
+fn idle_link_of_ends_with_unequal_leases_holds() {
+    let (long, short) = (Duration::from_secs(20), Duration::from_millis(100));
+    for (of_listener, of_caller) in [(long, short), (short, long)] {
+        let options = |lease| TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() };
+        let listen = free_endpoint().to_string();
+        let mut far = Node::at(&listen, options(of_listener));
+        let mut near = Node::new(options(of_caller));
+        let (link, region) = std::thread::scope(|scope| {
+            let accepted = scope.spawn(|| far.accept());
+            let connected = near.connect(&format!("{listen}/p"));
+            (connected, accepted.join().expect("a link"))
+        })
+        .0;
+        let start = Instant::now();
+        while start.elapsed() < short * 8 {
+            for node in [&mut near, &mut far] {
+                node.poll();
+                assert_eq!(node.events, [], "leases {of_listener:?} and {of_caller:?}");
+            }
+            std::thread::yield_now();
+        }
+        near.works(link, region);
+    }
+}

@@ -39,6 +39,8 @@ pub struct Scenario {
     pub operations: u16,
     /// The node that is killed, and after how many events.
     pub kill: Option<(u16, u64)>,
+    /// It was drawn with faults, whether it has one or not.
+    pub faults: bool,
     /// The node that leaves, and after how many events.
     pub leave: Option<(u16, u64)>,
     /// Sets of the cache: the fewer, the more evictions.
@@ -116,6 +118,7 @@ impl Scenario {
             words_per_line: random.between(1, 3) as u16,
             operations: random.between(3, 25) as u16,
             kill,
+            faults,
             leave: None,
             cache_sets: random.between(1, 2) as u16,
             weather: None,
@@ -685,11 +688,11 @@ pub fn simulate(scenario: Scenario) -> Result<Summary, String> {
     let again = format!(
         "repeat: cargo run -p farside-sim --example simulate -- --seed {} {}",
         scenario.seed,
-        match (scenario.weather, scenario.kill) {
-            (Some(_), _) => "--weather",
-            (None, Some(_)) => "--faults",
-            (None, None) if scenario.leave.is_some() => "--leave",
-            (None, None) => "",
+        match scenario {
+            Scenario { weather: Some(_), .. } => "--weather",
+            Scenario { faults: true, .. } => "--faults",
+            Scenario { leave: Some(_), .. } => "--leave",
+            _ => "",
         }
     );
     run(scenario).map_err(|trouble| format!("{trouble}\n{scenario}\n{again}"))
