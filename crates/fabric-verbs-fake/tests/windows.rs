@@ -126,7 +126,7 @@ fn link_up(near: &mut Node, far: &mut Node) -> (LinkId, LinkId) {
 }
 
 #[test]
-fn a_link_that_comes_back_has_windows_of_its_own_and_nothing_is_registered_anew() {
+fn reconnected_link_has_windows_of_its_own_and_registers_nothing() {
     let (_one, fake) = alone();
     let (mut near, mut far) = (Node::new("near"), Node::new("far"));
     let registered = fake.registered(0);
@@ -135,7 +135,10 @@ fn a_link_that_comes_back_has_windows_of_its_own_and_nothing_is_registered_anew(
         works(&mut near, &mut far, link, region);
         near.port.close(link);
         far.port.close(there);
-        assert_eq!((fake.windows(), fake.registered(0)), (0, registered));
+        assert_eq!(fake.windows(), 0);
+        // What the test before this one had may still be deregistered.
+        let now = fake.registered(0);
+        assert!(now <= registered, "{now} regions, {registered} before");
     }
 }
 
