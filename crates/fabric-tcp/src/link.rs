@@ -486,13 +486,13 @@ impl Link {
 
     /// How often it needs a tick: often enough for a peer that bears less silence than this side does.
     pub(crate) fn tick_every(&self, options: &TcpOptions) -> Duration {
-        match self.phase {
-            // The lease of the peer comes with its greeting.
-            Phase::Calling(_) | Phase::Asked(_) => options.tick().min(LEASE_MIN),
-            // The kernel's patience with a silent peer is moved ahead in small steps.
-            _ if self.clock.impatient => options.tick() / 4,
-            _ => tick_of(Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN)),
+        // The lease of the peer comes with its greeting.
+        if matches!(self.phase, Phase::Calling(_) | Phase::Asked(_)) {
+            return options.tick().min(LEASE_MIN);
         }
+        let of_peer = tick_of(Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN));
+        // The kernel's patience with a silent peer is moved ahead in small steps.
+        if self.clock.impatient { of_peer.min(options.tick() / 4) } else { of_peer }
     }
 
     /// A frame that is about the link.

@@ -270,6 +270,14 @@ impl Executor {
         self.rest(running);
     }
 
+    /// Wakes the calls that wait for locks of a program which a call of it has unlocked.
+    fn wake_for_unlocked(&mut self, running: &Running) {
+        let Some((own, shared)) = states(&mut self.objects, running) else { return };
+        if own.declared.take_unlocked() | shared.declared.take_unlocked() {
+            self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
+        }
+    }
+
     /// The locks that a call holds come back.
     fn release(&mut self, at: usize, running: &Running) {
         let holder = holder(at);
@@ -290,6 +298,7 @@ impl Executor {
         };
         let slice = self.go_on(at, &mut running, now_ns);
         let slice = self.settled(at, &mut running, slice);
+        self.wake_for_unlocked(&running);
         if matches!(slice, Slice::Over(_)) {
             running.machine.output().clone_into(&mut self.output);
             self.put_away(at, running);

@@ -42,6 +42,8 @@ pub(super) struct Declared {
     held: Held,
     /// Memory was made for it that takes longer than many accesses.
     made: bool,
+    /// A lock was unlocked, for which other calls may wait.
+    unlocked: bool,
 }
 
 /// What came of an operation on state.
@@ -133,12 +135,18 @@ impl Declared {
             _ => done(status::NOT_PERMITTED),
         };
         self.made |= kept.made() > made;
+        self.unlocked |= call == Call::Unlock && result == done(status::OK);
         result
     }
 
     /// Whether memory was made since this was asked last, which takes longer than many accesses.
     pub(super) fn take_made(&mut self) -> bool {
         std::mem::take(&mut self.made)
+    }
+
+    /// Whether a call has unlocked a lock since this was asked last.
+    pub(super) fn take_unlocked(&mut self) -> bool {
+        std::mem::take(&mut self.unlocked)
     }
 
     /// Gives every lock of a holder back; whether it had any.
