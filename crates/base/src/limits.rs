@@ -21,7 +21,7 @@ pub struct Limits {
     pub locks_per_session_max: u32,
     /// Messages a node may have under way to one peer in each class (request, forward, reply).
     pub credits_per_class: u32,
-    /// Grants of a lock to one side (readers, or one node) in a row while others wait.
+    /// How often readers may overtake a waiting writer.
     pub lock_handovers_max: u32,
     /// Lines whose locks a node may keep the authority over while nobody uses them: some 300 B each.
     pub lock_delegations_max: u32,

@@ -66,7 +66,7 @@
 //! ```
 //! All little-endian (`wire`). Lengths, sequences, bounds, keys and permissions are checked before
 //! anything is taken or touched; nothing is allocated by a length that a peer says, but for control frames
-//! of at most 8 KiB. What nobody may say costs the link that said it.
+//! of at most 20 KiB. What nobody may say costs the link that said it.
 //!
 //! # Why the guarantees hold
 //! * *Order*: a link's requests are carried out by the order of its stream. A READ is queued with its
@@ -88,7 +88,7 @@
 //!   that is half there goes nowhere from then on, and is refused.
 //!
 //! # Time
-//! Each side says something at least every sixth of the shorter lease. Who hears nothing for a lease loses
+//! Each side says something after a sixth of the shorter lease without any traffic. Who hears nothing for a lease loses
 //! the link as `Unreachable`; a request that makes no progress for `request_timeout` does too, though the
 //! peer be there. The kernel's tries, which come ever more rarely while nobody answers, are kept to steps
 //! of half a second at most by moving TCP_USER_TIMEOUT ahead of the silence, so that a mended way is found

@@ -18,8 +18,8 @@ pub struct TcpOptions {
     pub hosts: Vec<Endpoint>,
     /// Who is trusted and what is protected.
     pub security: Security,
-    /// After hearing nothing of a peer for so long its links are lost (`Unreachable`). Each side says
-    /// that it is still there, at least every fourth part of the shorter lease of both. An
+    /// After hearing nothing of a peer for so long its links are lost (`Unreachable`). Each side sends a
+    /// keepalive after a sixth of the shorter lease of both without traffic, looking every twelfth. An
     /// outage of up to a third of a lease is survived; the nearer one comes to a whole, the less.
     pub lease: Duration,
     /// How long the engine looks for more before it sleeps. On cores of its own some tens of
@@ -116,7 +116,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// How often the engine looks at the time of all links.
+    /// Returns the longest time between two ticks of all links.
     pub(crate) fn tick(&self) -> Duration {
         tick_of(self.lease)
     }
@@ -142,9 +142,14 @@ impl TcpOptions {
     }
 }
 
-/// How often links of such a lease are looked at.
+/// Returns the time between two ticks of a link with this lease.
 pub(crate) fn tick_of(lease: Duration) -> Duration {
     (lease / 12).min(Duration::from_millis(100))
+}
+
+/// Returns the lease of a peer from its handshake: very short ones would cost too many keepalives.
+pub(crate) fn peer_lease(lease_ms: u32) -> Duration {
+    Duration::from_millis(u64::from(lease_ms)).max(LEASE_MIN)
 }
 
 /// The shortest lease.

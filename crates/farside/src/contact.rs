@@ -56,8 +56,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// `silence_ns` is how long this node's own fabric does not notice that a peer is silent, which `leases` say of
-    /// the cluster's; `host` is where others reach this one.
+    /// `silence_ns` is the lease of this node's own fabric, which `leases` need not have; `host` is where others
+    /// reach this node.
     pub(crate) fn new(
         me: NodeId,
         host: SocketAddr,
@@ -66,7 +66,7 @@ impl Keeper {
         clock: &Clock,
     ) -> Self {
         let resolve_ns = if host.ip().is_loopback() { 0 } else { RESOLVE_NS };
-        // Where its own fabric notices silence sooner, a lost link is dialled the longer.
+        // A fabric that notices silence sooner leaves the more time for dials.
         let sooner_ns = leases.fabric_ns.saturating_sub(silence_ns);
         let lease_ns = leases.member_ns.saturating_add(sooner_ns);
         let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);

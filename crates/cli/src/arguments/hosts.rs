@@ -197,7 +197,7 @@ Examples:
 
 An agent starts `farside worker` processes of its own program for commands that were started elsewhere,
 and nothing else; these touch no files. They end with the command that wanted them. Whoever holds the key
-can use this host's memory and processors through it. What commands say to an agent always travels under TLS 1.3; --protect
+can use this host's memory and processors through it. What commands say to an agent travels under TLS 1.3 wherever there is a key; --protect
 of the command says what the nodes' own traffic does.")]
 pub(crate) struct Agent {
     /// Where commands reach it; port 0 is any that is free

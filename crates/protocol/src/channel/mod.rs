@@ -1,5 +1,5 @@
-//! The messaging channel between two nodes: order, credits and validation of the 56-byte messages of
-//! [`crate::wire`].
+//! Messages between two ends of a link: the messenger of the global memory (order, credits and validation of the
+//! 56-byte messages of [`crate::wire`]), its WRITEs in flight, and the twenty data channels of paper 001.
 //!
 //! What is absent: links, receives and work requests. The runtime posts what [`Messenger::peek`]
 //! gives and hands what arrives to [`Messenger::received`].

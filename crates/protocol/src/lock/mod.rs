@@ -2,8 +2,8 @@
 //! per node.
 //!
 //! A lock protects nothing by itself: it is arbitrated apart from the line's bytes, and no transition
-//! of the line waits for it. The runtime fences before `Unlock` and after `Locked`; ranges of several
-//! lines are cut into lines and locked in address order.
+//! of the line waits for it. The runtime waits for the writes of the session before it asks for a lock and before
+//! `Unlock`; ranges of several lines are cut into lines and locked in address order.
 //!
 //! **Who arbitrates.** One node at a time has the authority over a line's locks: its home, or, when
 //! one other node alone has used them of late, that node, by a *delegation* that came with a grant.

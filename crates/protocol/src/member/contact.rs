@@ -255,10 +255,9 @@ impl Down {
 
 /// The links of one node to all others.
 ///
-/// *Guarantees.* Of a link that broke, exactly one of these is told within the lease: nothing, since it
-/// is up again; `Dead`; `OutOfReach`. After the latter two nothing of the member is accepted. Of one that
-/// was removed and may live, `Settle` is told when it must have noticed; of another that is gone, at once. *Cost*:
-/// nothing while links hold.
+/// *Guarantees.* A link that broke is up again within the lease, or ends in exactly one of `Dead`, `OutOfReach` and
+/// `Expelled`; after each of these nothing of the member is accepted. `Settle` follows when a removed member that
+/// may live must have noticed its removal, and at once for any other that is gone. *Cost*: nothing while links hold.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Contacts {
     me: NodeId,

@@ -79,7 +79,7 @@ impl Executor {
         Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
     }
 
-    /// All programs of an object: those that are here, else read, verified and compiled at once.
+    /// All programs of an object: those that are here, else read and verified. A program is compiled after its first slices.
     pub(in crate::call) fn load(
         &self,
         object: &Arc<[u8]>,
