@@ -179,6 +179,30 @@ fn process_the_survivor_of_two_says_how_to_go_on_and_joins_again() {
 }
 
 #[test]
+fn process_a_stopped_node_does_not_continue_alone_after_a_cluster_that_removed_it() {
+    let node = |join: &[&str]| {
+        let own = ["--listen", "127.0.0.1:0", "--lease", "0.5", "--rejoin=false"];
+        Running::node(&[], &[&own[..], join].concat())
+    };
+    let mut first = node(&[]);
+    let (_, address) = first.started();
+    let join = ["--join", &address];
+    let mut stopped = node(&join);
+    assert_eq!(stopped.started().0, 1);
+    first.event_of("member_joined", 1);
+    stopped.signal(Signal::STOP);
+    first.event_of("member_lost", 1);
+    // Of the two that continue it knows the one that has ended.
+    let mut third = node(&join);
+    third.started();
+    first.signal(Signal::KILL);
+    third.event_of("member_lost", 0);
+    stopped.signal(Signal::CONT);
+    stopped.event("isolated");
+    assert_eq!(stopped.end().0, Some(1));
+}
+
+#[test]
 fn process_two_clusters_of_one_name_that_meet_say_so() {
     let ([lower, higher], join) = two_addresses();
     let start = |at: &str| {

@@ -22,6 +22,8 @@ use std::net::SocketAddr;
 
 /// Where in a fence region the words lie that members WRITE to ask, one for each.
 const QUESTIONS: u64 = 64;
+/// Questions to members whose answers may still come; answers to earlier ones do not count.
+const ROUNDS: usize = 16;
 /// The longest wait for answers before members are asked again.
 const ANSWER_MAX_NS: u64 = 100_000_000;
 
@@ -51,6 +53,11 @@ pub(crate) struct Keeper {
     judge_ns: u64,
     /// Before that time the members are not asked again.
     ask_again_ns: u64,
+    /// At that time they are asked though no operation waits for it, and so long after it again.
+    confirm_at_ns: u64,
+    confirm_every_ns: u64,
+    /// The last rounds of questions, and when they were asked.
+    rounds: VecDeque<(u32, u64)>,
     /// How long to wait for their answers.
     answer_ns: u64,
 }
@@ -70,6 +77,8 @@ impl Keeper {
         let sooner_ns = leases.fabric_ns.saturating_sub(silence_ns);
         let lease_ns = leases.member_ns.saturating_add(sooner_ns);
         let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);
+        // Of other members, which may notice silence later than this one does.
+        patience.confirmed_ns = leases.member_ns;
         if canary::is(Mutant::SettledAtOnce) {
             (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
         }
@@ -79,6 +88,9 @@ impl Keeper {
             judge_at_ns: u64::MAX,
             judge_ns: patience.judge_ns,
             ask_again_ns: 0,
+            confirm_at_ns: u64::MAX,
+            confirm_every_ns: patience.confirmed_ns / 4,
+            rounds: VecDeque::with_capacity(ROUNDS),
             answer_ns: (patience.standing_ns / 8).min(ANSWER_MAX_NS),
             stepping: false,
             waiting: VecDeque::new(),
@@ -93,7 +105,7 @@ impl Keeper {
     fn set_wake(&mut self) {
         let again_ns = if self.held.is_empty() { u64::MAX } else { self.ask_again_ns };
         let contact_ns = self.machine.wakes_at_ns().unwrap_or(u64::MAX);
-        self.wakes_at_ns = contact_ns.min(again_ns).min(self.judge_at_ns);
+        self.wakes_at_ns = contact_ns.min(again_ns).min(self.judge_at_ns).min(self.confirm_at_ns);
     }
 
     fn take_dial(&mut self, link: LinkId) -> Option<NodeId> {
@@ -176,6 +188,9 @@ impl Engine {
 
     /// A member is linked for the first time.
     pub(crate) fn contact_linked(&mut self, node: NodeId) {
+        if let Some(keeper) = self.keeper.as_mut() {
+            keeper.confirm_at_ns = 0;
+        }
         self.contact(Event::Linked { node });
     }
 
@@ -274,20 +289,27 @@ impl Engine {
         true
     }
 
-    /// Asks the members whether this node is one of them, if an operation waits for that: by a WRITE to
-    /// the fence region of each, which only an open link completes.
+    /// Asks the members whether this node is one of them, if an operation waits for that or it is time to: by a WRITE
+    /// to the fence region of each, which only an open link completes.
     fn ask_standing(&mut self) {
         let now_ns = self.boot.fabric.time_ns();
         let Some(keeper) = self.keeper.as_mut() else {
             return;
         };
-        if keeper.fenced || keeper.held.is_empty() || now_ns < keeper.ask_again_ns {
+        let is_awaited = !keeper.fenced && !keeper.held.is_empty() && now_ns >= keeper.ask_again_ns;
+        if !is_awaited && now_ns < keeper.confirm_at_ns {
             return keeper.set_wake();
         }
         keeper.ask_again_ns = now_ns.saturating_add(keeper.answer_ns);
+        keeper.confirm_at_ns = match self.peers.iter().next().is_none() {
+            true => u64::MAX,
+            false => now_ns.saturating_add(keeper.confirm_every_ns),
+        };
         keeper.set_wake();
         // The time first, then the questions.
         let round = keeper.standing.ask(self.lines.clock().now());
+        keeper.rounds.truncate(ROUNDS - 1);
+        keeper.rounds.push_front((round, now_ns));
         let offset = QUESTIONS + u64::from(self.lines.me().0) * 8;
         let source = [LocalSlice { region: self.regions.fence.id, offset, bytes: 8 }];
         for node in self.peers.iter() {
@@ -315,6 +337,10 @@ impl Engine {
         let Some(keeper) = self.keeper.as_mut() else {
             return;
         };
+        let asked = keeper.rounds.iter().find(|(asked, _)| *asked == round);
+        if let Some((_, asked_ns)) = asked.copied() {
+            keeper.machine.step(Event::Confirmed { node, asked_ns }, &mut Vec::new());
+        }
         let membership = &self.membership;
         if keeper.standing.answered(node, round, |nodes| membership.is_quorum(nodes)) {
             self.fence();

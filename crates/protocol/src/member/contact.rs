@@ -23,6 +23,12 @@
 //! other's addresses and for one more dial. A link is known to be lost up to a quarter of the fabric's lease too early, since silence counts from the last byte
 //! and a peer speaks only so often; and an outage may end just after a dial that it swallowed has begun.
 //!
+//! **Ends that are certain.** Nobody listens where a member was, and its link ended there: its process has ended. But
+//! before that it may have removed this node, for which it needs no vote where it is a quorum by itself, and others
+//! may have joined it since. So its end is certain only if it had this node's link open less than the shortest lease
+//! ago, by its answer to a question (`Confirmed`): then it had no time to find this node out of reach. Else it is
+//! out of reach.
+//!
 //! What is absent: any judgement about who is dead.
 
 use super::event::{Death, RequestId};
@@ -53,6 +59,8 @@ pub struct Patience {
     /// How long a confirmation that it is a member counts for one ([`Standing`](super::Standing)); less
     /// than `unaware_ns`. `u64::MAX` where a member that lives is always reached.
     pub standing_ns: u64,
+    /// No member finds another out of reach sooner after it had a link to it.
+    pub confirmed_ns: u64,
 }
 
 impl Patience {
@@ -70,6 +78,7 @@ impl Patience {
         // number), and the dial that is answered.
         let redial_ns = 2 * dial_timeout_ns + dial_max_ns + dial_max_ns / 2;
         let judge_ns = (silence_ns / 4).saturating_add(redial_ns);
+        let confirmed_ns = lease_ns;
         let lease_ns = lease_ns.saturating_add(judge_ns).saturating_add(resolve_ns);
         let standing_ns = if silence_ns == 0 { u64::MAX } else { silence_ns };
         let dial_min_ns = dial_max_ns / 10;
@@ -81,6 +90,7 @@ impl Patience {
             unaware_ns,
             judge_ns,
             standing_ns,
+            confirmed_ns,
         }
     }
 }
@@ -96,6 +106,13 @@ pub enum Event {
     Linked {
         /// The member.
         node: NodeId,
+    },
+    /// It had the link open at some time after this one.
+    Confirmed {
+        /// The member.
+        node: NodeId,
+        /// When it was asked.
+        asked_ns: u64,
     },
     /// Its link broke.
     Broken {
@@ -153,7 +170,7 @@ pub enum Failure {
     NoAnswer,
     /// It dials us just now.
     Busy,
-    /// The host is there, and nobody of this life is at that name: it is dead for certain.
+    /// The host is there, and nobody of this life is at that name: its process has ended.
     Nobody,
     /// It says that we are no member any more.
     Expelled,
@@ -194,12 +211,13 @@ pub enum Effect {
         /// The request.
         request: RequestId,
     },
-    /// It is dead for certain.
+    /// Its process has ended, and it has not removed this node.
     Dead {
         /// The member.
         node: NodeId,
     },
-    /// It was not reached for the whole lease; its link stays closed.
+    /// It was not reached for the whole lease, or has ended after it may have removed this node; its link stays
+    /// closed.
     OutOfReach {
         /// The member.
         node: NodeId,
@@ -263,12 +281,14 @@ pub struct Contacts {
     me: NodeId,
     patience: Patience,
     peers: BTreeMap<NodeId, State>,
+    /// When each was last asked a question that it has answered.
+    confirmed: BTreeMap<NodeId, u64>,
 }
 
 impl Contacts {
     /// Nobody yet.
     pub const fn new(me: NodeId, patience: Patience) -> Self {
-        Self { me, patience, peers: BTreeMap::new() }
+        Self { me, patience, peers: BTreeMap::new(), confirmed: BTreeMap::new() }
     }
 
     /// This node.
@@ -310,6 +330,11 @@ impl Contacts {
             Event::Linked { node } => {
                 self.peers.insert(node, State::Up);
             }
+            Event::Confirmed { node, asked_ns } if self.knows(node) => {
+                let last_ns = self.confirmed.entry(node).or_default();
+                *last_ns = asked_ns.max(*last_ns);
+            }
+            Event::Confirmed { .. } => {}
             Event::Broken { node, now_ns } => self.broken(node, now_ns, effects),
             Event::Dialled { node, request } => self.dialled(node, request, effects),
             Event::Answered { node } => self.answered(node, effects),
@@ -331,6 +356,7 @@ impl Contacts {
 
     fn dead(&mut self, node: NodeId, death: Death, now_ns: u64, effects: &mut Effects) {
         self.hang_up(node, effects);
+        self.confirmed.remove(&node);
         if death == Death::Removed {
             // From here on this node confirms to it no more that it is a member.
             if self.is_up(node) {
@@ -403,13 +429,22 @@ impl Contacts {
             }
             Failure::Nobody => {
                 self.peers.insert(node, State::Over);
-                effects.push(Effect::Dead { node });
+                effects.push(match self.is_confirmed(node, now_ns) {
+                    true => Effect::Dead { node },
+                    false => Effect::OutOfReach { node },
+                });
             }
             Failure::Expelled => {
                 self.peers.insert(node, State::Over);
                 effects.push(Effect::Expelled { by: node });
             }
         }
+    }
+
+    /// Whether it has not removed this node, if it has ended by now.
+    fn is_confirmed(&self, node: NodeId, now_ns: u64) -> bool {
+        let at_ns = self.confirmed.get(&node);
+        at_ns.is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < self.patience.confirmed_ns)
     }
 
     fn tick(&mut self, now_ns: u64, effects: &mut Effects) {

@@ -123,6 +123,14 @@ pub struct Pair {
     stopped: bool,
     /// The founder may still be told by a view that the other member is removed, and how.
     view: Option<Death>,
+    /// When each round was asked for.
+    asked: Vec<u64>,
+    /// The founder may still end; whether it has; whether it had removed the other member.
+    ends: bool,
+    dead: bool,
+    removed: bool,
+    /// The other member continues without the founder.
+    alone: bool,
     /// A defect: a round counts from its answer.
     counts_from_answer: bool,
     broken: Option<&'static str>,
@@ -145,6 +153,8 @@ pub enum Action {
     Stop,
     /// It continues.
     Continue,
+    /// The process of the founder ends.
+    End,
     /// The founder is told by a view that the other member is removed.
     View,
     /// Time passes.
@@ -183,6 +193,11 @@ impl Pair {
             stops: 0,
             stopped: false,
             view: None,
+            asked: Vec::new(),
+            ends: false,
+            dead: false,
+            removed: false,
+            alone: false,
             counts_from_answer: false,
             broken: None,
         }
@@ -191,6 +206,11 @@ impl Pair {
     /// The same, where the other member asks so often and is stopped so often.
     pub fn with_stops(self, asks: u8, stops: u8) -> Self {
         Self { asks, stops, ..self }
+    }
+
+    /// The same, where the process of the founder may end at any step.
+    pub fn with_end(self) -> Self {
+        Self { ends: true, ..self }
     }
 
     /// The same, where a view may remove the other member at any step, while its link is up too.
@@ -239,9 +259,13 @@ impl Pair {
 
     /// Whether a member that is not stopped could notice something of a link.
     fn is_noticeable(&self, link: u8) -> bool {
-        let runs = |at: usize| at == 0 || !self.stopped;
-        self.mail.iter().any(|mail| mail.link() == link && runs(mail.to()))
-            || (0..2).any(|at| runs(at) && self.sides[at].link == Some(link))
+        let hears = |at: usize| at == 0 || !self.stopped;
+        self.mail.iter().any(|mail| mail.link() == link && hears(mail.to()))
+            || (0..2).any(|at| self.runs(at) && self.sides[at].link == Some(link))
+    }
+
+    fn runs(&self, at: usize) -> bool {
+        !(if at == 0 { self.dead } else { self.stopped })
     }
 
     /// Whether something must have been noticed by now.
@@ -255,6 +279,7 @@ impl Pair {
     fn ask(&mut self) {
         self.asks -= 1;
         let round = self.standing.ask(self.now);
+        self.asked.push(self.now);
         if let Some(link) = self.sides[1].link.filter(|link| !self.has_ended(*link)) {
             self.mail.push(Mail::Ask { link, round });
         }
@@ -262,6 +287,8 @@ impl Pair {
 
     fn confirmed(&mut self, round: u32) {
         let founder = self.peer(1);
+        let asked_ns = self.asked[round as usize - 1];
+        self.step(1, Event::Confirmed { node: founder, asked_ns });
         let round = match self.counts_from_answer {
             true => self.standing.ask(self.now),
             false => round,
@@ -318,11 +345,18 @@ impl Pair {
             Effect::Deny { request } => self.refuse(to, request, Reply::Expelled),
             // The founder is the quorum, and judges at once; whoever is not is out.
             Effect::OutOfReach { .. } | Effect::Expelled { .. } if at == 0 => {
+                self.removed = true;
                 self.step(0, Event::Cut { node });
                 self.step(0, Event::Dead { node, death: Death::Removed, now_ns });
             }
             Effect::Dead { .. } if at == 0 => {
                 self.step(0, Event::Dead { node, death: Death::Ended, now_ns });
+            }
+            Effect::Dead { .. } if self.dead => {
+                self.alone = true;
+                if self.removed {
+                    self.broken = Some("continues alone after it was removed");
+                }
             }
             Effect::Dead { .. } | Effect::OutOfReach { .. } | Effect::Expelled { .. } => {
                 self.out = true;
@@ -337,6 +371,10 @@ impl Pair {
 
     fn deliver(&mut self, mail: Mail) {
         match mail {
+            Mail::Dial { link, from: 1 } if self.dead => {
+                self.mail.push(Mail::Answer { link, to: 1, answer: Reply::Nobody });
+            }
+            Mail::Answer { to: 0, .. } if self.dead => {}
             Mail::Dial { link, from } if from == 0 && self.out => {
                 self.mail.push(Mail::Answer { link, to: from, answer: Reply::Nobody });
             }
@@ -349,7 +387,7 @@ impl Pair {
             }
             Mail::Answer { link, to, answer } => self.answered(link, to, answer),
             // Of a link that the founder has closed nothing is carried out.
-            Mail::Ask { link, round } if self.sides[0].link == Some(link) => {
+            Mail::Ask { link, round } if !self.dead && self.sides[0].link == Some(link) => {
                 self.mail.push(Mail::Confirmed { link, round });
             }
             Mail::Ask { .. } => {}
@@ -416,20 +454,21 @@ impl Model for Pair {
     fn enabled(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         actions.extend((self.breaks > 0 && self.shared().is_some()).then_some(Action::Break));
-        let runs = |at: usize| at == 0 || !self.stopped;
-        let notices = |at: &usize| runs(*at) && self.notices(*at);
+        let notices = |at: &usize| self.runs(*at) && self.notices(*at);
         actions.extend([0, 1].into_iter().filter(notices).map(Action::Notice));
         for (at, mail) in self.mail.iter().enumerate() {
-            actions.extend(runs(mail.to()).then_some(Action::Deliver(at)));
+            let hears = mail.to() == 0 || !self.stopped;
+            actions.extend(hears.then_some(Action::Deliver(at)));
             actions.extend((self.losses > 0).then_some(Action::Lose(at)));
         }
         let asks = self.asks > 0 && !self.stopped && self.sides[1].link.is_some();
         actions.extend(asks.then_some(Action::Ask));
         actions.extend((self.stops > 0 && !self.stopped).then_some(Action::Stop));
         actions.extend(self.stopped.then_some(Action::Continue));
+        actions.extend((self.ends && !self.dead).then_some(Action::End));
         let known = self.sides[0].contacts.knows(self.peer(0));
         actions.extend((self.view.is_some() && known).then_some(Action::View));
-        let wakes = |at: usize| runs(at) && self.sides[at].contacts.wakes_at_ns().is_some();
+        let wakes = |at: usize| self.runs(at) && self.sides[at].contacts.wakes_at_ns().is_some();
         let waits = (0..2).any(wakes) || self.uses();
         let aged = self.ended.iter().any(|(link, _)| self.is_noticeable(*link));
         let delays = self.outage.is_none() || self.mail.is_empty();
@@ -470,6 +509,12 @@ impl Model for Pair {
                 self.stopped = true;
             }
             Action::Continue => self.stopped = false,
+            Action::End => {
+                self.dead = true;
+                for link in [self.sides[0].link, self.sides[0].dial] {
+                    self.end(link);
+                }
+            }
             Action::View => {
                 let (node, now_ns) = (self.peer(0), self.now);
                 if let Some(death) = self.view.take() {
@@ -478,8 +523,10 @@ impl Model for Pair {
             }
             Action::Tick => {
                 self.now += 1;
-                for at in 0..2 - usize::from(self.stopped) {
-                    self.step(at, Event::Tick { now_ns: self.now });
+                for at in [0, 1] {
+                    if self.runs(at) {
+                        self.step(at, Event::Tick { now_ns: self.now });
+                    }
                 }
             }
         }
@@ -505,7 +552,7 @@ impl Model for Pair {
     }
 
     fn stuck(&self) -> Option<Violation> {
-        let over = self.settled && self.out;
+        let over = (self.settled || self.dead) && (self.out || self.alone);
         (self.shared().is_none() && !over).then(|| Violation::new("neither linked nor over"))
     }
 }
@@ -526,6 +573,7 @@ mod tests {
             unaware_ns,
             judge_ns,
             standing_ns,
+            confirmed_ns: lease_ns,
         }
     }
 
@@ -551,7 +599,7 @@ mod tests {
         });
         assert_eq!(
             states,
-            [16_228, 15_301, 49_259, 46_006, 340_742, 134_062, 144_213],
+            [16_074, 15_307, 49_335, 45_915, 337_787, 134_223, 144_308],
             "{cases:?}"
         );
     }
@@ -607,7 +655,7 @@ mod tests {
                 Err(text) => panic!("{lower}, {happens:?}, {asks} {stops}: {text}"),
             }
         });
-        assert_eq!(states, [4_195, 23_504, 77_319, 45_548], "{cases:?}");
+        assert_eq!(states, [4_450, 28_473, 99_024, 56_236], "{cases:?}");
     }
 
     fn is_found(model: &Pair) {
@@ -631,7 +679,7 @@ mod tests {
                 Err(text) => panic!("{lower}: {text}"),
             }
         });
-        assert_eq!(states, [5_621, 2_278]);
+        assert_eq!(states, [6_629, 2_564]);
     }
 
     /// The model can see what the reason is for.
@@ -639,6 +687,50 @@ mod tests {
     fn member_taken_for_ended_while_its_link_is_up_is_found() {
         let model = Pair::new(patience(1, SILENCE + 1, SILENCE), true, (0, 0, 0));
         is_found(&model.with_stops(1, 0).with_view(Death::Ended));
+    }
+
+    fn of_end(lease_ns: u64, lower: bool, (asks, stops): (u8, u8)) -> Pair {
+        let model = Pair::new(patience(lease_ns, SILENCE + 1, SILENCE), lower, (1, 0, 0));
+        model.with_stops(asks, stops).with_end()
+    }
+
+    #[test]
+    fn no_member_continues_alone_after_it_was_removed() {
+        let cases = [(1, true, (1, 1)), (2, false, (1, 1)), (3, true, (1, 1)), (3, false, (2, 0))];
+        let states = cases.map(|(lease_ns, lower, happens)| {
+            match Explorer::new().explore(&of_end(lease_ns, lower, happens)).holds() {
+                Ok(coverage) => coverage.states,
+                Err(text) => panic!("lease {lease_ns}, {lower}, {happens:?}: {text}"),
+            }
+        });
+        assert_eq!(states, [17_015, 143_376, 243_289, 514_676], "{cases:?}");
+    }
+
+    #[test]
+    fn member_that_was_confirmed_in_time_continues_alone() {
+        use Action::{Ask, Deliver, End, Notice};
+        let after = |first: &[Action]| {
+            let mut model = of_end(1, true, (1, 0));
+            for action in first.iter().chain(&[End, Notice(1), Deliver(0), Deliver(0)]) {
+                assert!(model.enabled().contains(action), "{action:?}: {model:?}");
+                model.apply(*action);
+            }
+            assert_eq!((model.violation(), model.stuck()), (None, None));
+            (model.alone, model.out)
+        };
+        assert_eq!(after(&[]), (false, true));
+        assert_eq!(after(&[Ask, Deliver(0), Deliver(0)]), (true, false));
+    }
+
+    /// The model can see what the bound is for.
+    #[test]
+    fn end_that_counts_as_certain_whenever_it_is_found_is_found() {
+        let mut patience = patience(1, SILENCE + 1, SILENCE);
+        patience.confirmed_ns = u64::MAX;
+        let model = Pair::new(patience, true, (1, 0, 0)).with_stops(1, 1).with_end();
+        let failure = Explorer::new().explore(&model).failure().expect("a failure");
+        let expected = "continues alone after it was removed";
+        assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
     }
 
     #[test]

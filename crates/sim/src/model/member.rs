@@ -648,7 +648,8 @@ impl Cluster {
     }
 
     /// Whether a process may be told that one that it does not reach has died. No member tells a process that the dead
-    /// one has removed: a quorum has cut that process off before.
+    /// one has removed: a quorum has cut that process off before. Nor does that process find it out: the machine of
+    /// contacts takes the end of a member that may have removed it for out of reach.
     fn can_learn(&self, of: usize, at: usize) -> bool {
         let link = &self.processes[at].links[of][Kind::Peer as usize];
         let lost = link.arriving.front() == Some(&Item::OutOfReach);
