@@ -281,7 +281,7 @@ impl Folder {
     }
 
     /// Whether a process has one, as far as the kernel tells. A listener may have removed a dead one meanwhile.
-    pub(super) fn is_live(&self, file: &[u8]) -> bool {
+    pub(crate) fn is_live(&self, file: &[u8]) -> bool {
         !matches!(self.probe(file), Some(Errno::CONNREFUSED | Errno::NOENT))
     }
 

@@ -593,7 +593,7 @@ impl Core {
     }
 
     /// What happens by time alone. With `late`, this process did not run for long, so that silence is
-    /// its own. Returns in how long the next tick is due.
+    /// its own. Returns the time until the next tick.
     pub(crate) fn tick(&mut self, now: Instant, late: bool) -> Duration {
         self.flush_deferred();
         if late {

@@ -4,7 +4,7 @@
 use crate::call::{reachable, set_options};
 use crate::connection::Connection;
 use crate::guest::{Guest, Wish};
-use crate::options::{LEASE_MIN, TcpOptions, capabilities, tick_of};
+use crate::options::{LEASE_MIN, TcpOptions, capabilities, peer_lease, tick_of};
 use crate::port::PortShared;
 use crate::region::{RegionRegistry, Registered};
 use crate::wire::Kind;
@@ -70,7 +70,7 @@ pub(crate) struct Inner {
     /// Ports that threads have taken over.
     claims: AtomicU32,
     stop: AtomicBool,
-    /// A port has dialled since the engine last woke.
+    /// A port has dialled since the engine last woke up.
     dials: AtomicBool,
 }
 
@@ -221,7 +221,7 @@ impl Inner {
         Ok(())
     }
 
-    /// A port dials: its peer may bear less silence than the time between two ticks.
+    /// A port dials: the lease of its peer may be shorter than the time between two ticks.
     pub(crate) fn wake_for_dial(&self) {
         self.dials.store(true, Ordering::Release);
         self.wake();
@@ -524,8 +524,7 @@ impl Engine {
                 self.guests[at] = Some(guest);
             }
             Ok(Wish::Port { name, hello, early, lease_ms }) => {
-                let lease = Duration::from_millis(u64::from(lease_ms)).max(LEASE_MIN);
-                self.tick_every = self.tick_every.min(tick_of(lease));
+                self.tick_every = self.tick_every.min(tick_of(peer_lease(lease_ms)));
                 self.seat(at, guest, &name, (&hello, &early, lease_ms));
             }
             Err(_) => {}

@@ -116,7 +116,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// How often the engine looks at the time of all links.
+    /// Returns the longest time between two ticks of all links.
     pub(crate) fn tick(&self) -> Duration {
         tick_of(self.lease)
     }
@@ -142,9 +142,14 @@ impl TcpOptions {
     }
 }
 
-/// How often links of such a lease are looked at.
+/// Returns the time between two ticks of a link with this lease.
 pub(crate) fn tick_of(lease: Duration) -> Duration {
     (lease / 12).min(Duration::from_millis(100))
+}
+
+/// Returns the lease of a peer from its handshake: very short ones would cost too many keepalives.
+pub(crate) fn peer_lease(lease_ms: u32) -> Duration {
+    Duration::from_millis(u64::from(lease_ms)).max(LEASE_MIN)
 }
 
 /// The shortest lease.

@@ -78,7 +78,17 @@ impl Node {
     /// A link to a server, and its region.
     fn connect(&mut self, address: &str) -> (LinkId, RemoteRegionId) {
         let link = self.port.connect(address, b"", self.queue).expect("a call");
-        let LinkEvent::Connected { reply, .. } = self.event() else { panic!("not connected") };
+        let start = Instant::now();
+        let reply = match self.event() {
+            LinkEvent::Connected { reply, .. } => reply,
+            other => {
+                let trouble = self.port.trouble(other.link());
+                panic!(
+                    "not connected to {address}: {other:?} after {:?}: {trouble:?}",
+                    start.elapsed()
+                );
+            }
+        };
         let token = reply.as_slice().try_into().ok().and_then(RegionToken::decode);
         let token = token.expect("a token as reply");
         (link, self.port.import(link, &token).expect("a region"))
@@ -243,9 +253,12 @@ fn a_peer_that_is_stopped_is_unreachable_after_the_lease() {
     assert_eq!(node.completion().status, CompletionStatus::Flushed);
     node.write(4, other, other_region);
     assert_eq!(node.completion().status, CompletionStatus::Success, "the other link");
+    println!("after {:?}: the other link serves", start.elapsed());
     node.port.close(link);
-    // It goes on, and can be connected to anew.
+    println!("after {:?}: the link is closed", start.elapsed());
+    // It continues, and accepts a new link.
     signal("-CONT", &stopped);
+    println!("after {:?}: it continues", start.elapsed());
     let (link, region) = node.connect(&here);
     node.write(5, link, region);
     assert_eq!(node.completion().status, CompletionStatus::Success);

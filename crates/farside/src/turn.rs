@@ -142,8 +142,8 @@ impl Engine {
         let id = completion.id.0;
         // Where links come back, one that failed may yet land.
         let ended = completion.status == CompletionStatus::Success || !self.resumes();
-        if id & (PLACED | ASKED) == ASKED && completion.status == CompletionStatus::Success {
-            return self.standing_answered(id & !ASKED);
+        if id & (PLACED | ASKED) == ASKED {
+            return self.question_ended(completion);
         }
         if id & PLACED == 0 || !ended {
             return;

@@ -270,14 +270,6 @@ impl Executor {
         self.rest(running);
     }
 
-    /// Wakes the calls that wait for locks of a program which a call of it has unlocked.
-    fn wake_for_unlocked(&mut self, running: &Running) {
-        let Some((own, shared)) = states(&mut self.objects, running) else { return };
-        if own.declared.take_unlocked() | shared.declared.take_unlocked() {
-            self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
-        }
-    }
-
     /// The locks that a call holds come back.
     fn release(&mut self, at: usize, running: &Running) {
         let holder = holder(at);
@@ -298,7 +290,6 @@ impl Executor {
         };
         let slice = self.go_on(at, &mut running, now_ns);
         let slice = self.settled(at, &mut running, slice);
-        self.wake_for_unlocked(&running);
         if matches!(slice, Slice::Over(_)) {
             running.machine.output().clone_into(&mut self.output);
             self.put_away(at, running);
@@ -371,6 +362,9 @@ impl Executor {
             let words = self.memory.of(running.tenant).words();
             let outcome = running.loaded.run(machine, pace.now(), lent, words, &mut beside);
             left = beside.left;
+            if beside.own.take_unlocked() | beside.shared.take_unlocked() {
+                self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
+            }
             match outcome {
                 Outcome::Returned(result) => return Slice::Over(End::Returned(result)),
                 Outcome::Stopped(stop) => return Slice::Over(ended(&running.loaded, &stop)),

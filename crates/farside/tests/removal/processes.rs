@@ -38,7 +38,7 @@ fn config_with(cluster: &str, lease: Duration) -> Config {
     Config { memory_bytes: 4 << 20, cache_bytes: 64 << 20, lease_ns, ..Config::new(cluster) }
 }
 
-/// Those who join were told longer leases than the founder's, which count for them all the same.
+/// Joiners ask for longer leases than the founder's, which count for them all the same.
 fn tcp(founder: Option<SocketAddr>) -> Arc<dyn Fabric> {
     let lease = if founder.is_some() { LEASE_OF_JOINERS } else { LEASE };
     let options = TcpOptions {

@@ -25,14 +25,21 @@ pub struct Identity {
     pub votes: bool,
     /// Members out of reach may live on: nobody is declared dead for that without a quorum.
     pub quorum: bool,
-    /// `Limits::nodes_max`: node numbers are below it. A founder's; a joiner learns it by its welcome.
+    /// A founder's own; a joiner's are replaced by those of its welcome.
+    pub settings: FounderSettings,
+}
+
+/// What the founder of a cluster sets for all members.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FounderSettings {
+    /// `Limits::nodes_max`: node numbers are below it.
     pub nodes_max: u16,
-    /// The same of the leases.
+    /// How long a member may be silent.
     pub leases: Leases,
 }
 
-/// How long a member may be silent. All members go by those of the founder: what one still takes for its standing
-/// must have ended when the others settle its removal.
+/// How long a member may be silent. Members with leases of their own would disagree about when a removed member has
+/// stopped using what it has cached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leases {
     /// The fabric notices silence within this time; zero where a member that lives is always reached.

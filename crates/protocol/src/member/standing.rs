@@ -5,14 +5,14 @@
 //! point and go on at any later one, so it must be able to find out for itself, at the moment of use, that
 //! it may have been removed.
 //!
-//! **Rounds.** This node asks every member that it is linked to, by a request that only an open link
+//! **Questions.** This node asks each member that it is linked to, by a request that only an open link
 //! answers (a one-sided WRITE; its completion is the answer). An answer that comes at any time says that
-//! its member had this node's link open at some time after the question. With answers of a quorum what
-//! this node has counts until `asked + valid`. The time of the question is taken before it is posted; the
-//! time at which an answer is taken counts for nothing, since answers may have waited in a buffer while
-//! this node was stopped.
+//! its member had this node's link open at some time after the question. When each member of a quorum has
+//! answered a question, what this node has counts until `asked + valid`, where `asked` is the time of the
+//! oldest of those questions. The time of a question is taken before it is posted; the time at which an answer
+//! is taken counts for nothing, since answers may have waited in a buffer while this node was stopped.
 //!
-//! **Why nothing is reclaimed before.** Let this node ask at `a`, and let a quorum answer. For a removal
+//! **Why nothing is reclaimed before.** Let this node ask at `a` or later, and let a quorum answer. For a removal
 //! another quorum has cut it off, each of them before it voted. Two quorums share a member `p`, which had
 //! the link open at `o > a`, and closed it at `c > o`. It is dead by vote at `d > c`, and a member that knows that
 //! settles its memory at `d + unaware` ([`Patience::unaware_ns`](super::contact::Patience)) at the
@@ -31,54 +31,53 @@ use farside_base::NodeId;
 
 /// The lease of one node on its own membership. Times are in whatever unit its runtime measures.
 ///
-/// *Guarantees.* [`until`](Self::until) is at most `valid` after the question of a round that a quorum has
-/// answered. *Cost*: nothing until it is asked.
+/// *Guarantees.* [`until`](Self::until) is at most `valid` after the oldest of the questions by which a quorum has
+/// answered. *Cost*: a word and a time for each member that has answered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Standing {
     valid: u64,
-    /// Number of the last round, and when it was asked.
-    round: u32,
-    asked: u64,
-    /// Who has answered it.
-    answered: Vec<NodeId>,
+    /// The last question that each member has answered, by when it was asked; the latest first.
+    answered: Vec<(u64, NodeId)>,
     until: u64,
 }
 
 impl Standing {
-    /// Nothing is confirmed yet; a round will count for `valid`.
+    /// Nothing is confirmed yet; a question will count for `valid`.
     pub const fn new(valid: u64) -> Self {
-        Self { valid, round: 0, asked: 0, answered: Vec::new(), until: 0 }
+        Self { valid, answered: Vec::new(), until: 0 }
     }
 
-    /// Begins a round, before its questions are posted; its number. Answers to earlier ones count no more.
-    pub fn ask(&mut self, now: u64) -> u32 {
-        self.round = self.round.wrapping_add(1);
-        self.asked = now;
-        self.answered.clear();
-        self.round
-    }
-
-    /// A member has answered a round. True when they are enough, as `is_quorum` says.
+    /// A member has answered a question that was asked at a time. True when that prolongs what
+    /// [`until`](Self::until) says; `is_quorum` says of which members the answers are enough.
     pub fn answered(
         &mut self,
         node: NodeId,
-        round: u32,
-        is_quorum: impl FnOnce(&[NodeId]) -> bool,
+        asked: u64,
+        is_quorum: impl Fn(&[NodeId]) -> bool,
     ) -> bool {
-        if round != self.round || self.answered.contains(&node) {
+        let last = self.answered.iter().position(|(_, answered)| *answered == node);
+        if last.is_some_and(|at| self.answered[at].0 >= asked) {
             return false;
         }
-        self.answered.push(node);
-        let enough = is_quorum(&self.answered);
-        if enough {
-            self.until = self.until.max(self.asked.saturating_add(self.valid));
+        if let Some(at) = last {
+            self.answered.remove(at);
         }
-        enough
+        let at = self.answered.partition_point(|(before, _)| *before > asked);
+        self.answered.insert(at, (asked, node));
+        let mut nodes = Vec::with_capacity(self.answered.len());
+        let oldest = self.answered.iter().find(|(_, node)| {
+            nodes.push(*node);
+            is_quorum(&nodes)
+        });
+        let until = oldest.map_or(0, |(asked, _)| asked.saturating_add(self.valid));
+        let prolongs = until > self.until;
+        self.until = self.until.max(until);
+        prolongs
     }
 
     /// A member was removed: its answer does not count for the next node of its number.
     pub fn removed(&mut self, node: NodeId) {
-        self.answered.retain(|answered| *answered != node);
+        self.answered.retain(|(_, answered)| *answered != node);
     }
 
     /// What this node has counts before this time, and not at it.
@@ -91,33 +90,43 @@ impl Standing {
 mod tests {
     use super::*;
 
+    fn two(nodes: &[NodeId]) -> bool {
+        nodes.len() >= 2
+    }
+
     #[test]
-    fn round_counts_from_its_question_and_needs_a_quorum() {
-        let two = |nodes: &[NodeId]| nodes.len() >= 2;
+    fn oldest_question_that_a_quorum_answered_counts() {
         let mut standing = Standing::new(10);
         assert_eq!(standing.until(), 0);
-        let first = standing.ask(100);
-        assert!(!standing.answered(NodeId(1), first, two));
-        assert!(!standing.answered(NodeId(1), first, two), "the same member again");
+        assert!(!standing.answered(NodeId(1), 100, two));
+        assert!(!standing.answered(NodeId(1), 103, two), "the same member again");
         assert_eq!(standing.until(), 0);
-        assert!(standing.answered(NodeId(2), first, two));
-        assert_eq!(standing.until(), 110);
-        let second = standing.ask(105);
-        assert!(!standing.answered(NodeId(1), first, two), "an answer to the round before");
-        assert!(!standing.answered(NodeId(1), second, two));
-        assert_eq!(standing.until(), 110, "the last round counts as long as it did");
-        assert!(standing.answered(NodeId(3), second, two));
-        assert_eq!(standing.until(), 115);
+        assert!(standing.answered(NodeId(2), 101, two));
+        assert_eq!(standing.until(), 111);
+        assert!(!standing.answered(NodeId(3), 99, two), "two have answered later questions");
+        assert!(standing.answered(NodeId(3), 105, two));
+        assert_eq!(standing.until(), 113, "of members 3 and 1");
+        assert!(!standing.answered(NodeId(3), 104, two), "it has answered a later one");
+        assert!(standing.answered(NodeId(2), 104, two));
+        assert_eq!(standing.until(), 114);
+    }
+
+    #[test]
+    fn slow_member_counts_by_its_own_question() {
+        let mut standing = Standing::new(100);
+        for asked in [10, 20, 30] {
+            standing.answered(NodeId(1), asked, two);
+        }
+        assert!(standing.answered(NodeId(2), 5, two), "asked long ago, and answered just now");
+        assert_eq!(standing.until(), 105);
     }
 
     #[test]
     fn answer_of_a_removed_member_does_not_count_for_the_next_of_its_number() {
-        let two = |nodes: &[NodeId]| nodes.len() >= 2;
         let mut standing = Standing::new(10);
-        let round = standing.ask(100);
-        assert!(!standing.answered(NodeId(1), round, two));
+        assert!(!standing.answered(NodeId(1), 100, two));
         standing.removed(NodeId(1));
-        assert!(!standing.answered(NodeId(2), round, two));
+        assert!(!standing.answered(NodeId(2), 100, two));
         assert_eq!(standing.until(), 0);
     }
 }
