@@ -30,6 +30,7 @@ struct Node {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
     region: Region,
+    events: Vec<LinkEvent>,
 }
 
 fn node(listens: bool) -> Option<Node> {
@@ -43,18 +44,19 @@ fn node(listens: bool) -> Option<Node> {
     let queue = port.create_receive_queue(16).expect("a queue");
     let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
     let region = fabric.register(&spec).expect("a region");
-    Some(Node { _fabric: fabric, port, queue, region })
+    Some(Node { _fabric: fabric, port, queue, region, events: Vec::new() })
 }
 
 impl Node {
     fn event(&mut self) -> LinkEvent {
-        let (start, mut events) = (Instant::now(), Vec::new());
-        while events.is_empty() {
+        let start = Instant::now();
+        // Several may come at once.
+        while self.events.is_empty() {
             assert!(start.elapsed() < WATCHDOG, "no link event");
-            self.port.link_events(&mut events);
+            self.port.link_events(&mut self.events);
             std::thread::yield_now();
         }
-        events.remove(0)
+        self.events.remove(0)
     }
 
     fn completion(&mut self) -> Completion {
