@@ -23,7 +23,7 @@
 //! other's addresses and for one more dial. A link is known to be lost up to a quarter of the fabric's lease too early, since silence counts from the last byte
 //! and a peer speaks only so often; and an outage may end just after a dial that it swallowed has begun.
 //!
-//! **Ends that are certain.** Nobody listens where a member was, and its link ended there: its process has ended. But
+//! **Ends that are certain.** No process listens where a member was, and its link ended there: its process has ended. But
 //! before that it may have removed this node, for which it needs no vote where it is a quorum by itself, and others
 //! may have joined it since. So its end is certain only if it had this node's link open less than the shortest lease
 //! ago, by its answer to a question (`Confirmed`): then it had no time to find this node out of reach. Else it is
@@ -170,7 +170,7 @@ pub enum Failure {
     NoAnswer,
     /// It dials us just now.
     Busy,
-    /// The host is there, and nobody of this life is at that name: its process has ended.
+    /// The host is there, and its process of this life is not: it has ended.
     Nobody,
     /// It says that we are no member any more.
     Expelled,
