@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program for people's terminals")]
 
+mod book;
 mod debian;
 mod guest;
 mod run;
@@ -13,10 +14,11 @@ mod tidy;
 use std::process::ExitCode;
 
 /// What can follow `cargo xtask`.
-const TASKS: &[&str] = &["ci", "list", "rdma-guest", "tidy"];
+const TASKS: &[&str] = &["ci", "docs", "list", "rdma-guest", "tidy"];
 
 const USAGE: &str = "\
 cargo xtask ci [--only NAME]... [--fail-fast]   check everything, or the named steps
+cargo xtask docs                                the documents as a book, and the interfaces of the crates
 cargo xtask list                                the steps, in order
 cargo xtask rdma-guest -- COMMAND               a guest with verbs devices in software; --help
 cargo xtask tidy                                the rules over the files alone";
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
             run::list();
             Ok(())
         }
+        ["docs"] => book::build().map(|text| println!("{text}")),
         // Its exit code is that of the command in the guest.
         ["rdma-guest", rest @ ..] => return guest::main(rest),
         ["tidy"] => tidy::run().map(|text| println!("{text}")),

@@ -212,12 +212,12 @@ fn process_bad_names_and_sizes_are_refused_with_their_row_of_the_table() {
 
 #[test]
 fn process_more_memory_than_there_is_for_all_nodes_is_refused() {
-    let bytes = |line: &str| line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024;
-    let text_of_machine = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let mut lines = text_of_machine.lines();
-    let all = bytes(lines.find(|line| line.starts_with("MemTotal:")).unwrap());
-    let swap = text_of_machine.lines().find(|line| line.starts_with("SwapTotal:")).map_or(0, bytes);
-    let each = ((all + swap) / 3).to_string();
+    let machine = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let bytes = |field: &str| {
+        let line = machine.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    };
+    let each = ((bytes("MemTotal:") + bytes("SwapTotal:")) / 3).to_string();
     let refused =
         output(&["up", "--json", "--nodes", "4", "--name", &name(), "--memory-bytes", &each]);
     assert_eq!(refused.status.code(), Some(1));

@@ -84,6 +84,7 @@ impl Victim {
         until("an event", || {
             self.port.link_events(&mut events);
             assert_eq!(self.port.poll(&mut [Completion::BLANK]), 0);
+            assert!(events.len() < 2, "{events:?}");
             events.pop()
         })
     }

@@ -221,7 +221,7 @@ impl Folder {
 
     /// The names at which processes listen.
     pub(crate) fn names(&self) -> Vec<String> {
-        let live = self.files().into_iter().filter(|file| !self.is_dead(file));
+        let live = self.files().into_iter().filter(|file| self.is_live(file));
         let mut names: Vec<_> = live.filter_map(|file| name_of(&file)).collect();
         names.sort();
         names
@@ -279,12 +279,21 @@ impl Folder {
     /// Returns whether no process has a socket at this name any more. A live one is found before its type is
     /// compared, and notices nothing.
     fn is_dead(&self, file: &[u8]) -> bool {
+        self.probe(file) == Some(Errno::CONNREFUSED)
+    }
+
+    /// Whether a process has one, as far as the kernel tells. A listener may have removed a dead one meanwhile.
+    pub(crate) fn is_live(&self, file: &[u8]) -> bool {
+        !matches!(self.probe(file), Some(Errno::CONNREFUSED | Errno::NOENT))
+    }
+
+    /// Why a socket of another type does not connect there: a live one is found before its type is compared, and
+    /// is not disturbed.
+    fn probe(&self, file: &[u8]) -> Option<Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(address) = self.address(file) else {
-            return false;
-        };
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-            .is_ok_and(|probe| rustix::net::connect(&probe, &address) == Err(Errno::CONNREFUSED))
+        let address = self.address(file).ok()?;
+        let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None);
+        rustix::net::connect(&probe.ok()?, &address).err()
     }
 }
 

@@ -240,6 +240,7 @@ fn names_of_every_form_are_found_again() {
         assert!(found.iter().all(|name| names.contains(&name.as_str())), "{found:?}");
         drop(listeners);
         assert_eq!(opened.names(), [""; 0]);
+        assert!(!opened.is_live(b"removed"), "a file that is gone when it is probed");
     }
     let long = "x".repeat(81);
     assert!(matches!(

@@ -4,7 +4,7 @@
 use crate::call::{reachable, set_options};
 use crate::connection::Connection;
 use crate::guest::{Guest, Wish};
-use crate::options::{LEASE_MIN, TcpOptions, capabilities, tick_of};
+use crate::options::{LEASE_MIN, TcpOptions, capabilities, peer_lease, tick_of};
 use crate::port::PortShared;
 use crate::region::{RegionRegistry, Registered};
 use crate::wire::Kind;
@@ -71,7 +71,7 @@ pub(crate) struct Inner {
     /// Number of ports claimed by threads.
     claims: AtomicU32,
     stop: AtomicBool,
-    /// A port has dialled since the engine last woke.
+    /// A port has dialled since the engine last woke up.
     dials: AtomicBool,
 }
 
@@ -525,8 +525,7 @@ impl Engine {
                 self.guests[at] = Some(guest);
             }
             Ok(Wish::Port { name, hello, early, lease_ms }) => {
-                let lease = Duration::from_millis(u64::from(lease_ms)).max(LEASE_MIN);
-                self.tick_every = self.tick_every.min(tick_of(lease));
+                self.tick_every = self.tick_every.min(tick_of(peer_lease(lease_ms)));
                 self.seat(at, guest, &name, (&hello, &early, lease_ms));
             }
             Err(_) => {}

@@ -4,7 +4,7 @@ use crate::call::{Call, set_patience};
 use crate::connection::{Body, Connection, Failure, Got};
 use crate::desk::Desk;
 use crate::incoming::{Incoming, Straight};
-use crate::options::{LEASE_MIN, TcpOptions, tick_of};
+use crate::options::{LEASE_MIN, TcpOptions, peer_lease, tick_of};
 use crate::requester::{Requester, Segment};
 use crate::responder::{Responder, Staging};
 use crate::staged::Staged;
@@ -480,20 +480,19 @@ impl Link {
         }
         let quiet = now.saturating_duration_since(clock.spoken_at);
         // A lower limit of the peer's lease bounds the rate of keepalives.
-        let peer = Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN);
+        let peer = peer_lease(self.peer_lease_ms);
         Ok(if quiet >= options.lease.min(peer) / 6 { Verdict::Speak } else { Verdict::Fine })
     }
 
-    /// Returns the interval of ticks that the link needs: short enough for a peer with a shorter lease
-    /// than this side's.
+    /// Returns the time until its next tick: short enough for the keepalives of a peer with a shorter lease.
     pub(crate) fn tick_every(&self, options: &TcpOptions) -> Duration {
-        match self.phase {
-            // The peer's lease is not known before its greeting.
-            Phase::Calling(_) | Phase::Asked(_) => options.tick().min(LEASE_MIN),
-            // TCP_USER_TIMEOUT is moved ahead in small steps.
-            _ if self.clock.impatient => options.tick() / 4,
-            _ => tick_of(Duration::from_millis(u64::from(self.peer_lease_ms)).max(LEASE_MIN)),
+        // The lease of the peer comes with its greeting.
+        if matches!(self.phase, Phase::Calling(_) | Phase::Asked(_)) {
+            return options.tick().min(LEASE_MIN);
         }
+        let of_peer = tick_of(peer_lease(self.peer_lease_ms));
+        // The kernel's patience with a silent peer is moved ahead in small steps.
+        if self.clock.impatient { of_peer.min(options.tick() / 4) } else { of_peer }
     }
 
     /// Handles a control frame.

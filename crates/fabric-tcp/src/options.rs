@@ -119,7 +119,7 @@ impl Default for TcpOptions {
 }
 
 impl TcpOptions {
-    /// Returns the interval of the engine's timers.
+    /// Returns the longest time between two ticks of all links.
     pub(crate) fn tick(&self) -> Duration {
         tick_of(self.lease)
     }
@@ -145,9 +145,14 @@ impl TcpOptions {
     }
 }
 
-/// Returns the interval of timers for links with this lease.
+/// Returns the time between two ticks of a link with this lease.
 pub(crate) fn tick_of(lease: Duration) -> Duration {
     (lease / 12).min(Duration::from_millis(100))
+}
+
+/// Returns the lease of a peer from its handshake: very short ones would cost too many keepalives.
+pub(crate) fn peer_lease(lease_ms: u32) -> Duration {
+    Duration::from_millis(u64::from(lease_ms)).max(LEASE_MIN)
 }
 
 /// The shortest lease.

@@ -23,6 +23,7 @@ struct Node {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
     region: Region,
+    events: Vec<LinkEvent>,
     _fabric: VerbsFabric,
 }
 
@@ -38,17 +39,18 @@ impl Node {
         let queue = port.create_receive_queue(16).expect("a queue");
         let spec = RegionSpec { bytes: 65_536, access: Access::ALL, kind: RegionKind::Memory };
         let region = fabric.register(&spec).expect("a region");
-        Self { port, queue, region, _fabric: fabric }
+        Self { port, queue, region, events: Vec::new(), _fabric: fabric }
     }
 
     fn event(&mut self) -> LinkEvent {
-        let (start, mut events) = (Instant::now(), Vec::new());
-        while events.is_empty() {
+        let start = Instant::now();
+        // Several may come at once.
+        while self.events.is_empty() {
             assert!(start.elapsed() < WATCHDOG, "no link event");
-            self.port.link_events(&mut events);
+            self.port.link_events(&mut self.events);
             std::thread::yield_now();
         }
-        events.remove(0)
+        self.events.remove(0)
     }
 
     fn write(&mut self, id: u64, link: LinkId, region: RemoteRegionId) {

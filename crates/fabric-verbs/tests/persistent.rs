@@ -59,6 +59,7 @@ fn event(port: &mut dyn Port) -> LinkEvent {
         port.link_events(&mut events);
         std::thread::yield_now();
     }
+    assert_eq!(events.len(), 1, "{events:?}");
     events.remove(0)
 }
 

@@ -30,6 +30,7 @@ struct Node {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
     region: Region,
+    events: Vec<LinkEvent>,
 }
 
 fn node(listens: bool) -> Option<Node> {
@@ -43,18 +44,19 @@ fn node(listens: bool) -> Option<Node> {
     let queue = port.create_receive_queue(16).expect("a queue");
     let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
     let region = fabric.register(&spec).expect("a region");
-    Some(Node { _fabric: fabric, port, queue, region })
+    Some(Node { _fabric: fabric, port, queue, region, events: Vec::new() })
 }
 
 impl Node {
     fn event(&mut self) -> LinkEvent {
-        let (start, mut events) = (Instant::now(), Vec::new());
-        while events.is_empty() {
+        let start = Instant::now();
+        // Several may come at once.
+        while self.events.is_empty() {
             assert!(start.elapsed() < WATCHDOG, "no link event");
-            self.port.link_events(&mut events);
+            self.port.link_events(&mut self.events);
             std::thread::yield_now();
         }
-        events.remove(0)
+        self.events.remove(0)
     }
 
     fn completion(&mut self) -> Completion {
@@ -78,7 +80,17 @@ impl Node {
     /// Returns a link to a server, and its region.
     fn connect(&mut self, address: &str) -> (LinkId, RemoteRegionId) {
         let link = self.port.connect(address, b"", self.queue).expect("a call");
-        let LinkEvent::Connected { reply, .. } = self.event() else { panic!("not connected") };
+        let start = Instant::now();
+        let reply = match self.event() {
+            LinkEvent::Connected { reply, .. } => reply,
+            other => {
+                let trouble = self.port.trouble(other.link());
+                panic!(
+                    "not connected to {address}: {other:?} after {:?}: {trouble:?}",
+                    start.elapsed()
+                );
+            }
+        };
         let token = reply.as_slice().try_into().ok().and_then(RegionToken::decode);
         let token = token.expect("a token as reply");
         (link, self.port.import(link, &token).expect("a region"))
@@ -243,9 +255,12 @@ fn a_peer_that_is_stopped_is_unreachable_after_the_lease() {
     assert_eq!(node.completion().status, CompletionStatus::Flushed);
     node.write(4, other, other_region);
     assert_eq!(node.completion().status, CompletionStatus::Success, "the other link");
+    println!("after {:?}: the other link serves", start.elapsed());
     node.port.close(link);
-    // It continues, and peers can reconnect to it.
+    println!("after {:?}: the link is closed", start.elapsed());
+    // It continues, and accepts a new link.
     signal("-CONT", &stopped);
+    println!("after {:?}: it continues", start.elapsed());
     let (link, region) = node.connect(&here);
     node.write(5, link, region);
     assert_eq!(node.completion().status, CompletionStatus::Success);

@@ -7,10 +7,10 @@ use crate::canary::{self, Mutant};
 use crate::clock::Clock;
 use crate::engine::{Engine, FollowUp, Placement};
 use crate::hit::ALWAYS;
-use crate::peer::{ASKED, Link};
+use crate::peer::{ASKED, Link, Question};
 use farside_base::{
-    ErrorCode, LinkId, LocalSlice, NodeId, NodeSet, Operation, OperationId, RemoteSlice, Source,
-    Work, WorkFlags, WorkId,
+    Completion, CompletionStatus, ErrorCode, LinkId, LocalSlice, NodeId, NodeSet, Operation,
+    OperationId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
 use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience, RESOLVE_NS};
@@ -22,8 +22,6 @@ use std::net::SocketAddr;
 
 /// Offset of the query words in a fence region, one per member, which members WRITE as membership queries.
 const QUESTIONS: u64 = 64;
-/// Rounds of queries whose answers may still arrive; answers to earlier ones are ignored.
-const ROUNDS: usize = 16;
 /// The longest wait for answers before members are queried again.
 const ANSWER_MAX_NS: u64 = 100_000_000;
 
@@ -56,15 +54,13 @@ pub(crate) struct Keeper {
     /// The time and the period of queries that no operation waits for.
     confirm_at_ns: u64,
     confirm_every_ns: u64,
-    /// The last rounds of queries, and their times.
-    rounds: VecDeque<(u32, u64)>,
     /// How long to wait for their answers.
     answer_ns: u64,
 }
 
 impl Keeper {
-    /// `silence_ns` is the time after which this node's own fabric detects a silent peer; `leases` has the
-    /// cluster's. `host` is where others reach this node.
+    /// `silence_ns` is the lease of this node's own fabric, which `leases` need not have; `host` is where others
+    /// reach this node.
     pub(crate) fn new(
         me: NodeId,
         host: SocketAddr,
@@ -73,7 +69,7 @@ impl Keeper {
         clock: &Clock,
     ) -> Self {
         let resolve_ns = if host.ip().is_loopback() { 0 } else { RESOLVE_NS };
-        // If its own fabric detects silence earlier, a lost link is redialled for longer.
+        // A fabric that detects silence earlier leaves more time for dials.
         let sooner_ns = leases.fabric_ns.saturating_sub(silence_ns);
         let lease_ns = leases.member_ns.saturating_add(sooner_ns);
         let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);
@@ -90,7 +86,6 @@ impl Keeper {
             ask_again_ns: 0,
             confirm_at_ns: u64::MAX,
             confirm_every_ns: patience.confirmed_ns / 4,
-            rounds: VecDeque::with_capacity(ROUNDS),
             answer_ns: (patience.standing_ns / 8).min(ANSWER_MAX_NS),
             stepping: false,
             waiting: VecDeque::new(),
@@ -307,43 +302,54 @@ impl Engine {
         };
         keeper.set_wake();
         // The time is read before the queries are posted.
-        let round = keeper.standing.ask(self.lines.clock().now());
-        keeper.rounds.truncate(ROUNDS - 1);
-        keeper.rounds.push_front((round, now_ns));
+        let question = Question { asked: self.lines.clock().now(), asked_ns: now_ns };
         let offset = QUESTIONS + u64::from(self.lines.me().0) * 8;
         let source = [LocalSlice { region: self.regions.fence.id, offset, bytes: 8 }];
-        for node in self.peers.iter() {
-            let Some(link) = self.peers.get(node).and_then(|peer| peer.link) else {
-                continue;
-            };
+        for (node, link) in self.peers.links_mut().filter(|(_, link)| link.question.is_none()) {
             let to = RemoteSlice { region: link.fence, offset };
             let source = Source::Gather(&source);
             let work = Work {
-                id: WorkId(ASKED | u64::from(round) << 16 | u64::from(node.0)),
+                id: WorkId(ASKED | u64::from(node.0)),
                 link: link.id,
                 flags: WorkFlags { signalled: true, ..WorkFlags::default() },
                 operation: Operation::Write { source, to, immediate: None },
             };
-            // A query that is not accepted now is repeated in the next round.
+            // A query that is not accepted now is repeated later.
             let posted = self.port.post(&[work]);
+            link.question = (posted.accepted == 1).then_some(question);
             self.counters.doorbells += 1;
             self.counters.work_requests += posted.accepted as u64;
         }
     }
 
+    /// Handles the completion of a query: the member has answered, or its link has failed.
+    pub(crate) fn question_ended(&mut self, completion: &Completion) {
+        let node = NodeId((completion.id.0 & !ASKED) as u16);
+        let link = self.peers.get_mut(node).and_then(|peer| peer.link.as_mut());
+        let link = link.filter(|link| link.id == completion.link);
+        let Some(question) = link.and_then(|link| link.question.take()) else {
+            return;
+        };
+        if completion.status == CompletionStatus::Success {
+            self.standing_answered(node, question);
+        }
+    }
+
     /// Notes a member's answer: its link was open after the query.
-    pub(crate) fn standing_answered(&mut self, id: u64) {
-        let (node, round) = (NodeId(id as u16), (id >> 16) as u32);
+    fn standing_answered(&mut self, node: NodeId, question: Question) {
+        let now_ns = self.boot.fabric.time_ns();
         let Some(keeper) = self.keeper.as_mut() else {
             return;
         };
-        let asked = keeper.rounds.iter().find(|(asked, _)| *asked == round);
-        if let Some((_, asked_ns)) = asked.copied() {
-            keeper.machine.step(Event::Confirmed { node, asked_ns }, &mut Vec::new());
-        }
+        let Question { asked, asked_ns } = question;
+        keeper.machine.step(Event::Confirmed { node, asked_ns }, &mut Vec::new());
         let membership = &self.membership;
-        if keeper.standing.answered(node, round, |nodes| membership.is_quorum(nodes)) {
+        if keeper.standing.answered(node, asked, |nodes| membership.is_quorum(nodes)) {
             self.fence();
+        } else if now_ns.saturating_sub(asked_ns) > keeper.answer_ns {
+            // It was asked so long ago that those who wait need another answer.
+            keeper.ask_again_ns = 0;
+            self.ask_standing();
         }
     }
 

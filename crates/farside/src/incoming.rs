@@ -40,7 +40,7 @@ impl Incoming {
         let [home, cache, fence] = self.imported[..] else {
             return Ok(None);
         };
-        Ok(Some(Link { id: self.link, home, cache, fence }))
+        Ok(Some(Link { id: self.link, home, cache, fence, question: None }))
     }
 }
 

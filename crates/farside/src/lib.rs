@@ -27,6 +27,8 @@ mod contact;
 mod engine;
 mod error;
 pub mod fabrics;
+#[cfg(doctest)]
+mod guides;
 mod hit;
 mod incoming;
 mod leave;

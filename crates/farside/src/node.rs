@@ -29,7 +29,8 @@ use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
-    self, Answer, Elsewhere, Identity, Join, Leases, Membership, PROTOCOL_VERSION, Refusal,
+    self, Answer, Elsewhere, FounderSettings, Identity, Join, Leases, Membership, PROTOCOL_VERSION,
+    Refusal,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -177,8 +178,7 @@ impl Setup {
                 host,
                 votes: config.memory_bytes > 0,
                 quorum: host.is_some(),
-                nodes_max: limits.nodes_max,
-                leases,
+                settings: FounderSettings { nodes_max: limits.nodes_max, leases },
             },
             regions,
         })
@@ -244,7 +244,7 @@ impl Setup {
     ) -> Result<Engine, Error> {
         let config = &self.config;
         let limits = config.limits;
-        let leases = self.identity.leases;
+        let leases = self.identity.settings.leases;
         let listen = Some(member_name(&config.cluster, me, born));
         let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let (queue, messages) = self.receive_queue(&mut *port)?;
@@ -303,7 +303,7 @@ impl Setup {
     /// of each other's removal.
     fn request_patience_ns(&self) -> u64 {
         let join_ns = u64::try_from(JOIN_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-        removal_ns(self.identity.leases).max(join_ns)
+        removal_ns(self.identity.settings.leases).max(join_ns)
     }
 
     fn finish(self, engine: Engine) -> Result<Node, Error> {
@@ -325,7 +325,7 @@ impl Setup {
             alarm_ns: AtomicU64::new(u64::MAX),
             wakes_at_ns: AtomicU64::new(0),
             timeout: self.config.timeout_ns.map(Duration::from_nanos),
-            leave_timeout: leave_timeout(&self.config, self.identity.leases),
+            leave_timeout: leave_timeout(&self.config, self.identity.settings.leases),
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
@@ -488,9 +488,8 @@ impl Joining {
         let Some(setup) = self.setup.as_mut() else {
             return Ok(());
         };
-        setup.config.limits.nodes_max = welcome.nodes_max;
-        setup.identity.nodes_max = welcome.nodes_max;
-        setup.identity.leases = welcome.leases;
+        setup.config.limits.nodes_max = welcome.settings.nodes_max;
+        setup.identity.settings = welcome.settings;
         let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));

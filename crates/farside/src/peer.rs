@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub(crate) const MESSAGE_SLOT: u64 = 64;
 /// Marks the work ids of placements.
 pub(crate) const PLACED: u64 = 1 << 63;
-/// Marks the work ids of membership queries; round and node are in the low bits.
+/// Marks the work ids of membership queries; the queried node is in the low bits.
 pub(crate) const ASKED: u64 = 1 << 62;
 /// The work id of every message, which is unsignaled.
 pub(crate) const SENT: WorkId = WorkId(u64::MAX);
@@ -58,6 +58,19 @@ pub(crate) struct Link {
     pub(crate) home: RemoteRegionId,
     pub(crate) cache: RemoteRegionId,
     pub(crate) fence: RemoteRegionId,
+    /// The question that the peer's adapter has not answered yet. Only one at a time: soft-RoCE starts its
+    /// retransmission timer again with each request, so that requests in short intervals put off for ever what a lost
+    /// packet needs.
+    pub(crate) question: Option<Question>,
+}
+
+/// When a peer was asked whether this node is a member still.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Question {
+    /// In ticks of the hit path's clock.
+    pub(crate) asked: u64,
+    /// In time of the fabric.
+    pub(crate) asked_ns: u64,
 }
 
 impl Link {
@@ -66,7 +79,7 @@ impl Link {
         let home = port.import(id, &tokens.home).ok()?;
         let cache = port.import(id, &tokens.cache).ok()?;
         let fence = port.import(id, &tokens.fence).ok()?;
-        Some(Self { id, home, cache, fence })
+        Some(Self { id, home, cache, fence, question: None })
     }
 
     pub(crate) fn region(&self, cache: bool) -> RemoteRegionId {
@@ -143,6 +156,14 @@ impl Peers {
             .enumerate()
             .filter(|(_, peer)| peer.is_some())
             .map(|(number, _)| NodeId(number as u16))
+    }
+
+    /// The open links, by node.
+    pub(crate) fn links_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut Link)> {
+        self.connected.iter_mut().enumerate().filter_map(|(number, peer)| {
+            let link = peer.as_mut()?.link.as_mut()?;
+            Some((NodeId(number as u16), link))
+        })
     }
 
     /// Why a node cannot be asked anything, if so.

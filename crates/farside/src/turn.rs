@@ -146,8 +146,8 @@ impl Engine {
         let id = completion.id.0;
         // If links reconnect, a failed WRITE may still land.
         let ended = completion.status == CompletionStatus::Success || !self.resumes();
-        if id & (PLACED | ASKED) == ASKED && completion.status == CompletionStatus::Success {
-            return self.standing_answered(id & !ASKED);
+        if id & (PLACED | ASKED) == ASKED {
+            return self.question_ended(completion);
         }
         if id & PLACED == 0 || !ended {
             return;

@@ -76,5 +76,6 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
     let trouble = (0..1_000).find_map(|seed| simulate(Scenario::draw_weather(seed)).err());
     plant(None);
     let trouble = trouble.expect("no seed finds it");
-    assert!(trouble.contains("not linearizable"), "{trouble}");
+    let found = ["not linearizable", "do not agree"].iter().any(|what| trouble.contains(what));
+    assert!(found, "{trouble}");
 }

@@ -64,7 +64,7 @@ pub(crate) fn part(
     std::fs::create_dir_all(parent).map_err(|e| failed(parent, e))?;
     let lock = folder.with_added_extension("lock");
     let _held = exclusive(&lock)?;
-    // Somebody else may have made it while this process waited.
+    // Another process may have made it while this process waited.
     if folder.is_dir() {
         return Ok(folder.to_owned());
     }
@@ -73,7 +73,7 @@ pub(crate) fn part(
     std::fs::create_dir(&new).map_err(|e| failed(&new, e))?;
     let made = make(&new);
     if let Err(text) = made {
-        // What is half made helps nobody and may be large.
+        // What is incomplete is of no use and may be large.
         let _ = forget(&new);
         return Err(text);
     }
@@ -141,7 +141,7 @@ impl Drop for RunFolder {
     }
 }
 
-/// Removes the folders of runs that nobody holds any more.
+/// Removes the folders of runs that no process holds any more.
 fn sweep(runs: &Path) {
     let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {

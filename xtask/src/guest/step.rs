@@ -181,7 +181,7 @@ fn run_suite(
         }
         took(&words, passed, begun);
     }
-    // Made anew by the next run.
+    // The next run makes it again.
     let _ = std::fs::remove_file(nvdimm);
     done
 }

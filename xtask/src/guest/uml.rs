@@ -15,7 +15,7 @@ const SOURCE: &str = "linux-source-7.3";
 const VERSION: &str = "7.3.4-1~bpo13+1";
 const CONFIG: &str = include_str!("../../guest/uml.config");
 const SCRIPT: &str = include_str!("../../guest/build-uml.sh");
-/// Steps that make names when it builds this configuration; only progress is told by it.
+/// Steps that make names when it builds this configuration; only progress is measured by it.
 const STEPS: u32 = 960;
 /// How often progress is shown.
 const PROGRESS: Duration = Duration::from_secs(15);

@@ -83,7 +83,7 @@ const FOLDERS: &[&str] = &[
     "usr/sbin",
     "sbin",
 ];
-/// Folders on which the first program mounts something, or that somebody expects.
+/// Folders on which the first program mounts something, or that programs expect.
 const EMPTY_FOLDERS: &[&str] =
     &["proc", "sys", "dev", "tmp", "run", "out", "share", "modules", "var", "etc/libibverbs.d"];
 /// The first program: mounts the folder that the guest shares with this machine, goes on there.

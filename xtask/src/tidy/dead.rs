@@ -1,4 +1,4 @@
-//! Source files that no module names, so that nobody compiles them.
+//! Source files that no module names, so that they are never compiled.
 
 use super::tree::{Finding, Tree};
 

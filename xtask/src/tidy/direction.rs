@@ -43,7 +43,7 @@ const SIGHTS: &[Sight] = &[
     Sight {
         folder: "farside",
         sees: &["base", "fabric", "fabric-shm", "protocol", "rmc"],
-        tests_see: &["sim", "fabric-tcp"],
+        tests_see: &["sim", "fabric-tcp", "bootstrap"],
         outside: true,
     },
     Sight {

@@ -48,7 +48,7 @@ enum Event<'a> {
         members: usize,
         /// How many there can be at a time.
         members_max: usize,
-        /// Longer outages remove members; the founder's.
+        /// An outage that lasts longer removes a member; the founder has set it.
         lease_ms: u64,
         /// It joined again after it was cut off.
         again: bool,
@@ -130,8 +130,9 @@ impl Event<'_> {
                 let what = if *again { "joined again as" } else { "is" };
                 format!(
                     "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
-                     {members} of {members_max}, lease {lease_ms} ms; Ctrl-C leaves",
-                    bytes(*memory_bytes)
+                     {members} of {members_max}, lease {} s; Ctrl-C leaves",
+                    bytes(*memory_bytes),
+                    Duration::from_millis(*lease_ms).as_secs_f64()
                 )
             }
             Self::MemberJoined { node, members, members_max } => {

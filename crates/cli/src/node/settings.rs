@@ -26,7 +26,7 @@ pub(super) struct Plan {
     /// Whether it does so although other hosts have not answered.
     pub(super) founds_alone: bool,
     pub(super) rejoins: bool,
-    /// The lease that was asked for.
+    /// The lease that the settings name.
     pub(super) lease: Option<Duration>,
 }
 

@@ -23,6 +23,12 @@ pub(crate) fn alone() -> (MutexGuard<'static, ()>, Fake) {
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let fake = Fake::open(&Fake::path().expect("the library")).expect("a library");
     fake.reset();
+    // The control threads of the test before this one deregister a little later than it ends.
+    let start = Instant::now();
+    while fake.registered(0) > 0 {
+        assert!(start.elapsed() < WATCHDOG, "{} regions of another test", fake.registered(0));
+        std::thread::yield_now();
+    }
     (one, fake)
 }
 

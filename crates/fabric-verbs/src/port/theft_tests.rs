@@ -47,6 +47,7 @@ impl End {
         while start.elapsed() < WATCHDOG {
             self.port.link_events(&mut events);
             if let Some(event) = events.pop() {
+                assert!(events.is_empty(), "{events:?} before {event:?}");
                 return event;
             }
             std::thread::yield_now();

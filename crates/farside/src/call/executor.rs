@@ -365,6 +365,9 @@ impl Executor {
             let words = self.memory.of(running.tenant).words();
             let outcome = running.loaded.run(machine, pace.now(), lent, words, &mut beside);
             left = beside.left;
+            if beside.own.take_unlocked() | beside.shared.take_unlocked() {
+                self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
+            }
             match outcome {
                 Outcome::Returned(result) => return Slice::Over(End::Returned(result)),
                 Outcome::Stopped(stop) => return Slice::Over(ended(&running.loaded, &stop)),

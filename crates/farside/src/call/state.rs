@@ -42,6 +42,8 @@ pub(super) struct Declared {
     held: Held,
     /// Memory was allocated for it, which takes longer than many accesses.
     made: bool,
+    /// A lock was unlocked, for which other calls may wait.
+    unlocked: bool,
 }
 
 /// Outcome of an operation on state.
@@ -133,6 +135,7 @@ impl Declared {
             _ => done(status::NOT_PERMITTED),
         };
         self.made |= kept.made() > made;
+        self.unlocked |= call == Call::Unlock && result == done(status::OK);
         result
     }
 
@@ -140,6 +143,11 @@ impl Declared {
     /// accesses.
     pub(super) fn take_made(&mut self) -> bool {
         std::mem::take(&mut self.made)
+    }
+
+    /// Returns whether a call has unlocked a lock since the last call of this function.
+    pub(super) fn take_unlocked(&mut self) -> bool {
+        std::mem::take(&mut self.unlocked)
     }
 
     /// Releases every lock of a holder; returns whether it had any.

@@ -620,14 +620,21 @@ mod tests {
     }
 
     #[test]
-    fn certain_end_is_reported_at_once() {
-        for (why, expected) in [
-            (Failure::Nobody, Effect::Dead { node: A }),
-            (Failure::Expelled, Effect::Expelled { by: A }),
+    fn end_is_certain_only_of_a_member_that_was_confirmed_within_the_lease() {
+        let (late, dead) = (PATIENCE.confirmed_ns, Effect::Dead { node: A });
+        let (out, expelled) = (Effect::OutOfReach { node: A }, Effect::Expelled { by: A });
+        for (confirmed, why, now_ns, expected) in [
+            (true, Failure::Nobody, late - 1, dead),
+            (true, Failure::Nobody, late, out),
+            (false, Failure::Nobody, 1, out),
+            (false, Failure::Expelled, 1, expelled),
         ] {
             let mut high = linked(B, A);
+            if confirmed {
+                step(&mut high, Event::Confirmed { node: A, asked_ns: 0 });
+            }
             step(&mut high, Event::Broken { node: A, now_ns: 0 });
-            assert_eq!(step(&mut high, Event::Failed { node: A, why, now_ns: 1 }), [expected]);
+            assert_eq!(step(&mut high, Event::Failed { node: A, why, now_ns }), [expected]);
             assert_eq!(high.wakes_at_ns(), None);
         }
     }

@@ -25,14 +25,21 @@ pub struct Identity {
     pub votes: bool,
     /// Unreachable members may be alive, and are declared dead only with a quorum.
     pub quorum: bool,
-    /// `Limits::nodes_max`: node numbers are below it. Set by the founder; a joiner takes it from its welcome.
+    /// A founder's own; a joiner's are replaced by those of its welcome.
+    pub settings: FounderSettings,
+}
+
+/// What the founder of a cluster sets for all members.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FounderSettings {
+    /// `Limits::nodes_max`: node numbers are below it.
     pub nodes_max: u16,
-    /// The leases; also set by the founder.
+    /// How long a member may be silent.
     pub leases: Leases,
 }
 
-/// How long a member may be silent. All members use the founder's leases: the lease on a member's own membership must
-/// have expired when the others settle its removal.
+/// How long a member may be silent. Members with leases of their own would disagree about when a removed member has
+/// stopped using what it has cached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leases {
     /// The fabric detects silence within this time; zero on fabrics where live members are always reachable.

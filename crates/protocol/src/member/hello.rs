@@ -10,7 +10,7 @@
 //! the same in every version, so that a peer of another version can be refused with a reason. Bytes after the last
 //! field, unknown kinds and excessive lengths are refused.
 
-use super::event::Leases;
+use super::event::{FounderSettings, Leases};
 use super::message::{NO_MEMORY, decode_memory};
 use crate::wire::{HOST, decode_host, encode_host};
 use alloc::{string::String, vec::Vec};
@@ -85,10 +85,8 @@ pub struct Welcome {
     pub node: NodeId,
     /// The view that admits the joiner.
     pub view: ViewNumber,
-    /// `Limits::nodes_max` of the cluster: node numbers are below it.
-    pub nodes_max: u16,
-    /// The leases of the cluster.
-    pub leases: Leases,
+    /// What the founder has set.
+    pub settings: FounderSettings,
     /// The generation of the memory that the joiner lends, if any.
     pub memory: Option<Generation>,
     /// The other live members in order of admission; the first is the coordinator. Connect to all.
@@ -328,9 +326,9 @@ impl Welcome {
             .u64(self.limits)
             .u64(self.founder.0)
             .u16(self.node.0)
-            .u16(self.nodes_max)
-            .u64(self.leases.fabric_ns)
-            .u64(self.leases.member_ns)
+            .u16(self.settings.nodes_max)
+            .u64(self.settings.leases.fabric_ns)
+            .u64(self.settings.leases.member_ns)
             .memory(self.memory)
             .u16(self.members.len() as u16);
         let output = self.members.iter().fold(output, |output, member| {
@@ -605,17 +603,8 @@ impl<'a> Input<'a> {
             return Err(HelloError::Junk("order of members"));
         }
         let generations = self.generations()?;
-        self.end(Welcome {
-            node,
-            view,
-            nodes_max,
-            leases,
-            memory,
-            members,
-            generations,
-            limits,
-            founder,
-        })
+        let settings = FounderSettings { nodes_max, leases };
+        self.end(Welcome { node, view, settings, memory, members, generations, limits, founder })
     }
 
     fn generations(&mut self) -> Result<Vec<(NodeId, u16)>, HelloError> {

@@ -282,8 +282,7 @@ impl Membership {
         self.stage = Stage::Joining;
         self.me = welcome.node;
         self.view = welcome.view;
-        self.identity.nodes_max = welcome.nodes_max;
-        self.identity.leases = welcome.leases;
+        self.identity.settings = welcome.settings;
         self.founder = welcome.founder;
         self.generations = welcome.generations.iter().copied().collect();
         for listed in &welcome.members {
@@ -309,7 +308,7 @@ impl Membership {
         if welcome.limits != self.identity.limits {
             return Err(Refusal::new(ErrorCode::LimitsMismatch));
         }
-        let fits = |node: NodeId| node.0 < welcome.nodes_max;
+        let fits = |node: NodeId| node.0 < welcome.settings.nodes_max;
         let rising = welcome.members.windows(2).all(|pair| pair[0].born < pair[1].born);
         let before = welcome.members.last().is_some_and(|last| last.born < welcome.view);
         let mut nodes: NodeSet = welcome.members.iter().map(|member| member.node).collect();
@@ -336,19 +335,10 @@ impl Membership {
         member.unused = true;
         self.publish(member.coming(), effects);
         let generations = self.generations.iter().map(|(node, next)| (*node, *next)).collect();
-        let Identity { limits, nodes_max, leases, .. } = self.identity;
+        let Identity { limits, settings, .. } = self.identity;
         let (node, view, founder) = (number, self.view, self.founder);
-        let welcome = Welcome {
-            node,
-            view,
-            nodes_max,
-            leases,
-            memory,
-            members,
-            generations,
-            limits,
-            founder,
-        };
+        let welcome =
+            Welcome { node, view, settings, memory, members, generations, limits, founder };
         self.take_in(member, effects);
         effects.push(Effect::Admit { request, welcome });
     }
@@ -946,7 +936,7 @@ impl Membership {
     }
 
     fn nodes_max(&self) -> usize {
-        usize::from(self.identity.nodes_max)
+        usize::from(self.identity.settings.nodes_max)
     }
 
     /// The view that admitted a member, or the last removed member of that number; 0 if there is none.

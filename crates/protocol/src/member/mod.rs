@@ -28,7 +28,7 @@ pub mod watch;
 pub use burial::Burials;
 #[cfg(canary)]
 pub use canary::Mutant;
-pub use event::{Death, Effect, Effects, Event, Identity, Leases, RequestId};
+pub use event::{Death, Effect, Effects, Event, FounderSettings, Identity, Leases, RequestId};
 pub use hello::{
     Answer, AskOccupancy, EXTRA_MAX, Elsewhere, HELLO_MAX, Hello, HelloError, Join, Listed,
     Occupancy, PROTOCOL_VERSION, Peer, PeerReply, Refusal, Resume, Resumed, Welcome,

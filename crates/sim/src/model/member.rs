@@ -9,8 +9,8 @@ use farside_base::{
     Access, Incarnation, MemoryId, NodeId, RegionId, RegionToken, RemoteKey, ViewNumber,
 };
 use farside_protocol::member::{
-    Death, Effect, Effects, Event, Identity, Join, Leases, Membership, Message, PROTOCOL_VERSION,
-    Peer, Refusal, RequestId, Welcome,
+    Death, Effect, Effects, Event, FounderSettings, Identity, Join, Leases, Membership, Message,
+    PROTOCOL_VERSION, Peer, Refusal, RequestId, Welcome,
 };
 use std::collections::VecDeque;
 
@@ -186,8 +186,10 @@ impl Cluster {
                 host: None,
                 votes: programs >> number & 1 == 0,
                 quorum: false,
-                nodes_max: numbers,
-                leases: Leases { fabric_ns: 0, member_ns: 0 },
+                settings: FounderSettings {
+                    nodes_max: numbers,
+                    leases: Leases { fabric_ns: 0, member_ns: 0 },
+                },
             }))),
             started: number == 0,
             running: number == 0,
@@ -310,6 +312,7 @@ impl Cluster {
     fn close(&mut self, at: usize, other: usize, kind: Kind) {
         let end = |at: usize, other: usize| self.processes[at].links[other][kind as usize].end;
         let was_open = end(at, other) != End::Closed || end(other, at) != End::Closed;
+        // Only a link that changes is copied.
         if *self.processes[at].links[other][kind as usize] != Link::default() {
             *self.link(at, other, kind) = Link::default();
         }

@@ -136,3 +136,40 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     (50..99).for_each(|at| executor.stop(at));
     assert!(!executor.watches());
 }
+
+/// Gives a call slices until it waits.
+fn run_until_it_waits(executor: &mut Executor, at: usize, now_ns: u64) {
+    loop {
+        match executor.slice(at, now_ns) {
+            Slice::Ready => {}
+            Slice::Waits => return,
+            other => panic!("call {at}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn unlock_wakes_calls_that_wait_for_the_lock() {
+    let mut executor = Executor::new(None, 1);
+    let place = Place::Here(Arena::heap(64));
+    executor.memory.add(0);
+    executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
+    let waits = |time: u64| format!("r1 = 0\nr2 = 0\nr3 = 0\nr4 = {time}\ncall wait_word\n");
+    let calls = |name: &str| format!("r1 = state 0\nr2 = 0\ncall {name}\n");
+    let (lock, unlock) = (calls("lock"), calls("unlock"));
+    let text = format!(
+        ".state locks locks 0 0 1 shared\n{lock}{}{unlock}{}exit\n",
+        waits(1000),
+        waits(1_000_000)
+    );
+    register(&mut executor, &text, 0x500);
+    for at in [0, 1] {
+        executor.start(at, (0, 0), 0x500, &[]).unwrap();
+        run_until_it_waits(&mut executor, at, 0);
+    }
+    assert_eq!(executor.take_woken(), None, "call 0 has the lock, call 1 waits for it");
+    executor.watch(1000);
+    assert_eq!(executor.take_woken(), Some(0));
+    run_until_it_waits(&mut executor, 0, 1000);
+    assert_eq!(executor.take_woken(), Some(1));
+}

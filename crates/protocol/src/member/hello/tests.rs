@@ -130,8 +130,10 @@ impl Random {
         Welcome {
             members: lives.collect(),
             node: NodeId(node),
-            nodes_max: 256,
-            leases: Leases { fabric_ns: self.below(9), member_ns: 10_000_000 + self.below(9) },
+            settings: FounderSettings {
+                nodes_max: 256,
+                leases: Leases { fabric_ns: self.below(9), member_ns: 10_000_000 + self.below(9) },
+            },
             memory: (self.below(2) == 0).then_some(Generation(3)),
             view: ViewNumber(1_000),
             generations: (0..node).map(|node| (NodeId(node), 1 + node)).collect(),
@@ -314,8 +316,10 @@ fn a_welcome_out_of_order_is_refused() {
         founder: Incarnation(1),
         node: NodeId(5),
         view: ViewNumber(9),
-        nodes_max: 6,
-        leases: Leases { fabric_ns: 0, member_ns: Leases::MAX_NS },
+        settings: FounderSettings {
+            nodes_max: 6,
+            leases: Leases { fabric_ns: 0, member_ns: Leases::MAX_NS },
+        },
         memory: None,
         generations: vec![(NodeId(1), 1), (NodeId(3), 1_024)],
         members: vec![listed(1, 1), listed(3, 2)],

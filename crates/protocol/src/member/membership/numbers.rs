@@ -38,7 +38,7 @@ impl Membership {
 
     /// The leases of the cluster.
     pub const fn leases(&self) -> Leases {
-        self.identity.leases
+        self.identity.settings.leases
     }
 
     /// The next memory generation of a number: all smaller ones have been used.
@@ -87,7 +87,7 @@ impl Membership {
     pub(super) fn free_number(&self, lends: bool) -> Result<NodeId, Refusal> {
         let settled = self.settled_by_all();
         let (mut found, mut waits, mut used_up) = (None, false, false);
-        for node in (0..self.identity.nodes_max).map(NodeId) {
+        for node in (0..self.identity.settings.nodes_max).map(NodeId) {
             let last = self.roster.find(node);
             let Some(since) = last.map_or(Some(self.unknown_since()), |last| last.died) else {
                 continue;

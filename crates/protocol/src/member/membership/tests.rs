@@ -1,5 +1,5 @@
 use super::*;
-use crate::member::Leases;
+use crate::member::{FounderSettings, Leases};
 use alloc::string::String;
 use alloc::vec;
 use core::net::SocketAddr;
@@ -19,8 +19,7 @@ fn identity(life: u64) -> Identity {
         host: host(life),
         votes: life < PROGRAM,
         quorum: false,
-        nodes_max: 4,
-        leases: LEASES,
+        settings: FounderSettings { nodes_max: 4, leases: LEASES },
     }
 }
 
@@ -63,8 +62,7 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
     Welcome {
         node: NodeId(node),
         view: ViewNumber(view),
-        nodes_max: 4,
-        leases: LEASES,
+        settings: FounderSettings { nodes_max: 4, leases: LEASES },
         memory: Some(Generation(0)),
         members: members.iter().map(life).collect(),
         generations: members.iter().map(|node| (NodeId(*node), 1)).collect(),
@@ -643,7 +641,7 @@ fn numbers_free_for_the_longest_are_given_first() {
 #[test]
 fn failed_joins_use_no_generation_up() {
     let mut machine = founder();
-    machine.identity.nodes_max = 2;
+    machine.identity.settings.nodes_max = 2;
     for life in 1..=4 {
         let mut effects = Effects::new();
         machine.step(asked_to_join(life, join(life)), &mut effects).unwrap();
@@ -691,7 +689,8 @@ fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
 #[test]
 fn leases_of_the_founder_count_for_all() {
     let longer = Leases { fabric_ns: 9_000_000_000, member_ns: 9_000_000_000 };
-    let mut second = Membership::new(Identity { leases: longer, ..identity(1) });
+    let settings = FounderSettings { nodes_max: 4, leases: longer };
+    let mut second = Membership::new(Identity { settings, ..identity(1) });
     check(&mut second, Event::Joined(welcome(1, 2, &[0])), &["connect 0"]);
     check(&mut second, link_up(0), &["ready"]);
     assert_eq!(second.leases(), LEASES);
@@ -699,7 +698,7 @@ fn leases_of_the_founder_count_for_all() {
     let mut effects = Effects::new();
     second.step(asked_to_join(7, join(2)), &mut effects).unwrap();
     let leases = effects.iter().find_map(|effect| match effect {
-        Effect::Admit { welcome, .. } => Some(welcome.leases),
+        Effect::Admit { welcome, .. } => Some(welcome.settings.leases),
         _ => None,
     });
     assert_eq!(leases, Some(LEASES));

@@ -102,7 +102,7 @@ fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
 #[test]
 fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
     let mut first = founder_with(&[1, 2, 3]);
-    first.identity.nodes_max = 5;
+    first.identity.settings.nodes_max = 5;
     for event in [asked_to_join(4, join(4)), asked_for_link(104, peer(4, 4, 5))] {
         first.step(event, &mut Effects::new()).unwrap();
     }
@@ -232,7 +232,7 @@ fn member_that_may_live_is_removed_and_not_ended() {
 #[test]
 fn member_linked_during_a_vote_is_sent_the_suspects() {
     let mut first = founder_with(&[1, 2, 3]);
-    first.identity.nodes_max = 5;
+    first.identity.settings.nodes_max = 5;
     first.step(asked_to_join(4, join(PROGRAM + 4)), &mut Effects::new()).unwrap();
     first.step(out_of_reach(1), &mut Effects::new()).unwrap();
     let asked = asked_for_link(104, peer(4, PROGRAM + 4, 5));
