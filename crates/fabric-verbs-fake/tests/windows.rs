@@ -64,7 +64,7 @@ fn without_windows_a_key_serves_on_every_link() {
         fake.say(Odd::Windows, if lacking { 0 } else { 64 });
         let open = |name| if lacking { Node::new(name) } else { shared_keys(name) };
         let (mut near, mut far, mut thief) = (open("near"), open("far"), open("thief"));
-        let why = if lacking { "the device has no memory windows" } else { "were not asked for" };
+        let why = if lacking { "the device has no memory windows" } else { "were not requested" };
         assert!(far.fabric.choice().keys.contains(why), "{}", far.fabric.describe());
         let (link, _, region) = connect(&mut near, &mut far);
         let (stolen, _, _) = again(&mut thief, &mut far);

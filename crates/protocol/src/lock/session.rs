@@ -127,5 +127,5 @@ impl Locks {
     }
 }
 
-/// Placeholder for the operation of another node's session.
+/// Stand-in for the operation of another node's session.
 pub(super) const NO_OPERATION: OperationId = OperationId(0);
