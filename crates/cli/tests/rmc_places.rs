@@ -188,7 +188,7 @@ fn process_what_keeps_state_or_notifies_runs_at_an_executor() {
         ["call", &to, &notifies, "--parameters", "7,1", "--place", "choose", "--times", "20"];
     let called = value(&call);
     assert_eq!(ran(&called), [(to.clone(), 20)]);
-    assert!(called["not_here"].as_str().unwrap().contains("notifies"), "{called}");
+    assert!(called["not_here"].as_str().unwrap().contains("notifications"), "{called}");
     assert_eq!(called["last"]["why"], "only");
     let here = ["call", &to, &notifies, "--parameters", "7,1", "--also", &beside, "--here"];
     assert_eq!(value(&here)["runs"], "here");

@@ -271,7 +271,7 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
                 "OverQuota",
                 "0 of 0 programs",
             ),
-            (&["call", &to, &load, "--tenant", "idle"], 1, "OverQuota", "its quota of calls is 0"),
+            (&["call", &to, &load, "--tenant", "idle"], 1, "OverQuota", "quota of calls is 0"),
             (&["call", &to, &load], 1, "CallStopped", "foreign"),
             (&["call", &to, &load, "--here"], 1, "CallStopped", "foreign"),
             (&["call", &to, "list_search", "--parameters", "64"], 2, "usage", "16 to 4096 B"),

@@ -130,7 +130,7 @@ fn what_is_asked_of_a_device_that_lacks_it_is_refused_by_name() {
     assert_eq!(value["devices"][0]["on_demand_paging"], "none", "{value}");
     assert!(text.contains("memory pinned") && text.contains("on-demand paging of none"), "{text}");
     assert!(text.contains("65536 memory windows") && text.contains("on every link"), "{text}");
-    assert!(value["choice"]["keys"].as_str().unwrap().contains("were not asked for"), "{value}");
+    assert!(value["choice"]["keys"].as_str().unwrap().contains("were not requested"), "{value}");
     let serve = ["bench", "fabric", "--fabric", "verbs", "--listen", "127.0.0.1:0", "--rdma"];
     for (asked, expected) in [
         ("on-demand-paging", "fake0 lacks on-demand paging"),
