@@ -41,7 +41,8 @@ pub struct Config {
     /// fabric's lease, one second in which hosts find each other's addresses once a cable is back (not on the
     /// loopback), the time of one more dial (half this lease and 0.15 s), the vote (some round trips), and one and a
     /// quarter of the fabric's lease until nothing counts that the lost member has cached: with the defaults 4.9
-    /// to 5.2 s after the loss. A process that has ended is noticed at once.
+    /// to 5.2 s after the loss. The end of a process is detected at once if that process has answered a membership
+    /// query of this node within this lease; each node sends four in it. Otherwise it counts as silent.
     ///
     /// Where two members cannot reach each other and the coordinator reaches both, one of them is removed: the one with
     /// more such links, else one without memory, else the one that joined last.

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 pub(crate) const MESSAGE_SLOT: u64 = 64;
 /// Marks the work ids of placements.
 pub(crate) const PLACED: u64 = 1 << 63;
-/// Marks the work ids of questions whether this node is a member still; the node that is asked is below.
+/// Marks the work ids of membership queries; the number of the queried node is in the low bits.
 pub(crate) const ASKED: u64 = 1 << 62;
 /// The work id of every message: their success is not reported.
 pub(crate) const SENT: WorkId = WorkId(u64::MAX);

@@ -48,10 +48,10 @@ const IDIOM_LEFT: &[(&str, usize)] = &[
     ("crates/fabric-tcp", 137),
     ("crates/fabric-verbs", 208),
     ("crates/fabric-verbs-fake", 18),
-    ("crates/farside", 348),
-    ("crates/protocol", 349),
+    ("crates/farside", 346),
+    ("crates/protocol", 344),
     ("crates/rmc", 138),
-    ("crates/sim", 270),
+    ("crates/sim", 269),
     ("docs", 28),
     ("xtask", 3),
 ];
