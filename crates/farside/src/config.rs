@@ -45,7 +45,7 @@ pub struct Config {
     /// trips), and one and a quarter of the fabric's lease until the cache of the lost member is no longer
     /// trusted. With the defaults that is 4.9 to 5.2 s after the loss. The end of a process is detected at
     /// once if it has answered a membership query of this node within this lease (each node sends four in
-    /// it).
+    /// it); otherwise it counts as silent.
     ///
     /// If two members cannot reach each other and the coordinator reaches both, one of them is removed: the
     /// one with more such links, else one without memory, else the one that joined last.

@@ -343,13 +343,14 @@ impl Engine {
         };
         let Question { asked, asked_ns } = question;
         keeper.machine.step(Event::Confirmed { node, asked_ns }, &mut Vec::new());
-        let membership = &self.membership;
-        if keeper.standing.answered(node, asked, |nodes| membership.is_quorum(nodes)) {
-            self.fence();
-        } else if now_ns.saturating_sub(asked_ns) > keeper.answer_ns {
-            // It was asked so long ago that those who wait need another answer.
+        if now_ns.saturating_sub(asked_ns) > keeper.answer_ns {
+            // Asked before an outage, say: operations that wait need the answer to a later question.
             keeper.ask_again_ns = 0;
-            self.ask_standing();
+        }
+        let membership = &self.membership;
+        match keeper.standing.answered(node, asked, |nodes| membership.is_quorum(nodes)) {
+            true => self.fence(),
+            false => self.ask_standing(),
         }
     }
 
@@ -438,7 +439,7 @@ impl Engine {
     /// address.
     fn nobody_there(&mut self, node: NodeId) {
         let ended = self.peers.get(node).is_some_and(|peer| peer.ended);
-        self.contact_failed(node, if ended { Failure::Nobody } else { Failure::NoAnswer });
+        self.contact_failed(node, if ended { Failure::Ended } else { Failure::NoAnswer });
     }
 
     /// Handles a member's request to resume over a new link.
@@ -527,7 +528,7 @@ impl Engine {
                 };
                 let why = match code {
                     ErrorCode::NodeClosed => Failure::Expelled,
-                    ErrorCode::NodeLost => Failure::Nobody,
+                    ErrorCode::NodeLost => Failure::Ended,
                     _ => Failure::Busy,
                 };
                 self.contact_failed(node, why);

@@ -1,4 +1,7 @@
-//! The programs of the guides, compiled with the tests of the documents.
+//! The programs of the README and of the guides: `cargo test --doc` compiles them, and runs the README's.
+
+#[doc = include_str!("../../../README.md")]
+struct Readme;
 
 #[doc = include_str!("../../../docs/guides/channels.md")]
 struct Channels;

@@ -173,7 +173,7 @@ pub enum Failure {
     /// The member is dialling this node.
     Busy,
     /// The host responds, and no process of this incarnation has that name: the process has ended.
-    Nobody,
+    Ended,
     /// The member reports that this node is no longer a member.
     Expelled,
 }
@@ -429,7 +429,7 @@ impl Contacts {
                 down.back_off(later, now_ns, self.patience.dial_max_ns);
                 self.tick(now_ns, effects);
             }
-            Failure::Nobody => {
+            Failure::Ended => {
                 self.peers.insert(node, State::Over);
                 effects.push(match self.is_confirmed(node, now_ns) {
                     true => Effect::Dead { node },
@@ -624,9 +624,9 @@ mod tests {
         let (late, dead) = (PATIENCE.confirmed_ns, Effect::Dead { node: A });
         let (out, expelled) = (Effect::OutOfReach { node: A }, Effect::Expelled { by: A });
         for (confirmed, why, now_ns, expected) in [
-            (true, Failure::Nobody, late - 1, dead),
-            (true, Failure::Nobody, late, out),
-            (false, Failure::Nobody, 1, out),
+            (true, Failure::Ended, late - 1, dead),
+            (true, Failure::Ended, late, out),
+            (false, Failure::Ended, 1, out),
             (false, Failure::Expelled, 1, expelled),
         ] {
             let mut high = linked(B, A);

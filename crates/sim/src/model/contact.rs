@@ -404,7 +404,7 @@ impl Pair {
             }
             Reply::Busy => Failure::Busy,
             Reply::Expelled => Failure::Expelled,
-            Reply::Nobody => Failure::Nobody,
+            Reply::Nobody => Failure::Ended,
         };
         self.sides[at].dial = None;
         self.step(at, Event::Failed { node, why, now_ns });
