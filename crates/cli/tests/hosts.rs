@@ -195,6 +195,13 @@ fn process_a_stopped_node_does_not_continue_alone_after_a_cluster_that_removed_i
     // Of the two that continue it knows the one that has ended.
     let mut third = node(&join);
     third.started();
+    // The first answers the third's membership query before it sends it another member on the same link.
+    let mut fourth = node(&join);
+    assert_eq!(fourth.started().0, 3);
+    third.event_of("member_joined", 3);
+    fourth.signal(Signal::INT);
+    fourth.end();
+    third.event_of("member_lost", 3);
     first.signal(Signal::KILL);
     third.event_of("member_lost", 0);
     stopped.signal(Signal::CONT);
