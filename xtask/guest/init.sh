@@ -88,8 +88,8 @@ while read -r path; do
 done < /share/links
 [ ! -d /share/libraries ] || export LD_LIBRARY_PATH=/share/libraries
 
-# Through pipes, not straight into the shared files: a program may open /dev/stderr anew, which would
-# begin such a file again.
+# Through pipes, not directly into the shared files: a program may reopen /dev/stderr, which would truncate
+# such a file.
 mkfifo /run/1 /run/2
 cat /run/1 > /share/stdout & copier_1=$!
 cat /run/2 > /share/stderr & copier_2=$!

@@ -1,14 +1,14 @@
-//! `cargo xtask docs`: the documents as a book, and the interfaces beside it.
+//! `cargo xtask docs`: builds the documents as a book, and the API documentation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The release that is installed where no `mdbook` is found.
+/// The release of `mdbook` that is installed if none is found.
 const VERSION: &str = "0.5.4";
-/// Where it is installed.
+/// The folder in which it is installed.
 const TOOLS: &str = "target/tools";
 
-/// Builds both; returns where they are.
+/// Builds both, and returns their paths.
 pub(crate) fn build() -> Result<String, String> {
     let mdbook = mdbook()?;
     run(Command::new(&mdbook).arg("build"), "mdbook build")?;
@@ -17,7 +17,7 @@ pub(crate) fn build() -> Result<String, String> {
     Ok("the book: target/book/index.html\nthe interfaces: target/doc/farside/index.html".to_owned())
 }
 
-/// An `mdbook` of the system, or one that is installed for this folder.
+/// Returns the `mdbook` of the system, or installs one in [`TOOLS`].
 fn mdbook() -> Result<PathBuf, String> {
     let works = |path: &Path| {
         let asked = Command::new(path).arg("--version").output();

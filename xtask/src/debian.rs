@@ -1,20 +1,20 @@
-//! Debian packages that a task needs on this machine: installed by root, named for anybody else.
+//! Debian packages that a task needs on this machine: root installs them, other users get the command line.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Something that must be here, and the package that brings it.
+/// A required program or file, and the package that provides it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Need {
     /// A program's name, or the path of a file.
     pub(crate) what: &'static str,
-    /// The Debian package that has it.
+    /// The Debian package that provides it.
     pub(crate) package: &'static str,
 }
 
-/// Installs the packages of the needs that are not met, when this is root and the machine has apt;
-/// otherwise the error is the command line that a person has to run. `say` hears what is done.
+/// Installs the packages of unmet needs, if this process is root and the machine has apt; otherwise the error is the
+/// command line to run. Reports progress to `say`.
 pub(crate) fn ensure(needs: &[Need], say: &dyn Fn(&str)) -> Result<(), String> {
     let packages = missing(needs, &is_here);
     if packages.is_empty() {
@@ -28,7 +28,7 @@ pub(crate) fn ensure(needs: &[Need], say: &dyn Fn(&str)) -> Result<(), String> {
         return Err(format!("packages are missing; as root, once:\n    {by_hand}"));
     }
     say(&format!("installing on this machine: {}", packages.join(" ")));
-    // Lists may be old or absent; if they cannot be renewed, the installation tells.
+    // Lists may be old or absent; if the update fails, the installation reports it.
     let _ = apt_get(&["update"]);
     let words = [&["install", "--yes", "--no-install-recommends"], packages.as_slice()].concat();
     apt_get(&words).map_err(|text| format!("{by_hand}\nfailed:\n{text}"))?;
@@ -38,24 +38,24 @@ pub(crate) fn ensure(needs: &[Need], say: &dyn Fn(&str)) -> Result<(), String> {
     }
 }
 
-/// Whether this process may do everything.
+/// Returns whether this process runs as root.
 pub(crate) fn is_root() -> bool {
-    // The kernel gives a process's own entry to its effective user.
+    // The owner of a process's entry is its effective user.
     std::fs::metadata("/proc/self").is_ok_and(|entry| entry.uid() == 0)
 }
 
-/// Whether there is such a program, or such a file when `what` is a path.
+/// Returns whether a program exists, or a file if `what` is a path.
 pub(crate) fn is_here(what: &str) -> bool {
     if what.starts_with('/') {
         return Path::new(what).exists();
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Programs of administrators are not in everybody's PATH.
+    // Programs for administrators are often not in PATH.
     let more = ["/usr/sbin", "/sbin"].map(Into::into);
     std::env::split_paths(&path).chain(more).any(|folder| folder.join(what).is_file())
 }
 
-/// The packages of unmet needs, each once.
+/// Returns the packages of unmet needs, each once.
 fn missing(needs: &[Need], here: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
     let mut packages = Vec::new();
     for need in needs {
@@ -66,7 +66,7 @@ fn missing(needs: &[Need], here: &dyn Fn(&str) -> bool) -> Vec<&'static str> {
     packages
 }
 
-/// Runs apt-get quietly; on failure the error is the end of what it printed.
+/// Runs apt-get quietly; on failure the error is the end of its output.
 fn apt_get(words: &[&str]) -> Result<(), String> {
     let mut command = Command::new("apt-get");
     command.arg("-qq").args(words).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_here_is_not_found() {
+    fn missing_programs_and_files_are_not_found() {
         assert!(is_here("sh") && is_here("/proc/self"));
         assert!(!is_here("no-such-program-at-all") && !is_here("/proc/no-such-file"));
     }

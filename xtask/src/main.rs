@@ -1,7 +1,7 @@
-//! `cargo xtask ci` checks everything; `cargo xtask list` names the parts, each of which can be run
-//! alone with `cargo xtask ci --only NAME`.
+//! `cargo xtask ci` checks everything; `cargo xtask list` lists the steps, each of which can be run
+//! separately with `cargo xtask ci --only NAME`.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "a program for people's terminals")]
+#![allow(clippy::print_stdout, reason = "a program for terminals")]
 
 mod book;
 mod debian;
@@ -13,7 +13,7 @@ mod tidy;
 
 use std::process::ExitCode;
 
-/// What can follow `cargo xtask`.
+/// The tasks of `cargo xtask`.
 const TASKS: &[&str] = &["ci", "docs", "list", "rdma-guest", "tidy"];
 
 const USAGE: &str = "\
@@ -21,7 +21,7 @@ cargo xtask ci [--only NAME]... [--fail-fast]   check everything, or the named s
 cargo xtask docs                                the documents as a book, and the interfaces of the crates
 cargo xtask list                                the steps, in order
 cargo xtask rdma-guest -- COMMAND               a guest with verbs devices in software; --help
-cargo xtask tidy                                the rules over the files alone";
+cargo xtask tidy                                the style rules";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         ["docs"] => book::build().map(|text| println!("{text}")),
-        // Its exit code is that of the command in the guest.
+        // Returns the exit code of the command in the guest.
         ["rdma-guest", rest @ ..] => return guest::main(rest),
         ["tidy"] => tidy::run().map(|text| println!("{text}")),
         _ => Err(USAGE.to_owned()),

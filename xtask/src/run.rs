@@ -1,10 +1,10 @@
-//! Runs steps: prints what each does and took, and how to run a failed one again.
+//! Runs steps, and prints what each checks, its duration, and how to repeat a failed one.
 
 use crate::shell::Shell;
 use crate::steps::{ALL, Step};
 use std::time::{Duration, Instant};
 
-/// What the command line asks for.
+/// The options of `cargo xtask ci`.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Options {
     only: Vec<String>,
@@ -31,7 +31,7 @@ impl Options {
         Ok(options)
     }
 
-    /// A full run does each thing once: steps within others are for running alone.
+    /// Returns whether to run a step. A full run skips steps that others include.
     fn wants(&self, step: &Step) -> bool {
         if self.only.is_empty() {
             return step.within.is_none();
@@ -40,7 +40,7 @@ impl Options {
     }
 }
 
-/// Runs the wanted steps; an error when any failed.
+/// Runs the requested steps; an error if any failed.
 pub(crate) fn ci(options: &Options) -> Result<(), String> {
     let start = Instant::now();
     let mut table = Vec::new();
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_junk_is_refused() {
+    fn options_are_parsed_and_junk_is_refused() {
         let options = Options::parse(&["--only", "tidy", "--fail-fast"]).unwrap();
         assert_eq!((options.only.as_slice(), options.fail_fast), (&["tidy".to_owned()][..], true));
         for junk in [&["--only"][..], &["--only", "polish"], &["tidy"]] {

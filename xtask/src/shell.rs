@@ -1,17 +1,17 @@
-//! Runs commands for a step, shows what they print and counts the tests among it.
+//! Runs the commands of a step, shows their output and counts their tests.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The commands of one step and what became of them.
+/// The environment and results of the commands of one step.
 pub(crate) struct Shell {
     /// Tests that passed.
     pub(crate) tests: usize,
-    /// Tests that this step left to another one.
+    /// Ignored tests, which another step runs.
     pub(crate) ignored: usize,
-    /// What was left out, with the reason.
+    /// Skipped parts, with the reason.
     pub(crate) skipped: Vec<String>,
-    /// The step was asked for by name, and does all that it can rather than what a full run has time for.
+    /// The step was requested by name, and also runs what a full run has no time for.
     pub(crate) by_name: bool,
     variables: Vec<(String, String)>,
     nightly: bool,
@@ -35,13 +35,13 @@ impl Shell {
         self.variables.push((name.to_owned(), value.into()));
     }
 
-    /// Builds into a folder of its own from here on, so that other flags do not undo the common one.
+    /// Uses a separate target folder from here on, since other flags would invalidate the common one.
     pub(crate) fn own_target(&mut self, name: &str) {
         let common = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".to_owned());
         self.set("CARGO_TARGET_DIR", format!("{common}/{name}"));
     }
 
-    /// Uses the nightly toolchain from here on; false, and noted as skipped, when it cannot be had.
+    /// Uses the nightly toolchain from here on; returns false, and records a skip, if it is not available.
     pub(crate) fn use_nightly(&mut self) -> bool {
         let works = || {
             let check =
@@ -67,7 +67,7 @@ impl Shell {
         self.execute(words).map(|_| ())
     }
 
-    /// Runs `cargo test` and demands that tests ran, that all passed and that none was ignored.
+    /// Runs `cargo test`, and checks that tests ran, all passed and none was ignored.
     pub(crate) fn cargo_test(&mut self, words: &[&str]) -> Result<(), String> {
         match self.counted_test(words)?.ignored {
             0 => Ok(()),
@@ -75,13 +75,13 @@ impl Shell {
         }
     }
 
-    /// The same, where some may be ignored because another step does them.
+    /// Runs `cargo test` as [`Self::cargo_test`], but allows ignored tests, which another step runs.
     pub(crate) fn cargo_test_but_ignored(&mut self, words: &[&str]) -> Result<(), String> {
         self.ignored += self.counted_test(words)?.ignored;
         Ok(())
     }
 
-    /// Counts the tests in what a test program has printed; those that passed.
+    /// Counts the tests in the output of a test program, and returns those that passed.
     pub(crate) fn count(&mut self, output: &str) -> usize {
         let mut counts = Counts::default();
         output.lines().for_each(|line| counts.add(line));
@@ -127,7 +127,7 @@ impl Shell {
         if status.success() { Ok(counts) } else { Err(format!("failed ({status}): {shown}")) }
     }
 
-    /// The command as one would type it.
+    /// Returns the command in the form of a shell.
     fn shown(&self, words: &[&str]) -> String {
         let mut text = String::new();
         for (name, value) in &self.variables {
@@ -146,7 +146,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds what a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...` says.
+    /// Adds the numbers of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn add(&mut self, line: &str) {
         let Some(rest) = line.strip_prefix("test result: ") else {
             return;
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn result_lines_are_added_up() {
+    fn result_lines_are_summed() {
         let mut counts = Counts::default();
         counts.add("running 4 tests");
         counts.add("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 9 filtered out; finished in 0.01s");

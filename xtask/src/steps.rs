@@ -5,21 +5,21 @@ use crate::shell::Shell;
 use crate::tidy;
 use crate::tidy::documents::fenced_commands;
 
-/// One part of the whole.
+/// A step of `cargo xtask ci`.
 pub(crate) struct Step {
-    /// What `--only` takes.
+    /// Its name for `--only`.
     pub(crate) name: &'static str,
-    /// What it shows.
+    /// What it checks.
     pub(crate) sentence: &'static str,
-    /// The step that does the same among other things: a full run leaves it to that one.
+    /// The step that includes this one; a full run then skips this one.
     pub(crate) within: Option<&'static str>,
-    /// What it does besides when it is asked for by name.
+    /// What it does in addition when it is requested by name.
     pub(crate) more_by_name: Option<&'static str>,
-    /// Does it.
+    /// Runs it.
     pub(crate) run: fn(&mut Shell) -> Result<(), String>,
 }
 
-/// Seeded simulations of each kind.
+/// Number of seeded simulations of each kind.
 const SIMULATIONS_EACH: &str = "4000";
 
 /// Every step, in order.
@@ -86,7 +86,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "litmus",
-        sentence: "no forbidden outcome at machine, node and wire height",
+        sentence: "no forbidden outcome at the level of machines, nodes and the wire",
         within: None,
         more_by_name: None,
         run: litmus,
@@ -114,7 +114,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "canary",
-        sentence: "every planted defect is caught by its test",
+        sentence: "every planted defect is found by its test",
         within: None,
         more_by_name: None,
         run: |shell| {
@@ -135,7 +135,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "process",
-        sentence: "processes that are killed in the middle of their work",
+        sentence: "processes that are killed during their work",
         within: Some("readme"),
         more_by_name: None,
         run: |shell| {
@@ -151,7 +151,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "demo",
-        sentence: "the demonstration, in small",
+        sentence: "the demonstration, with few records",
         within: None,
         more_by_name: None,
         run: |shell| {
@@ -172,7 +172,7 @@ pub(crate) const ALL: &[Step] = &[
     },
     Step {
         name: "rdma",
-        sentence: "verbs in a guest with soft-RoCE: conformance, the whole product in three nodes, kills, loss",
+        sentence: "verbs in a guest with soft-RoCE: conformance, all commands in three nodes, kills, loss",
         within: None,
         more_by_name: Some(
             "rdma_cm, memory windows, soft-iWARP, outages, an NVDIMM, the guest itself",
@@ -181,11 +181,11 @@ pub(crate) const ALL: &[Step] = &[
     },
 ];
 
-/// Cases that soft-iWARP fails, as the kernel of the guest has it.
+/// Cases that soft-iWARP of the guest's kernel fails.
 const EXCEPT_ON_SIW: &str = "protection::claims_of_a_token_grant_nothing,\
                              protection::each_permission_is_needed";
 
-/// What runs in guests. The tests of the library alone are in the step `readme`.
+/// Test suites that run in guests. Tests that need only the library are in the step `readme`.
 const SUITES_OF_VERBS: &[guest::Suite] = &[
     guest::Suite {
         in_full_run: true,
@@ -200,7 +200,7 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         only: "port::theft_tests",
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--lib"])
     },
-    // With keys that serve on one link each.
+    // With keys that are valid on one link each.
     guest::Suite {
         environment: &[("FARSIDE_VERBS_WINDOWS", "1"), ("FARSIDE_VERBS_CASE", "protection::")],
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
@@ -221,7 +221,7 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         environment: &[("FARSIDE_VERBS_MANAGER", "1")],
         ..guest::Suite::new(&["-p", "farside-fabric-verbs", "--test", "conformance"])
     },
-    // Soft-iWARP answers READs of memory that allows none.
+    // Soft-iWARP answers READs even of memory without that permission.
     guest::Suite {
         siw: true,
         environment: &[("FARSIDE_VERBS_EXCEPT", EXCEPT_ON_SIW)],
@@ -250,7 +250,7 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
         // With the features that the whole workspace has together, as the README's command builds it.
         ..guest::Suite::new(&["--workspace", "--test", "guest"])
     },
-    // How soon a cluster goes on when a link comes back.
+    // The recovery time of a cluster after a link outage.
     guest::Suite { nodes: 3, ..guest::Suite::new(&["-p", "farside-cli", "--test", "outages"]) },
     guest::Suite {
         on_nvdimm: 2,
@@ -258,21 +258,21 @@ const SUITES_OF_VERBS: &[guest::Suite] = &[
     },
 ];
 
-/// Optimizes as for a release, but without the long link, which searches gain nothing from; steps that do so share
-/// what they build.
+/// Optimizes as for a release, but without LTO, which takes long to link and does not help these steps; steps that do
+/// so share their builds.
 fn optimize(shell: &mut Shell) {
     shell.set("CARGO_PROFILE_RELEASE_LTO", "off");
     shell.set("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
 }
 
-/// Runs what the README tells a newcomer to run.
+/// Runs the README's `cargo test` command.
 fn readme(shell: &mut Shell) -> Result<(), String> {
     let text = std::fs::read_to_string("README.md").map_err(|e| format!("README.md: {e}"))?;
     let commands = fenced_commands(&text);
     let command = commands.iter().find_map(|(_, command)| command.strip_prefix("cargo test"));
     let rest = command.ok_or("README.md names no `cargo test` command")?;
     let words: Vec<_> = rest.split_whitespace().collect();
-    // What takes minutes is ignored there and done by the step `explorer`.
+    // Tests that take minutes are ignored there and run by the step `explorer`.
     shell.cargo_test_but_ignored(&words)
 }
 
@@ -293,7 +293,7 @@ fn litmus(shell: &mut Shell) -> Result<(), String> {
     shell.cargo_test(&["--release", "-p", "farside-sim", "--test", "litmus_wire"])
 }
 
-/// Starts at the commit's own seed, so that every change sees new schedules and each can be repeated.
+/// Derives the seed from the commit: every commit tests new schedules, and each run can be repeated.
 fn simulation(shell: &mut Shell) -> Result<(), String> {
     optimize(shell);
     shell.set("FARSIDE_RUNS", SIMULATIONS_EACH);
@@ -302,7 +302,7 @@ fn simulation(shell: &mut Shell) -> Result<(), String> {
     shell.cargo_test(&[&["--release", "-p", "farside-sim"], &tests[..]].concat())
 }
 
-/// The first 32 bits of the commit's hash; zero where there is no repository.
+/// Returns the first 32 bits of the commit's hash; zero without a repository.
 fn commit_seed() -> u32 {
     let asked = std::process::Command::new("git").args(["rev-parse", "HEAD"]).output();
     let text = asked
@@ -332,21 +332,21 @@ fn sanitizer(shell: &mut Shell) -> Result<(), String> {
     // The fake libibverbs is loaded at run time and finds the sanitizer in the program that loads it.
     let shown = "-Clink-arg=-Wl,--export-dynamic-symbol=__asan_*";
     shell.set("RUSTFLAGS", format!("-Zsanitizer=address {shown}"));
-    // A test asks for more memory than there is, and wants to be told so.
+    // A test allocates more memory than the machine has, and expects an error.
     let options = "allocator_may_return_null=1";
     shell.set("ASAN_OPTIONS", options);
-    // Tests that forget a future leak what it holds, by intention; those that limit address space or
-    // threads leave none for the sanitizer; one measures resident memory, which the sanitizer keeps after it is freed.
+    // Tests that forget a future leak its memory intentionally; tests that limit address space or threads leave none
+    // for the sanitizer; one measures resident memory, which the sanitizer keeps after it is freed.
     let test = |shell: &mut Shell, packages: &[&'static str]| {
         let packages: Vec<_> = packages.iter().flat_map(|package| ["-p", package]).collect();
         let tests = ["--lib", "--tests", "--target", &target];
         let skip =
-            ["forgotten_", "address_space_limit", "too_few_threads", "take_the_memory_of_one"];
+            ["forgotten_", "address_space_limit", "too_few_threads", "use_the_memory_of_one"];
         let skipped = skip.map(|name| ["--skip", name]);
         shell.cargo_test(&[&packages[..], &tests, &["--"], skipped.as_flattened()].concat())
     };
     test(shell, &["farside-fabric", "farside-fabric-shm", "farside-fabric-tcp", "farside"])?;
-    // That library keeps its devices, as contexts point to them.
+    // That library never frees its devices, since contexts point to them.
     shell.set("ASAN_OPTIONS", format!("{options}:detect_leaks=0"));
     test(shell, &["farside-fabric-verbs-fake"])
 }

@@ -3,19 +3,19 @@
  *   pair serve PORT HOST PROVIDER msg|rdm polls|sleeps delivered|sent
  *   pair measure PORT HOST PROVIDER msg|rdm polls|sleeps delivered|sent SECONDS TEST:BYTES...
  *
- * HOST is where the server listens and PORT where the two agree on tests, over a socket of its own.
+ * HOST is the address of the server, and PORT that of a separate socket on which the two agree on tests.
  * TEST is one of
  *   send-latency     half of a round trip of a message; both ends poll
- *   write-latency    half of a round trip of WRITEs; both ends look at their memory while they poll
- *   read-latency     a whole READ; the server's program polls or sleeps, as told
+ *   write-latency    half of a round trip of WRITEs; both ends poll completions and their memory
+ *   read-latency     a whole READ; the server polls or sleeps, as the argument says
  *   send-stream, write-stream, read-stream
- *                    UNDER_WAY requests under way, until the server has everything
- * `delivered` asks for FI_DELIVERY_COMPLETE: a completion says that the bytes are at the target, as
- * Farside's do. With `sent` a completion is what the provider takes for one, usually that the kernel
- * has the bytes; the final wait for the server is part of the time.
+ *                    IN_FLIGHT requests in flight, until the server has received everything
+ * `delivered` requests FI_DELIVERY_COMPLETE: a completion means that the bytes are at the target, as
+ * in Farside. With `sent` the provider defines completions: usually the kernel has the bytes. The final
+ * wait for the server is part of the time.
  *
- * The measuring end prints a line of JSON for each test. Both processes progress in the thread that
- * calls, as the provider does best: FI_THREAD_DOMAIN and manual progress. */
+ * The measuring end prints a line of JSON for each test. Both processes make progress in the calling
+ * thread, which is fastest with this provider: FI_THREAD_DOMAIN and manual progress. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,12 +38,12 @@
 #include <unistd.h>
 
 enum {
-    UNDER_WAY = 128,      /* requests of a stream */
-    RECEIVES = 256,       /* posted by the end that takes messages */
+    IN_FLIGHT = 128,      /* requests of a stream in flight */
+    RECEIVES = 256,       /* posted by the receiving end */
     BYTES_MAX = 1 << 20,
     SAMPLES_MAX = 1 << 20,
-    LOOK_EVERY = 1024,    /* polls between two looks at the other socket */
-    YIELD_EVERY = 256,    /* polls in vain after which others may run, as Farside's ends do */
+    CONTROL_EVERY = 1024, /* polls between two checks of the control socket */
+    YIELD_EVERY = 256,    /* empty polls after which the thread yields, as Farside's ends do */
 };
 
 enum test { SEND_LATENCY, WRITE_LATENCY, READ_LATENCY, SEND_STREAM, WRITE_STREAM, READ_STREAM, TESTS };
@@ -65,7 +65,7 @@ struct keys {
     char name[128];
 };
 
-/* Which completion it is; the provider may use the front. */
+/* Context of a request: whether it is a receive. The provider may use the first member. */
 struct context {
     struct fi_context2 provider;
     int receive;
@@ -85,10 +85,10 @@ static struct fid_av *addresses;
 static struct fid_mr *region;
 static fi_addr_t peer = FI_ADDR_UNSPEC;
 static uint64_t peer_address, peer_key;
-/* Two halves: what comes in, and what goes out. */
+/* Two halves: for incoming and for outgoing bytes. */
 static char *memory;
 static char *in, *out;
-static struct context sends[UNDER_WAY], receives[RECEIVES];
+static struct context sends[IN_FLIGHT], receives[RECEIVES];
 static uint64_t posted, completed, arrived, receives_posted;
 static double *samples;
 
@@ -111,13 +111,13 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-static void say(const void *bytes, size_t count)
+static void control_send(const void *bytes, size_t count)
 {
     if (send(control, bytes, count, MSG_NOSIGNAL) != (ssize_t)count)
         exit(0);
 }
 
-static void hear(void *bytes, size_t count)
+static void control_receive(void *bytes, size_t count)
 {
     if (recv(control, bytes, count, MSG_WAITALL) != (ssize_t)count)
         exit(0);
@@ -159,7 +159,7 @@ static void await_event(uint32_t wanted, struct fi_eq_cm_entry *entry)
         fail("connection", got);
     }
     if (event != wanted)
-        fail("connection: another event", -FI_EOTHER);
+        fail("connection: unexpected event", -FI_EOTHER);
 }
 
 static struct fi_info *hints_of(const char *provider)
@@ -178,7 +178,7 @@ static struct fi_info *hints_of(const char *provider)
     return hints;
 }
 
-/* Everything of a process but its endpoint's peer. */
+/* Opens domain, completion queue, endpoint and memory region. */
 static void open_domain(void)
 {
     struct fi_cq_attr queue_attributes = {
@@ -233,7 +233,7 @@ static void connect_message_endpoint(int serves, const char *host, const char *p
         check(fi_listen(listener), "listen");
         check(fi_getname(&listener->fid, where.name, &bytes), "name");
         where.name_bytes = bytes;
-        say(&where, sizeof where);
+        control_send(&where, sizeof where);
         await_event(FI_CONNREQ, &entry);
         fi_freeinfo(info);
         info = entry.info;
@@ -242,7 +242,7 @@ static void connect_message_endpoint(int serves, const char *host, const char *p
         open_domain();
         check(fi_accept(endpoint, NULL, 0), "accept");
     } else {
-        hear(&where, sizeof where);
+        control_receive(&where, sizeof where);
         hints->dest_addr = memcpy(malloc(where.name_bytes), where.name, where.name_bytes);
         hints->dest_addrlen = where.name_bytes;
         check(fi_getinfo(FI_VERSION(1, 15), NULL, NULL, 0, hints, &info), "provider");
@@ -265,8 +265,8 @@ static void open_datagram_endpoint(int serves, const char *host, const char *pro
     struct keys mine = {0}, theirs;
     size_t bytes = sizeof mine.name;
     check(fi_getname(&endpoint->fid, mine.name, &bytes), "name");
-    say(&mine, sizeof mine);
-    hear(&theirs, sizeof theirs);
+    control_send(&mine, sizeof mine);
+    control_receive(&theirs, sizeof theirs);
     if (fi_av_insert(addresses, theirs.name, 1, &peer, 0, NULL) != 1)
         fail("address of the other end", -FI_EOTHER);
 }
@@ -276,20 +276,20 @@ static void exchange_keys(void)
     struct keys mine = {.key = fi_mr_key(region)}, theirs;
     if (info->domain_attr->mr_mode & FI_MR_VIRT_ADDR)
         mine.address = (uint64_t)(uintptr_t)memory;
-    say(&mine, sizeof mine);
-    hear(&theirs, sizeof theirs);
+    control_send(&mine, sizeof mine);
+    control_receive(&theirs, sizeof theirs);
     peer_address = theirs.address;
     peer_key = theirs.key;
 }
 
-/* Takes what has ended; how much. */
-static int turn(void)
+/* Polls for completions once and counts them; returns their number. */
+static int poll_completions(void)
 {
-    static unsigned alone;
+    static unsigned empty_polls;
     struct fi_cq_entry entries[32];
     long got = fi_cq_read(queue, entries, 32);
     if (got == -FI_EAGAIN) {
-        if (++alone % YIELD_EVERY == 0)
+        if (++empty_polls % YIELD_EVERY == 0)
             sched_yield();
         return 0;
     }
@@ -298,7 +298,7 @@ static int turn(void)
         fi_cq_readerr(queue, &error, 0);
         fail("completion", -error.err);
     }
-    alone = 0;
+    empty_polls = 0;
     for (long at = 0; at < got; at++) {
         struct context *context = entries[at].op_context;
         if (context->receive)
@@ -309,10 +309,10 @@ static int turn(void)
     return (int)got;
 }
 
-/* Posts one request, taking completions until there is room. */
+/* Posts one request, and polls for completions while the queue is full. */
 static void post(enum test test, size_t bytes)
 {
-    struct context *context = &sends[posted % UNDER_WAY];
+    struct context *context = &sends[posted % IN_FLIGHT];
     void *desc = fi_mr_desc(region);
     long code;
     context->receive = 0;
@@ -332,7 +332,7 @@ static void post(enum test test, size_t bytes)
         }
         if (code != -FI_EAGAIN)
             break;
-        turn();
+        poll_completions();
     }
     check(code, "post");
     posted++;
@@ -343,14 +343,14 @@ static void reset(void)
     posted = completed = 0;
 }
 
-static int control_speaks(void)
+static int control_is_readable(void)
 {
     static unsigned polls;
     char byte;
-    return ++polls % LOOK_EVERY == 0 && recv(control, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
+    return ++polls % CONTROL_EVERY == 0 && recv(control, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0;
 }
 
-static void sleep_a_while(void)
+static void sleep_until_event(void)
 {
     struct fid *fids[1] = {&queue->fid};
     struct pollfd wait[2] = {{.fd = control, .events = POLLIN}, {.events = POLLIN}};
@@ -359,10 +359,10 @@ static void sleep_a_while(void)
         poll(wait, 2, 1000);
 }
 
-static void look_for(volatile char *place, char mark)
+static void wait_for_byte(volatile char *byte, char mark)
 {
-    while (*place != mark)
-        turn();
+    while (*byte != mark)
+        poll_completions();
 }
 
 static void serve(void)
@@ -370,18 +370,18 @@ static void serve(void)
     for (;;) {
         struct begin begin;
         char word = 1;
-        hear(&begin, sizeof begin);
+        control_receive(&begin, sizeof begin);
         enum test test = (enum test)begin.test;
         size_t bytes = (size_t)begin.bytes;
         uint64_t first = arrived;
         reset();
         memset(in, 0, bytes);
-        say(&word, 1);
+        control_send(&word, 1);
         switch (test) {
         case SEND_LATENCY:
             for (int64_t number = 0; number < begin.count; number++) {
                 while (arrived - first <= (uint64_t)number)
-                    turn();
+                    poll_completions();
                 post_receives(1);
                 post(test, bytes);
             }
@@ -389,41 +389,41 @@ static void serve(void)
         case WRITE_LATENCY:
             for (int64_t number = 0; number < begin.count; number++) {
                 char mark = (char)(number % 255 + 1);
-                look_for(in + bytes - 1, mark);
+                wait_for_byte(in + bytes - 1, mark);
                 out[bytes - 1] = mark;
-                while (posted - completed == UNDER_WAY)
-                    turn();
+                while (posted - completed == IN_FLIGHT)
+                    poll_completions();
                 post(test, bytes);
             }
             break;
         case SEND_STREAM:
             while (arrived - first < (uint64_t)begin.count) {
-                if (turn() > 0)
+                if (poll_completions() > 0)
                     post_receives(RECEIVES);
             }
             break;
         default:
             for (;;) {
                 char byte;
-                turn();
-                if (!sleeps && control_speaks())
+                poll_completions();
+                if (!sleeps && control_is_readable())
                     break;
                 if (sleeps) {
-                    sleep_a_while();
+                    sleep_until_event();
                     if (recv(control, &byte, 1, MSG_PEEK | MSG_DONTWAIT) >= 0)
                         break;
                 }
             }
         }
         while (completed < posted)
-            turn();
+            poll_completions();
         if (test == WRITE_STREAM || test == READ_STREAM || test == READ_LATENCY) {
-            hear(&word, 1);
-            /* The last byte of a stream of WRITEs is what the other end marks it with. */
+            control_receive(&word, 1);
+            /* The last WRITE of a stream carries the other end's mark in its last byte. */
             if (test == WRITE_STREAM)
-                look_for(in + bytes - 1, word);
+                wait_for_byte(in + bytes - 1, word);
         }
-        say(&word, 1);
+        control_send(&word, 1);
     }
 }
 
@@ -433,17 +433,17 @@ static void begin(enum test test, size_t bytes, int64_t count)
     char word;
     reset();
     memset(in, 0, bytes);
-    say(&begin, sizeof begin);
-    hear(&word, 1);
+    control_send(&begin, sizeof begin);
+    control_receive(&word, 1);
 }
 
 static void finish(enum test test, char word)
 {
     if (test == WRITE_STREAM || test == READ_STREAM || test == READ_LATENCY)
-        say(&word, 1);
-    /* Bytes that the provider still holds go out while it is asked for completions. */
+        control_send(&word, 1);
+    /* Polling for completions lets the provider send the bytes that it still buffers. */
     while (recv(control, &word, 1, MSG_DONTWAIT) != 1)
-        turn();
+        poll_completions();
 }
 
 static int64_t latencies(enum test test, size_t bytes, int64_t count)
@@ -455,26 +455,26 @@ static int64_t latencies(enum test test, size_t bytes, int64_t count)
         char mark = (char)(number % 255 + 1);
         if (test == WRITE_LATENCY) {
             out[bytes - 1] = mark;
-            while (posted - completed == UNDER_WAY)
-                turn();
+            while (posted - completed == IN_FLIGHT)
+                poll_completions();
         }
         post(test, bytes);
         if (test == SEND_LATENCY) {
             while (arrived - first <= (uint64_t)number)
-                turn();
+                poll_completions();
             post_receives(1);
         } else if (test == WRITE_LATENCY) {
-            look_for(in + bytes - 1, mark);
+            wait_for_byte(in + bytes - 1, mark);
         } else {
             while (completed <= (uint64_t)number)
-                turn();
+                poll_completions();
         }
         double after = now();
         samples[number] = after - before;
         before = after;
     }
     while (completed < posted)
-        turn();
+        poll_completions();
     finish(test, 1);
     return count;
 }
@@ -485,17 +485,17 @@ static double stream(enum test test, size_t bytes, int64_t count)
     out[bytes - 1] = 0;
     double start = now();
     while (completed < (uint64_t)count) {
-        while (posted < (uint64_t)count && posted - completed < UNDER_WAY) {
+        while (posted < (uint64_t)count && posted - completed < IN_FLIGHT) {
             if (posted + 1 == (uint64_t)count && test == WRITE_STREAM) {
-                /* The last one carries the mark that the server looks for: all before it must have
-                 * left the buffer. */
+                /* The last WRITE carries the mark that the server waits for. All earlier ones use the
+                 * same buffer, so they must have completed. */
                 while (completed < posted)
-                    turn();
+                    poll_completions();
                 out[bytes - 1] = 7;
             }
             post(test, bytes);
         }
-        turn();
+        poll_completions();
     }
     finish(test, 7);
     return now() - start;
@@ -530,11 +530,11 @@ static void measure(enum test test, size_t bytes, double seconds)
                NAMES[test], bytes, (long long)count, 1e6 * samples[count / 2] / trips,
                1e6 * mean / trips, 1e6 * samples[count / 100 * 99] / trips);
     } else {
-        count = UNDER_WAY;
+        count = IN_FLIGHT;
         took = stream(test, bytes, count);
-        count = (int64_t)((double)count * seconds / took / 4) + UNDER_WAY;
+        count = (int64_t)((double)count * seconds / took / 4) + IN_FLIGHT;
         took = stream(test, bytes, count);
-        count = (int64_t)((double)count * seconds / took) + UNDER_WAY;
+        count = (int64_t)((double)count * seconds / took) + IN_FLIGHT;
         took = stream(test, bytes, count);
         double rate = (double)count / took;
         printf("{\"test\": \"%s\", \"bytes\": %zu, \"iterations\": %lld, \"per_second\": %.1f}\n",

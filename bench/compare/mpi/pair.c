@@ -1,11 +1,10 @@
-/* Two processes under MPI: ping-pong latency and message rate with 64 messages under way.
+/* Two processes under MPI: ping-pong latency and message rate with 64 messages in flight.
  *
  *   mpirun -n 2 pair WINDOWS PROCESSOR PROCESSOR
  *
- * Rank 0 prints one line of JSON for each figure, in the form of src/figure.rs. Every figure comes
- * twice: "openmpi" sends what lies in the buffer, as the customary tests of MPI do, "openmpi-written"
- * writes every byte of a message before it sends it. Receivers get their bytes in a buffer of their
- * own in both. */
+ * Rank 0 prints one line of JSON for each figure, in the form of src/figure.rs. Every figure is measured
+ * twice: "openmpi" sends the contents of the buffer, as common MPI benchmarks do; "openmpi-written" writes
+ * every byte of a message before it sends it. In both, the receiver gets the bytes in its own buffer. */
 
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -15,9 +14,9 @@
 #include <string.h>
 
 enum {
-    UNDER_WAY = 64,       /* messages of a stream that are sent before an answer is awaited */
+    IN_FLIGHT = 64,       /* messages of a stream that are sent before waiting for an answer */
     BYTES_MAX = 64 << 10,
-    WARM_UP = 8,          /* windows that are thrown away */
+    WARM_UP = 8,          /* windows that are discarded */
     TAG = 1,
     TAG_ANSWER = 2,
 };
@@ -28,7 +27,7 @@ static const double WINDOW_SECONDS = 400e-6;
 static int rank;
 static int windows;
 static int written; /* whether senders write each message */
-static char *out;   /* UNDER_WAY messages to send, and as many to receive */
+static char *out;   /* buffers for IN_FLIGHT messages to send, and for as many to receive */
 static char *in;
 
 static void bind_to(int processor)
@@ -44,7 +43,7 @@ static void bind_to(int processor)
 
 static char *message(char *buffer, int number, int bytes)
 {
-    /* Unwritten messages share one place, as in the customary tests. */
+    /* Unwritten messages share one buffer, as in common benchmarks. */
     return buffer + (written ? (size_t)number * bytes : 0);
 }
 
@@ -58,12 +57,12 @@ static void check(const char *got, int bytes, long number)
 {
     char expected = (char)(number & 0xff);
     if (written && (got[0] != expected || got[bytes - 1] != expected)) {
-        fprintf(stderr, "message %ld came torn or out of order\n", number);
+        fprintf(stderr, "message %ld is torn or out of order\n", number);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
 }
 
-/* `count` round trips. */
+/* Does `count` round trips. */
 static void ping_pong(int bytes, int count)
 {
     for (int number = 0; number < count; number++) {
@@ -81,12 +80,12 @@ static void ping_pong(int bytes, int count)
     }
 }
 
-/* `count` times 64 messages from rank 0, each time awaiting one short answer. */
+/* Sends `count` bursts of 64 messages from rank 0, which waits for a short answer to each burst. */
 static void stream(int bytes, int count)
 {
-    MPI_Request requests[UNDER_WAY];
+    MPI_Request requests[IN_FLIGHT];
     for (int burst = 0; burst < count; burst++) {
-        for (int number = 0; number < UNDER_WAY; number++) {
+        for (int number = 0; number < IN_FLIGHT; number++) {
             if (rank == 0) {
                 char *from = message(out, number, bytes);
                 fill(from, bytes, number);
@@ -96,11 +95,11 @@ static void stream(int bytes, int count)
                 MPI_Irecv(into, bytes, MPI_CHAR, 0, TAG, MPI_COMM_WORLD, &requests[number]);
             }
         }
-        MPI_Waitall(UNDER_WAY, requests, MPI_STATUSES_IGNORE);
+        MPI_Waitall(IN_FLIGHT, requests, MPI_STATUSES_IGNORE);
         if (rank == 0) {
             MPI_Recv(NULL, 0, MPI_CHAR, 1, TAG_ANSWER, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
         } else {
-            for (int number = 0; number < UNDER_WAY; number++)
+            for (int number = 0; number < IN_FLIGHT; number++)
                 check(message(in, number, bytes), bytes, number);
             MPI_Send(NULL, 0, MPI_CHAR, 0, TAG_ANSWER, MPI_COMM_WORLD);
         }
@@ -113,7 +112,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Seconds of one `run` of `count`, as rank 0 sees them; both ranks start together. */
+/* Returns the seconds of one `run` of `count`, measured at rank 0; both ranks start together. */
 static double window(void (*run)(int, int), int bytes, int count)
 {
     MPI_Barrier(MPI_COMM_WORLD);
@@ -124,7 +123,7 @@ static double window(void (*run)(int, int), int bytes, int count)
     return seconds;
 }
 
-/* Best and median seconds of one operation over all windows. */
+/* Measures the best and median seconds of one operation over all windows. */
 static void measure(void (*run)(int, int), int bytes, double *best, double *median)
 {
     int count = 1;
@@ -162,8 +161,8 @@ static void print_figures(int bytes)
     measure(stream, bytes, &best, &median);
     if (rank == 0) {
         print_head(bytes);
-        best = UNDER_WAY / best;
-        median = UNDER_WAY / median;
+        best = IN_FLIGHT / best;
+        median = IN_FLIGHT / median;
         printf("\"messages_per_second\":{\"best\":%.0f,\"median\":%.0f},", best, median);
         printf("\"bytes_per_second\":{\"best\":%.0f,\"median\":%.0f}}\n", best * bytes, median * bytes);
         fflush(stdout);
@@ -182,8 +181,8 @@ int main(int words, char **word)
         MPI_Abort(MPI_COMM_WORLD, 2);
     }
     bind_to(atoi(word[2 + rank]));
-    out = calloc(UNDER_WAY, BYTES_MAX);
-    in = calloc(UNDER_WAY, BYTES_MAX);
+    out = calloc(IN_FLIGHT, BYTES_MAX);
+    in = calloc(IN_FLIGHT, BYTES_MAX);
     if (!out || !in)
         MPI_Abort(MPI_COMM_WORLD, 1);
     for (size_t at = 0; at < sizeof SIZES / sizeof *SIZES; at++) {

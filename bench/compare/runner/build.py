@@ -1,4 +1,4 @@
-"""Installing and building what is measured."""
+"""Installs and builds the measured programs."""
 
 import json
 import os
@@ -14,7 +14,7 @@ BUILD_TIMEOUT_S = 1800
 
 @dataclass(frozen=True)
 class Folders:
-    """Where sources lie."""
+    """Folders of sources."""
 
     compare: Path
 
@@ -25,7 +25,7 @@ class Folders:
 
 
 def install(peer, allowed):
-    """Installs a peer's Debian packages when one of its programs is missing."""
+    """Installs a peer's Debian packages if one of its programs is missing."""
     missing = [tool for tool in peer.tools if not shutil.which(tool)]
     if not missing:
         return
@@ -40,7 +40,7 @@ def install(peer, allowed):
 
 
 def cargo(workspace, package, program):
-    """Builds a program for release and returns where it is."""
+    """Builds a program in release mode and returns its path."""
     command = ["cargo", "build", "--release", "--package", package, "--bin", program]
     lines = output([*command, "--message-format", "json"], BUILD_TIMEOUT_S, cwd=workspace)
     for line in lines.splitlines():
@@ -52,7 +52,7 @@ def cargo(workspace, package, program):
 
 
 def locked_version(workspace, package):
-    """The version of a crate that a workspace has locked."""
+    """The version of a crate in a workspace's lock file."""
     import tomllib
 
     lock = tomllib.loads((workspace / "Cargo.lock").read_text())

@@ -1,4 +1,4 @@
-"""The command line of `run`, and its course: install, build, measure in rounds, report."""
+"""The command line of `run`, and its steps: install, build, measure in rounds, report."""
 
 import argparse
 import json
@@ -8,11 +8,11 @@ from pathlib import Path
 from . import build, machine, plot, report
 from .farside import Farside
 from .figures import Figures, set_aside
-from .peers import all_peers, probe
+from .peers import PROGRAM, all_peers, probe
 from .processes import Failed, say
 from .targets import judge_all
 
-RAN, A_PEER_FAILED = 0, 1  # Wrong use is 2, argparse's own.
+RAN, A_PEER_FAILED = 0, 1  # Wrong usage is 2, by argparse.
 
 EXAMPLES = """\
 examples:
@@ -20,13 +20,13 @@ examples:
   bench/compare/run --only farside --only ucx --rounds 9
   bench/compare/run --json --plot channels.svg > channels.json
 
-exit codes: 0 all that was asked for was measured, whether targets are met or not;
-1 a peer (or Farside) failed; 2 wrong use; 130 interrupted"""
+exit codes: 0 everything requested was measured, whether targets are met or not;
+1 a peer (or Farside) failed; 2 wrong usage; 130 interrupted"""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How a peer shall measure."""
+    """Parameters of a peer's measurement."""
 
     windows: int
     processors: tuple
@@ -44,19 +44,19 @@ def arguments(words):
     parser.add_argument("--peers-only", action="store_true", help="leave Farside out")
     names = ["farside", *(peer.name for peer in all_peers())]
     parser.add_argument("--only", action="append", choices=names, help="measure this one; may be repeated")
-    parser.add_argument("--rounds", type=positive, default=12, help="rounds over all (default 12)")
-    parser.add_argument("--windows", type=positive, default=8, help="windows a figure and round (default 8)")
+    parser.add_argument("--rounds", type=positive, default=12, help="rounds over all parties (default 12)")
+    parser.add_argument("--windows", type=positive, default=8, help="windows of each figure and round (default 8)")
     parser.add_argument("--processors", type=two_processors, metavar="A,B", help="where the two processes run")
-    parser.add_argument("--farside", metavar="PROGRAM", help="a farside command that is built already")
+    parser.add_argument("--farside", metavar="PROGRAM", help="a farside command that is already built")
     parser.add_argument("--no-install", action="store_true", help="install nothing; say what is missing")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--plot", metavar="FILE", type=drawing, help="also draw it, as .svg or .png")
+    parser.add_argument("--plot", metavar="FILE", type=drawing, help="also plot the result, as .svg or .png")
     asked = parser.parse_args(words)
     if asked.peers_only and asked.only and "farside" in asked.only:
-        parser.error("--peers-only leaves out what --only farside asks for")
+        parser.error("--peers-only and --only farside exclude each other")
     asked.processors = asked.processors or machine.processors()
     if asked.processors is None:
-        parser.error("two processors are needed, and this process may use one only")
+        parser.error("two processors are needed, but this process may use only one")
     if not machine.allows(asked.processors):
         parser.error("this process may not use these processors")
     return asked
@@ -73,7 +73,7 @@ def two_processors(text):
     try:
         first, second = (int(part) for part in text.split(","))
     except ValueError as error:
-        raise argparse.ArgumentTypeError("two numbers with a comma between") from error
+        raise argparse.ArgumentTypeError("two numbers separated by a comma") from error
     if first == second or min(first, second) < 0:
         raise argparse.ArgumentTypeError("two different processors")
     return first, second
@@ -81,12 +81,12 @@ def two_processors(text):
 
 def drawing(text):
     if Path(text).suffix not in (".svg", ".png"):
-        raise argparse.ArgumentTypeError("a file that ends with .svg or .png")
+        raise argparse.ArgumentTypeError("a file name that ends with .svg or .png")
     return text
 
 
 def parties(asked):
-    """Who is measured: Farside and its peers, as asked for."""
+    """The parties to measure: Farside and its peers, as requested."""
     found = all_peers()
     if not asked.peers_only:
         found.insert(0, Farside(asked.farside))
@@ -94,7 +94,7 @@ def parties(asked):
 
 
 def prepare(asked, folders, wanted, failures):
-    """Installs and builds; the versions of those that can be measured."""
+    """Installs and builds the parties; returns the versions of those that can be measured."""
     versions = {}
     for party in wanted:
         say(f"{party.name}: installing and building")
@@ -108,21 +108,21 @@ def prepare(asked, folders, wanted, failures):
 
 
 def measure(asked, setup, ready, ask_probe, failures):
-    """The rounds. Every one starts with another party. Returns the figures, and the probes before
-    and after each party's rounds."""
+    """Measures in rounds, each of which starts with a different party. Returns the figures, and the probes
+    before and after each party's measurement."""
     figures = Figures()
     probes = {party.name: {} for party in ready}
-    for turn in range(asked.rounds):
+    for number in range(asked.rounds):
         for at in range(len(ready)):
-            party = ready[(at + turn) % len(ready)]
+            party = ready[(at + number) % len(ready)]
             if party.name in failures:
                 continue
-            say(f"round {turn + 1} of {asked.rounds}: {party.name}")
+            say(f"round {number + 1} of {asked.rounds}: {party.name}")
             try:
                 before = ask_probe()
                 for entry in party.measure(setup):
-                    figures.add(party.name, entry, turn)
-                probes[party.name][turn] = [before, ask_probe()]
+                    figures.add(party.name, entry, number)
+                probes[party.name][number] = [before, ask_probe()]
             except Failed as error:
                 failures[party.name] = str(error)
                 say(f"{party.name} FAILED: {error}")
@@ -138,7 +138,7 @@ def main(words):
     try:
         ask_probe = probe(folders, setup)
     except Failed as error:
-        say(f"our own program FAILED: {error}")
+        say(f"{PROGRAM} FAILED: {error}")
         return A_PEER_FAILED
     versions = prepare(asked, folders, wanted, failures)
     busy_before = machine.busy_share(asked.processors)

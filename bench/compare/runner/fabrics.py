@@ -1,5 +1,5 @@
-"""Farside's TCP fabric beside libfabric's tcp provider: two processes over the loopback device, in
-rounds that measure both, and a table of ours, theirs and the ratio."""
+"""Compares Farside's TCP fabric with libfabric's tcp provider, between two processes over the loopback device, in
+rounds that measure both. Prints the figures of both and their ratios."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ SIZES = (8, 64, 1024, 65536, 1 << 20)
 WINDOW = 128
 LATENCY, RATE = "us", "per second"
 
-# Test here, test and measure of `farside bench fabric`, what a figure is.
+# Name of a test, test and measure of `farside bench fabric`, unit of its figures.
 TESTS = (
     ("send-latency", "send", "latency", LATENCY),
     ("write-latency", "write", "latency", LATENCY),
@@ -30,15 +30,15 @@ TESTS = (
     ("write-stream", "write", "bandwidth", RATE),
     ("read-stream", "read", "bandwidth", RATE),
 )
-# What libfabric is measured as: name, provider, endpoint, the server's program, completions.
+# Parties of libfabric: name, provider, endpoint, how the server waits, completions.
 THEIRS = (
     ("msg", "tcp", "msg", "polls", "sent"),
     ("msg-delivered", "tcp", "msg", "polls", "delivered"),
     ("rdm", "tcp", "rdm", "polls", "sent"),
 )
 PINGPONG = "fi_pingpong"
-# Farside with memory that gives up order, as perftest's does and libfabric's requests do, and with memory
-# that keeps it. Messages are the same in both.
+# Farside with relaxed ordering, as perftest and libfabric have it, and with strict ordering. Messages are the
+# same in both.
 OURS = (("farside", ()), ("farside-strict", ("--strict-ordering",)))
 OURS_STRICT = OURS[1][0]
 
@@ -46,10 +46,10 @@ OURS_STRICT = OURS[1][0]
 def arguments(words):
     parser = argparse.ArgumentParser(prog="bench/compare/fabrics", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default 5)")
-    parser.add_argument("--seconds", type=float, default=0.2, help="of each figure and round (default 0.2)")
+    parser.add_argument("--seconds", type=float, default=0.2, help="time of each figure and round (default 0.2)")
     parser.add_argument("--test", action="append", choices=[test[0] for test in TESTS], help="only these")
     parser.add_argument("--bytes", type=int, action="append", help="only these sizes")
-    parser.add_argument("--farside", metavar="PROGRAM", help="a farside command that is built already")
+    parser.add_argument("--farside", metavar="PROGRAM", help="a farside command that is already built")
     parser.add_argument("--unbound", action="store_true", help="bind no process to a processor")
     parser.add_argument("--no-install", action="store_true", help="install nothing; say what is missing")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
@@ -60,7 +60,7 @@ def arguments(words):
 
 
 class Libfabric:
-    """What has to be there for libfabric's side."""
+    """The packages that measuring libfabric needs."""
 
     name = "libfabric"
     packages = ("libfabric-dev", "libfabric-bin", "gcc")
@@ -75,15 +75,15 @@ def build_pair(folders, where):
 
 
 class Sides:
-    """Which processors the measuring and the serving process run on."""
+    """The processors of the measuring and of the serving process."""
 
     def __init__(self, unbound):
         both = machine.processors()
-        self.here, self.there = (None, None) if unbound or both is None else ({both[0]}, {both[1]})
+        self.client, self.server = (None, None) if unbound or both is None else ({both[0]}, {both[1]})
 
 
 def served(server, port, what, measure):
-    """Runs `measure` while a server listens, and ends the server."""
+    """Runs `measure` while a server listens, then ends the server."""
     try:
         wait_until(what, lambda: is_listening(port) or server.poll() is not None, 10)
         return measure()
@@ -95,11 +95,11 @@ QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 def ours(program, ordering, asked, sides):
-    """Figures of one round: test and size to best and typical of the requests."""
+    """Measures Farside in one round; returns the typical and mean figure by test and size."""
     port = free_port()
     at = f"{HOST}:{port}"
     bench = [program, "bench", "fabric", "--fabric", "tcp", "--json", *ordering]
-    server = start([*bench, "--listen", at], sides.there, **QUIET)
+    server = start([*bench, "--listen", at], sides.server, **QUIET)
     sizes = ",".join(map(str, asked.sizes))
     flow = ["-t", str(WINDOW), "-Q", "1", "-l", "1", "-D", str(asked.seconds), "-s", sizes]
 
@@ -111,7 +111,7 @@ def ours(program, ordering, asked, sides):
             command = [*bench, at, "--test", test, "--measure", measure, *flow]
             if measure == "latency":
                 del command[command.index("-t") : command.index("-D")]
-            result = json.loads(output(command, TIMEOUT_S, sides.here))
+            result = json.loads(output(command, TIMEOUT_S, sides.client))
             for line in result[measure]:
                 found[name, line["bytes"]] = figure_of(line, unit)
         return found
@@ -128,13 +128,13 @@ def figure_of(line, unit):
 
 def theirs(program, how, asked, sides):
     port = str(free_port())
-    server = start([program, "serve", port, HOST, *how], sides.there, **QUIET)
+    server = start([program, "serve", port, HOST, *how], sides.server, **QUIET)
     tests = [f"{test[0]}:{size}" for test in asked.tests for size in asked.sizes]
     command = [program, "measure", port, HOST, *how, str(asked.seconds), *tests]
 
     def measure():
         found = {}
-        for line in output(command, TIMEOUT_S, sides.here).splitlines():
+        for line in output(command, TIMEOUT_S, sides.client).splitlines():
             entry = json.loads(line)
             if "median_us" in entry:
                 figure = {"typical": entry["median_us"], "mean": entry["mean_us"]}
@@ -149,7 +149,7 @@ def theirs(program, how, asked, sides):
 
 
 def pingpong(endpoint, asked, sides):
-    """fi_pingpong itself, which reports the mean."""
+    """Measures with fi_pingpong, which reports the mean."""
     found = {}
     if not any(test[0] == "send-latency" for test in asked.tests):
         return found
@@ -157,16 +157,16 @@ def pingpong(endpoint, asked, sides):
         port = free_port()
         count = int(asked.seconds * 1e6 / (15 + size / 2000))
         both = [PINGPONG, "-p", "tcp", "-e", endpoint, "-I", str(count), "-S", str(size)]
-        server = start([*both, "-B", str(port)], sides.there, **QUIET)
+        server = start([*both, "-B", str(port)], sides.server, **QUIET)
         client = [*both, "-P", str(port), HOST]
-        text = served(server, port, PINGPONG, lambda: output(client, TIMEOUT_S, sides.here))
+        text = served(server, port, PINGPONG, lambda: output(client, TIMEOUT_S, sides.client))
         mean = mean_of_pingpong(text)
         found["send-latency", size] = {"typical": mean, "mean": mean}
     return found
 
 
 def mean_of_pingpong(text):
-    """The column `usec/xfer` of the last line."""
+    """Parses the column `usec/xfer` of the last line."""
     cells = text.strip().splitlines()[-1].split()
     if len(cells) != 8 or not re.fullmatch(r"[0-9.]+", cells[6]):
         raise Failed(f"fi_pingpong printed {text!r}")
@@ -174,13 +174,13 @@ def mean_of_pingpong(text):
 
 
 def merged(rounds, measure):
-    """Best and median over the rounds of what was measured in each."""
+    """Median, minimum and maximum of a measure over the rounds."""
     numbers = [each[measure] for each in rounds]
     return median(numbers), min(numbers), max(numbers)
 
 
 def table(found, asked):
-    """Lines of ours, theirs and ratios; above 1 we are faster."""
+    """Lines with the figures of both and their ratios; above 1 Farside is faster."""
     lines = []
     others = [OURS_STRICT] + [how[0] for how in THEIRS] + [f"{PINGPONG}-msg", f"{PINGPONG}-rdm"]
     for name, _, _, unit in asked.tests:
@@ -208,7 +208,7 @@ def shown(spread, unit):
 
 
 def ratio(mine, other, unit):
-    """How many times faster ours is, by the medians of rounds."""
+    """The factor by which Farside is faster, by the medians of rounds."""
     return other[0] / mine[0] if unit == LATENCY else mine[0] / other[0]
 
 
@@ -245,7 +245,7 @@ def main(words):
 
 
 def measure_all(program, pair, asked, sides):
-    """Rounds, each of which begins with another party."""
+    """Measures in rounds, each of which begins with a different party."""
     parties = [
         (name, lambda ordering=ordering: ours(program, ordering, asked, sides))
         for name, ordering in OURS
@@ -255,10 +255,10 @@ def measure_all(program, pair, asked, sides):
         (f"{PINGPONG}-{kind}", lambda kind=kind: pingpong(kind, asked, sides)) for kind in ("msg", "rdm")
     ]
     found = {}
-    for turn in range(asked.rounds):
+    for number in range(asked.rounds):
         for at in range(len(parties)):
-            name, measure = parties[(at + turn) % len(parties)]
-            say(f"round {turn + 1} of {asked.rounds}: {name}")
+            name, measure = parties[(at + number) % len(parties)]
+            say(f"round {number + 1} of {asked.rounds}: {name}")
             for (test, size), figure in measure().items():
                 found.setdefault((name, test, size), []).append(figure)
     return found

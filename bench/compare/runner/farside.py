@@ -1,4 +1,4 @@
-"""Farside's side of the comparison: the one place that knows its command."""
+"""Farside as a party of the comparison. No other module uses its command line."""
 
 import json
 
@@ -9,7 +9,7 @@ from .processes import Failed, output
 PACKAGE = "farside-cli"
 PROGRAM = "farside"
 TIMEOUT_S = 300
-# The fewest that the command takes.
+# The least number that the command accepts.
 WINDOWS_MIN = 8
 # One sender and one receiver.
 PAIR = "1:1"
@@ -18,9 +18,9 @@ PAIR = "1:1"
 def entries(program, setup):
     """Runs `farside bench channels --json` and returns its figures, in the form of figures.py.
 
-    The command prints one object with the member "figures", a list of entries. It may use the two
-    processors that it is started on; it binds its two processes to one each. Channels of many ends are
-    left out: no peer has them here.
+    The command prints one object with the member "figures", a list of entries. It is started on the two
+    processors and binds one of its two processes to each. Entries of patterns other than 1:1 are left out:
+    no peer is measured with them.
     """
     windows = max(setup.windows, WINDOWS_MIN)
     command = [program, "bench", "channels", "--json", "--pattern", PAIR, "--windows", str(windows)]

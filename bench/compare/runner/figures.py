@@ -1,4 +1,4 @@
-"""Figures of all rounds and what becomes of them.
+"""Figures of all rounds, and how they are merged.
 
 An entry is a dictionary, the same for Farside and all peers:
 
@@ -6,14 +6,14 @@ An entry is a dictionary, the same for Farside and all peers:
     family               Farside only: the family of the channel, such as "ring_buffer"
     message_bytes        bytes of a message
     payload              "copied": the sender writes every byte, the receiver copies every byte out
-                         "unwritten": the receiver gets a copy of what lies in the sender's buffer
-                         "untouched": handed over where it lies
+                         "unwritten": the receiver gets a copy of a buffer that the sender does not rewrite
+                         "untouched": zero-copy, handed over in place
     wait                 "spin" or "block"
     latency_ns           {"best", "median"}: one way, half of the round trip
     messages_per_second  {"best", "median"}: of a stream
     bytes_per_second     {"best", "median"}: of a stream
 
-The three measures are there as far as they were measured, at least one of them.
+At least one of the three measures is present.
 """
 
 from statistics import median
@@ -27,7 +27,7 @@ WAITS = ("spin", "block")
 
 
 def fault(entry):
-    """What is wrong with an entry that another program printed; None when it is sound."""
+    """What is wrong with an entry that another program printed; None if it is valid."""
     if not isinstance(entry, dict):
         return "is no object"
     if not isinstance(entry.get("channel"), str):
@@ -55,12 +55,12 @@ def best_of(measure, numbers):
     return min(numbers) if measure == LATENCY else max(numbers)
 
 
-# From so many rounds on, the best one is left out: one freak window is no figure.
+# From this number of rounds on, the best one is left out as a possible outlier.
 ROUNDS_FOR_SECOND_BEST = 6
 
 
 def best_of_rounds(measure, bests):
-    """The best round; the second best where there are rounds enough."""
+    """The best round; the second best if there are enough rounds."""
     ordered = sorted(bests, reverse=measure != LATENCY)
     return ordered[1] if len(ordered) >= ROUNDS_FOR_SECOND_BEST else ordered[0]
 
@@ -72,26 +72,26 @@ class Figures:
         self._rounds = {}
         self._about = {}
 
-    def add(self, party, entry, turn=0):
-        """Takes an entry of one round of this party (a peer, or Farside)."""
+    def add(self, party, entry, number=0):
+        """Adds an entry of this party (a peer, or Farside) from round `number`."""
         key = (party, entry["channel"], entry["message_bytes"], entry["payload"], entry["wait"])
         about = {name: value for name, value in entry.items() if name not in MEASURES}
         self._about.setdefault(key, {"party": party} | about)
         for measure in MEASURES:
             if entry.get(measure) is not None:
-                self._rounds.setdefault((key, measure), []).append((turn, entry[measure]))
+                self._rounds.setdefault((key, measure), []).append((number, entry[measure]))
 
     def merged(self, aside=frozenset()):
-        """One entry for each figure: best of the rounds, median of their medians. Leaves out rounds
-        set aside, pairs of party and turn."""
+        """One entry for each figure: best of the rounds, median of their medians. Leaves out the rounds in
+        `aside`, pairs of party and round number."""
         entries = []
         for key, about in self._about.items():
             entry = dict(about)
             for measure in MEASURES:
                 rounds = [
                     each
-                    for turn, each in self._rounds.get((key, measure), [])
-                    if (about["party"], turn) not in aside
+                    for number, each in self._rounds.get((key, measure), [])
+                    if (about["party"], number) not in aside
                 ]
                 if rounds:
                     entry[measure] = {
@@ -109,7 +109,7 @@ def spread(measure, numbers):
 
 
 def fastest(entries, measure):
-    """The entry with the best figure; None when none has one."""
+    """The entry with the best figure; None if none has the measure."""
     having = [entry for entry in entries if entry.get(measure) is not None]
     if not having:
         return None
@@ -121,23 +121,23 @@ def best_of_entries(measure, entries):
     return choose(entries, key=lambda entry: entry[measure]["best"])
 
 
-# A bare hand-over in less than this part of its usual time: the host has both processors on one core.
+# A `bare-line` below this fraction of its median: the host has both processors on one core.
 OTHER_PLACEMENT = 0.6
 
 
 def set_aside(probes):
-    """Rounds that were measured with the processors elsewhere than in most: pairs of party and turn.
+    """Rounds during which the host placed the processors on one core: pairs of party and round number.
 
-    `probes` has for each party and turn the bare hand-overs before and after it, in ns. A party keeps
-    all of its rounds rather than none.
+    `probes` has for each party and round the times of `bare-line` before and after it, in ns. If all rounds
+    of a party are such, it keeps all of them.
     """
-    everything = [each for turns in probes.values() for pair in turns.values() for each in pair]
+    everything = [each for rounds in probes.values() for pair in rounds.values() for each in pair]
     if not everything:
         return set()
     bound = OTHER_PLACEMENT * median(everything)
     aside = set()
-    for party, turns in probes.items():
-        low = {(party, turn) for turn, pair in turns.items() if min(pair) < bound}
-        if len(low) < len(turns):
+    for party, rounds in probes.items():
+        low = {(party, number) for number, pair in rounds.items() if min(pair) < bound}
+        if len(low) < len(rounds):
             aside |= low
     return aside

@@ -1,4 +1,4 @@
-"""The machine that everything runs on: its processors, and who else uses them."""
+"""The machine of the measurements: its processors, and their use by other processes."""
 
 import os
 import time
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def processors():
-    """Two processors that this process may use, of different cores where there are such; or None."""
+    """Two processors that this process may use, of different cores if possible; or None."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         return None
@@ -21,7 +21,7 @@ def allows(which):
 
 
 def siblings(processor):
-    """The processors that share this one's core, itself among them."""
+    """The processors of this processor's core, including itself."""
     path = Path(f"/sys/devices/system/cpu/cpu{processor}/topology/thread_siblings_list")
     try:
         text = path.read_text()
@@ -35,7 +35,7 @@ def siblings(processor):
 
 
 def busy_share(which, seconds=1.0):
-    """Which share of these processors' time others use while we wait."""
+    """The share of these processors' time that other processes use while this one sleeps."""
     before = ticks(which)
     time.sleep(seconds)
     after = ticks(which)
@@ -44,7 +44,7 @@ def busy_share(which, seconds=1.0):
 
 
 def ticks(which):
-    """Busy and all ticks of these processors since the machine's start."""
+    """Busy and total ticks of these processors since boot."""
     names = {f"cpu{number}" for number in which}
     busy = total = 0
     for line in Path("/proc/stat").read_text().splitlines():
@@ -57,7 +57,7 @@ def ticks(which):
 
 
 def model():
-    """The processor's name, as far as the system tells."""
+    """The processor's name, or "unknown" if the system does not report it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -1,4 +1,4 @@
-"""The peers: how each is installed, started and read."""
+"""The peers: how each is installed and started, and how its output is parsed."""
 
 import glob
 import json
@@ -19,7 +19,7 @@ SIZES = (8, 64, 1 << 10, 64 << 10)
 
 
 def lines_of_json(text):
-    """The entries that our own harnesses print, one a line."""
+    """Parses the entries that the harnesses of this folder print, one a line."""
     entries = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     for entry in entries:
         wrong = fault(entry)
@@ -31,7 +31,8 @@ def lines_of_json(text):
 
 
 def probe(folders, setup):
-    """The time of one bare hand-over just now, in ns: it tells where the host has the processors."""
+    """Returns a function that measures `bare-line` in ns, which shows how the host currently places the
+    processors."""
     program = build.cargo(folders.compare, PROGRAM, PROGRAM)
 
     def ask():
@@ -42,7 +43,7 @@ def probe(folders, setup):
 
 
 class Ours:
-    """What our own program measures."""
+    """A peer that `farside-compare` measures."""
 
     packages = ()
     tools = ()
@@ -67,7 +68,7 @@ class Ours:
 
 
 def sweep():
-    """Removes what iceoryx2 keeps after the last user, and all that a killed one has left."""
+    """Removes the files that iceoryx2 keeps after its last user, and those of killed processes."""
     for path in glob.glob("/dev/shm/farside_compare_*"):
         owner = path.split("_")[2]
         if not os.path.exists(f"/proc/{owner}"):
@@ -97,7 +98,7 @@ class OpenMpi:
         return output(["mpirun", "--version"], 30).splitlines()[0]
 
     def measure(self, setup):
-        # The ranks bind themselves. Only the transports of one machine; waiting ranks do not yield.
+        # The ranks bind themselves. Only transports within one machine; waiting ranks do not yield.
         parameters = {"pml": "ob1", "btl": "vader,self", "mpi_yield_when_idle": "0"}
         command = ["mpirun", "-n", "2", "--bind-to", "none", "--use-hwthread-cpus"]
         for name, value in parameters.items():
@@ -109,7 +110,7 @@ class OpenMpi:
 
 
 class Ucx:
-    """UCX as its own ucx_perftest measures it."""
+    """UCX, measured by its own ucx_perftest."""
 
     name = "ucx"
     sentence = "UCX tag matching and puts, by its own ucx_perftest"
@@ -136,13 +137,13 @@ class Ucx:
         return entries_of(windows)
 
     def _run(self, transports, batch, processors):
-        """Runs a batch of tests between two processes; what the one that measures prints."""
+        """Runs a batch of tests between two processes and returns the output of the measuring one."""
         environment = {"UCX_TLS": transports, "UCX_LOG_LEVEL": "error"}
         with tempfile.NamedTemporaryFile("w", prefix="farside-compare-ucx-") as file:
             file.write("\n".join(batch) + "\n")
             file.flush()
             port = free_port()
-            # The base test is a formality: each line of the batch names its own.
+            # The command needs a test, but each line of the batch names its own.
             both = ["ucx_perftest", "-p", str(port), "-b", file.name, "-t", "tag_lat", "-v", "-f"]
             quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             server = start(both, {processors[1]}, environment, **quiet)
@@ -156,11 +157,11 @@ class Ucx:
 
 
 def batch_lines(cases):
-    """Lines of a batch file: each test once."""
+    """Returns the lines of a batch file: each test once."""
     lines = []
     for channel, latency, bandwidth, sizes in cases:
         for size in sizes:
-            # About a millisecond each, as long as the windows of our own programs. Percentiles are of
+            # About a millisecond each, similar to the windows of our own programs. Percentiles are of
             # the last 2,048 operations.
             rounds = 4000 if size <= 1024 else 400
             count = 8000 if size <= 1024 else 400
@@ -170,7 +171,7 @@ def batch_lines(cases):
 
 
 def add_window(windows, line):
-    """Takes the result of one test: name, iterations, median latency in us, ..., messages a second."""
+    """Parses the result of one test: name, iterations, median latency in us, ..., messages a second."""
     name, *cells = line.split(",")
     if name.count(":") != 2 or len(cells) != 8:
         return
@@ -181,7 +182,7 @@ def add_window(windows, line):
 
 
 def entries_of(windows):
-    """Entries of the windows of one round."""
+    """Returns the entries of one round, computed from its windows."""
     if not windows:
         raise Failed("ucx_perftest printed no result")
     entries = []
@@ -206,7 +207,7 @@ def free_port():
 
 
 def is_listening(port):
-    """Whether somebody listens there; asking by connecting would be taken for the client."""
+    """Whether a process listens at the port. Does not connect: the server would take that for its client."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]

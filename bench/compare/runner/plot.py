@@ -13,7 +13,7 @@ if __name__ != "__main__":
 
 
 class Drawing:
-    """What drawing needs installed, with the interface of a peer."""
+    """The packages that drawing needs, with the interface of a peer."""
 
     name = "plot"
     packages = ("python3-matplotlib", "python3")
@@ -21,7 +21,7 @@ class Drawing:
 
 
 def interpreter():
-    """A Python that has matplotlib: this one, or the system's; None when neither has."""
+    """A Python that has matplotlib: this one or the system's; None if neither has it."""
     for candidate in (sys.executable, "/usr/bin/python3"):
         try:
             found = subprocess.run([candidate, "-c", "import matplotlib"], capture_output=True, check=False)
@@ -33,10 +33,10 @@ def interpreter():
 
 
 def draw(result, path, may_install):
-    """Writes the drawing, SVG or PNG by the file's name."""
+    """Writes the plot; the file's name decides between SVG and PNG."""
     if interpreter() is None:
         wanted = Drawing()
-        # No program to look for: the module itself is what is missing.
+        # A name that is no program, so that the package is installed.
         wanted.tools = ("matplotlib",)
         install(wanted, may_install)
     python = interpreter()

@@ -1,4 +1,4 @@
-"""Starting programs, bound to processors and ended in time."""
+"""Starts programs bound to processors, and ends them in time."""
 
 import os
 import signal
@@ -8,11 +8,11 @@ import time
 
 
 class Failed(Exception):
-    """A peer could not be installed, built or measured; the text says what to look at."""
+    """A peer could not be installed, built or measured; the text says why."""
 
 
 def say(text):
-    """Progress, for people: standard output is for results."""
+    """Prints progress to standard error; standard output is for results."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -34,13 +34,13 @@ def start(command, processors=None, environment=None, **options):
 
 
 def end(process):
-    """Ends a program that `start` has started, with all that it started in turn."""
-    # First the polite way: mpirun then ends its ranks, which are not of its group.
-    for how, patience_s in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
+    """Ends a program that `start` has started, and its child processes."""
+    # SIGTERM first: mpirun then ends its ranks, which are not in its process group.
+    for how, grace_s in ((signal.SIGTERM, 5), (signal.SIGKILL, None)):
         if process.poll() is None:
             try:
                 os.killpg(process.pid, how)
-                process.wait(patience_s)
+                process.wait(grace_s)
             except (ProcessLookupError, subprocess.TimeoutExpired):
                 continue
     process.wait()
@@ -50,23 +50,23 @@ def end(process):
 
 
 def output(command, timeout_s, processors=None, environment=None, cwd=None):
-    """What a program prints; `Failed` with its last words if it fails or takes too long."""
+    """Returns the output of a program. Raises `Failed`, with its last lines, if it fails or takes too long."""
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": cwd}
     process = start(command, processors, environment, **pipes)
     try:
-        out, words = process.communicate(timeout=timeout_s)
+        out, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired as error:
         raise Failed(f"{command[0]} took more than {timeout_s} s") from error
     finally:
         end(process)
     if process.returncode != 0:
-        last = "\n".join((words or out).strip().splitlines()[-12:])
+        last = "\n".join((errors or out).strip().splitlines()[-12:])
         raise Failed(f"{' '.join(command)} ended with {process.returncode}:\n{last}")
     return out
 
 
 def wait_until(what, condition, timeout_s):
-    """Looks every few milliseconds whether something has happened."""
+    """Checks every few milliseconds until the condition is true."""
     give_up = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > give_up:

@@ -1,4 +1,4 @@
-"""The result as text for people."""
+"""The result as text."""
 
 from .figures import BYTES, LATENCY, RATE, fastest
 
@@ -20,7 +20,7 @@ def text(result):
     compared = against(entries)
     if compared:
         parts += [
-            "Farside's best channel by the peer's figure, best by best (by the medians).",
+            "Farside's best channel divided by the peer's figure: ratio of the bests (of the medians).",
             "Times: below 1 is faster. Rates: above 1 is faster.",
             compared,
         ]
@@ -30,7 +30,7 @@ def text(result):
 
 
 def head(result):
-    """Where and how it was measured."""
+    """The machine, the setup and the versions."""
     setup = result["setup"]
     lines = [
         f"{setup['processor']}, processors {setup['processors'][0]} and {setup['processors'][1]}",
@@ -39,22 +39,22 @@ def head(result):
         f"{setup['busy_before']:.0%} before, {setup['busy_after']:.0%} after the measurements",
     ]
     for name, version in result["versions"].items():
-        turns = result["probes"].get(name, {})
+        probes = result["probes"].get(name, {})
         aside = sum(1 for party, _ in result["set_aside"] if party == name)
-        lines.append(f"{name}: {version}{noise(turns)}{left_out(aside)}")
+        lines.append(f"{name}: {version}{probe_range(probes)}{excluded(aside)}")
     return "\n".join(lines)
 
 
-def noise(turns):
-    """What the barest figure was beside a party's rounds: where the host had the two processors."""
-    probes = [each for pair in turns.values() for each in pair]
-    if not probes:
+def probe_range(probes):
+    """The range of `bare-line` before and after a party's rounds: it shows how the host placed the processors."""
+    times = [each for pair in probes.values() for each in pair]
+    if not times:
         return ""
-    return f"; beside it bare-line took {min(probes):.0f} to {max(probes):.0f} ns"
+    return f"; before and after it bare-line took {min(times):.0f} to {max(times):.0f} ns"
 
 
-def left_out(rounds):
-    """How many rounds do not count because the processors were elsewhere."""
+def excluded(rounds):
+    """How many rounds do not count because the host had placed the processors differently."""
     return f"; rounds set aside: {rounds}" if rounds else ""
 
 
@@ -63,7 +63,7 @@ def size_name(size):
 
 
 def label(entry):
-    """A channel's name with what is special about it."""
+    """A channel's name with its payload and its way of waiting, if they are not the usual ones."""
     words = [entry["channel"]]
     if entry["party"] == "farside":
         words.insert(0, "farside")
@@ -75,7 +75,7 @@ def label(entry):
 
 
 def number(value):
-    """Three digits that count."""
+    """The number with three significant digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
@@ -99,19 +99,19 @@ def by_size(entries, measure, unit):
     return aligned(table) if rows else ""
 
 
-# What Farside may do with the payload beside a peer that does this with it.
-BESIDE = {"copied": ("copied",), "unwritten": ("copied", "unwritten"), "untouched": ("untouched",)}
+# For each payload of a peer, the payloads of Farside figures that may be compared with it.
+COMPARABLE = {"copied": ("copied",), "unwritten": ("copied", "unwritten"), "untouched": ("untouched",)}
 
 
-def alike(ours, rival, measure):
-    """Whether a Farside figure may stand beside a peer's. Streams seldom wait."""
-    waits_alike = measure != LATENCY or ours["wait"] == rival["wait"]
+def is_comparable(ours, rival, measure):
+    """Whether a Farside figure may be compared with a peer's. Streams seldom wait."""
+    same_wait = measure != LATENCY or ours["wait"] == rival["wait"]
     same_size = ours["message_bytes"] == rival["message_bytes"]
-    return same_size and waits_alike and ours["payload"] in BESIDE[rival["payload"]]
+    return same_size and same_wait and ours["payload"] in COMPARABLE[rival["payload"]]
 
 
 def against(entries):
-    """Farside's best channel by each peer's figure."""
+    """A table of Farside's best channel divided by each peer's figure."""
     ours = [entry for entry in entries if entry["party"] == "farside"]
     table = [["peer", "bytes", "measure", "farside's channel", "ratio"]]
     for rival in entries:
@@ -120,7 +120,7 @@ def against(entries):
         for measure, word in ((LATENCY, "one way"), (RATE, "rate")):
             if rival.get(measure) is None:
                 continue
-            best = fastest([entry for entry in ours if alike(entry, rival, measure)], measure)
+            best = fastest([entry for entry in ours if is_comparable(entry, rival, measure)], measure)
             if best is None:
                 continue
             ratio = best[measure]["best"] / rival[measure]["best"]
@@ -167,7 +167,7 @@ def targets(found):
 
 
 def aligned(table):
-    """Columns in line: the first to the left, the others to the right."""
+    """Aligned columns: the first to the left, the others to the right."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = []
     for row in table:

@@ -1,4 +1,4 @@
-"""What Farside's channels shall reach, and whether they do: by the best windows and by the medians."""
+"""Targets of Farside's channels, judged by the best windows and by the medians."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ RINGS = ("ring_buffer", "shared_ring_buffer", "read_ring_buffer")
 
 @dataclass(frozen=True)
 class Target:
-    """A bound for the fastest of some Farside figures: absolute, or a multiple of a peer's."""
+    """A bound for the fastest of some Farside figures: absolute, or a multiple of a peer's figure."""
 
     sentence: str
     measure: str
     message_bytes: int
-    # What may happen to the payload.
+    # Payloads of the Farside figures that count.
     payloads: tuple = ("copied",)
     wait: str = "spin"
     rings_only: bool = False
-    # The best of these channels is what Farside is compared with; no channel: the bound is absolute.
+    # The best of these channels gives the bound; without any, the bound is absolute.
     peers: tuple = ()
-    # Another size than Farside's, where a peer has one only.
+    # The peer's message size, if it differs from Farside's.
     peer_bytes: int | None = None
-    # Times the peer's figure, or the bound itself.
+    # Factor on the peer's figure, or the absolute bound.
     factor: float = 1.0
 
     def candidates(self, entries):
@@ -37,7 +37,7 @@ class Target:
         ]
 
     def judge(self, entries):
-        """What became of it, as a dictionary for the report."""
+        """The result, as a dictionary for the report."""
         size = self.message_bytes if self.peer_bytes is None else self.peer_bytes
         ours = fastest(self.candidates(entries), self.measure)
         rivals = [
@@ -107,7 +107,7 @@ TARGETS = (
         peers=("ucx-tag", "ucx-tag-cma", "openmpi"),
     ),
     Target(
-        "the same where every sender writes every byte",
+        "64 KiB one way, written: at most the best peer's",
         LATENCY,
         64 << 10,
         peers=("openmpi-written", "iceoryx2-copy", "socket"),

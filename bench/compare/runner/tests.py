@@ -1,4 +1,4 @@
-"""Tests of what is read and concluded: python3 -m unittest runner.tests"""
+"""Tests of parsing, merging and judging: python3 -m unittest runner.tests"""
 
 import contextlib
 import io
@@ -21,7 +21,7 @@ def spread(best, median=None):
 
 
 def merged(*pairs):
-    """Entries of one or more rounds, as the report sees them."""
+    """Merges entries of one or more rounds, as for the report."""
     figures = Figures()
     for party, each in pairs:
         figures.add(party, each)
@@ -29,12 +29,12 @@ def merged(*pairs):
 
 
 class FiguresOfRounds(unittest.TestCase):
-    def test_best_is_over_all_rounds_and_the_median_over_their_medians(self):
+    def test_merged_figure_has_best_of_rounds_and_median_of_medians(self):
         rounds = [spread(100, 150), spread(90, 400), spread(95, 120)]
         found = merged(*(("ucx", entry(latency_ns=each)) for each in rounds))
         self.assertEqual(found[0][LATENCY], {"best": 90, "median": 150, "rounds": [150, 400, 120]})
 
-    def test_one_freak_among_many_rounds_is_left_out(self):
+    def test_best_of_many_rounds_is_left_out(self):
         numbers = [400, 76, 390, 410, 420, 395]
         found = merged(*(("ucx", entry(latency_ns=spread(number))) for number in numbers))
         self.assertEqual(found[0][LATENCY]["best"], 390)
@@ -52,7 +52,7 @@ class FiguresOfRounds(unittest.TestCase):
         self.assertEqual(len(found), 1)
         self.assertEqual((found[0][LATENCY]["best"], found[0][RATE]["best"]), (1, 2))
 
-    def test_rounds_on_one_core_do_not_count(self):
+    def test_rounds_on_one_core_are_set_aside(self):
         probes = {
             "ucx": {0: [100, 95], 1: [90, 27], 2: [105, 300]},
             "bare": {0: [101, 99], 1: [98, 97], 2: [110, 100]},
@@ -61,8 +61,8 @@ class FiguresOfRounds(unittest.TestCase):
         aside = set_aside(probes)
         self.assertEqual(aside, {("ucx", 1)}, "a party keeps its only round")
         figures = Figures()
-        for turn, number in enumerate((400, 150, 420)):
-            figures.add("ucx", entry(latency_ns=spread(number)), turn)
+        for number, time in enumerate((400, 150, 420)):
+            figures.add("ucx", entry(latency_ns=spread(time)), number)
         self.assertEqual(figures.merged(aside)[0][LATENCY]["best"], 400)
         self.assertEqual(figures.merged()[0][LATENCY]["best"], 150)
         self.assertEqual(set_aside({}), set())
@@ -100,7 +100,7 @@ ucx-tag:latency:64,4000,0.600,1.581,1.581,38.60,38.60,632363,632363
         self.assertEqual(stream[RATE], {"best": 2.5e6, "median": 2.5e6})
         self.assertEqual(stream[BYTES]["best"], 1.6e8)
 
-    def test_ucx_without_results_has_failed(self):
+    def test_ucx_without_results_fails(self):
         with self.assertRaises(Failed):
             peers.entries_of({})
 
@@ -144,13 +144,13 @@ class Targets(unittest.TestCase):
             ("ucx", entry("ucx-tag-cma", 65536, "unwritten", latency_ns=spread(4500))),
             ("openmpi", entry("openmpi", 65536, "unwritten", latency_ns=spread(3900))),
         ]
-        found = self.judge("64 KiB one way", ours, *rivals)
+        found = self.judge("64 KiB one way:", ours, *rivals)
         self.assertEqual((found["peer"], found["met"]), ("openmpi", False))
         alike = ("farside", entry(size=65536, payload="unwritten", latency_ns=spread(3800)))
-        found = self.judge("64 KiB one way", ours, alike, *rivals)
+        found = self.judge("64 KiB one way:", ours, alike, *rivals)
         self.assertEqual((found["payload"], found["met"]), ("unwritten", True))
         written = ("openmpi", entry("openmpi-written", 65536, latency_ns=spread(9000)))
-        found = self.judge("the same where every sender writes", ours, alike, written)
+        found = self.judge("64 KiB one way, written", ours, alike, written)
         self.assertEqual((found["payload"], found["best"]), ("copied", 4000))
 
     def test_blocking_is_compared_with_blocking(self):
@@ -160,13 +160,13 @@ class Targets(unittest.TestCase):
         found = self.judge("blocking request", futex, spinning, blocking)
         self.assertEqual((found["best"], found["met"]), (5400, True))
 
-    def test_what_nobody_measured_is_neither_met_nor_missed(self):
+    def test_target_without_figures_is_neither_met_nor_missed(self):
         for found in targets.judge_all([]):
             self.assertIsNone(found["met"])
 
 
 class FarsideSide(unittest.TestCase):
-    """A stand-in for the command, so that the plug is known to fit."""
+    """Runs `farside.entries` on a script in place of the command."""
 
     def program(self, text):
         folder = tempfile.TemporaryDirectory()
@@ -180,27 +180,27 @@ class FarsideSide(unittest.TestCase):
     def setup_here(self):
         return command.Setup(windows=8, processors=tuple(sorted(os.sched_getaffinity(0))[:2]))
 
-    def test_its_entries_are_those_of_the_peers(self):
+    def test_entries_have_the_form_of_the_peers(self):
         given = entry(latency_ns=spread(110)) | {"family": "ring_buffer"}
         text = json.dumps({"figures": [given], "remarks": []})
         self.assertEqual(farside.entries(self.program(text), self.setup_here()), [given])
 
-    def test_channels_of_many_ends_are_left_out_and_null_is_not_measured(self):
+    def test_other_patterns_are_left_out_and_null_is_accepted(self):
         pair = entry(latency_ns=spread(110), messages_per_second=None) | {"pattern": "1:1"}
         many = entry(messages_per_second=spread(9e6)) | {"pattern": "N:1"}
         text = json.dumps({"figures": [pair, many]})
         self.assertEqual(farside.entries(self.program(text), self.setup_here()), [pair])
 
-    def test_another_form_is_refused_with_the_reason(self):
+    def test_invalid_output_is_refused(self):
         for text in ("no json", "[]", "{}", json.dumps({"figures": [entry()]})):
             with self.assertRaises(Failed, msg=text):
                 farside.entries(self.program(text), self.setup_here())
 
 
 class CommandLine(unittest.TestCase):
-    def test_wrong_use_ends_with_2(self):
+    def test_wrong_usage_exits_with_2(self):
         for words in (
-            ["--only", "nobody"],
+            ["--only", "unknown"],
             ["--rounds", "0"],
             ["--plot", "x.gif"],
             ["--processors", "1,1"],
@@ -212,7 +212,7 @@ class CommandLine(unittest.TestCase):
                 command.arguments(words)
             self.assertEqual(stop.exception.code, 2, words)
 
-    def test_only_and_peers_only_choose(self):
+    def test_only_and_peers_only_select_parties(self):
         words = ["--only", "ucx", "--only", "bare"]
         self.assertEqual([each.name for each in command.parties(command.arguments(words))], ["bare", "ucx"])
         asked = command.arguments(["--peers-only"])
@@ -220,7 +220,7 @@ class CommandLine(unittest.TestCase):
 
 
 class Report(unittest.TestCase):
-    def test_ratios_are_of_the_same_kind(self):
+    def test_ratios_compare_equal_payloads(self):
         entries = merged(
             ("farside", entry("ring", latency_ns=spread(100))),
             ("farside", entry("slot", payload="untouched", latency_ns=spread(50))),

@@ -1,24 +1,25 @@
-//! What the bare machine does between two processes: the yardsticks under every channel.
+//! Baselines of all channels: what the bare machine does between two processes.
 
 use crate::figure::{Entry, Payload, Wait, check, measure, sign};
-use crate::pair::{Other, Plan, Task};
+use crate::pair::{AnsweringProcess, Plan, Task};
 use crate::shared::{MESSAGE_BYTES_MAX, Shared};
 use rustix::thread::futex;
 use std::hint::black_box;
 use std::io::Result;
 use std::sync::atomic::Ordering::{Acquire, Release};
 
-/// Tells the answering process to end. No count gets there.
+/// Value that ends the answering process. No message number reaches it.
 const STOP: u64 = u64::MAX;
-const THERE: usize = 0;
-const BACK: usize = 1;
+/// Words and slots from the measuring to the answering process, and in the other direction.
+const REQUEST: usize = 0;
+const REPLY: usize = 1;
 
-/// Values of the word that the futex yardstick sleeps on.
-const TURN_MEASURING: u32 = 0;
-const TURN_ANSWERING: u32 = 1;
-const TURN_NOBODY: u32 = 2;
+/// Values of the word that the futex baseline sleeps on: which process runs, or that both end.
+const MEASURING: u32 = 0;
+const ANSWERING: u32 = 1;
+const ENDED: u32 = 2;
 
-/// Measures all of them.
+/// Measures all baselines.
 pub(crate) fn run(plan: Plan, sizes: &[usize]) -> Result<()> {
     for &bytes in sizes {
         copy(plan, bytes)?;
@@ -31,7 +32,7 @@ pub(crate) fn run(plan: Plan, sizes: &[usize]) -> Result<()> {
     sleep(plan)
 }
 
-/// Answers as the role says; false when it is none of these.
+/// Runs the answering process of a role; returns false if the role is not one of these.
 pub(crate) fn answer(role: &str, bytes: usize) -> Result<bool> {
     let answer: fn(&Shared, usize) -> Result<()> = match role {
         "bare-line" => |shared, _| answer_one_line(shared),
@@ -45,32 +46,36 @@ pub(crate) fn answer(role: &str, bytes: usize) -> Result<bool> {
     Ok(true)
 }
 
-/// The barest of them alone: how far apart the two processors are just now.
+/// Measures `bare-line` alone, which shows how close the two processors currently are.
 pub(crate) fn probe(plan: Plan) -> Result<()> {
     one_line(plan)
 }
 
-/// A copy within one process, from and to the nearest cache that holds both.
+/// Measures a copy within one process, in the nearest cache that has room for both buffers.
 fn copy(plan: Plan, bytes: usize) -> Result<()> {
     let from = vec![1_u8; bytes];
     let mut to = vec![0_u8; bytes];
-    let pass = measure(plan.windows, 1, |count| {
+    let copy = measure(plan.windows, 1, |count| {
         for _ in 0..count {
             black_box(&mut to[..]).copy_from_slice(black_box(&from[..]));
         }
         Ok(())
     })?;
-    Entry::new("bare-copy", bytes, Payload::Copied, Wait::Spin).latency(pass).print()
+    Entry::new("bare-copy", bytes, Payload::Copied, Wait::Spin).latency(copy).print()
 }
 
-fn start(plan: Plan, role: &'static str, message_bytes: usize) -> Result<(Other, Shared)> {
-    Other::sharing(plan, &Task { role, message_bytes, name: String::new() })
+fn start(
+    plan: Plan,
+    role: &'static str,
+    message_bytes: usize,
+) -> Result<(AnsweringProcess, Shared)> {
+    AnsweringProcess::sharing(plan, &Task { role, message_bytes, name: String::new() })
 }
 
-/// A word that both sides write in turn: odd numbers are the measuring side's.
+/// Measures one word that both processes write alternately; the measuring process writes odd numbers.
 fn one_line(plan: Plan) -> Result<()> {
     let (other, shared) = start(plan, "bare-line", 8)?;
-    let word = shared.word(THERE);
+    let word = shared.word(REQUEST);
     let mut number = 0;
     let round = measure(plan.windows, 1, |count| {
         for _ in 0..count {
@@ -86,7 +91,7 @@ fn one_line(plan: Plan) -> Result<()> {
 }
 
 fn answer_one_line(shared: &Shared) -> Result<()> {
-    let word = shared.word(THERE);
+    let word = shared.word(REQUEST);
     loop {
         let seen = word.load(Acquire);
         if seen == STOP {
@@ -98,41 +103,41 @@ fn answer_one_line(shared: &Shared) -> Result<()> {
     }
 }
 
-/// A word for each direction, each on a line that one side alone writes.
+/// Measures a word for each direction; only one process writes its cache line.
 fn line_pair(plan: Plan) -> Result<()> {
     let (other, shared) = start(plan, "bare-line-pair", 8)?;
-    let (there, back) = (shared.word(THERE), shared.word(BACK));
+    let (request, reply) = (shared.word(REQUEST), shared.word(REPLY));
     let mut number = 0;
     let round = measure(plan.windows, 1, |count| {
         for _ in 0..count {
             number += 1;
-            there.store(number, Release);
-            while back.load(Acquire) != number {}
+            request.store(number, Release);
+            while reply.load(Acquire) != number {}
         }
         Ok(())
     })?;
-    there.store(STOP, Release);
+    request.store(STOP, Release);
     other.wait()?;
     Entry::new("bare-line-pair", 8, Payload::Copied, Wait::Spin).round_trip(round).print()
 }
 
 fn answer_line_pair(shared: &Shared) -> Result<()> {
-    let (there, back) = (shared.word(THERE), shared.word(BACK));
+    let (request, reply) = (shared.word(REQUEST), shared.word(REPLY));
     let mut last = 0;
     loop {
-        let seen = there.load(Acquire);
+        let seen = request.load(Acquire);
         if seen == STOP {
             return Ok(());
         }
         if seen != last {
             last = seen;
-            back.store(seen, Release);
+            reply.store(seen, Release);
         }
     }
 }
 
-/// A flag and a payload behind it for each direction: the plainest form of a message that is copied
-/// in and out.
+/// Measures a flag followed by a payload for each direction: the simplest form of a message that is copied in
+/// and out.
 fn slot(plan: Plan, bytes: usize) -> Result<()> {
     let (other, shared) = start(plan, "bare-slot", bytes)?;
     let mut message = vec![0; bytes];
@@ -141,15 +146,15 @@ fn slot(plan: Plan, bytes: usize) -> Result<()> {
         for _ in 0..count {
             number += 1;
             sign(&mut message, number);
-            shared.write(THERE, &message);
-            shared.flag(THERE).store(number, Release);
-            while shared.flag(BACK).load(Acquire) != number {}
-            shared.read(BACK, &mut message);
+            shared.write(REQUEST, &message);
+            shared.flag(REQUEST).store(number, Release);
+            while shared.flag(REPLY).load(Acquire) != number {}
+            shared.read(REPLY, &mut message);
             check(&message, number)?;
         }
         Ok(())
     })?;
-    shared.flag(THERE).store(STOP, Release);
+    shared.flag(REQUEST).store(STOP, Release);
     other.wait()?;
     Entry::new("bare-slot", bytes, Payload::Copied, Wait::Spin).round_trip(round).print()
 }
@@ -158,58 +163,58 @@ fn answer_slot(shared: &Shared, bytes: usize) -> Result<()> {
     let mut message = vec![0; bytes.min(MESSAGE_BYTES_MAX)];
     let mut last = 0;
     loop {
-        let seen = shared.flag(THERE).load(Acquire);
+        let seen = shared.flag(REQUEST).load(Acquire);
         if seen == STOP {
             return Ok(());
         }
         if seen != last {
             last = seen;
-            shared.read(THERE, &mut message);
-            shared.write(BACK, &message);
-            shared.flag(BACK).store(seen, Release);
+            shared.read(REQUEST, &mut message);
+            shared.write(REPLY, &message);
+            shared.flag(REPLY).store(seen, Release);
         }
     }
 }
 
-/// A word that each side sleeps on until the other one wakes it.
+/// Measures a word that each process sleeps on until the other wakes it.
 fn sleep(plan: Plan) -> Result<()> {
     let (other, shared) = start(plan, "bare-futex", 8)?;
-    let turn = shared.sleep_word(THERE);
+    let word = shared.sleep_word(REQUEST);
     let round = measure(plan.windows, 1, |count| {
         for _ in 0..count {
-            pass(&shared, TURN_ANSWERING)?;
-            while turn.load(Acquire) != TURN_MEASURING {
-                sleep_while(&shared, TURN_ANSWERING)?;
+            set_and_wake(&shared, ANSWERING)?;
+            while word.load(Acquire) != MEASURING {
+                sleep_while(&shared, ANSWERING)?;
             }
         }
         Ok(())
     })?;
-    pass(&shared, TURN_NOBODY)?;
+    set_and_wake(&shared, ENDED)?;
     other.wait()?;
     Entry::new("bare-futex", 8, Payload::Copied, Wait::Block).round_trip(round).print()
 }
 
 fn answer_sleep(shared: &Shared) -> Result<()> {
     loop {
-        match shared.sleep_word(THERE).load(Acquire) {
-            TURN_MEASURING => sleep_while(shared, TURN_MEASURING)?,
-            TURN_ANSWERING => pass(shared, TURN_MEASURING)?,
+        match shared.sleep_word(REQUEST).load(Acquire) {
+            MEASURING => sleep_while(shared, MEASURING)?,
+            ANSWERING => set_and_wake(shared, MEASURING)?,
             _ => return Ok(()),
         }
     }
 }
 
-fn pass(shared: &Shared, to: u32) -> Result<()> {
-    let turn = shared.sleep_word(THERE);
-    turn.store(to, Release);
-    futex::wake(turn, futex::Flags::empty(), 1)?;
+fn set_and_wake(shared: &Shared, value: u32) -> Result<()> {
+    let word = shared.sleep_word(REQUEST);
+    word.store(value, Release);
+    futex::wake(word, futex::Flags::empty(), 1)?;
     Ok(())
 }
 
-/// Sleeps unless the word has changed meanwhile. May return early.
+/// Sleeps if the word has this value. May return early.
 fn sleep_while(shared: &Shared, value: u32) -> Result<()> {
     use rustix::io::Errno;
-    match futex::wait(shared.sleep_word(THERE), futex::Flags::empty(), value, None) {
+    match futex::wait(shared.sleep_word(REQUEST), futex::Flags::empty(), value, None) {
         Ok(()) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }

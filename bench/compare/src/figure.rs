@@ -1,35 +1,35 @@
-//! Measuring in short windows, and what is printed of them.
+//! Measuring in short windows, and the printed entries.
 //!
-//! A machine shared with others disturbs long runs, but some window of a few tenths of a millisecond
-//! runs undisturbed: the best one tells what an operation costs, the median what it costs here and now.
+//! Other work on a shared machine disturbs long runs, but some windows of a few tenths of a millisecond run
+//! undisturbed: the best window is the cost of an operation, the median its cost under the current load.
 
 use serde::Serialize;
 use std::io::{Error, Result, Write};
 use std::time::{Duration, Instant};
 
-/// How long a window shall take.
+/// Intended length of a window.
 const WINDOW: Duration = Duration::from_micros(400);
-/// Windows that are thrown away first.
+/// Windows at the start that are discarded.
 const WARM_UP: usize = 8;
 
-/// One figure: of the best window, and of the middle one.
+/// One figure: that of the best window and the median of all windows.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Spread {
     pub(crate) best: f64,
     pub(crate) median: f64,
 }
 
-/// Whether both sides touch the payload.
+/// Whether both processes access the payload.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Payload {
     /// The sender writes every byte, the receiver copies every byte out.
     Copied,
-    /// Nobody touches it: the message is handed over where it lies.
+    /// Neither process accesses it: the message is handed over in place.
     Untouched,
 }
 
-/// How a side waits for the other one.
+/// How a process waits for the other.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Wait {
@@ -37,14 +37,14 @@ pub(crate) enum Wait {
     Block,
 }
 
-/// One line of the output; `farside bench channels --json` speaks the same form.
+/// One line of the output; `farside bench channels --json` has the same form.
 #[derive(Debug, Serialize)]
 pub(crate) struct Entry<'a> {
     pub(crate) channel: &'a str,
     pub(crate) message_bytes: usize,
     pub(crate) payload: Payload,
     pub(crate) wait: Wait,
-    /// One way: half of the round trip.
+    /// One-way latency: half of the round trip.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_ns: Option<Spread>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,17 +71,17 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// From the time of one pass, one way.
-    pub(crate) fn latency(self, pass: Spread) -> Self {
-        Self { latency_ns: Some(pass), ..self }
+    /// Sets the one-way latency.
+    pub(crate) fn latency(self, one_way: Spread) -> Self {
+        Self { latency_ns: Some(one_way), ..self }
     }
 
-    /// From the time of one round trip.
+    /// Sets the latency from the time of a round trip.
     pub(crate) fn round_trip(self, round: Spread) -> Self {
         self.latency(Spread { best: round.best / 2.0, median: round.median / 2.0 })
     }
 
-    /// From the time that a stream takes for each message.
+    /// Sets the rates from a stream's time for each message.
     pub(crate) fn stream(self, each: Spread) -> Self {
         let rate = |count: f64| Spread {
             best: count * 1e9 / each.best,
@@ -91,21 +91,21 @@ impl<'a> Entry<'a> {
         Self { messages_per_second: Some(rate(1.0)), bytes_per_second: Some(bytes), ..self }
     }
 
-    /// Prints it as a line of JSON: the only output of this program.
+    /// Prints the entry as a line of JSON: the only output of this program.
     pub(crate) fn print(&self) -> Result<()> {
         let line = serde_json::to_string(self)?;
         writeln!(std::io::stdout().lock(), "{line}")
     }
 }
 
-/// The time of one operation in ns, where `run(count)` does `count` of them. The count is at least
-/// `count_min`, and such that a window is short.
+/// Measures the time of one operation in ns; `run(count)` does `count` of them. The count is at least
+/// `count_min`, and otherwise chosen so that a window is short.
 pub(crate) fn measure(
     windows: usize,
     count_min: u64,
     mut run: impl FnMut(u64) -> Result<()>,
 ) -> Result<Spread> {
-    // What the first one meets (the other side still starting) says nothing of the others.
+    // The first operation is not typical: the other process may still be starting.
     run(1)?;
     let mut count = count_min;
     loop {
@@ -125,7 +125,7 @@ pub(crate) fn measure(
             times.push(each);
         }
     }
-    spread(times).ok_or_else(|| Error::other("no window was asked for"))
+    spread(times).ok_or_else(|| Error::other("no window was requested"))
 }
 
 fn spread(mut times: Vec<f64>) -> Option<Spread> {
@@ -133,7 +133,7 @@ fn spread(mut times: Vec<f64>) -> Option<Spread> {
     Some(Spread { best: *times.first()?, median: *times.get(times.len() / 2)? })
 }
 
-/// Signs a message, so that its receiver can tell that it is the right one and whole.
+/// Writes the number into the first and last byte of a message, for [`check`].
 pub(crate) fn sign(message: &mut [u8], number: u64) {
     if let [first, .., last] = message {
         *first = number as u8;
@@ -141,11 +141,11 @@ pub(crate) fn sign(message: &mut [u8], number: u64) {
     }
 }
 
-/// An error unless the message carries this number at both of its ends.
+/// Checks that the first and last byte of a message are those of this number.
 pub(crate) fn check(message: &[u8], number: u64) -> Result<()> {
     match message {
         [first, .., last] if *first == number as u8 && *last == number as u8 => Ok(()),
-        _ => Err(Error::other(format!("message {number} came torn or out of order"))),
+        _ => Err(Error::other(format!("message {number} is torn or out of order"))),
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn best_and_median_are_of_the_windows() {
+    fn spread_has_best_and_median_of_windows() {
         let found = spread(vec![30.0, 10.0, 20.0, 90.0, 40.0]);
         assert_eq!(found, Some(Spread { best: 10.0, median: 30.0 }));
         assert_eq!(spread(Vec::new()), None);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_or_stale_message_is_refused() {
+    fn torn_or_stale_message_is_refused() {
         let mut message = [0; 64];
         sign(&mut message, 7);
         assert!(check(&message, 7).is_ok());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_hold_at_least_the_smallest_count() {
+    fn windows_have_at_least_the_minimum_count() {
         let mut smallest = u64::MAX;
         let mut calls = 0;
         let measured = measure(4, 100, |count| {

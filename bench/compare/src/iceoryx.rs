@@ -1,7 +1,6 @@
-//! iceoryx2, publish and subscribe, both sides polling.
+//! iceoryx2, publish and subscribe; both processes poll.
 //!
-//! Safe but for one call: a loaned message is sent without being written, which its type cannot know
-//! to be harmless.
+//! The one unsafe call sends a loaned message without writing it; its type cannot show that this is sound.
 //!
 //! | what | who may touch it | when |
 //! | --- | --- | --- |
@@ -9,7 +8,7 @@
 //! | a received sample | the subscriber that got it, to read | until it is dropped |
 
 use crate::figure::{Entry, Payload, Wait, check, measure, sign};
-use crate::pair::{Other, Plan, Task};
+use crate::pair::{AnsweringProcess, Plan, Task};
 use crate::shared::Shared;
 use iceoryx2::port::publisher::Publisher;
 use iceoryx2::port::subscriber::Subscriber;
@@ -22,19 +21,20 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 
 type Service = ipc::Service;
 
-/// Words between the two processes: the answering one has its ports, both know each other's ports,
-/// the answering one is to end.
+/// Word: the answering process has opened its ports.
 const READY: usize = 0;
+/// Word: both processes have connected to each other's ports.
 const GO: usize = 1;
+/// Word: the answering process must end.
 const STOP: usize = 2;
 
-/// Samples that a subscriber holds and that wait for it.
+/// Size of a subscriber's buffer, in samples.
 const BUFFER: usize = 64;
-/// The same for messages of which 64 would not fit a core's own cache.
+/// Size of the buffer for long messages, of which 64 would not fit in a core's private cache.
 const BUFFER_LONG: usize = 16;
 const LONG_BYTES: usize = 16 << 10;
 
-/// Measures latency and rate, copying and handing over.
+/// Measures latency and rate, with copies and zero-copy.
 pub(crate) fn run(plan: Plan, sizes: &[usize]) -> Result<()> {
     set_log_level(LogLevel::Error);
     for &bytes in sizes {
@@ -46,7 +46,7 @@ pub(crate) fn run(plan: Plan, sizes: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Answers as the role says; false when it is none of these.
+/// Runs the answering process of a role; returns false if the role is not one of these.
 pub(crate) fn answer(role: &str, bytes: usize, name: &str) -> Result<bool> {
     set_log_level(LogLevel::Error);
     let (payload, echoes) = match role {
@@ -76,47 +76,47 @@ fn ping_pong(plan: Plan, bytes: usize, payload: Payload) -> Result<()> {
         Payload::Copied => "iceoryx2-copy",
         Payload::Untouched => "iceoryx2-loan",
     };
-    let mine = Mine::start(plan, role, bytes)?;
+    let measuring = MeasuringSide::start(plan, role, bytes)?;
     let mut message = vec![0; bytes];
     let mut number = 0;
     let round = measure(plan.windows, 1, |count| {
         for _ in 0..count {
             number += 1;
             sign(&mut message, number);
-            mine.ports.send(payload, &message)?;
-            let sample = mine.ports.receive_spinning()?;
+            measuring.ports.send(payload, &message)?;
+            let sample = measuring.ports.receive_spinning()?;
             take(payload, &sample, &mut message, number)?;
         }
         Ok(())
     })?;
-    mine.stop()?;
+    measuring.stop()?;
     Entry::new(role, bytes, payload, Wait::Spin).round_trip(round).print()
 }
 
-/// The answering side sends, this one counts what has arrived.
+/// Measures a stream from the answering process, counted at the receiver.
 fn stream(plan: Plan, bytes: usize, payload: Payload) -> Result<()> {
     let (role, channel) = match payload {
         Payload::Copied => ("iceoryx2-stream-copy", "iceoryx2-copy"),
         Payload::Untouched => ("iceoryx2-stream-loan", "iceoryx2-loan"),
     };
-    let mine = Mine::start(plan, role, bytes)?;
+    let measuring = MeasuringSide::start(plan, role, bytes)?;
     let mut message = vec![0; bytes];
     let mut number = 0;
-    // Several times what may wait already, so that no window lives on what was sent before it.
+    // Several times the buffer, so that messages sent before a window are a small part of it.
     let count_min = 8 * buffer(bytes) as u64;
     let each = measure(plan.windows, count_min, |count| {
         for _ in 0..count {
             number += 1;
-            let sample = mine.ports.receive_spinning()?;
+            let sample = measuring.ports.receive_spinning()?;
             take(payload, &sample, &mut message, number)?;
         }
         Ok(())
     })?;
-    mine.stop()?;
+    measuring.stop()?;
     Entry::new(channel, bytes, payload, Wait::Spin).stream(each).print()
 }
 
-/// What a receiver does with a message: copies it out and checks it, or nothing.
+/// Processes a received message: copies it out and checks it, or does nothing.
 fn take(
     payload: Payload,
     sample: &Sample<Service, [u8], ()>,
@@ -136,34 +136,34 @@ fn buffer(bytes: usize) -> usize {
     if bytes >= LONG_BYTES { BUFFER_LONG } else { BUFFER }
 }
 
-/// The measuring side: its ports, the other process, and the folder that both use.
-struct Mine {
-    // Dropped in this order: ports, then the other process, then what both lie in.
+/// The measuring side: its ports, the answering process, and the folder of both.
+struct MeasuringSide {
+    // Dropped in this order: ports, the answering process, then the memory and folder of both.
     ports: Ports,
-    other: Other,
+    other: AnsweringProcess,
     shared: Shared,
     folder: Folder,
 }
 
-impl Mine {
+impl MeasuringSide {
     fn start(plan: Plan, role: &'static str, message_bytes: usize) -> Result<Self> {
         let folder = Folder::create()?;
         let name = folder.name.clone();
         let ports = Ports::open(&name, ["there", "back"], message_bytes)?;
-        let (other, shared) = Other::sharing(plan, &Task { role, message_bytes, name })?;
+        let (other, shared) = AnsweringProcess::sharing(plan, &Task { role, message_bytes, name })?;
         while shared.word(READY).load(Acquire) == 0 {
             std::hint::spin_loop();
         }
-        // A subscriber meets a new publisher when it first looks; a publisher that is full before
-        // that does not wait for it but drops messages.
+        // A subscriber connects to a new publisher at its next `receive`. A publisher whose buffer is full before
+        // that drops messages instead of waiting.
         if ports.receive()?.is_some() {
-            return Err(Error::other("iceoryx2: a message came before the start"));
+            return Err(Error::other("iceoryx2: a message arrived before the start"));
         }
         shared.word(GO).store(1, Release);
         Ok(Self { ports, other, shared, folder })
     }
 
-    /// Ends the other process, which may wait for room: it gets it when our ports are gone.
+    /// Ends the answering process. It may wait for room; dropping this process's ports unblocks it.
     fn stop(self) -> Result<()> {
         let Self { ports, other, shared, folder } = self;
         shared.word(STOP).store(1, Release);
@@ -174,7 +174,7 @@ impl Mine {
     }
 }
 
-/// Where iceoryx2 keeps its files; apart from those of anybody else on this machine.
+/// The private folder for iceoryx2's files, removed on drop.
 struct Folder {
     name: String,
 }
@@ -205,7 +205,7 @@ struct Ports {
 }
 
 impl Ports {
-    /// Publishes on the first of these services and subscribes to the second.
+    /// Opens a publisher on service `out` and a subscriber on service `back`.
     fn open(name: &str, [out, back]: [&str; 2], bytes: usize) -> Result<Self> {
         let mut config = Config::default();
         let folder = Folder::path(name).display().to_string();
@@ -241,8 +241,8 @@ impl Ports {
         let loan = self.publisher.loan_slice_uninit(message.len()).map_err(failed)?;
         let sample = match payload {
             Payload::Copied => loan.write_from_slice(message),
-            // SAFETY: every value of a byte is valid, and the kernel has given these pages their
-            // values; neither side reads them.
+            // SAFETY: every value of a byte is valid, and the kernel has initialized these pages;
+            // neither side reads them.
             Payload::Untouched => unsafe { loan.assume_init() },
         };
         sample.send().map_err(failed)?;
@@ -261,7 +261,7 @@ impl Ports {
         }
     }
 
-    /// Sends back what comes.
+    /// Sends every received message back.
     fn echo(&self, payload: Payload, bytes: usize, stopped: impl Fn() -> bool) -> Result<()> {
         let mut message = vec![0; bytes];
         loop {
@@ -279,7 +279,7 @@ impl Ports {
         }
     }
 
-    /// Sends as fast as the other side takes.
+    /// Sends as fast as the other process receives.
     fn pour(&self, payload: Payload, bytes: usize, stopped: impl Fn() -> bool) -> Result<()> {
         let mut message = vec![0; bytes];
         let mut number = 0;

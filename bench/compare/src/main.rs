@@ -1,12 +1,11 @@
-//! Measures what Farside's channels are compared with, as far as it is a program of our own: the bare
-//! machine, Unix sockets and iceoryx2. `run` in the folder above starts it; it prints a line of JSON
-//! for each figure.
+//! Measures peers of Farside's channels that have no benchmark of their own: the bare machine, Unix sockets and
+//! iceoryx2. `run` in the folder above starts this program; it prints a line of JSON for each figure.
 
 #![deny(unsafe_code)]
 
 mod bare;
 mod figure;
-#[allow(unsafe_code, reason = "hands over a message that nobody has written")]
+#[allow(unsafe_code, reason = "sends a message that the program has not written")]
 mod iceoryx;
 mod pair;
 #[allow(unsafe_code, reason = "maps memory that two processes share")]
@@ -17,7 +16,7 @@ use pair::Plan;
 use std::io::{Error, Result, Write};
 use std::process::ExitCode;
 
-/// Bytes of the messages that everything is measured with.
+/// Message sizes of all measurements.
 const SIZES: [usize; 4] = [8, 64, 1 << 10, 64 << 10];
 
 const USAGE: &str = "\
@@ -50,7 +49,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// False when there is no such peer.
+/// Measures a peer; returns false if there is no such peer.
 fn measure(peer: &str, plan: Plan) -> Result<bool> {
     let run: fn(Plan, &[usize]) -> Result<()> = match peer {
         "bare" => bare::run,
@@ -59,16 +58,16 @@ fn measure(peer: &str, plan: Plan) -> Result<bool> {
         "iceoryx2" => iceoryx::run,
         _ => return Ok(false),
     };
-    // The second one as well, to fail here rather than in the process that is waited for.
+    // Binding to the second processor here reports a refusal before the answering process is started.
     pair::bind(plan.processors[1])?;
     pair::bind(plan.processors[0])?;
     run(plan, &SIZES)?;
     Ok(true)
 }
 
-/// The other process of a measurement. False when there is no such role.
+/// Runs the answering process; returns false if there is no such role.
 fn answer(role: &str, name: &str, bytes: usize, processor: usize) -> Result<bool> {
-    pair::settle(processor)?;
+    pair::prepare_answering(processor)?;
     if bytes > shared::MESSAGE_BYTES_MAX {
         return Err(Error::other(format!("{bytes} bytes are too many")));
     }
@@ -83,6 +82,6 @@ fn wrong_use() -> ExitCode {
 }
 
 fn say(text: &str) {
-    // Nobody may read any more; then nobody misses it.
+    // An error means that standard error is closed.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

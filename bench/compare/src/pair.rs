@@ -1,4 +1,4 @@
-//! The two processes of a measurement: the one that measures starts the one that answers.
+//! The two processes of a measurement: the measuring process starts the answering process.
 
 use crate::shared::Shared;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -6,15 +6,15 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::Result;
 use std::process::{Child, Command, Stdio};
 
-/// What to measure, how long and where.
+/// How long to measure, and on which processors.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) windows: usize,
-    /// Of the process that measures and of the one that answers.
+    /// Of the measuring and of the answering process.
     pub(crate) processors: [usize; 2],
 }
 
-/// What the answering process shall do.
+/// The task of the answering process.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) role: &'static str,
@@ -23,14 +23,14 @@ pub(crate) struct Task {
     pub(crate) name: String,
 }
 
-/// The answering process. Ends with this value.
+/// The answering process; killed when this value is dropped.
 #[derive(Debug)]
-pub(crate) struct Other {
+pub(crate) struct AnsweringProcess {
     child: Child,
 }
 
-impl Other {
-    /// Starts this program again, with `stdin` as the way to reach it.
+impl AnsweringProcess {
+    /// Starts this program again, with the shared memory or socket as its standard input.
     pub(crate) fn start(plan: Plan, task: &Task, stdin: Stdio) -> Result<Self> {
         let child = Command::new(std::env::current_exe()?)
             .args(["answer", task.role, &task.name])
@@ -40,14 +40,14 @@ impl Other {
         Ok(Self { child })
     }
 
-    /// Starts it with memory that both share.
+    /// Starts the process with memory that both share.
     pub(crate) fn sharing(plan: Plan, task: &Task) -> Result<(Self, Shared)> {
         let (file, shared) = Shared::create()?;
         let other = Self::start(plan, task, Stdio::from(file))?;
         Ok((other, shared))
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended.
     pub(crate) fn wait(mut self) -> Result<()> {
         let status = self.child.wait()?;
         if status.success() {
@@ -57,22 +57,22 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for AnsweringProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Binds this process to one processor. A refusal is an error: unbound sides give other figures.
+/// Binds this process to one processor. A refusal is an error: unbound processes give other figures.
 pub(crate) fn bind(processor: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(processor);
     Ok(sched_setaffinity(None, &set)?)
 }
 
-/// What an answering process does first: it must not outlive the one that measures.
-pub(crate) fn settle(processor: usize) -> Result<()> {
+/// Prepares an answering process: it ends with the measuring process, and runs on its processor.
+pub(crate) fn prepare_answering(processor: usize) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     bind(processor)
 }

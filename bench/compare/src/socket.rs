@@ -1,14 +1,14 @@
-//! Unix stream sockets: what two processes have without any library.
+//! Unix stream sockets: communication without any library.
 
 use crate::figure::{Entry, Payload, Wait, check, measure, sign};
-use crate::pair::{Other, Plan, Task};
+use crate::pair::{AnsweringProcess, Plan, Task};
 use std::io::{ErrorKind, Read, Result, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 
-/// Messages of a stream's window, at least: several times what the socket's buffer holds, so that no
-/// window lives on what was sent before it.
+/// Least messages of a stream's window: several times the socket's buffer, so that messages sent before a window
+/// are a small part of it.
 const STREAM_COUNT_MIN: u64 = 4096;
 
 /// Measures ping-pongs, spinning and blocking, and a stream.
@@ -21,7 +21,7 @@ pub(crate) fn run(plan: Plan, sizes: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// Answers as the role says; false when it is none of these.
+/// Runs the answering process of a role; returns false if the role is not one of these.
 pub(crate) fn answer(role: &str, bytes: usize) -> Result<bool> {
     match role {
         "socket-spin" => echo(bytes, Wait::Spin)?,
@@ -32,10 +32,14 @@ pub(crate) fn answer(role: &str, bytes: usize) -> Result<bool> {
     Ok(true)
 }
 
-fn start(plan: Plan, role: &'static str, message_bytes: usize) -> Result<(Other, UnixStream)> {
+fn start(
+    plan: Plan,
+    role: &'static str,
+    message_bytes: usize,
+) -> Result<(AnsweringProcess, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let task = Task { role, message_bytes, name: String::new() };
-    let other = Other::start(plan, &task, Stdio::from(OwnedFd::from(theirs)))?;
+    let other = AnsweringProcess::start(plan, &task, Stdio::from(OwnedFd::from(theirs)))?;
     Ok((other, ours))
 }
 
@@ -45,7 +49,7 @@ fn ping_pong(plan: Plan, bytes: usize, wait: Wait) -> Result<()> {
         Wait::Block => "socket-block",
     };
     let (other, stream) = start(plan, role, bytes)?;
-    let mut end = End::new(stream, wait)?;
+    let mut end = SocketEnd::new(stream, wait)?;
     let mut message = vec![0; bytes];
     let mut number = 0;
     let round = measure(plan.windows, 1, |count| {
@@ -63,9 +67,9 @@ fn ping_pong(plan: Plan, bytes: usize, wait: Wait) -> Result<()> {
     Entry::new("socket", bytes, Payload::Copied, wait).round_trip(round).print()
 }
 
-/// Sends everything back until the other side closes.
+/// Sends every message back until the other process closes.
 fn echo(bytes: usize, wait: Wait) -> Result<()> {
-    let mut end = End::new(inherited()?, wait)?;
+    let mut end = SocketEnd::new(inherited()?, wait)?;
     let mut message = vec![0; bytes];
     while !ended(end.receive(&mut message))? {
         if ended(end.send(&message))? {
@@ -75,13 +79,13 @@ fn echo(bytes: usize, wait: Wait) -> Result<()> {
     Ok(())
 }
 
-/// The answering side sends, this one counts what has arrived.
+/// Measures a stream from the answering process, counted at the receiver.
 fn stream(plan: Plan, bytes: usize) -> Result<()> {
     let (other, stream) = start(plan, "socket-stream", bytes)?;
-    let mut end = End::new(stream, Wait::Block)?;
+    let mut end = SocketEnd::new(stream, Wait::Block)?;
     let mut message = vec![0; bytes];
     let mut number = 0;
-    // 64 KiB are so few to the buffer that a smaller window does.
+    // The buffer has room for few 64 KiB messages, so a smaller window is enough.
     let count_min = (STREAM_COUNT_MIN * 64 / bytes as u64).clamp(64, STREAM_COUNT_MIN);
     let each = measure(plan.windows, count_min, |count| {
         for _ in 0..count {
@@ -97,7 +101,7 @@ fn stream(plan: Plan, bytes: usize) -> Result<()> {
 }
 
 fn pour(bytes: usize) -> Result<()> {
-    let mut end = End::new(inherited()?, Wait::Block)?;
+    let mut end = SocketEnd::new(inherited()?, Wait::Block)?;
     let mut message = vec![0; bytes];
     for number in 1.. {
         sign(&mut message, number);
@@ -108,12 +112,12 @@ fn pour(bytes: usize) -> Result<()> {
     Ok(())
 }
 
-/// The socket that the measuring process gave as standard input.
+/// Returns the socket that the measuring process passed as standard input.
 fn inherited() -> Result<UnixStream> {
     Ok(UnixStream::from(rustix::stdio::stdin().as_fd().try_clone_to_owned()?))
 }
 
-/// Whether the other side has closed: the way a measurement ends.
+/// Returns whether the other process has closed, which ends a measurement.
 fn ended(done: Result<()>) -> Result<bool> {
     match done.map_err(|error| (error.kind(), error)) {
         Ok(()) => Ok(false),
@@ -124,12 +128,12 @@ fn ended(done: Result<()>) -> Result<bool> {
     }
 }
 
-/// One end, which sleeps in the kernel or asks it again and again.
-struct End {
+/// One end of the socket, blocking or polling.
+struct SocketEnd {
     stream: UnixStream,
 }
 
-impl End {
+impl SocketEnd {
     fn new(stream: UnixStream, wait: Wait) -> Result<Self> {
         stream.set_nonblocking(matches!(wait, Wait::Spin))?;
         Ok(Self { stream })
@@ -171,16 +175,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_longer_than_the_buffer_cross_in_pieces() {
+    fn messages_longer_than_the_buffer_arrive_whole() {
         for wait in [Wait::Spin, Wait::Block] {
             let (one, two) = UnixStream::pair().unwrap();
             let sender = std::thread::spawn(move || {
-                let mut end = End::new(one, wait).unwrap();
+                let mut end = SocketEnd::new(one, wait).unwrap();
                 let mut message = vec![5; 4 << 20];
                 sign(&mut message, 9);
                 end.send(&message).unwrap();
             });
-            let mut end = End::new(two, wait).unwrap();
+            let mut end = SocketEnd::new(two, wait).unwrap();
             let mut message = vec![0; 4 << 20];
             end.receive(&mut message).unwrap();
             sender.join().unwrap();

@@ -27,14 +27,14 @@ Examples:
   farside demo                        three nodes, YCSB, a killed node, in about a minute
   farside up --nodes 3 --name lab     a local cluster that programs join by name
   farside wordcount *.txt             counts words with atomic updates in a shared table
-  farside channels --need blocking    which data channels fit, and why the others do not
-  farside bench memory                what each operation costs, beside its baseline
-  farside rmc build search.c          a remote memory call: compiled, verified, its worst case
-  farside rmc serve lists --memory 0=nodes.bin     runs calls of others on memory
-  farside doctor                      what this machine lacks, and the line that fixes it
-  farside key new cluster.key         a secret for the hosts of a cluster
+  farside channels --need blocking    suitable data channels, and why others are rejected
+  farside bench memory                the cost of each operation, with a baseline
+  farside rmc build search.c          compiles and verifies a remote memory call
+  farside rmc serve lists --memory 0=nodes.bin     runs remote memory calls on a file's contents
+  farside doctor                      checks this machine, with a command for each fix
+  farside key new cluster.key         creates the secret key of a cluster
   farside node --listen ADDR ...      one node of a cluster of several hosts
-  farside agent --listen ADDR ...     runs nodes on this host for commands of others
+  farside agent --listen ADDR ...     starts nodes on this host for commands on other hosts
 
 Exit codes: 0 done, 1 an operation failed, 2 wrong usage, 130 interrupted.";
 
@@ -54,42 +54,42 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Show it all: three nodes, 300,000 records, YCSB A B C D F, then kill a node
+    /// Run a demonstration: three nodes, 300,000 records, YCSB A B C D F, then kill a node
     Demo(Demo),
     /// Run a local cluster that programs join by name, until Ctrl-C
     Up(Up),
     /// Run one node of a cluster of several hosts, until Ctrl-C
     Node(Node),
-    /// Start node processes on this host for commands that run elsewhere, until Ctrl-C
+    /// Start node processes on this host for commands on other hosts, until Ctrl-C
     Agent(Agent),
     /// Count the words of files in a shared table
     Wordcount(Wordcount),
-    /// Show the data channels as they were measured, or those that fit a need
+    /// List the data channels with their measurements, or those that meet given requirements
     Channels(Channels),
-    /// Measure, each figure beside its baseline of the same run
+    /// Run benchmarks, each with a baseline from the same run
     Bench {
         #[command(subcommand)]
         which: Bench,
     },
-    /// Remote memory calls: small programs that run beside the memory
+    /// Remote memory calls: small verified programs that run where the memory is
     Rmc {
         #[command(subcommand)]
         which: Rmc,
     },
-    /// Show fabrics, what would be chosen and why, and running clusters
+    /// Show the fabrics, which one would be chosen and why, and running clusters
     #[command(after_help = "\
 Examples:
   farside info
   farside info --json | jq .clusters")]
     Info,
-    /// Check limits and settings of this machine
+    /// Check the limits and settings of this machine
     Doctor(Doctor),
-    /// Make the secret that the hosts of a cluster share
+    /// Create the secret key that the hosts of a cluster share
     Key {
         #[command(subcommand)]
         which: Key,
     },
-    /// Host one node for a parent process
+    /// Run one node for a parent process
     #[command(hide = true)]
     Worker(Worker),
 }
@@ -99,7 +99,7 @@ pub(crate) struct Worker {
     /// The file with the cluster's key
     #[arg(long)]
     pub(crate) key: Option<PathBuf>,
-    /// Neither read nor write files for the parent, which is on another host
+    /// Do not read or write files for the parent, which runs on another host
     #[arg(long)]
     pub(crate) without_files: bool,
 }
@@ -113,10 +113,10 @@ Examples:
   farside demo --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
   farside demo --json | jq .workloads")]
 pub(crate) struct Demo {
-    /// Records of 1 KB to load
+    /// Number of 1 KB records to load
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
     pub(crate) records: u64,
-    /// Operations of each workload, over all nodes
+    /// Operations of each workload, all nodes together
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(100..))]
     pub(crate) operations: u64,
     /// Node processes
@@ -134,16 +134,16 @@ pub(crate) struct Demo {
 Examples:
   farside up --nodes 3 --name lab
   farside up --name big --memory-bytes 4G --cache-bytes 512M
-  farside up --nodes 3 --restart     a node that ends is replaced by a new one
+  farside up --nodes 3 --restart     replaces a node whose process ends
   farside up --fabric tcp            over TCP; see farside node for clusters of several hosts
 
-A program joins with Node::join(&Config::new(\"lab\")). Where the process of a node ends, its memory is lost,
-which is said on standard error and as an event, and the others go on.")]
+A program joins with Node::join(&Config::new(\"lab\")). If the process of a node ends, its memory is lost and
+the other nodes continue; the loss is reported on standard error and as an event.")]
 pub(crate) struct Up {
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) nodes: u16,
-    /// Members that the cluster can have at a time, programs that join among them, 1 to 256
+    /// Maximum number of members, including programs that join, 1 to 256
     #[arg(long, default_value_t = 128, value_name = "COUNT")]
     pub(crate) nodes_max: u16,
     /// The cluster's name
@@ -155,13 +155,13 @@ pub(crate) struct Up {
     /// Cache of each node
     #[arg(long, default_value = "64M", value_parser = bytes)]
     pub(crate) cache_bytes: u64,
-    /// Line size of allocations that name none, 64 to 65536
+    /// Line size of allocations that specify none, 64 to 65536
     #[arg(long, value_parser = clap::value_parser!(u32).range(64..=65536))]
     pub(crate) line_bytes: Option<u32>,
-    /// Start a new node, with new memory, for each one whose process ends
+    /// Replace each node whose process ends by a new node with empty memory
     #[arg(long)]
     pub(crate) restart: bool,
-    /// Do not remove nodes of this machine that are stopped, for a debugger, say: all others wait for them
+    /// Do not remove nodes whose process is stopped, for example by a debugger: other nodes wait for them
     #[arg(long)]
     pub(crate) keep_stopped: bool,
     #[command(flatten)]
@@ -175,12 +175,12 @@ Examples:
   farside wordcount --nodes 4 *.txt | sort -rn | head
   farside wordcount --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key *.txt
 
-Also reads pipes, /dev/stdin and files of /proc, which have no length.
+Pipes, /dev/stdin and files of /proc can be read too.
 
-Prints what this prints:
+The output equals that of:
   cat FILE... | tr -cs '[:alpha:]' '\\n' | LC_ALL=C sort | uniq -c")]
 pub(crate) struct Wordcount {
-    /// Text files, read as if they were one
+    /// Text files, read as one concatenated text
     #[arg(required = true)]
     pub(crate) files: Vec<PathBuf>,
     /// Node processes
@@ -197,29 +197,29 @@ Examples:
   farside channels --need zero-copy-recv,blocking,variable --fan-in 64 --fabric efa
   farside channels --bytes 4096 --fan-out 8 --json | jq '.fitting[].channel'
 
-Without any of --need, --fan-in, --fan-out, --bytes and --fabric this prints the table of 001 as it was
-measured. With one of them it names the channels that fit, best first, and why the others do not.")]
+Without --need, --fan-in, --fan-out, --bytes and --fabric, prints the measured table of paper 001. With any
+of them, lists the channels that meet the requirements, best first, and why the others are rejected.")]
 pub(crate) struct Channels {
-    /// Features that are needed: zero-copy-send, zero-copy-recv, blocking, variable,
+    /// Required features: zero-copy-send, zero-copy-recv, blocking, variable,
     /// passive-sender, passive-receiver, one-trip
     #[arg(long, value_delimiter = ',', value_name = "NEED")]
     need: Vec<Need>,
-    /// Senders of one receiver
+    /// Number of senders per receiver
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     fan_in: Option<u16>,
-    /// Receivers of one sender
+    /// Number of receivers per sender
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
     fan_out: Option<u16>,
-    /// Most bytes of a message
+    /// Maximum message size
     #[arg(long, value_parser = message_bytes)]
     bytes: Option<u32>,
-    /// On which fabric; shm is this machine's
+    /// Fabric [default: shm, within this machine]
     #[arg(long)]
     fabric: Option<FabricName>,
 }
 
 impl Channels {
-    /// Whether anything is asked for.
+    /// Returns whether any requirement is given.
     pub(crate) fn asks(&self) -> bool {
         !self.need.is_empty()
             || self.fan_in.or(self.fan_out).is_some()
@@ -231,7 +231,7 @@ impl Channels {
         self.fabric.unwrap_or(FabricName::Shm)
     }
 
-    /// What the program looks for; the library's defaults where nothing was said.
+    /// Returns the requirements, with the library's defaults for options that are not given.
     pub(crate) fn wish(&self) -> Wish {
         let usual = Wish::default();
         Wish {
@@ -243,7 +243,7 @@ impl Channels {
     }
 }
 
-/// A fabric by its capabilities.
+/// A fabric whose capabilities the advisor knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum FabricName {
     /// Processes of this machine
@@ -275,59 +275,59 @@ impl FabricName {
 pub(crate) enum Bench {
     /// The coherent global memory: hits, misses, locks, atomics, the hash table
     Memory(BenchMemory),
-    /// A fabric: one-sided operations and messages, within this machine or between two ends
+    /// A fabric: one-sided operations and messages, within this machine or between two processes
     Fabric(BenchFabric),
     /// The data channels: latency, message rate and bandwidth
     Channels(BenchChannels),
     /// The YCSB core workloads on the shared hash table
     Ycsb(BenchYcsb),
-    /// Remote memory calls beside one-sided requests
+    /// Remote memory calls, compared with one-sided requests
     Rmc(BenchRmc),
 }
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Rmc {
-    /// Compile a program in C with clang, and check it
+    /// Compile a C program with clang, and verify it
     Build(RmcBuild),
-    /// Verify programs: what is wrong with them, or what they cost at most
+    /// Verify programs; print the reason for a rejection, or the worst-case cost
     Check(RmcCheck),
-    /// Run a program here, on files as memory, and count its accesses
+    /// Run a program in this process, on files as memory, and count its accesses
     Run(RmcRun),
-    /// Show the calls of the library, or the programs of a file
+    /// List the programs of the library, or of a file
     List(RmcList),
-    /// Lend memory and run calls on it, until Ctrl-C
+    /// Run an executor: serve memory regions and run calls on them, until Ctrl-C
     Serve(RmcServe),
-    /// Register programs at an executor, and show what it knows of them
+    /// Register programs at an executor, and show what it reports about them
     Register(RmcRegister),
-    /// Call a program at an executor, or here on its memory
+    /// Call a program at an executor, or run it in this process on the executor's memory
     Call(RmcCall),
-    /// Print what programs notify topics of, as it comes
+    /// Subscribe to topics and print the notifications of programs as they arrive
     Listen(RmcListen),
-    /// Measure calls beside one-sided requests (the same as farside bench rmc)
+    /// Compare calls with one-sided requests (the same as farside bench rmc)
     Bench(BenchRmc),
-    /// Figures 3 to 7 of paper 003, from calls in virtual time: a model
+    /// Model figures 3 to 7 of paper 003 by calls in virtual time
     Figures(RmcFigures),
 }
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Searches a linked list in the memory of an executor that it starts as a process of its own: as one call,
-and by a READ for each node, by turns; medians. Also what registering the library costs, what a short
-call takes while another caller's long ones compute, and the same search on this processor beside native
-Rust.
+Starts an executor in a separate process and searches a linked list in its memory, alternately with one call
+and with one READ per list node; reports medians. Also measures the registration of the library, the latency of
+a short call while another caller's long calls compute, and the same search on this processor, compared with
+native Rust.
 
 Examples:
   farside bench rmc
   farside bench rmc --fabric tcp --rounds 5000
   farside bench rmc --peers bench/compare/rmc/target/release/farside-compare-rmc")]
 pub(crate) struct BenchRmc {
-    /// Over this fabric alone
+    /// Measure over this fabric only
     #[arg(long, value_enum)]
     pub(crate) fabric: Option<FabricKind>,
     /// Round trips of each kind
     #[arg(long, default_value_t = 2000)]
     pub(crate) rounds: u32,
-    /// Measure other engines in the same run, by the program that bench/compare/rmc builds
+    /// Also measure other engines, with this program, which bench/compare/rmc builds
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) peers: Option<PathBuf>,
 }
@@ -345,78 +345,78 @@ pub(crate) struct BenchMemory {
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  farside bench fabric                              this machine alone, beside its baselines
+  farside bench fabric                              within this machine, with baselines
   farside bench fabric --only fetch_add --json
-  farside bench fabric --listen 0.0.0.0:7471        one end serves, over TCP
-  farside bench fabric 10.0.0.1:7471 -a             the other measures latency of all tests and sizes
+  farside bench fabric --listen 0.0.0.0:7471        the server, over TCP
+  farside bench fabric 10.0.0.1:7471 -a             the client: latency of all tests and sizes
   farside bench fabric 10.0.0.1:7471 --test write,read --measure bandwidth -s 64K -D 5
-  farside bench fabric --listen lab --once          the same between two processes over shm
+  farside bench fabric --listen lab --once          a server for one client, over shm
   farside bench fabric lab --test all --measure all --json | jq .latency
   farside bench fabric 10.0.0.1:7471 --strict-ordering --test write --measure bandwidth
 
-Between two ends the tables are perftest's: WRITE and SEND latency is half of a round trip with both
-programs awake, READ and atomic latency a whole one whose target sleeps; t_typical is the median, a MiB
-has 2^20 bytes, and BW peak is of the best stretch of four windows, from posting its first request to
-the end of its last. A latency test ends after 4,194,304 rounds.")]
+The tables of a client follow perftest: WRITE and SEND latency is half of a round trip while both programs
+poll; READ and atomic latency is a full round trip while the server sleeps. t_typical is the median, 1 MiB is
+2^20 bytes, and BW peak is the best of any four windows in a row, from posting the first request to completing
+the last one. A latency test ends after 4,194,304 rounds.")]
 pub(crate) struct BenchFabric {
     #[command(flatten)]
     pub(crate) effort: Effort,
-    /// The end that serves: HOST:PORT, HOST:PORT/NAME, or a name on this machine
+    /// Address of the server: HOST:PORT, HOST:PORT/NAME, or a name on this machine
     #[arg(value_name = "ADDR", conflicts_with_all = ["listen", "once", "only", "windows"])]
     pub(crate) to: Option<String>,
-    /// Serve clients there, one after the other, until Ctrl-C; port 0 is any that is free
+    /// Serve clients at this address, one after the other, until Ctrl-C; port 0 selects a free port
     #[arg(long, value_name = "ADDR", conflicts_with_all = CLIENT_ONLY)]
     pub(crate) listen: Option<String>,
     /// Serve one client only
     #[arg(long, requires = "listen")]
     pub(crate) once: bool,
-    /// Register the measured memory so that its words stay whole and WRITEs to it keep their order,
-    /// which takes long ones a copy more over tcp; for both ends. By default it gives up both, as
-    /// perftest's (there: --disable_pcie_relaxed)
+    /// Register the measured memory with untorn words and ordered WRITEs, which costs long WRITEs over tcp
+    /// one more copy; give it at both ends. Default: relaxed, as in perftest, whose option for strict order
+    /// is --disable_pcie_relaxed
     #[arg(long)]
     pub(crate) strict_ordering: bool,
     #[command(flatten)]
     pub(crate) choice: FabricArguments,
     #[command(flatten)]
     tests: FabricTests,
-    /// All sizes from 2 B to 8 MiB by powers of two
+    /// Measure all powers of two from 2 B to 8 MiB
     #[arg(long, short = 'a', requires = "to", conflicts_with = "bytes")]
     pub(crate) all: bool,
-    /// Sizes of a request
+    /// Request sizes
     #[arg(long, short = 's', visible_alias = "size", requires = "to", value_delimiter = ',', value_parser = request_bytes)]
     pub(crate) bytes: Vec<u32>,
-    /// Requests of a test; by default 1000 for latency, 5000 else
+    /// Requests per test; by default 1000 for latency, 5000 otherwise
     #[arg(long, short = 'n', visible_alias = "iters", requires = "to", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) iterations: Option<u64>,
-    /// Or for how long each test runs
+    /// Seconds per test, instead of a number of requests
     #[arg(long, short = 'D', visible_alias = "duration", requires = "to", conflicts_with = "iterations", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// Most requests under way of a stream; by default 128, or what the fabric has
+    /// Maximum requests in flight; by default 128, or the fabric's limit if that is lower
     #[arg(long, short = 't', visible_alias = "tx-depth", requires = "to", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) window: Option<u32>,
-    /// Requests of one doorbell, at most half a window; by default 1, for rates 32
+    /// Requests per doorbell, at most half a window; by default 1, or 32 for rates
     #[arg(long, short = 'l', visible_alias = "post-list", requires = "to", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) batch: Option<u32>,
-    /// Every which request of a stream reports its end, at most half a window
+    /// Requests per signaled completion (completion moderation), at most half a window
     #[arg(long, short = 'Q', visible_alias = "cq-mod", requires = "to", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(crate) signal_every: u32,
-    /// Requests up to so many bytes carry them inside; by default 220 for latency, 0 else
+    /// Maximum bytes that are sent inline; by default 220 for latency, 0 otherwise
     #[arg(long, short = 'I', requires = "to", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(crate) inline: Option<u32>,
 }
 
-/// Which tests between two ends.
+/// The tests of a client.
 #[derive(Args, Debug)]
 struct FabricTests {
-    /// Which operations
+    /// Operations to test
     #[arg(long, requires = "to", value_delimiter = ',', default_value = "all")]
     test: Vec<TestName>,
-    /// What of them
+    /// What to measure
     #[arg(long, requires = "to", value_delimiter = ',', default_value = "latency")]
     measure: Vec<MeasureName>,
 }
 
-/// Arguments that the serving end has no use for: it does what clients ask.
+/// Arguments that conflict with `--listen`: a server takes its parameters from its clients.
 const CLIENT_ONLY: [&str; 12] = [
     "only",
     "windows",
@@ -433,17 +433,17 @@ const CLIENT_ONLY: [&str; 12] = [
 ];
 
 impl BenchFabric {
-    /// Whether this is to be one of two ends.
+    /// Returns whether this process is a client or a server, and does not measure within this machine.
     pub(crate) fn is_of_two_ends(&self) -> bool {
         self.to.is_some() || self.listen.is_some() || self.strict_ordering || self.choice.chooses()
     }
 
-    /// Whether every operation is wanted that the fabric has.
+    /// Returns whether all operations of the fabric are requested.
     pub(crate) fn all_tests(&self) -> bool {
         self.tests.test.contains(&TestName::All)
     }
 
-    /// The operations, each once.
+    /// Returns the requested operations, each once.
     pub(crate) fn tests(&self) -> Vec<Test> {
         let wanted = |test: &Test| {
             self.all_tests() || self.tests.test.iter().any(|name| name.test() == Some(*test))
@@ -451,7 +451,7 @@ impl BenchFabric {
         Test::ALL.into_iter().filter(wanted).collect()
     }
 
-    /// What is measured of them, each once.
+    /// Returns the requested measurements, each once.
     pub(crate) fn measures(&self) -> Vec<MeasureName> {
         let asked = &self.tests.measure;
         let all = asked.contains(&MeasureName::All);
@@ -460,28 +460,28 @@ impl BenchFabric {
     }
 }
 
-/// Over which fabric, and how it is protected.
+/// The fabric and its protection.
 #[derive(Args, Debug, Default)]
 pub(crate) struct FabricArguments {
-    /// Over which fabric; by default tcp where an address has a port, else shm
+    /// Fabric; by default tcp if an address has a port, otherwise shm
     #[arg(long)]
     pub(crate) fabric: Option<FabricKind>,
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// What travels under TLS 1.3; by default everything with a key (over verbs handshakes, for
-    /// adapters send data in plain text), nothing without
+    /// What TLS 1.3 protects; by default everything if there is a key (over verbs the handshake, since
+    /// adapters send data in plain text), otherwise nothing
     #[arg(long)]
     pub(crate) protect: Option<Protection>,
     #[command(flatten)]
     pub(crate) rdma: Rdma,
-    /// Over tcp, which congestion control of the kernel [default: unpaced]
+    /// Congestion control of the kernel for tcp [default: unpaced]
     #[arg(long, value_name = "CONTROL")]
     pub(crate) congestion: Option<CongestionName>,
 }
 
 impl FabricArguments {
-    /// Whether anything is chosen.
+    /// Returns whether any option is given.
     fn chooses(&self) -> bool {
         self.fabric.is_some()
             || self.key.is_some()
@@ -491,7 +491,7 @@ impl FabricArguments {
     }
 }
 
-/// A fabric to go over.
+/// A fabric between processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum FabricKind {
     /// Processes of this machine
@@ -502,15 +502,15 @@ pub(crate) enum FabricKind {
     Verbs,
 }
 
-/// What is protected.
+/// What TLS protects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Protection {
-    /// Everybody is let in, and all is plain text
+    /// No authentication; all traffic is plain text
     Nothing,
-    /// Who is who and the keys of memory; data is plain text
+    /// Authentication and memory keys; data is plain text
     Handshake,
-    /// Everything
+    /// Authentication, memory keys and data
     Everything,
 }
 
@@ -525,7 +525,7 @@ pub(crate) enum TestName {
     Atomic,
     /// Messages
     Send,
-    /// Each that the fabric has
+    /// All that the fabric supports
     All,
 }
 
@@ -541,23 +541,23 @@ impl TestName {
     }
 }
 
-/// What is measured of an operation.
+/// A measurement of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum MeasureName {
-    /// One after the other; usually 2 B
+    /// One request at a time; by default 2 B
     Latency,
-    /// Many under way; usually 64 KiB
+    /// Many requests in flight; by default 64 KiB
     Bandwidth,
-    /// Many under way, lists of them posted together; usually 8 B
+    /// Many requests in flight, posted in lists; by default 8 B
     Rate,
     /// All three
     All,
 }
 
-/// What to do with keys.
+/// Operations on cluster keys.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Key {
-    /// Write a new key into a file that only its owner may read; never overwrites
+    /// Write a new key to a file that only its owner can read; never overwrites a file
     New(KeyNew),
 }
 
@@ -567,17 +567,17 @@ Examples:
   farside key new cluster.key
   farside bench fabric --listen 0.0.0.0:7471 --key cluster.key")]
 pub(crate) struct KeyNew {
-    /// The file
+    /// Path of the new file
     pub(crate) file: PathBuf,
 }
 
-/// What to measure and for how long.
+/// The figures to measure, and the effort.
 #[derive(Args, Debug)]
 pub(crate) struct Effort {
-    /// Measure only figures whose name contains this
+    /// Measure only figures whose name contains this text
     #[arg(long)]
     pub(crate) only: Option<String>,
-    /// Windows of about half a millisecond for each figure
+    /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(8..))]
     pub(crate) windows: u32,
 }
@@ -591,9 +591,10 @@ Examples:
   farside bench ycsb --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
   farside bench ycsb --workload c --by-call
 
-The history has one JSON object a line: process, operation, key, value, invoke and return time in ns
-of one clock, outcome. It is joined though the run fails; what a killed node had in flight has no
-return time, and is `unknown` where it may have changed something. `cargo run -p farside-sim --example check_history FILE` checks it.")]
+The history has one JSON object per line: process, operation, key, value, invocation and return time in ns
+of one clock, outcome. The histories of the nodes are merged even if the run fails. An operation that was in
+flight at a killed node has no return time, and outcome `unknown` if it may have changed a record. Check it with
+`cargo run -p farside-sim --example check_history FILE`.")]
 pub(crate) struct BenchYcsb {
     /// Core workload: a, b, c, d or f
     #[arg(long, short, default_value = "a", conflicts_with = "properties")]
@@ -613,13 +614,13 @@ pub(crate) struct BenchYcsb {
     /// Operations over all nodes; overrides the property file
     #[arg(long)]
     pub(crate) operations: Option<u64>,
-    /// Where to write every operation as a line of JSON
+    /// File for the history, one line of JSON per operation
     #[arg(long, conflicts_with = "on")]
     pub(crate) history: Option<PathBuf>,
-    /// Read by one remote memory call each, where the bucket lives; counts what could not
+    /// Read with one remote memory call at the home of the bucket; counts reads that cannot
     #[arg(long)]
     pub(crate) by_call: bool,
-    /// Where the random choices start
+    /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
     #[command(flatten)]
@@ -631,32 +632,31 @@ pub(crate) struct BenchYcsb {
 Examples:
   farside doctor
   farside doctor --nodes 8 --memory-bytes 2G
-  farside doctor --peer node7                   the way to another machine too
-  farside doctor --only gid_table,rdma_bus      some checks or groups, at length
+  farside doctor --peer node7                   also checks the route to another machine
+  farside doctor --only gid_table,rdma_bus      some checks or groups, in detail
   farside doctor --json | jq '.checks[] | select(.verdict == \"failing\")'
 
-Looks and changes nothing. Verdicts: ok, note (nothing has to be done), warning (works, but slower or in
-fewer places), failing, skipped (with the reason). Exit code 1 when a check fails. Firewalls cannot be
-seen from here.")]
+Changes nothing. Verdicts: ok, note (no action needed), warning (works, but slower or with limits), failing,
+skipped (with the reason). Exit code 1 if a check fails. Firewalls cannot be detected.")]
 pub(crate) struct Doctor {
-    /// How many node processes are planned on this machine
+    /// Number of node processes that are planned on this machine
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
     pub(crate) nodes: u16,
-    /// Global memory of each
+    /// Global memory of each node
     #[arg(long, visible_alias = "memory", default_value = "256M", value_parser = bytes)]
     pub(crate) memory_bytes: u64,
-    /// A machine that nodes of this one will reach: looks at the way there
+    /// Also check the route to this machine
     #[arg(long, value_name = "HOST")]
     pub(crate) peer: Option<String>,
-    /// Only these checks or groups of checks, at length
+    /// Run only these checks or groups of checks, in detail
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Name the checks and why each matters, without looking
+    /// List the checks and why each matters, without running them
     #[arg(long)]
     pub(crate) list: bool,
 }
 
-/// Reads a number of bytes: digits, then perhaps K, M, G or T (powers of 1,024).
+/// Parses a number of bytes: digits, optionally followed by K, M, G or T (powers of 1,024).
 fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
     let (digits, shift) = match text.chars().last().map(|c| c.to_ascii_uppercase()) {
@@ -667,11 +667,11 @@ fn bytes(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     let number: u64 =
-        digits.parse().map_err(|_| "a number, perhaps with K, M, G or T".to_owned())?;
+        digits.parse().map_err(|_| "expected a number, optionally with K, M, G or T".to_owned())?;
     number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
 }
 
-/// Reads the bytes of a message.
+/// Parses a message size.
 fn message_bytes(text: &str) -> Result<u32, String> {
     const BYTES_MAX: u32 = (1 << 24) - 1;
     let number = bytes(text)?;
@@ -681,7 +681,7 @@ fn message_bytes(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads the bytes of a request.
+/// Parses a request size.
 fn request_bytes(text: &str) -> Result<u32, String> {
     match u32::try_from(bytes(text)?) {
         Ok(bytes @ 1..=TRANSFER_BYTES_MAX) => Ok(bytes),
@@ -689,7 +689,7 @@ fn request_bytes(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Reads a time in seconds.
+/// Parses a time in seconds.
 fn seconds(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     if (0.01..=3600.0).contains(&number) { Ok(number) } else { Err("0.01 to 3600".to_owned()) }
@@ -701,7 +701,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn command_definition_is_valid() {
         Arguments::command().debug_assert();
     }
 
@@ -720,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_have_units() {
+    fn sizes_accept_units() {
         let cases =
             [("64", 64), ("1K", 1024), ("2MiB", 2 << 20), ("3g", 3 << 30), ("1TB", 1 << 40)];
         for (text, expected) in cases {
@@ -740,12 +740,12 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_question_is_for_the_table() {
+    fn channels_asks_only_with_requirements() {
         let asks = |line: &[&str]| {
             let line = [&["farside", "channels"], line].concat();
             match Arguments::try_parse_from(line).unwrap().command {
                 Command::Channels(arguments) => arguments.asks(),
-                _ => unreachable!("the line says channels"),
+                _ => unreachable!("the command is channels"),
             }
         };
         assert!(!asks(&[]));

@@ -1,4 +1,4 @@
-//! The fabric that a command goes over, as it was asked for: the one place to add another.
+//! Selects and opens the fabric of a command from its arguments. A new fabric is added here only.
 
 use crate::arguments::{CongestionName, FabricArguments, FabricKind, HostFabric, Protection};
 use crate::fabrics;
@@ -10,79 +10,80 @@ use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A fabric, and what to listen at or to call.
+/// An open fabric, and the address to listen at or to connect to.
 pub(crate) struct Chosen {
     pub(crate) fabric: Arc<dyn Fabric>,
-    /// The name to listen at, or the full address to call.
+    /// The name to listen at, or the full address to connect to.
     pub(crate) address: String,
-    /// What is protected, in words.
+    /// Description of the protection.
     pub(crate) security: String,
 }
 
-/// A fabric that listens at `at`: a name on this machine, or `HOST:PORT`, perhaps with `/NAME`, where
-/// `name` is the usual one.
+/// Opens a fabric that listens at `at`: a name on this machine, or `HOST:PORT`, optionally with `/NAME`; the default
+/// is `name`.
 pub(crate) fn listener(
     arguments: &FabricArguments,
     at: &str,
     name: &str,
 ) -> Result<Chosen, Failure> {
-    let place = Place::read(arguments, at, name)?;
-    let address = match &place {
-        Place::Machine(name) => name.clone(),
-        Place::Host(address) => address.name.clone(),
+    let server = ServerAddress::parse(arguments, at, name)?;
+    let address = match &server {
+        ServerAddress::Machine(name) => name.clone(),
+        ServerAddress::Host(address) => address.name.clone(),
     };
     let listen = |address: Address| Some(address.endpoint);
-    let (fabric, security) = place.fabric(arguments, listen)?;
+    let (fabric, security) = server.open_fabric(arguments, listen)?;
     Ok(Chosen { fabric, address, security })
 }
 
-/// A fabric to call `to` over, which is read as above.
+/// Opens a fabric to connect to `to`, which has the format of `at` in [`listener`].
 pub(crate) fn caller(arguments: &FabricArguments, to: &str, name: &str) -> Result<Chosen, Failure> {
-    let place = Place::read(arguments, to, name)?;
-    let address = match &place {
-        Place::Machine(name) => name.clone(),
-        Place::Host(address) => address.to_string(),
+    let server = ServerAddress::parse(arguments, to, name)?;
+    let address = match &server {
+        ServerAddress::Machine(name) => name.clone(),
+        ServerAddress::Host(address) => address.to_string(),
     };
-    let (fabric, security) = place.fabric(arguments, |_| None)?;
+    let (fabric, security) = server.open_fabric(arguments, |_| None)?;
     Ok(Chosen { fabric, address, security })
 }
 
-/// The full address of another end, to be called over the fabric of the end at `at`.
+/// Returns the full address of `to`, a server on the same fabric as the one at `at`.
 pub(crate) fn address_to_call(
     arguments: &FabricArguments,
     to: &str,
     name: &str,
     at: &str,
 ) -> Result<String, Failure> {
-    let (there, here) = (Place::read(arguments, to, name)?, Place::read(arguments, at, name)?);
-    match (there, here) {
-        (Place::Machine(name), Place::Machine(_)) => Ok(name),
-        (Place::Host(address), Place::Host(_)) => Ok(address.to_string()),
+    let to_server = ServerAddress::parse(arguments, to, name)?;
+    let at_server = ServerAddress::parse(arguments, at, name)?;
+    match (to_server, at_server) {
+        (ServerAddress::Machine(name), ServerAddress::Machine(_)) => Ok(name),
+        (ServerAddress::Host(address), ServerAddress::Host(_)) => Ok(address.to_string()),
         _ => Err(Failure::usage(format!(
-            "`{to}` and `{at}` are of different fabrics: an end has one, so both are names of this \
-             machine or both HOST:PORT"
+            "`{to}` and `{at}` are on different fabrics: give two names on this machine, or two \
+             HOST:PORT"
         ))),
     }
 }
 
-/// Where the serving end is.
+/// Address of a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
-    /// On this machine, by name.
+enum ServerAddress {
+    /// A name on this machine.
     Machine(String),
-    /// At a host.
+    /// An address at a host.
     Host(Address),
 }
 
-impl Place {
-    fn read(arguments: &FabricArguments, text: &str, name: &str) -> Result<Self, Failure> {
+impl ServerAddress {
+    fn parse(arguments: &FabricArguments, text: &str, name: &str) -> Result<Self, Failure> {
         let kind = arguments.fabric.unwrap_or(match text.contains(':') {
             true => FabricKind::Tcp,
             false => FabricKind::Shm,
         });
         match kind {
             FabricKind::Shm if text.contains(['/', ':']) => {
-                Err(Failure::usage(format!("`{text}`: over shm an end has a name without host")))
+                Err(Failure::usage(format!("`{text}`: over shm, give a name without host")))
             }
             FabricKind::Shm => Ok(Self::Machine(text.to_owned())),
             FabricKind::Tcp | FabricKind::Verbs => {
@@ -94,7 +95,7 @@ impl Place {
         }
     }
 
-    fn fabric(
+    fn open_fabric(
         self,
         arguments: &FabricArguments,
         listen: impl FnOnce(Address) -> Option<Endpoint>,
@@ -104,8 +105,8 @@ impl Place {
         let congestion = CongestionName::of(arguments.congestion, over_tcp)?;
         match self {
             Self::Machine(_) if arguments.key.is_some() || arguments.protect.is_some() => {
-                let text = "--key and --protect are for fabrics between machines: shm reaches \
-                            processes of one machine and user alone";
+                let text = "--key and --protect are for fabrics between machines: shm connects only \
+                            processes of one machine and user";
                 Err(Failure::usage(text))
             }
             Self::Machine(_) => Ok((Arc::from(fabrics::shm()?), "one machine and user".to_owned())),
@@ -133,16 +134,16 @@ impl Place {
     }
 }
 
-/// What is protected and who may connect, in words.
+/// Describes what is protected and which peers may connect.
 pub(crate) fn security_words(security: &Security, admission: Option<&Admission>) -> String {
     let words = security.describe();
     match admission.and_then(Admission::describe) {
-        Some(who) => format!("{words}, {who}"),
+        Some(peers) => format!("{words}, {peers}"),
         None => words,
     }
 }
 
-/// The same by a key file and what is to be protected.
+/// Returns the security configuration for a fabric between hosts, from a key file and the protection.
 pub(crate) fn host_security(
     fabric: HostFabric,
     key: Option<&Path>,
@@ -156,7 +157,7 @@ pub(crate) fn host_security(
     security(&FabricArguments { fabric, key, protect, rdma, congestion: None })
 }
 
-/// Who is trusted and what is protected. A key without another word protects all that the fabric can.
+/// Returns the security configuration. A key without `--protect` protects everything that the fabric can protect.
 fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
     let failed = |e| Failure::system(format!("{e}"));
     let over_verbs = arguments.fabric == Some(FabricKind::Verbs);
@@ -170,7 +171,7 @@ fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
         None if protect == Protect::Nothing => Ok(Security::open()),
         None => Err(Failure::usage("--protect needs --key FILE (see farside key new)")),
         Some(_) if protect == Protect::Nothing => {
-            Err(Failure::usage("a key that protects nothing: leave out --key or --protect"))
+            Err(Failure::usage("--key with --protect nothing: leave out one of them"))
         }
         Some(file) => {
             let key = ClusterKey::load(file).map_err(failed)?;
@@ -191,35 +192,35 @@ mod tests {
     }
 
     #[test]
-    fn places_are_read_by_fabric() {
-        let read = |fabric, text| Place::read(&arguments(fabric), text, "bench");
-        assert_eq!(read(None, "lab"), Ok(Place::Machine("lab".to_owned())));
+    fn address_is_parsed_by_fabric() {
+        let parse = |fabric, text| ServerAddress::parse(&arguments(fabric), text, "bench");
+        assert_eq!(parse(None, "lab"), Ok(ServerAddress::Machine("lab".to_owned())));
         for text in ["10.0.0.1:7000", "10.0.0.1:7000/bench"] {
-            let expected = Place::Host("10.0.0.1:7000/bench".parse().unwrap());
-            assert_eq!(read(None, text), Ok(expected.clone()));
-            assert_eq!(read(Some(FabricKind::Tcp), text), Ok(expected.clone()));
-            assert_eq!(read(Some(FabricKind::Verbs), text), Ok(expected));
-            assert!(read(Some(FabricKind::Shm), text).is_err());
+            let expected = ServerAddress::Host("10.0.0.1:7000/bench".parse().unwrap());
+            assert_eq!(parse(None, text), Ok(expected.clone()));
+            assert_eq!(parse(Some(FabricKind::Tcp), text), Ok(expected.clone()));
+            assert_eq!(parse(Some(FabricKind::Verbs), text), Ok(expected));
+            assert!(parse(Some(FabricKind::Shm), text).is_err());
         }
-        assert!(read(Some(FabricKind::Tcp), "lab").is_err());
-        assert!(read(Some(FabricKind::Verbs), "lab").is_err());
-        assert!(read(None, "10.0.0.1:many").is_err());
+        assert!(parse(Some(FabricKind::Tcp), "lab").is_err());
+        assert!(parse(Some(FabricKind::Verbs), "lab").is_err());
+        assert!(parse(None, "10.0.0.1:many").is_err());
     }
 
     #[test]
-    fn a_key_and_what_it_protects_go_together() {
+    fn protection_without_key_is_refused() {
         let with = |protect| FabricArguments { protect, ..arguments(None) };
         assert!(
             security(&with(None)).is_ok() && security(&with(Some(Protection::Nothing))).is_ok()
         );
         let refused = security(&with(Some(Protection::Everything)));
         assert!(matches!(refused, Err(Failure::Usage { .. })));
-        let machine = Place::Machine("lab".to_owned());
-        assert!(machine.fabric(&with(Some(Protection::Nothing)), |_| None).is_err());
+        let machine = ServerAddress::Machine("lab".to_owned());
+        assert!(machine.open_fabric(&with(Some(Protection::Nothing)), |_| None).is_err());
     }
 
     #[test]
-    fn a_device_and_its_options_are_for_verbs_alone() {
+    fn rdma_options_without_verbs_are_refused() {
         for fabric in [None, Some(FabricKind::Tcp)] {
             let device = Some("mlx5_0".parse().unwrap());
             for rdma in [
@@ -227,32 +228,32 @@ mod tests {
                 Rdma { rdma: vec![RdmaOption::OnDemandPaging], ..Rdma::default() },
             ] {
                 let arguments = FabricArguments { rdma, ..arguments(fabric) };
-                let place = Place::read(&arguments, "127.0.0.1:0", "bench").unwrap();
-                let refused = place.fabric(&arguments, |_| None);
+                let server = ServerAddress::parse(&arguments, "127.0.0.1:0", "bench").unwrap();
+                let refused = server.open_fabric(&arguments, |_| None);
                 assert!(matches!(refused, Err(Failure::Usage { .. })));
             }
         }
     }
 
     #[test]
-    fn congestion_is_controlled_over_tcp_alone() {
+    fn congestion_option_without_tcp_is_refused() {
         let asked = Some(CongestionName::System);
-        for (fabric, place, taken) in [
+        for (fabric, address, accepted) in [
             (None, "127.0.0.1:0", true),
             (Some(FabricKind::Tcp), "127.0.0.1:0", true),
             (Some(FabricKind::Verbs), "127.0.0.1:0", false),
             (None, "lab", false),
         ] {
             let arguments = FabricArguments { congestion: asked, ..arguments(fabric) };
-            let opened = Place::read(&arguments, place, "bench").unwrap();
-            let opened = opened.fabric(&arguments, |_| None);
-            assert_eq!(opened.is_ok(), taken, "{fabric:?} {place}");
-            assert!(taken || matches!(opened, Err(Failure::Usage { .. })));
+            let server = ServerAddress::parse(&arguments, address, "bench").unwrap();
+            let opened = server.open_fabric(&arguments, |_| None);
+            assert_eq!(opened.is_ok(), accepted, "{fabric:?} {address}");
+            assert!(accepted || matches!(opened, Err(Failure::Usage { .. })));
         }
     }
 
     #[test]
-    fn over_verbs_a_key_protects_handshakes() {
+    fn verbs_key_protects_handshakes() {
         let file = std::env::temp_dir().join(format!("farside-choice-{}", std::process::id()));
         std::fs::write(&file, format!("{}\n", "5e".repeat(32))).unwrap();
         let mut permissions = std::fs::metadata(&file).unwrap().permissions();

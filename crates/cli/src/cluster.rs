@@ -1,8 +1,8 @@
-//! A cluster of worker processes, for as long as this value lives.
+//! A cluster of worker processes, which ends with its value.
 //!
-//! Workers are children of this process or run at agents of other hosts ([`Process`], [`Hosts`]). Dropping
-//! the cluster, on success, error, panic or Ctrl-C, kills and reaps those that have not left; should this
-//! process be killed outright, they see their input close and end by themselves.
+//! Workers are children of this process or run at agents of other hosts ([`Process`], [`Hosts`]). Dropping the
+//! cluster, on success, error, panic or Ctrl-C, kills and reaps the workers that have not left. If this process is
+//! killed by SIGKILL, its workers end when their input closes.
 
 use crate::failure::Failure;
 use crate::hosts::Hosts;
@@ -14,30 +14,30 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a failed start waits for the news that a worker has died, which is the cause then: what dies
+/// Time that a failed start waits for the death of a worker, which is then reported as the cause: a dying process
 /// closes its links and its standard output at about the same time.
 const DEATH_NOTICE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// What reaches the parent.
+/// A message to the parent.
 enum ClusterMessage {
-    /// A worker said something.
+    /// A worker reported an event.
     Event(WorkerId, Event),
-    /// A worker says no more.
+    /// The output of a worker has ended.
     Gone(WorkerId),
-    /// A signal asks this process to end.
+    /// A signal requests the end of this process.
     Interrupted,
 }
 
-/// A worker process, also among those that took each other's place.
+/// The identifier of a worker process, unique also among replacements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct WorkerId(usize);
 
-/// What happens to a cluster that is not asked anything.
+/// An event of a cluster without a command in progress.
 #[derive(Debug)]
 pub(crate) enum ClusterEvent {
-    /// A signal asks this process to end.
+    /// A signal requests the end of this process.
     Interrupted,
-    /// The process of a worker has ended; `node` is its number if it had joined.
+    /// The process of a worker has ended; `node` is its node number if it had joined.
     Ended { index: usize, node: Option<u16>, process: u32, how: String },
     /// A replacement is a member.
     Joined { index: usize },
@@ -45,31 +45,30 @@ pub(crate) enum ClusterEvent {
     NotJoined { index: usize, failure: Failure },
 }
 
-/// The process of a worker, wherever it runs.
+/// The process of a worker, on this host or at an agent.
 pub(crate) trait Process {
     /// Sends it a line.
-    fn tell(&mut self, line: &str) -> std::io::Result<()>;
+    fn send(&mut self, line: &str) -> std::io::Result<()>;
     /// Kills it with SIGKILL, unless it has ended.
     fn kill(&mut self);
-    /// Waits until it has ended and is reaped, which it was told to do; how it ended.
+    /// Waits until it has ended and is reaped, and returns its exit status. It must have been told to end.
     fn wait(&mut self) -> Result<String, Failure>;
-    /// Its number on its host.
+    /// Returns its process number on its host.
     fn number(&self) -> u32;
 }
 
-/// A worker that was started, and a thread that hears it.
+/// A started worker, and the thread that reads its output.
 pub(crate) struct Started {
     pub(crate) process: Box<dyn Process>,
-    /// The host's address where nodes of other hosts reach this one; `None` in shared memory.
+    /// The address at which nodes of other hosts reach the worker's host; `None` in shared memory.
     pub(crate) host: Option<IpAddr>,
-    /// Where this process is reached from that host.
+    /// The address at which that host reaches this process.
     pub(crate) local: Option<IpAddr>,
     pub(crate) listener: JoinHandle<()>,
 }
 
-/// Takes what a worker says, line by line, and false once nobody wants to hear it; `None` when it says no
-/// more.
-pub(crate) type Hear = Box<dyn FnMut(Option<&str>) -> bool + Send>;
+/// Takes the output of a worker line by line, and `None` at its end; returns false once no receiver is left.
+pub(crate) type LineHandler = Box<dyn FnMut(Option<&str>) -> bool + Send>;
 
 /// One worker.
 struct Worker {
@@ -79,9 +78,9 @@ struct Worker {
     listener: Option<JoinHandle<()>>,
     alive: bool,
     id: WorkerId,
-    /// Its node's number, once it has one.
+    /// Its node's number, after it has joined.
     node: Option<u16>,
-    /// Where its node is reached, on fabrics between hosts.
+    /// The address of its node, on fabrics between hosts.
     address: Option<SocketAddr>,
 }
 
@@ -89,22 +88,22 @@ struct Worker {
 pub(crate) struct Cluster {
     hosts: Hosts,
     workers: Vec<Worker>,
-    /// Worker processes that were started so far.
+    /// The number of worker processes started so far.
     started: usize,
     messages: Receiver<ClusterMessage>,
     sender: Sender<ClusterMessage>,
 }
 
 impl Cluster {
-    /// Starts a cluster of `count` nodes, all set up alike, and waits until they know each other.
+    /// Starts a cluster of `count` nodes with equal settings, and waits until they know each other.
     pub(crate) fn start(hosts: &Hosts, spec: &NodeSpec, count: usize) -> Result<Self, Failure> {
         Self::start_each(hosts, &vec![spec.clone(); count])
     }
 
-    /// Starts a cluster with a node for each of these: the first creates it, the others join.
+    /// Starts a cluster with a node for each of `specs`: the first creates it, the others join.
     ///
     /// # Errors
-    /// A node's; where a worker process ends meanwhile, which one and how, at once.
+    /// Those of a node; if a worker process ends meanwhile, its number and exit status.
     pub(crate) fn start_each(hosts: &Hosts, specs: &[NodeSpec]) -> Result<Self, Failure> {
         if !matches!(hosts, Hosts::Agents(..)) {
             let configs: Result<Vec<_>, _> = specs.iter().map(NodeSpec::config).collect();
@@ -128,14 +127,14 @@ impl Cluster {
         met.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
 
-    /// The command that starts a worker's node.
+    /// Returns the command that starts a worker's node.
     fn start_command(&self, index: usize, spec: &NodeSpec, create: bool) -> Command {
         let addresses: Vec<_> = self.members().filter_map(|worker| worker.address).collect();
         let host = self.workers[index].host.and_then(|host| self.hosts.spec(host, &addresses));
         Command::Start(NodeSpec { create, host, ..spec.clone() })
     }
 
-    /// Notes what a worker answered whose node was started.
+    /// Records the answer of a worker to the start of its node.
     fn joined(&mut self, index: usize, answer: &Answer) -> Result<(), Failure> {
         let Answer::Node { number, at } = answer else {
             return Err(unexpected(answer));
@@ -145,18 +144,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// How many nodes are members, as far as their processes show.
+    /// Returns the number of nodes that have joined and whose process runs.
     pub(crate) fn members_count(&self) -> usize {
         self.members().count()
     }
 
-    /// The workers that live and whose nodes have joined.
+    /// Returns the workers that run and whose nodes have joined.
     fn members(&self) -> impl Iterator<Item = &Worker> {
         self.workers.iter().filter(|worker| worker.alive && worker.node.is_some())
     }
 
-    /// Why a start failed: a worker that has died, if there is one, since its death is why others could not
-    /// reach it.
+    /// Returns why a start failed: the death of a worker, if any, since then others could not reach it.
     fn cause(&mut self, failure: Failure) -> Failure {
         if !matches!(failure, Failure::Operation { .. }) {
             return failure;
@@ -176,7 +174,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the processes alone.
+    /// Starts the processes, without nodes.
     pub(crate) fn of_workers(hosts: &Hosts, count: usize) -> Result<Self, Failure> {
         let (sender, messages) = channel();
         let interrupted = sender.clone();
@@ -192,72 +190,72 @@ impl Cluster {
 
     fn start_worker(&mut self, index: usize) -> Result<Worker, Failure> {
         let id = WorkerId(self.started);
-        let started = self.hosts.start(index, hear(id, self.sender.clone()))?;
+        let started = self.hosts.start(index, line_handler(id, self.sender.clone()))?;
         self.started += 1;
         let Started { process, host, local, listener } = started;
         let listener = Some(listener);
         Ok(Worker { process, host, local, listener, alive: true, id, node: None, address: None })
     }
 
-    /// Starts a worker in the place of one that has ended, whose node is to join the others. Returns at
-    /// once: [`Self::next_event`] says what comes of it.
+    /// Replaces a worker that has ended, and lets the node of the new one join. Returns at once;
+    /// [`Self::next_event`] reports the result.
     pub(crate) fn replace(&mut self, index: usize, spec: &NodeSpec) -> Result<(), Failure> {
         self.workers[index] = self.start_worker(index)?;
         let command = self.start_command(index, spec, false);
-        // Where the worker does not live to hear it, its end is the next event.
-        let _ = self.tell(index, &command)?;
+        // If the worker has ended already, its end is the next event.
+        let _ = self.send(index, &command)?;
         Ok(())
     }
 
-    /// Sends a worker a command; false where it takes none any more.
-    fn tell(&mut self, index: usize, command: &Command) -> Result<bool, Failure> {
+    /// Sends a worker a command; returns false if its input is closed.
+    fn send(&mut self, index: usize, command: &Command) -> Result<bool, Failure> {
         let line = serde_json::to_string(command);
         let line = line.map_err(|e| Failure::system(format!("a command: {e}")))?;
-        Ok(self.workers[index].process.tell(&line).is_ok())
+        Ok(self.workers[index].process.send(&line).is_ok())
     }
 
-    /// How many workers were started.
+    /// Returns the number of workers.
     pub(crate) fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// The node's number of a worker.
+    /// Returns the node number of a worker.
     pub(crate) fn node(&self, index: usize) -> u16 {
         self.workers.get(index).and_then(|worker| worker.node).unwrap_or_default()
     }
 
-    /// The process of a worker, by its number on its host.
+    /// Returns the process number of a worker on its host.
     pub(crate) fn process(&self, index: usize) -> u32 {
         self.workers[index].process.number()
     }
 
-    /// Where a worker's node is reached, on fabrics between hosts.
+    /// Returns the address of a worker's node, on fabrics between hosts.
     pub(crate) fn address(&self, index: usize) -> Option<SocketAddr> {
         self.workers.get(index)?.address
     }
 
-    /// The addresses of a worker's host and of this one, as they reach each other; `None` in shared memory.
+    /// Returns the addresses at which a worker's host and this host reach each other; `None` in shared memory.
     pub(crate) fn hosts_of(&self, index: usize) -> Option<(IpAddr, IpAddr)> {
         let worker = self.workers.get(index)?;
         worker.host.zip(worker.local)
     }
 
-    /// The workers that live.
+    /// Returns the workers that run.
     pub(crate) fn living(&self) -> Vec<usize> {
         (0..self.workers.len()).filter(|index| self.workers[*index].alive).collect()
     }
 
-    /// Asks one worker and waits for its answer.
+    /// Sends one command to a worker and waits for its answer.
     pub(crate) fn ask(&mut self, index: usize, command: Command) -> Result<Answer, Failure> {
         let mut answers = self.ask_all(vec![(index, command)], |_| {})?;
         answers.pop().unwrap_or(Ok(Answer::Nothing))
     }
 
-    /// Asks several workers at once, one perhaps several things, and waits for all answers, in the order
-    /// asked. `progress` is called with what more was done, by all together.
+    /// Sends commands to workers at once, possibly several to one, and waits for all answers, in the order of the
+    /// commands. Calls `progress` with each increment of the work, of all workers.
     ///
     /// # Errors
-    /// Where any worker process ends meanwhile, which one and how: the others may wait for its node.
+    /// The number and exit status of a worker process that ends meanwhile: the others may wait for its node.
     pub(crate) fn ask_all(
         &mut self,
         commands: Vec<(usize, Command)>,
@@ -265,7 +263,7 @@ impl Cluster {
     ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
         let mut answers: Vec<(usize, Option<Result<Answer, Failure>>)> = Vec::new();
         for (index, command) in commands {
-            if !self.tell(index, &command)? {
+            if !self.send(index, &command)? {
                 return Err(self.death(index));
             }
             answers.push((index, None));
@@ -294,12 +292,12 @@ impl Cluster {
         Ok(answers.into_iter().filter_map(|(_, answer)| answer).collect())
     }
 
-    /// The worker with this identifier, unless it was killed, has left or was replaced.
+    /// Returns the worker with this identifier, unless it was killed, has left or was replaced.
     fn living_index(&self, id: WorkerId) -> Option<usize> {
         self.workers.iter().position(|worker| worker.id == id && worker.alive)
     }
 
-    /// What each living node has done.
+    /// Returns the statistics of each running node.
     pub(crate) fn stats(&mut self) -> Result<Vec<(usize, NodeStats)>, Failure> {
         let living = self.living();
         let commands = living.iter().map(|index| (*index, Command::Stats)).collect();
@@ -313,7 +311,7 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Kills a worker's process with SIGKILL and reaps it; how it ended.
+    /// Kills a worker's process with SIGKILL, reaps it, and returns its exit status.
     pub(crate) fn kill(&mut self, index: usize) -> Result<String, Failure> {
         let worker = &mut self.workers[index];
         worker.alive = false;
@@ -321,15 +319,15 @@ impl Cluster {
         worker.process.wait()
     }
 
-    /// Kills and reaps all workers that live.
+    /// Kills and reaps all workers that run.
     pub(crate) fn kill_all(&mut self) {
         for index in self.living() {
-            // What cannot be reaped has ended, or ends with this process.
+            // A worker that cannot be reaped has ended, or ends with this process.
             let _ = self.kill(index);
         }
     }
 
-    /// Waits for what happens next, until the deadline if there is one; `None` then.
+    /// Waits for the next event; `None` at the deadline, if any.
     pub(crate) fn next_event(&mut self, deadline: Option<Instant>) -> Option<ClusterEvent> {
         loop {
             let message = match deadline {
@@ -377,8 +375,8 @@ impl Cluster {
         ClusterEvent::NotJoined { index, failure }
     }
 
-    /// Lets all nodes leave in order, the last to join first. A node that could not give all its lines
-    /// back in time has left all the same, and here the memory ends with its nodes anyway.
+    /// Lets all nodes leave in order, the last to join first. A node that could not hand over all its lines in time has
+    /// left too; the memory ends with the nodes anyway.
     pub(crate) fn leave(mut self) -> Result<(), Failure> {
         for index in self.living().into_iter().rev() {
             match self.ask(index, Command::Leave) {
@@ -392,12 +390,12 @@ impl Cluster {
         Ok(())
     }
 
-    /// Notes that a worker has ended, and says how.
+    /// Records that a worker has ended, and returns its exit status.
     fn end_of(&mut self, index: usize) -> String {
         self.kill(index).unwrap_or_else(|failure| failure.to_string())
     }
 
-    /// Notes that a worker has ended, as a failure that names it.
+    /// Records that a worker has ended, and returns the failure that names it.
     fn death(&mut self, index: usize) -> Failure {
         let how = self.end_of(index);
         let (process, count) = (self.process(index), self.len());
@@ -425,8 +423,8 @@ impl Drop for Cluster {
     }
 }
 
-/// Makes messages of what a worker says.
-fn hear(id: WorkerId, messages: Sender<ClusterMessage>) -> Hear {
+/// Returns a handler that converts the output of a worker to messages.
+fn line_handler(id: WorkerId, messages: Sender<ClusterMessage>) -> LineHandler {
     Box::new(move |line| {
         let message = match line {
             None => ClusterMessage::Gone(id),

@@ -1,5 +1,5 @@
-//! `farside demo`: everything in about a minute. Three nodes, 300,000 records, the YCSB core
-//! workloads, then a killed node: the others answer what they still can, and say what they cannot.
+//! `farside demo`: three nodes, 300,000 records and the YCSB core workloads in about a minute. Then one node is
+//! killed: the others still read the records that remain, and report errors for the lost ones.
 
 use crate::arguments::Demo;
 use crate::failure::Failure;
@@ -7,16 +7,16 @@ use crate::hosts::Hosts;
 use crate::latency::Summary;
 use crate::output::{Output, Table, bytes, count};
 use crate::worker::{NodeStats, Verified};
-use crate::ycsb::{Bed, core, summary_row, summary_table};
+use crate::ycsb::{TableCluster, core, summary_row, summary_table};
 use farside_apps::ycsb::CoreWorkload;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What `--json` shows.
+/// The output of `--json`.
 #[derive(Serialize)]
 struct Whole {
     records: u64,
-    /// Further ones, by workload D.
+    /// Records that workload D has inserted.
     inserted: u64,
     nodes: u16,
     fabric: &'static str,
@@ -28,31 +28,32 @@ struct Whole {
     after: Verified,
 }
 
-/// Shows it all.
+/// Runs the demonstration.
 pub(crate) fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
     let Demo { records, operations, nodes, threads, ref places } = *arguments;
     let hosts = Hosts::of(places)?;
     // Workload D inserts one record in twenty operations.
-    let mut bed = Bed::start(&hosts, "demo", (nodes, threads), records + operations / 16, 1)?;
+    let mut table_cluster =
+        TableCluster::start(&hosts, "demo", (nodes, threads), records + operations / 16, 1)?;
     output.line(format!(
         "{nodes} node processes {}, {} records of 1 KB",
         hosts.describe(),
         count(records)
     ));
-    let (load, workloads) = work(&mut bed, records, operations, output)?;
-    let stats = node_table(&mut bed, output)?;
+    let (load, workloads) = work(&mut table_cluster, records, operations, output)?;
+    let stats = node_table(&mut table_cluster, output)?;
     let properties = core(CoreWorkload::C, records, operations);
-    let before = verify(&mut bed, &properties, records, output)?;
+    let before = verify(&mut table_cluster, &properties, records, output)?;
     output.line(format!("all nodes alive:  {}", found(&before)));
-    let victim = bed.cluster.len() - 1;
-    let killed_node = bed.cluster.node(victim);
-    let how = bed.cluster.kill(victim)?;
+    let victim = table_cluster.cluster.len() - 1;
+    let killed_node = table_cluster.cluster.node(victim);
+    let how = table_cluster.cluster.kill(victim)?;
     output.line(format!("node {killed_node} killed ({how})"));
-    let after = verify(&mut bed, &properties, records, output)?;
+    let after = verify(&mut table_cluster, &properties, records, output)?;
     output.line(format!("one node dead:    {}", found(&after)));
-    let inserted = bed.inserted();
-    bed.cluster.leave()?;
-    output.line("the other nodes have left; nothing remains");
+    let inserted = table_cluster.inserted();
+    table_cluster.cluster.leave()?;
+    output.line("the other nodes have left: the cluster has ended");
     let judgement = judge(records + inserted, &workloads, &before, &after);
     output.value(&Whole {
         records,
@@ -71,14 +72,15 @@ pub(crate) fn run(arguments: &Demo, output: Output) -> Result<(), Failure> {
 
 /// Loads the records and runs the workloads.
 fn work(
-    bed: &mut Bed,
+    table_cluster: &mut TableCluster,
     records: u64,
     operations: u64,
     output: Output,
 ) -> Result<(Summary, BTreeMap<String, Summary>), Failure> {
     let mut table = summary_table();
     let bar = output.bar("load", records);
-    let load = bed.load(&core(CoreWorkload::A, records, operations), |more| bar.inc(more))?;
+    let load =
+        table_cluster.load(&core(CoreWorkload::A, records, operations), |more| bar.inc(more))?;
     bar.finish_and_clear();
     summary_row(&mut table, "load", &load);
     let mut workloads = BTreeMap::new();
@@ -86,7 +88,7 @@ fn work(
         let name = workload.to_string();
         let bar = output.bar(&format!("workload {name}"), operations);
         let properties = core(workload, records, operations);
-        let summary = bed.run(&properties, None, |more| bar.inc(more))?;
+        let summary = table_cluster.run(&properties, None, |more| bar.inc(more))?;
         bar.finish_and_clear();
         summary_row(&mut table, &name, &summary);
         workloads.insert(name, summary);
@@ -96,21 +98,21 @@ fn work(
     Ok((load, workloads))
 }
 
-/// Looks every record up.
+/// Reads and checks every record.
 fn verify(
-    bed: &mut Bed,
+    table_cluster: &mut TableCluster,
     properties: &str,
     records: u64,
     output: Output,
 ) -> Result<Verified, Failure> {
     let bar = output.bar("verify", records);
-    let found = bed.verify(properties, |more| bar.inc(more))?;
+    let found = table_cluster.verify(properties, |more| bar.inc(more))?;
     bar.finish_and_clear();
     Ok(found)
 }
 
-/// Shows what each node has done.
-fn node_table(bed: &mut Bed, output: Output) -> Result<Vec<NodeStats>, Failure> {
+/// Prints the counters of each node.
+fn node_table(table_cluster: &mut TableCluster, output: Output) -> Result<Vec<NodeStats>, Failure> {
     let heads = [
         "node",
         "hits",
@@ -123,10 +125,10 @@ fn node_table(bed: &mut Bed, output: Output) -> Result<Vec<NodeStats>, Failure> 
     ];
     let mut table = Table::new(heads);
     let mut all = Vec::new();
-    for (index, stats) in bed.cluster.stats()? {
+    for (index, stats) in table_cluster.cluster.stats()? {
         let accesses = (stats.hits + stats.misses).max(1);
         table.row([
-            bed.cluster.node(index).to_string(),
+            table_cluster.cluster.node(index).to_string(),
             count(stats.hits),
             count(stats.misses),
             format!("{:.1}%", stats.hits as f64 * 100.0 / accesses as f64),
@@ -143,7 +145,7 @@ fn node_table(bed: &mut Bed, output: Output) -> Result<Vec<NodeStats>, Failure> 
 }
 
 fn found(verified: &Verified) -> String {
-    let mut text = format!("{} records right", count(verified.right));
+    let mut text = format!("{} records correct", count(verified.right));
     for (name, number) in &verified.errors {
         text.push_str(&format!(", {} {name}", count(*number)));
     }
@@ -151,7 +153,7 @@ fn found(verified: &Verified) -> String {
     text
 }
 
-/// Whether everything was as promised.
+/// Checks the results: no wrong or missing record before and after the death of a node.
 fn judge(
     records: u64,
     workloads: &BTreeMap<String, Summary>,
@@ -162,7 +164,7 @@ fn judge(
     for (name, summary) in workloads {
         if summary.wrong + summary.absent + summary.errors > 0 {
             return Err(Failure::check(format!(
-                "workload {name} read wrong or no records, or failed"
+                "workload {name}: an operation failed, or read a wrong record or none"
             )));
         }
     }
@@ -170,7 +172,7 @@ fn judge(
         return Err(Failure::check("records were lost or changed while all nodes lived"));
     }
     if after.wrong + after.missing > 0 || after.right + errors(after) != records {
-        return Err(Failure::check("the nodes that live gave wrong answers"));
+        return Err(Failure::check("the living nodes read wrong records or none"));
     }
     if after.right == 0 {
         return Err(Failure::check("no record survived the death of one node"));
@@ -192,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_promised_passes() {
+    fn lost_or_wrong_records_fail() {
         let none = BTreeMap::new();
         let whole = verified(100, 0, 0, 0);
         assert_eq!(judge(100, &none, &whole, &verified(60, 0, 0, 40)), Ok(()));

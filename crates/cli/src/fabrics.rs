@@ -1,4 +1,4 @@
-//! The fabrics that this program was built with.
+//! The fabrics of this program.
 
 use crate::failure::Failure;
 use crate::rdma::{self, Rdma};
@@ -8,23 +8,23 @@ use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_fabric_verbs::{Choice, DeviceReport, VerbsFabric};
 
-/// The shared-memory fabric of this machine.
+/// Opens the shared-memory fabric of this machine.
 pub(crate) fn shm() -> Result<Box<dyn Fabric>, Failure> {
     let fabric =
         ShmFabric::new().map_err(|e| Failure::system(format!("shared-memory fabric: {e}")))?;
     Ok(Box::new(fabric))
 }
 
-/// A fabric and whether it can be used here.
+/// A fabric, and whether this machine can use it.
 pub(crate) struct Found {
     pub(crate) name: &'static str,
-    /// What it reaches.
+    /// The processes that it reaches.
     pub(crate) reach: &'static str,
-    /// It, or why it cannot be used.
+    /// The open fabric, or why it cannot be used.
     pub(crate) fabric: Result<Box<dyn Fabric>, Failure>,
-    /// The device that would be used, where the fabric needs one.
+    /// The device that would be used, if the fabric needs one.
     pub(crate) choice: Option<Choice>,
-    /// All devices that it could use.
+    /// All usable devices.
     pub(crate) devices: Vec<DeviceReport>,
 }
 
@@ -38,7 +38,7 @@ impl Found {
     }
 }
 
-/// Every fabric, best first.
+/// Opens every fabric, best first.
 pub(crate) fn all() -> Vec<Found> {
     let tcp = TcpFabric::new(TcpOptions::default());
     let tcp = tcp.map_err(|e| Failure::system(format!("TCP fabric: {e}")));

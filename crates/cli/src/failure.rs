@@ -1,43 +1,43 @@
-//! Why a command failed, and its exit code.
+//! Failures of commands, and their exit codes.
 
 use farside::ErrorCode;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::ExitCode;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub(crate) enum Failure {
-    /// The arguments make no sense together. Exit code 2, as for those that clap refuses.
+    /// The arguments contradict each other. Exit code 2, as for arguments that clap refuses.
     Usage {
-        /// What is wrong and how to mend it.
+        /// What is wrong and how to fix it.
         text: String,
     },
-    /// An operation of the memory failed: a row of the error table.
+    /// An operation on the global memory failed, with a row of the error table.
     Operation {
         /// The row's number.
         number: u16,
-        /// The row's name, as stable as the number.
+        /// The row's name, which is as stable as the number.
         name: String,
         /// What happened and what to do.
         text: String,
     },
-    /// A file, process or other thing of the system was not as needed.
+    /// An operation on a file, process or other system resource failed.
     System {
-        /// What and why.
+        /// The resource and the reason.
         text: String,
     },
-    /// Something that was verified is not so.
+    /// A verification failed.
     Check {
-        /// What.
+        /// The violated property.
         text: String,
     },
     /// Ended by a signal; exit code 130.
     Interrupted,
-    /// One of the others, which stands in the command's result already.
+    /// Another failure, which the command's result already contains.
     #[serde(skip)]
-    Told(Box<Self>),
+    Reported(Box<Self>),
 }
 
 impl Failure {
@@ -53,17 +53,17 @@ impl Failure {
         Self::Check { text: text.into() }
     }
 
-    /// 1 when an operation failed, 2 for wrong usage, 130 when interrupted.
+    /// Returns 1 if an operation failed, 2 for wrong usage, 130 if interrupted.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage { .. } => ExitCode::from(2),
             Self::Interrupted => ExitCode::from(130),
             Self::Operation { .. } | Self::System { .. } | Self::Check { .. } => ExitCode::from(1),
-            Self::Told(failure) => failure.exit_code(),
+            Self::Reported(failure) => failure.exit_code(),
         }
     }
 
-    /// Whether it is this row of the error table.
+    /// Returns whether it is this row of the error table.
     pub(crate) fn is(&self, code: ErrorCode) -> bool {
         matches!(self, Self::Operation { number, .. } if *number == code.entry().number)
     }
@@ -77,7 +77,7 @@ impl fmt::Display for Failure {
             }
             Self::Operation { name, text, .. } => write!(f, "{name}: {text}"),
             Self::Interrupted => f.write_str("interrupted"),
-            Self::Told(failure) => failure.fmt(f),
+            Self::Reported(failure) => failure.fmt(f),
         }
     }
 }
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_of_the_table_keep_their_names() {
+    fn operation_failure_keeps_name_and_number() {
         let failure = Failure::from(farside::Error::new(ErrorCode::NodeLost));
         assert!(failure.is(ErrorCode::NodeLost) && !failure.is(ErrorCode::LineLost));
         assert!(failure.to_string().starts_with("NodeLost: "));

@@ -1,9 +1,9 @@
-//! Where the workers of a command run, and how their nodes reach each other.
+//! The hosts of a command's workers, and the fabric between their nodes.
 
 use crate::agent::{self, Remote};
 use crate::arguments::{HostFabric, Places, Protection, WorkerFabric};
 use crate::choice;
-use crate::cluster::{Hear, Process, Started};
+use crate::cluster::{LineHandler, Process, Started};
 use crate::failure::Failure;
 use crate::rdma::{self, Rdma};
 use crate::worker::{HostSpec, LEASE};
@@ -17,45 +17,45 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
-/// A fabric that listens, and where others reach it.
+/// A fabric that listens, and the address at which others reach it.
 pub(crate) type Opened = (Arc<dyn Fabric>, SocketAddr);
 
-/// Where workers run.
+/// The hosts of workers.
 #[derive(Clone, Debug)]
 pub(crate) enum Hosts {
-    /// As children of this process, over shared memory.
+    /// This machine: workers are children of this process, and nodes use shared memory.
     Machine,
-    /// As children of this process, over a fabric between hosts.
+    /// This machine: workers are children of this process, and nodes use a fabric between hosts.
     Loopback(Between),
-    /// At these agents in turn.
+    /// The hosts of these agents, round-robin.
     Agents(Vec<Endpoint>, Between),
 }
 
-/// A fabric between hosts: which, who is trusted and what is protected.
+/// A fabric between hosts, with its authentication and protection.
 #[derive(Clone, Debug)]
 pub(crate) struct Between {
     fabric: HostFabric,
     rdma: Rdma,
     key: Option<PathBuf>,
     protect: Option<Protection>,
-    /// Of what nodes say to each other.
+    /// The security of traffic between nodes.
     security: Security,
 }
 
 impl Hosts {
-    /// As it was asked for.
+    /// Checks the arguments, and returns the requested hosts.
     pub(crate) fn of(places: &Places) -> Result<Self, Failure> {
         let Places { fabric, on, rdma, key, protect } = places;
         rdma.check(*fabric == Some(WorkerFabric::Verbs))?;
         if *fabric == Some(WorkerFabric::Shm) && !on.is_empty() {
             return Err(Failure::usage(
-                "--on is for --fabric tcp or verbs: shm reaches one machine alone",
+                "--on is for --fabric tcp or verbs: shm connects only processes of one machine",
             ));
         }
         if on.is_empty() && matches!(fabric, None | Some(WorkerFabric::Shm)) {
             if key.is_some() || protect.is_some() {
-                let text = "--key and --protect are for --fabric tcp or verbs: shm reaches processes of one \
-                            machine and user alone";
+                let text = "--key and --protect are for --fabric tcp or verbs: shm connects only processes of one \
+                            machine and user";
                 return Err(Failure::usage(text));
             }
             return Ok(Self::Machine);
@@ -72,13 +72,13 @@ impl Hosts {
         }
         match on.iter().find(|agent| key.is_none() && !agent::is_loopback(agent)) {
             Some(agent) => Err(Failure::usage(format!(
-                "{agent} is another host, so --key FILE is needed: the one that its agent has"
+                "{agent} is another host: give the key of its agent by --key FILE"
             ))),
             None => Ok(Self::Agents(on.clone(), between)),
         }
     }
 
-    /// The fabric's name.
+    /// Returns the fabric's name.
     pub(crate) fn fabric(&self) -> &'static str {
         match self {
             Self::Machine => "shm",
@@ -86,16 +86,16 @@ impl Hosts {
         }
     }
 
-    /// How nodes reach each other, in words.
+    /// Describes how nodes reach each other.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Machine => "over shared memory".to_owned(),
-            Self::Loopback(between) => between.describe(Place::Loopback),
-            Self::Agents(_, between) => format!("at agents, {}", between.describe(Place::Agents)),
+            Self::Loopback(between) => between.describe(NodesAt::Loopback),
+            Self::Agents(_, between) => format!("at agents, {}", between.describe(NodesAt::Agents)),
         }
     }
 
-    /// A command's own fabric, to reach workers, and where it is reached; `None` in shared memory.
+    /// Opens the command's fabric to workers, and returns it with its address; `None` in shared memory.
     pub(crate) fn listen(&self, host: IpAddr) -> Result<Option<Opened>, Failure> {
         let Some(between) = self.between() else {
             return Ok(None);
@@ -106,12 +106,12 @@ impl Hosts {
         open(between.fabric, &between.rdma, options).map(Some)
     }
 
-    /// Whether workers see the files of this machine.
+    /// Returns whether workers share the file system of this process.
     pub(crate) fn shares_files(&self) -> bool {
         !matches!(self, Self::Agents(..))
     }
 
-    /// How many of so many workers are on one host at most, as far as can be told.
+    /// Returns the maximum number of `workers` on one host, assuming that each agent is a host.
     pub(crate) fn workers_together(&self, workers: u64) -> u64 {
         match self {
             Self::Machine | Self::Loopback(_) => workers,
@@ -119,7 +119,7 @@ impl Hosts {
         }
     }
 
-    /// How a node listens at its host and finds those that are there already.
+    /// Returns how a node listens at its host and finds the existing nodes.
     pub(crate) fn spec(&self, host: IpAddr, hosts: &[SocketAddr]) -> Option<HostSpec> {
         let between = self.between()?;
         Some(HostSpec {
@@ -131,7 +131,7 @@ impl Hosts {
         })
     }
 
-    /// Whether workers reach each other over a fabric between hosts.
+    /// Returns whether workers use a fabric between hosts.
     pub(crate) fn is_between(&self) -> bool {
         self.between().is_some()
     }
@@ -144,20 +144,20 @@ impl Hosts {
     }
 
     /// Starts worker number `index`.
-    pub(crate) fn start(&self, index: usize, mut hear: Hear) -> Result<Started, Failure> {
+    pub(crate) fn start(&self, index: usize, mut handler: LineHandler) -> Result<Started, Failure> {
         match self {
-            Self::Machine => InChild::start(None, None, hear),
+            Self::Machine => ChildWorker::start(None, None, handler),
             Self::Loopback(between) => {
-                let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
-                InChild::start(between.key.as_ref(), Some(here), hear)
+                let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
+                ChildWorker::start(between.key.as_ref(), Some(local), handler)
             }
             Self::Agents(agents, between) => {
                 let security = agent::security(between.key.as_deref())?;
                 let (remote, lines) = Remote::start(&agents[index % agents.len()], &security)?;
                 let (host, local) = (Some(remote.host()), Some(remote.local()?));
                 let listener = std::thread::spawn(move || {
-                    lines.each(|line| hear(Some(line)));
-                    hear(None);
+                    lines.each(|line| handler(Some(line)));
+                    handler(None);
                 });
                 Ok(Started { process: Box::new(remote), host, local, listener })
             }
@@ -166,18 +166,18 @@ impl Hosts {
 }
 
 /// A worker that is a child of this process.
-struct InChild {
+struct ChildWorker {
     child: Child,
     commands: Option<ChildStdin>,
 }
 
-impl InChild {
-    /// Starts this program again as a worker. Called by the main thread, whose end the kernel takes for
-    /// the parent's death.
+impl ChildWorker {
+    /// Starts this program as a worker. Called by the main thread, since the kernel takes the end of the calling
+    /// thread for the parent's death.
     fn start(
         key: Option<&PathBuf>,
         host: Option<IpAddr>,
-        mut hear: Hear,
+        mut handler: LineHandler,
     ) -> Result<Started, Failure> {
         let program =
             std::env::current_exe().map_err(|e| Failure::system(format!("own program: {e}")))?;
@@ -186,7 +186,7 @@ impl InChild {
         if let Some(key) = key {
             command.arg("--key").arg(key);
         }
-        // A group of its own: Ctrl-C reaches the parent alone, which then ends us in order.
+        // A separate process group: Ctrl-C reaches only the parent, which then ends its workers in order.
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command
             .spawn()
@@ -195,19 +195,18 @@ impl InChild {
         let listener = std::thread::spawn(move || {
             let lines = output.into_iter().flat_map(|output| BufReader::new(output).lines());
             for line in lines.map_while(Result::ok) {
-                if !hear(Some(&line)) {
+                if !handler(Some(&line)) {
                     return;
                 }
             }
-            hear(None);
+            handler(None);
         });
         let process = Self { commands: child.stdin.take(), child };
         Ok(Started { process: Box::new(process), host, local: host, listener })
     }
 }
 
-/// A fabric between hosts that listens, and where others reach it. Of `options` the fabric takes what
-/// it has.
+/// Opens a fabric between hosts that listens, and returns it with its address. Verbs ignores TCP-only options.
 pub(crate) fn open(
     fabric: HostFabric,
     rdma: &Rdma,
@@ -216,15 +215,15 @@ pub(crate) fn open(
     open_for(fabric, rdma, options).map(|(opened, _)| opened)
 }
 
-/// The same, and who may connect to it.
+/// Opens a fabric as [`open`], and also returns the peers that may connect to it.
 pub(crate) fn open_for(
     fabric: HostFabric,
     rdma: &Rdma,
     options: TcpOptions,
 ) -> Result<(Opened, Option<Admission>), Failure> {
-    let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
+    let listen = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
     let name = fabric.name();
-    let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {place}: {e}"));
+    let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {listen}: {e}"));
     let (fabric, admission): (Arc<dyn Fabric>, _) = match fabric {
         HostFabric::Tcp => {
             let fabric = TcpFabric::new(options).map_err(|e| failed(&e))?;
@@ -239,45 +238,47 @@ pub(crate) fn open_for(
     };
     match fabric.host() {
         Some(at) => Ok(((fabric, at), admission)),
-        None => Err(failed(&"others do not reach it: name a host, or where it is reached")),
+        None => {
+            Err(failed(&"no address that others can reach: give one to listen at or to advertise"))
+        }
     }
 }
 
-/// Where the nodes of a command listen.
+/// The addresses of a command's nodes.
 #[derive(Clone, Copy)]
-enum Place {
+enum NodesAt {
     Loopback,
     Agents,
 }
 
-/// Who may connect to a listener on the loopback, as one that is made for the question tells.
+/// Returns the peers that may connect to a listener on the loopback, by opening one.
 fn loopback(security: &Security) -> Option<Admission> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     Admission::of(security, listener.local_addr().ok()?).ok()
 }
 
 impl Between {
-    /// In words; where its nodes are on the loopback, also who may connect to them.
-    fn describe(&self, place: Place) -> String {
+    /// Describes the fabric and its security; for nodes on the loopback also the peers that may connect.
+    fn describe(&self, nodes: NodesAt) -> String {
         let all = self.security.protect() == Protect::Everything;
         let plain = match self.fabric {
             HostFabric::Verbs if all => "; data packets are plain text",
             HostFabric::Tcp | HostFabric::Verbs => "",
         };
-        let admission = matches!(place, Place::Loopback).then(|| loopback(&self.security));
+        let admission = matches!(nodes, NodesAt::Loopback).then(|| loopback(&self.security));
         let words = choice::security_words(&self.security, admission.flatten().as_ref());
         format!("over {} ({words}{plain})", self.fabric.name())
     }
 }
 
-impl Process for InChild {
-    fn tell(&mut self, line: &str) -> std::io::Result<()> {
+impl Process for ChildWorker {
+    fn send(&mut self, line: &str) -> std::io::Result<()> {
         let commands = self.commands.as_mut().ok_or(std::io::ErrorKind::BrokenPipe)?;
         writeln!(commands, "{line}")
     }
 
     fn kill(&mut self) {
-        // It may have ended by itself, which is as good. Only then its input, lest it ends by that.
+        // An error means that it has already ended. The input closes after the kill, since that ends a worker too.
         let _ = self.child.kill();
         self.commands = None;
     }
@@ -303,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_go_together_are_taken() {
+    fn hosts_and_fabric_must_agree() {
         let tcp = Some(WorkerFabric::Tcp);
         let of = |fabric, on| Hosts::of(&places(fabric, on));
         assert!(matches!(of(None, &[]), Ok(Hosts::Machine)));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_spread_over_agents() {
+    fn workers_are_distributed_over_agents() {
         let agents = Hosts::of(&places(None, &["127.0.0.1:1", "127.0.0.2:1"])).unwrap();
         assert_eq!([1, 2, 3, 4].map(|workers| agents.workers_together(workers)), [1, 1, 2, 2]);
         assert_eq!(Hosts::Machine.workers_together(3), 3);

@@ -1,5 +1,5 @@
-//! `farside info`: fabrics and what they promise, which one would be chosen and why, and the clusters
-//! that run here.
+//! `farside info`: prints the fabrics with their capabilities, the default fabric and why, and the clusters running on
+//! this machine.
 
 use crate::fabrics::{self, Found};
 use crate::failure::Failure;
@@ -10,25 +10,25 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// A cluster that runs on this machine.
+/// A cluster with nodes on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Running {
     cluster: String,
-    /// Its nodes that listen on this machine.
+    /// Number of its nodes that listen on this machine.
     nodes: usize,
-    /// As its coordinator says; unknown where that does not answer.
+    /// Number of members, from its coordinator; `None` if that does not answer.
     members: Option<usize>,
-    /// How many there can be.
+    /// Maximum number of members.
     members_max: Option<usize>,
 }
 
-/// How long a coordinator may take to say how many members there are.
+/// Timeout of a coordinator's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Shows what there is.
+/// Prints fabrics and running clusters.
 pub(crate) fn run(output: Output) -> Result<(), Failure> {
     let found = fabrics::all();
-    // A folder of names that is not right is said below, with what to do.
+    // An unusable folder of names is reported below, with a remedy.
     let names = farside_fabric_shm::listening();
     let unknown = names.as_ref().err().map(ToString::to_string);
     let mut running = clusters(&names.unwrap_or_default());
@@ -64,14 +64,14 @@ impl Running {
                 format!("running: {}, members {members} of {most}", self.cluster)
             }
             _ => format!(
-                "running: {}, {} nodes; its coordinator does not say how many members it has",
+                "running: {}, {} nodes; members unknown: its coordinator does not answer",
                 self.cluster, self.nodes
             ),
         }
     }
 }
 
-/// Asks the coordinator of each cluster how many members of how many there are.
+/// Queries the coordinator of each cluster for its members and their maximum.
 fn ask_members(found: &[Found], running: &mut [Running]) {
     let shared_memory = found.iter().find(|fabric| fabric.name == "shm");
     let Some(Ok(fabric)) = shared_memory.map(|found| &found.fabric) else {
@@ -87,8 +87,7 @@ fn ask_members(found: &[Found], running: &mut [Running]) {
 fn choice(found: &[Found]) -> (Option<&'static str>, String) {
     match found.iter().find(|fabric| fabric.name == "shm").map(|fabric| &fabric.fabric) {
         Some(Ok(_)) => {
-            let reason =
-                "the nodes are processes of one machine, and shared memory reaches them one-sided";
+            let reason = "for nodes on one machine, shared memory supports one-sided access";
             (Some("shm"), reason.to_owned())
         }
         Some(Err(failure)) => (None, format!("{failure}; see farside doctor")),
@@ -96,7 +95,7 @@ fn choice(found: &[Found]) -> (Option<&'static str>, String) {
     }
 }
 
-/// The capabilities, by the names that errors and requirements use.
+/// Returns the capabilities, by the names used in errors and requirements.
 fn capabilities(has: &Capabilities) -> Vec<(&'static str, String)> {
     let yes = |does: bool| (if does { "yes" } else { "no" }).to_owned();
     vec![
@@ -175,16 +174,16 @@ fn fabric_text(found: &Found) -> String {
     lines.join("\n")
 }
 
-/// Who tells how far a WRITE has come.
+/// Describes how a WRITE is confirmed visible and persistent.
 fn flush_lines(has: &Capabilities) -> [String; 2] {
     let way = |scope| has.flush_way(scope);
     [
-        format!("  when is a WRITE visible to all: {}", way(FlushScope::Visible)),
-        format!("  when does it outlast the loss of power: {}", way(FlushScope::Persistent)),
+        format!("  confirmation that a WRITE is visible: {}", way(FlushScope::Visible)),
+        format!("  confirmation that a WRITE is persistent: {}", way(FlushScope::Persistent)),
     ]
 }
 
-/// The clusters among the names at which processes listen: node `n` of cluster `c` is at `farside.c.n-AGE`.
+/// Extracts the clusters from listening names: node `n` of cluster `c` listens at `farside.c.n-AGE`.
 fn clusters(names: &[String]) -> Vec<Running> {
     let mut found: Vec<Running> = Vec::new();
     for name in names.iter().filter_map(|name| name.strip_prefix("farside.")) {
@@ -214,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clusters_are_found_among_names() {
+    fn clusters_are_extracted_from_names() {
         let names = [
             "farside.lab",
             "farside.lab.0-1",
@@ -235,7 +234,7 @@ mod tests {
             let text = fabric_text(&found);
             assert!(text.contains(found.name));
             let says =
-                text.contains("when does it outlast the loss of power: the target's program");
+                text.contains("confirmation that a WRITE is persistent: the target's program");
             let kept = |has: Capabilities| has.flush == FlushScope::Persistent;
             assert_eq!(says, found.fabric.as_ref().is_ok_and(|one| !kept(one.capabilities())));
             assert_eq!(fabric_value(&found)["name"], found.name);

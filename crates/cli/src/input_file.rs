@@ -1,17 +1,17 @@
-//! Reads files whole into memory, whatever they are: regular files, pipes, terminals and what the kernel makes
-//! while it is read. A bound keeps one without an end from filling the memory.
+//! Reads whole files into memory: regular files, pipes, terminals and files that the kernel generates on read. A
+//! maximum prevents an endless one from exhausting the memory.
 
 use crate::failure::Failure;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of settings, properties and parameters.
+/// Maximum bytes of settings, properties and parameters.
 pub(crate) const TEXT_BYTES_MAX: u64 = 16 << 20;
-/// Bytes of a region whose file has no length.
+/// Maximum bytes of a region whose file is not a regular one.
 pub(crate) const STREAM_BYTES_MAX: u64 = 1 << 30;
 
-/// The bytes of a file of at most `bytes_max`. *Blocks* on pipes and terminals until their end.
+/// Reads a file of at most `bytes_max` bytes. *Blocks* on pipes and terminals until their end.
 ///
 /// # Errors
 /// The system's, with the path; a file with more bytes is refused.
@@ -22,24 +22,23 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> {
     file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > bytes_max {
         return Err(Failure::usage(format!(
-            "{}: more than {bytes_max} bytes, which are the most for this use",
+            "{}: more than {bytes_max} bytes, the maximum for this use",
             path.display()
         )));
     }
     Ok(bytes)
 }
 
-/// The text of a file of at most [`TEXT_BYTES_MAX`].
+/// Reads a text file of at most [`TEXT_BYTES_MAX`].
 ///
 /// # Errors
-/// Those of [`read`]; a file that is no UTF-8 is refused.
+/// Those of [`read`]; a file that is not UTF-8 is refused.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     String::from_utf8(read(path, TEXT_BYTES_MAX)?)
-        .map_err(|_| Failure::usage(format!("{}: no text in UTF-8", path.display())))
+        .map_err(|_| Failure::usage(format!("{}: not a text in UTF-8", path.display())))
 }
 
-/// The bytes of a file that is to be a region: of a regular file all, of others at most
-/// [`STREAM_BYTES_MAX`].
+/// Reads the contents of a region: all bytes of a regular file, at most [`STREAM_BYTES_MAX`] of others.
 ///
 /// # Errors
 /// Those of [`read`].

@@ -1,4 +1,4 @@
-//! `farside key`: the secret that the hosts of a cluster share.
+//! `farside key`: the secret key that the hosts of a cluster share.
 
 use crate::arguments::Key;
 use crate::failure::Failure;
@@ -16,7 +16,7 @@ pub(crate) fn run(which: &Key, output: Output) -> Result<(), Failure> {
             let fingerprint = key.fingerprint();
             output.value(&json!({ "file": file, "fingerprint": fingerprint }));
             output.line(format!("{file}: fingerprint {fingerprint}"));
-            output.line("copy it to every host of the cluster, readable by its owner alone");
+            output.line("copy it to every host of the cluster, readable only by its owner");
             Ok(())
         }
     }

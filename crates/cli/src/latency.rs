@@ -1,17 +1,17 @@
-//! Latencies of many operations, put together from what the workers counted.
+//! Latencies of many operations, merged from the counts of several threads or workers.
 
-use crate::worker::{Looked, Ran};
+use crate::worker::{LookupStats, Ran};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Counts by value, in nanoseconds.
+/// Number of operations by latency in nanoseconds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Latencies {
     counts: BTreeMap<u64, u64>,
     operations: u64,
 }
 
-/// What people ask of latencies.
+/// Percentiles of latencies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Percentiles {
     pub(crate) p50_ns: u64,
@@ -32,7 +32,7 @@ impl Latencies {
         self.operations
     }
 
-    /// The least value that at least `permille` thousandths of the operations do not exceed.
+    /// Returns the least value that at least `permille` thousandths of the operations do not exceed.
     fn at(&self, permille: u64) -> u64 {
         let wanted = (u128::from(self.operations) * u128::from(permille)).div_ceil(1_000);
         let mut seen = 0_u128;
@@ -67,15 +67,15 @@ pub(crate) struct Summary {
     pub(crate) first_error: Option<String>,
     /// Operations that found no record.
     pub(crate) absent: u64,
-    /// Operations that found what nobody had written.
+    /// Operations that found a value that no operation had written.
     pub(crate) wrong: u64,
-    /// What became of reads, where they went by calls.
+    /// Results of reads by calls, with `--by-call`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lookups: Option<Looked>,
+    pub(crate) lookups: Option<LookupStats>,
 }
 
 impl Summary {
-    /// Puts the nodes' shares together. The slowest node tells the time.
+    /// Merges the nodes' results. The elapsed time is that of the slowest node.
     pub(crate) fn of(shares: &[Ran]) -> Self {
         let mut all = Latencies::default();
         let mut kinds: BTreeMap<String, Latencies> = BTreeMap::new();
@@ -95,7 +95,10 @@ impl Summary {
             first_error: shares.iter().find_map(|share| share.first_error.clone()),
             absent: shares.iter().map(|share| share.absent).sum(),
             wrong: shares.iter().map(|share| share.wrong).sum(),
-            lookups: shares.iter().filter_map(|share| share.lookups.clone()).reduce(Looked::and),
+            lookups: shares
+                .iter()
+                .filter_map(|share| share.lookups.clone())
+                .reduce(LookupStats::and),
         }
     }
 }
@@ -105,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_of_all_operations() {
+    fn percentiles_include_all_operations() {
         let mut latencies = Latencies::default();
         latencies.add(&[(10, 500), (20, 490)]);
         latencies.add(&[(20, 9), (900, 1)]);
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_add_up() {
+    fn summary_adds_shares() {
         let share = |elapsed_ns, kind: &str| Ran {
             elapsed_ns,
             latencies: BTreeMap::from([(kind.to_owned(), vec![(100, 50)])]),

@@ -1,9 +1,8 @@
 //! The `farside` command.
 //!
-//! Every command is a module with a `run`. Commands that need a cluster start one of worker processes
-//! ([`cluster`]), which are this same program again ([`worker`]), here or at agents of other hosts
-//! ([`hosts`], [`agent`]); they speak JSON lines over pipes and streams and die with their parent, however
-//! it ends.
+//! Every command is a module with a function `run`. Commands that need a cluster start worker processes ([`cluster`]):
+//! this program as [`worker`], on this host or at agents of other hosts ([`hosts`], [`agent`]). Workers communicate
+//! by JSON lines over pipes and streams, and end with their parent, for whatever reason it ends.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -42,7 +41,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
-        Err(said) => return say_usage(&said),
+        Err(usage) => return print_usage(&usage),
     };
     let output = Output::new(arguments.json, arguments.quiet);
     let done = run(&arguments.command, output);
@@ -80,11 +79,10 @@ fn run(command: &Command, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// Prints what the arguments ask for instead of a command: help or the version on standard output, or on
-/// standard error what is wrong with them.
-fn say_usage(said: &clap::Error) -> ExitCode {
-    match said.print().and_then(|()| std::io::stdout().flush()) {
-        _ if said.use_stderr() => ExitCode::from(2),
+/// Prints help or the version on standard output, or an error of the arguments on standard error.
+fn print_usage(usage: &clap::Error) -> ExitCode {
+    match usage.print().and_then(|()| std::io::stdout().flush()) {
+        _ if usage.use_stderr() => ExitCode::from(2),
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Output::new(false, true).failure(&Failure::system(format!("standard output: {error}")));
             ExitCode::from(1)

@@ -1,4 +1,4 @@
-//! RDMA devices: as commands name them, and what there is of them on this machine.
+//! RDMA devices: command-line options, opening the verbs fabric, and reports of this machine's devices.
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::str::FromStr;
 
-/// A device with its port and the index of a GID, as far as they are named: `mlx5_0:1:3`.
+/// A device with optional port and GID index: `mlx5_0:1:3`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct DeviceName {
@@ -25,8 +25,9 @@ impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong =
-            || format!("`{text}`: write DEVICE, DEVICE:PORT or DEVICE:PORT:GID, as mlx5_0:1:3");
+        let wrong = || {
+            format!("`{text}`: write DEVICE, DEVICE:PORT or DEVICE:PORT:GID, such as mlx5_0:1:3")
+        };
         let mut parts = text.split(':');
         let device = parts.next().filter(|name| !name.is_empty()).ok_or_else(wrong)?.to_owned();
         let number = |part: Option<&str>| part.map(str::parse::<u8>).transpose();
@@ -64,36 +65,36 @@ impl fmt::Display for DeviceName {
     }
 }
 
-/// What can be asked of the verbs fabric besides a device.
+/// Options of the verbs fabric besides the device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RdmaOption {
-    /// Connect queue pairs by rdma_cm where that is not the only way; alike at both ends
+    /// Connect queue pairs through rdma_cm even if not required; must be the same at both peers
     ConnectionManager,
-    /// Do not pin memory: the adapter asks the system for pages that are not there
+    /// Do not pin memory: the adapter faults in pages on demand
     OnDemandPaging,
-    /// Give each link keys of memory of its own, by memory windows, where the device has them
+    /// Issue separate memory keys per connection, by memory windows, if the device has them
     MemoryWindows,
 }
 
-/// Which device, and how it is used.
+/// Command-line options for the device and its use.
 #[derive(Args, Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Rdma {
-    /// Over verbs, this device, its port and GID index; what is left out is found out
+    /// Over verbs, the device, its port and GID index; omitted parts are chosen automatically
     #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
     pub(crate) device: Option<DeviceName>,
-    /// Over verbs, what else is asked of it
+    /// Over verbs, further options
     #[arg(long, value_name = "OPTION", value_delimiter = ',')]
     pub(crate) rdma: Vec<RdmaOption>,
 }
 
 impl Rdma {
-    /// Whether anything is asked for.
+    /// Whether any option is given.
     pub(crate) fn asks(&self) -> bool {
         self.device.is_some() || !self.rdma.is_empty()
     }
 
-    /// Refuses what is asked of verbs where another fabric is used.
+    /// Returns an error if options are given for another fabric than verbs.
     pub(crate) fn check(&self, over_verbs: bool) -> Result<(), Failure> {
         match self.asks() && !over_verbs {
             true => Err(Failure::usage("--device and --rdma are for --fabric verbs")),
@@ -121,7 +122,7 @@ fn failure(error: &OpenError) -> Failure {
     Failure::system(format!("verbs fabric: {error}"))
 }
 
-/// The verbs fabric as it is asked for, by default of the first device that can be used.
+/// Opens the verbs fabric, by default on the first usable device.
 pub(crate) fn open(
     security: Security,
     listen: Option<Endpoint>,
@@ -133,7 +134,7 @@ pub(crate) fn open(
     VerbsFabric::open(options).map_err(|error| failure(&error))
 }
 
-/// The same with all that a node between hosts needs.
+/// Opens the verbs fabric for a node of a cluster of several hosts.
 pub(crate) fn open_between(between: TcpOptions, rdma: &Rdma) -> Result<VerbsFabric, Failure> {
     let mut options = Options::new(between.security);
     options.listen = between.listen;
@@ -145,22 +146,22 @@ pub(crate) fn open_between(between: TcpOptions, rdma: &Rdma) -> Result<VerbsFabr
     VerbsFabric::open(options).map_err(|error| failure(&error))
 }
 
-/// A device's limits, if there is a library that can ask it.
+/// Returns a device's limits; `None` if libibverbs is missing or cannot query it.
 pub(crate) fn limits(device: &str) -> Option<Limits> {
     limits_by(LIBRARY, device)
 }
 
-/// The same by a library that is named.
+/// Like [`limits`], through the given library.
 pub(crate) fn limits_by(library: &str, device: &str) -> Option<Limits> {
     VerbsFabric::limits(library, device).ok()
 }
 
-/// The devices of this machine; none where there is no library.
+/// Returns the devices of this machine; none if libibverbs is missing.
 pub(crate) fn devices() -> Vec<DeviceReport> {
     VerbsFabric::devices(&Options::new(Security::open())).unwrap_or_default()
 }
 
-/// A choice for programs.
+/// Returns a device choice as JSON.
 pub(crate) fn choice_value(choice: &Choice) -> Value {
     json!({
         "device": choice.device,
@@ -179,7 +180,7 @@ pub(crate) fn choice_value(choice: &Choice) -> Value {
     })
 }
 
-/// A device for programs.
+/// Returns a device report as JSON.
 pub(crate) fn device_value(report: &DeviceReport) -> Value {
     let facts = report.facts.as_ref().ok();
     json!({
@@ -191,7 +192,7 @@ pub(crate) fn device_value(report: &DeviceReport) -> Value {
     })
 }
 
-/// A device for people, a line for each of its ports, and what it does besides.
+/// Returns a device report as text: a line for each port, then capabilities and missing features.
 pub(crate) fn device_lines(report: &DeviceReport) -> Vec<String> {
     let lacks = lacks(report).map(|what| format!("{}: lacks {what}", report.name));
     let ports = report.ports.iter().map(|port| format!("{} {port}", report.name));
@@ -203,7 +204,7 @@ pub(crate) fn device_lines(report: &DeviceReport) -> Vec<String> {
     ports.chain(more).chain(lacks).collect()
 }
 
-/// What the device lacks that the fabric cannot do without, or why it cannot be asked.
+/// Returns what the device lacks that the fabric requires, or why it cannot be queried.
 fn lacks(report: &DeviceReport) -> Option<String> {
     match &report.facts {
         Ok(facts) => facts.capabilities().err().map(str::to_owned),
@@ -216,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_devices_are_read() {
+    fn device_names_round_trip() {
         let name = |port, gid_index| DeviceName { device: "mlx5_0".to_owned(), port, gid_index };
         assert_eq!("mlx5_0".parse(), Ok(name(None, None)));
         assert_eq!("mlx5_0:2".parse(), Ok(name(Some(2), None)));

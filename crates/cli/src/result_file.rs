@@ -1,10 +1,9 @@
-//! Writes the files that commands leave behind (`-o`, `--write-back`, `--history`, `--plot`, `--out`).
+//! Writes the result files of commands (`-o`, `--write-back`, `--history`, `--plot`, `--out`).
 //!
-//! A path keeps what it names. A regular file keeps its owner, mode and links, and is replaced at once (a
-//! crash leaves the old contents or the new ones). Where a replacement would change one of these it is written
-//! in place: a file with further hard links or extended attributes, or beside which this process cannot create
-//! a file of the same owner. A symbolic link stays one and its target is written, which is created where it is
-//! missing. A device or a FIFO is written through.
+//! A regular file keeps its owner, mode and links, and is replaced atomically: a crash leaves the old or the new
+//! contents. If a replacement would change one of these, the file is written in place: a file with further hard links
+//! or extended attributes, or in a folder in which this process cannot create a file of the same owner. A symbolic
+//! link stays one, and its target is written, or created if it is missing. A device or a FIFO is written directly.
 
 use crate::failure::Failure;
 use rustix::fs::listxattr_query;
@@ -13,7 +12,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
-/// Names that are tried for a file or folder of this process alone.
+/// Maximum number of candidate names for a temporary file or folder.
 const NAMES_MAX: u32 = 100;
 
 /// Writes a result to a path. *Blocks* on the file, and on the reader of a FIFO.
@@ -25,7 +24,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     write_with(path, |out| out.write_all(bytes))
 }
 
-/// The same for a result that `contents` writes piece by piece.
+/// Writes a result as [`write`], piece by piece by `contents`.
 pub(crate) fn write_with(
     path: &Path,
     contents: impl FnOnce(&mut File) -> io::Result<()>,
@@ -51,7 +50,7 @@ fn refused(text: &str) -> io::Error {
     io::Error::new(ErrorKind::InvalidInput, text)
 }
 
-/// Whether a file is the one to which standard output is redirected.
+/// Returns whether standard output is redirected to a file.
 fn is_standard_output(file: &Metadata) -> bool {
     let out = rustix::fs::fstat(std::io::stdout());
     out.is_ok_and(|out| (out.st_dev, out.st_ino) == (file.dev(), file.ino()))
@@ -66,7 +65,7 @@ fn write_through(
     let mut options = OpenOptions::new();
     options.write(true);
     if old.file_type().is_fifo() {
-        // A FIFO without a reader is refused, where opening it would wait for one (fifo(7)).
+        // Without O_NONBLOCK, opening a FIFO without a reader would wait for one (fifo(7)).
         let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits());
         options.custom_flags(nonblocking.unwrap_or_default());
     }
@@ -80,7 +79,7 @@ fn write_through(
     contents(&mut file)
 }
 
-/// Writes a regular file that exists.
+/// Writes an existing regular file.
 fn write_over(
     path: &Path,
     old: &Metadata,
@@ -101,7 +100,7 @@ fn is_same(path: &Path, file: &Metadata) -> bool {
     found.is_ok_and(|found| (found.dev(), found.ino()) == (file.dev(), file.ino()))
 }
 
-/// Overwrites a file and cuts what is left of its old contents, so that it stays the same file.
+/// Overwrites a file in place and truncates it to the new length.
 fn write_in_place(
     path: &Path,
     contents: impl FnOnce(&mut File) -> io::Result<()>,
@@ -112,7 +111,7 @@ fn write_in_place(
     file.set_len(length)
 }
 
-/// A new file beside the one whose name it gets once it is written; removed with the value before.
+/// A temporary file in the folder of the file that it will replace; deleted on drop unless renamed.
 struct Replacement {
     file: File,
     part: PathBuf,
@@ -121,15 +120,15 @@ struct Replacement {
 }
 
 impl Replacement {
-    /// Creates it, with the owner and group of the old file.
+    /// Creates the temporary file, with the owner and group of the old file.
     fn of(path: PathBuf, old: Option<&Metadata>) -> io::Result<Self> {
         if path.file_name().is_none() {
             return Err(refused("names no file"));
         }
-        // No other user opens it before it has the mode of the file that it replaces.
+        // No other user can open it before it has the mode of the replaced file.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
         let (part, file) = create_new(|number| {
-            // As short as any name, so that it fits where `path` does.
+            // A short name, which the file system accepts even if the name of `path` has the maximum length.
             let name = format!(".farside-{}-{number}.part", std::process::id());
             let part = path.with_file_name(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&part);
@@ -145,7 +144,7 @@ impl Replacement {
         Ok(created)
     }
 
-    /// Writes it and gives it its name.
+    /// Writes the contents and renames the file to its final name.
     fn write(mut self, contents: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
         contents(&mut self.file)?;
         if let Some(mode) = self.mode {
@@ -158,12 +157,12 @@ impl Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        // Once it has been renamed there is nothing under this name.
+        // After the rename no file has this name.
         let _ = std::fs::remove_file(&self.part);
     }
 }
 
-/// Creates something under a name that nothing has: `create` gets one number after the other.
+/// Calls `create` with one number after the other, until the name with that number does not exist yet.
 fn create_new<T>(mut create: impl FnMut(u32) -> io::Result<T>) -> io::Result<T> {
     for number in 0..NAMES_MAX {
         match create(number) {
@@ -174,7 +173,7 @@ fn create_new<T>(mut create: impl FnMut(u32) -> io::Result<T>) -> io::Result<T> 
     Err(io::Error::new(ErrorKind::AlreadyExists, "no name is free for a temporary file"))
 }
 
-/// A folder for intermediate files, which only this user can open; removed with the value.
+/// A folder for intermediate files that only this user can open; deleted on drop.
 pub(crate) struct TemporaryFolder(PathBuf);
 
 impl TemporaryFolder {
@@ -184,7 +183,7 @@ impl TemporaryFolder {
     /// The system's, with that folder.
     pub(crate) fn new() -> Result<Self, Failure> {
         let base = std::env::temp_dir();
-        // A folder that exists is another process's, which may have guessed the name.
+        // An existing folder belongs to another process, which may have guessed the name.
         let created = create_new(|number| {
             let path = base.join(format!("farside-{}-{number}", std::process::id()));
             let mut builder = std::fs::DirBuilder::new();
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn regular_file_keeps_its_mode_and_is_replaced_at_once() {
+    fn regular_file_keeps_its_mode_and_is_replaced_atomically() {
         let folder = folder();
         let path = folder.path().join("file");
         std::fs::write(&path, b"old and longer").unwrap();
@@ -276,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn fifo_is_written_through_where_it_is_read_and_refused_elsewhere() {
+    fn fifo_is_written_with_a_reader_and_refused_without() {
         let folder = folder();
         let path = folder.path().join("fifo");
         let made = rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into());
@@ -285,7 +284,7 @@ mod tests {
         assert!(refused.contains("fifo: no process reads it"), "{refused}");
         let bytes = vec![7; 1 << 20];
         let read = std::thread::scope(|scope| {
-            // Open for reading and writing at once, it blocks neither here nor there (fifo(7)).
+            // A FIFO that is opened for reading and writing does not block (fifo(7)).
             let mut reader = OpenOptions::new().read(true).write(true).open(&path).unwrap();
             let length = bytes.len();
             let reader = scope.spawn(move || {
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn device_is_written_through_and_stays_one() {
+    fn device_is_written_and_stays_a_device() {
         let folder = folder();
         let path = folder.path().join("null");
         let device = rustix::fs::makedev(1, 3);
@@ -310,7 +309,7 @@ mod tests {
             // Only a privileged user creates device nodes.
             return;
         }
-        // A file system without devices (nodev) refuses to open it; it stays a device all the same.
+        // A file system with `nodev` refuses to open it; it must stay a device anyway.
         let _ = write(&path, b"bytes");
         assert!(std::fs::symlink_metadata(&path).unwrap().file_type().is_char_device());
         assert_eq!(names(&folder), ["null"]);
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_that_fail_leave_the_file_as_it_was() {
+    fn failed_write_leaves_the_file_unchanged() {
         let folder = folder();
         let path = folder.path().join("file");
         std::fs::write(&path, b"old").unwrap();

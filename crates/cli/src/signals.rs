@@ -1,4 +1,4 @@
-//! Ctrl-C, termination and hang-ups of the terminal as values.
+//! SIGINT, SIGTERM and SIGHUP as events.
 
 use crate::failure::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -6,15 +6,15 @@ use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Whether SIGINT, SIGTERM or SIGHUP has come and the process is to end.
+/// Whether a signal has requested the end of the process.
 static STOPPING: AtomicBool = AtomicBool::new(false);
 
-/// After so long a further signal means impatience, and is not the same one delivered twice.
-const IMPATIENCE: Duration = Duration::from_secs(1);
+/// Further signals within this time are treated as duplicates of the first one.
+const DUPLICATE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Calls `tell` at the first SIGINT, SIGTERM or SIGHUP. A later one ends the process at once, and so does the first
-/// one where `tell` returns false. SIGHUP stays ignored where the process was started so, as by `nohup`.
-pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
+/// Calls `notify` at the first SIGINT, SIGTERM or SIGHUP. A later one ends the process at once, and so does the first
+/// if `notify` returns false. SIGHUP stays ignored if the process was started so, as by `nohup`.
+pub(crate) fn watch(notify: impl Fn() -> bool + Send + 'static) -> Result<(), Failure> {
     let failed = |e| Failure::system(format!("signals: {e}"));
     let mut signals =
         Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up())).map_err(failed)?;
@@ -23,8 +23,8 @@ pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Fail
         for _ in signals.forever() {
             STOPPING.store(true, Ordering::Release);
             match first {
-                None if tell() => first = Some(Instant::now()),
-                Some(first) if first.elapsed() < IMPATIENCE => {}
+                None if notify() => first = Some(Instant::now()),
+                Some(first) if first.elapsed() < DUPLICATE_PERIOD => {}
                 _ => std::process::exit(130),
             }
         }
@@ -32,20 +32,20 @@ pub(crate) fn watch(tell: impl Fn() -> bool + Send + 'static) -> Result<(), Fail
     Ok(())
 }
 
-/// SIGHUP, unless this process was started to ignore it.
+/// Returns SIGHUP, unless this process was started to ignore it.
 fn hang_up() -> Option<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     (!ignores(&status, SIGHUP)).then_some(SIGHUP)
 }
 
-/// Whether the mask of ignored signals in `/proc/self/status` has this one.
+/// Returns whether the mask of ignored signals in `/proc/self/status` contains a signal.
 fn ignores(status: &str, signal: i32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// Whether a signal that [`watch`] waits for has come.
+/// Returns whether a signal has requested the end of the process.
 pub(crate) fn is_stopping() -> bool {
     STOPPING.load(Ordering::Acquire)
 }

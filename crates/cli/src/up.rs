@@ -1,4 +1,4 @@
-//! `farside up`: a cluster that programs join, by name or over TCP.
+//! `farside up`: a cluster that programs join by name or over TCP.
 
 use crate::arguments::Up;
 use crate::cluster::{Cluster, ClusterEvent};
@@ -11,11 +11,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long to wait before a replacement is started, at first and at most; it doubles with each failure.
+/// Back-off before a replacement is started, at first and at most; it doubles with each failure.
 const BACK_OFF: Duration = Duration::from_millis(250);
 const BACK_OFF_MAX: Duration = Duration::from_secs(8);
 
-/// What happens to the cluster, as `--json` shows it.
+/// An event of the cluster, as `--json` prints it.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum UpEvent<'a> {
@@ -23,7 +23,7 @@ enum UpEvent<'a> {
     Started {
         cluster: &'a str,
         nodes: Vec<Member>,
-        /// How many members there can be at a time.
+        /// Most members at a time.
         members_max: u16,
     },
     /// The process of a node has ended, and its memory with it.
@@ -37,7 +37,7 @@ enum UpEvent<'a> {
     },
     /// A replacement is a member.
     NodeJoined(Member),
-    /// A replacement could not join; the next one is started later.
+    /// A replacement could not join; another one is started after a back-off.
     NodeNotJoined {
         reason: &'a str,
     },
@@ -50,7 +50,7 @@ enum UpEvent<'a> {
 struct Member {
     node: u16,
     process: u32,
-    /// Where it is reached, over TCP.
+    /// Its address, if the cluster is over TCP.
     #[serde(skip_serializing_if = "Option::is_none")]
     address: Option<SocketAddr>,
 }
@@ -62,7 +62,7 @@ impl Member {
     }
 }
 
-/// Starts the cluster, says how to join it, and stays until a signal ends it or all of its nodes have ended.
+/// Starts the cluster, prints how to join it, and runs until a signal or until all of its nodes have ended.
 pub(crate) fn run(arguments: &Up, output: Output) -> Result<(), Failure> {
     let output = output.for_service()?;
     let hosts = Hosts::of(&arguments.places)?;
@@ -122,7 +122,7 @@ fn how_to_join(arguments: &Up, hosts: &Hosts, cluster: &Cluster) -> Vec<String> 
     vec![head, join, "end:   Ctrl-C".to_owned()]
 }
 
-/// A cluster that programs use.
+/// A running cluster.
 struct Service {
     cluster: Cluster,
     spec: NodeSpec,
@@ -131,7 +131,7 @@ struct Service {
     output: Output,
 }
 
-/// When the next replacement of a worker is started, and how long to wait after it fails.
+/// When the next replacement of a worker is started, and the back-off if it fails.
 struct Restart {
     at: Option<Instant>,
     back_off: Duration,
@@ -148,7 +148,7 @@ impl Service {
     /// Runs until a signal ends it.
     ///
     /// # Errors
-    /// When the last node has ended, how: the memory is gone with it.
+    /// The last node has ended, and the memory is lost.
     fn serve(&mut self) -> Result<(), Failure> {
         let mut restarts: BTreeMap<usize, Restart> = BTreeMap::new();
         loop {
@@ -156,10 +156,10 @@ impl Service {
             match self.cluster.next_event(deadline) {
                 Some(ClusterEvent::Interrupted) => return Ok(()),
                 Some(ClusterEvent::Ended { index, node, process, how }) => {
-                    self.tell_ended(node, process, &how);
+                    self.report_ended(node, process, &how);
                     if self.cluster.members_count() == 0 {
                         return Err(Failure::system(format!(
-                            "the last node of the cluster is gone ({how}), and its memory with it"
+                            "the last node of the cluster has ended ({how}): its memory is lost"
                         )));
                     }
                     if self.restarts {
@@ -169,10 +169,10 @@ impl Service {
                 }
                 Some(ClusterEvent::Joined { index }) => {
                     restarts.remove(&index);
-                    self.tell_joined(index);
+                    self.report_joined(index);
                 }
                 Some(ClusterEvent::NotJoined { index, failure }) => {
-                    self.tell_not_joined(&failure);
+                    self.report_not_joined(&failure);
                     restarts.entry(index).and_modify(Restart::schedule);
                 }
                 None => self.start_due(&mut restarts),
@@ -180,40 +180,40 @@ impl Service {
         }
     }
 
-    /// Starts the replacements whose time has come.
+    /// Starts the replacements that are due.
     fn start_due(&mut self, restarts: &mut BTreeMap<usize, Restart>) {
         let now = Instant::now();
         for (index, restart) in restarts {
             if restart.at.is_some_and(|at| at <= now) {
                 restart.at = None;
                 if let Err(failure) = self.cluster.replace(*index, &self.spec) {
-                    self.tell_not_joined(&failure);
+                    self.report_not_joined(&failure);
                     restart.schedule();
                 }
             }
         }
     }
 
-    fn tell_ended(&self, node: Option<u16>, process: u32, how: &str) {
+    fn report_ended(&self, node: Option<u16>, process: u32, how: &str) {
         let what = match node {
-            Some(node) => format!("node {node} (process {process}) is gone ({how})"),
-            None => format!("process {process} is gone before its node joined ({how})"),
+            Some(node) => format!("node {node} (process {process}) has ended ({how})"),
+            None => format!("process {process} has ended before its node joined ({how})"),
         };
         let event = UpEvent::NodeEnded { node, process, how, restarts: self.restarts };
         self.output.event(&event, |time| vec![format!("{time} {what}")]);
         self.output.warning(what);
     }
 
-    fn tell_joined(&self, index: usize) {
+    fn report_joined(&self, index: usize) {
         let member = Member::of(&self.cluster, index);
         let text = format!("node {} (process {}) has joined", member.node, member.process);
         let event = UpEvent::NodeJoined(member);
         self.output.event(&event, |time| vec![format!("{time} {text}")]);
     }
 
-    fn tell_not_joined(&self, failure: &Failure) {
+    fn report_not_joined(&self, failure: &Failure) {
         let reason = &failure.to_string();
         let event = UpEvent::NodeNotJoined { reason };
-        self.output.event(&event, |time| vec![format!("{time} not joined yet: {reason}")]);
+        self.output.event(&event, |time| vec![format!("{time} replacement not joined: {reason}")]);
     }
 }

@@ -16,24 +16,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Memory of each node: the least, and what each byte of text may take at worst, when every word is a
-/// new one.
+/// Least memory of a node.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
+/// Table bytes for each byte of text in the worst case: no word occurs twice.
 const MEMORY_PER_TEXT: u64 = 64;
-/// Words that the table needs room for at most, however long the text.
+/// Most memory of all nodes for the table, however long the text.
 const MEMORY_BYTES_MAX: u64 = 2 << 30;
-/// Bytes of text that a worker counts together, where text is sent to it, and of one line of it.
+/// Least bytes of a part of text that is sent to a worker.
 const TEXT_BYTES_MIN: u64 = 64 << 10;
+/// Most bytes of a part of text that is sent to a worker.
 const TEXT_BYTES_MAX: u64 = 4 << 20;
+/// Most bytes of text in one command to a worker.
 const LINE_BYTES: usize = 256 << 10;
 /// Bytes of a stream that are read before the nodes start.
 const HEAD_BYTES: u64 = 8 << 20;
-/// Parts that are read ahead of those that are counted.
+/// Parts that may be read ahead.
 const PARTS_PENDING: usize = 2;
-/// How often a command that waits for its input looks for a signal.
+/// How often a command that waits for its input checks for a signal.
 const SIGNAL_PERIOD: Duration = Duration::from_millis(100);
 
-/// Counts and prints.
+/// Counts the words and prints the counts.
 pub(crate) fn run(arguments: &Wordcount, output: Output) -> Result<(), Failure> {
     let failed = |e: io::Error| Failure::system(e.to_string());
     let hosts = Hosts::of(&arguments.places)?;
@@ -47,7 +49,7 @@ pub(crate) fn run(arguments: &Wordcount, output: Output) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Splits the text among nodes and gathers the table.
+/// Splits the text among nodes and collects the table.
 fn counted(
     arguments: &Wordcount,
     hosts: &Hosts,
@@ -109,38 +111,39 @@ fn counted(
     Ok(words)
 }
 
-/// Sends the text to workers that do not see the files, or cannot share them, one after the other, and waits until each has
-/// counted its parts.
+/// Sends the text to workers that cannot read the files themselves, one part to each in turn, and waits until they
+/// have counted their parts.
 fn send(
     cluster: &mut Cluster,
     text: &mut Text,
     mut progress: impl FnMut(u64),
 ) -> Result<(), Failure> {
     let count = cluster.len();
-    let (mut commands, mut dealt) = (Vec::new(), 0);
+    let (mut commands, mut sent) = (Vec::new(), 0);
     while let Some(part) = text.next()? {
-        commands.extend(lines(&part).map(|text| (dealt % count, text)));
-        dealt += 1;
-        if dealt % count == 0 {
+        commands.extend(lines(&part).map(|text| (sent % count, text)));
+        sent += 1;
+        if sent % count == 0 {
             all(cluster.ask_all(std::mem::take(&mut commands), &mut progress)?)?;
         }
     }
     all(cluster.ask_all(commands, &mut progress)?)
 }
 
-/// The text of an input in parts, read by a thread of its own: it may block on a pipe for as long as it likes,
-/// while a signal still ends the command.
+/// The text of an input in parts, read by a separate thread: while it blocks on a pipe, a signal still ends the
+/// command.
 struct Text {
-    /// Parts that were read to learn how long a stream is.
+    /// Parts that were read to find out whether a stream is short.
     head: VecDeque<String>,
     parts: Receiver<String>,
     reader: Option<JoinHandle<io::Result<()>>>,
-    /// Bytes of the whole, if they are known.
+    /// Bytes of the whole input, if known.
     bytes: Option<u64>,
 }
 
 impl Text {
-    /// Starts to read for this number of workers. Of a stream it reads the head, since a short one needs little memory.
+    /// Starts to read for this number of workers. Reads the head of a stream at once: a short one needs little
+    /// memory.
     fn read(input: &Input, workers: usize) -> Result<Self, Failure> {
         signals::watch(|| true)?;
         let bytes = input.bytes().unwrap_or(u64::MAX);
@@ -153,7 +156,7 @@ impl Text {
                 let part = cutter.take(block)?;
                 Ok(part.is_none_or(|part| sender.send(part).is_ok()))
             })?;
-            // The last part is not received where the command has ended already.
+            // The send fails if the command has ended already.
             let rest = Some(cutter.rest()).filter(|rest| !rest.is_empty());
             rest.into_iter().for_each(|rest| drop(sender.send(rest)));
             Ok(())
@@ -180,7 +183,7 @@ impl Text {
         Ok(())
     }
 
-    /// The next part; `None` at the end.
+    /// Returns the next part; `None` at the end.
     fn next(&mut self) -> Result<Option<String>, Failure> {
         match self.head.pop_front() {
             Some(part) => Ok(Some(part)),
@@ -200,15 +203,15 @@ impl Text {
             }
         }
         let ended = self.reader.take().map_or(Ok(Ok(())), JoinHandle::join);
-        let ended = ended.map_err(|_| Failure::system("the thread that reads has panicked"))?;
+        let ended = ended.map_err(|_| Failure::system("the thread that reads input panicked"))?;
         ended.map(|()| None).map_err(|e| Failure::system(e.to_string()))
     }
 }
 
-/// The commands that bring a part to its worker.
+/// Returns the commands that send a part to a worker.
 fn lines(part: &str) -> impl Iterator<Item = Command> {
     let count = part.len().div_ceil(LINE_BYTES);
-    // Letters and blanks alone: each byte is a character.
+    // A part has only ASCII letters and spaces: each byte is a character.
     let text = move |at: usize| {
         let end = part.len().min((at + 1) * LINE_BYTES);
         part[at * LINE_BYTES..end].to_owned()
@@ -216,13 +219,13 @@ fn lines(part: &str) -> impl Iterator<Item = Command> {
     (0..count).map(move |at| Command::Text { text: text(at), end: at + 1 == count })
 }
 
-/// Cuts a text into parts that can be counted one by one: each but the first begins with a word, and none
-/// ends within one. What is between words becomes one blank, so that no text without words fills the memory.
+/// Cuts a text into parts that can be counted separately: each but the first begins with a word, and no word is
+/// split. Bytes between words become one space, so that text without words needs no memory.
 struct Cutter {
     held: String,
-    /// Where the last word of `held` begins, if it can be cut there; 0 if it cannot.
+    /// Offset of the last word of `held`, where a part may end; 0 if there is none.
     last_word: usize,
-    /// Least bytes of a part, the last excepted.
+    /// Least bytes of a part except the last.
     bytes: usize,
 }
 
@@ -231,25 +234,25 @@ impl Cutter {
         Self { held: String::new(), last_word: 0, bytes }
     }
 
-    /// Takes more of the text; a part, when there is one.
+    /// Adds more text; returns a part if one is complete.
     ///
     /// # Errors
-    /// `InvalidData` for a word that is longer than any table could hold.
+    /// `InvalidData` for a word that is too long for the table.
     fn take(&mut self, block: &[u8]) -> io::Result<Option<String>> {
-        let mut is_blank = self.held.ends_with(' ');
+        let mut is_space = self.held.ends_with(' ');
         for byte in block {
-            match (byte.is_ascii_alphabetic(), is_blank) {
+            match (byte.is_ascii_alphabetic(), is_space) {
                 (true, _) => {
-                    if is_blank {
+                    if is_space {
                         self.last_word = self.held.len();
                     }
                     self.held.push(char::from(*byte));
-                    is_blank = false;
+                    is_space = false;
                 }
                 (false, true) => {}
                 (false, false) => {
                     self.held.push(' ');
-                    is_blank = true;
+                    is_space = true;
                 }
             }
         }
@@ -278,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_the_text_and_begin_with_words() {
+    fn parts_contain_all_words_and_begin_with_one() {
         let text = b"- one, two\xe9three;\nfour five six".repeat(9);
         for (bytes, block) in [(1, 1), (1, 7), (10, 3), (64, 5), (1 << 20, 64)] {
             let mut cutter = Cutter::new(bytes);
@@ -295,7 +298,7 @@ mod tests {
                 .map(|byte| if byte.is_ascii_alphabetic() { char::from(*byte) } else { ' ' })
                 .collect();
             let mut whole = words(&whole);
-            // Blanks between words count as one; those before the first word are an empty word.
+            // Spaces between words count as one; those before the first word are an empty word.
             whole.dedup_by(|one, two| one.is_empty() && two.is_empty());
             let whole: Vec<_> = whole
                 .iter()
@@ -309,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_an_end_takes_bounded_memory() {
+    fn endless_text_needs_bounded_memory() {
         let mut cutter = Cutter::new(64);
         for _ in 0..10_000 {
             assert_eq!(cutter.take(&[0; 4096]).unwrap(), None);
@@ -322,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_of_any_length_stays_whole() {
+    fn long_word_is_not_split() {
         let mut cutter = Cutter::new(10);
         let word = "a".repeat(3 * LINE_BYTES + 1);
         assert_eq!(cutter.take(word.as_bytes()).unwrap(), None);

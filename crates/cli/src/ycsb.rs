@@ -1,4 +1,4 @@
-//! Workloads over a cluster of workers: what the demonstration and `bench ycsb` have in common, and the
+//! YCSB workloads on a cluster of workers: the part that `farside demo` shares with `farside bench ycsb`, and the
 //! latter.
 
 mod parts;
@@ -13,7 +13,7 @@ use crate::output::{Output, Table, count, time};
 use crate::result_file::{self, TemporaryFolder};
 use crate::worker::workload;
 use crate::worker::{
-    Answer, Command, Executor, Looked, NodeSpec, NodeStats, Ran, Share, Verified, WirePath,
+    Answer, Command, Executor, LookupStats, NodeSpec, NodeStats, Ran, Share, Verified, WirePath,
 };
 use farside::LineSize;
 use farside::call::rmc::library::DhtLookup;
@@ -23,30 +23,29 @@ use std::path::Path;
 
 /// Bytes of a record's line: 1 KB of fields, their names and the table's header.
 const RECORD_LINE_BYTES: u32 = 2_048;
-/// What one record takes of the memory, roomily: its line and its share of buckets and of what
-/// allocation rounds up.
+/// Memory for one record, with reserve: its line, its share of buckets, and rounding by the allocator.
 const RECORD_BYTES: u64 = 3_072;
 /// Least memory of a node.
 const MEMORY_BYTES_MIN: u64 = 64 << 20;
-/// How long threads spin that share processors: about what a wake-up takes.
+/// Spin budget of threads that share processors: about the time of a wake-up.
 const SPIN_SHARED_NS: u64 = 5_000;
 /// Cache of a node.
 const CACHE_BYTES: u64 = 128 << 20;
 
-/// A cluster with a hash table on it.
-pub(crate) struct Bed {
+/// A cluster with a distributed hash table.
+pub(crate) struct TableCluster {
     pub(crate) cluster: Cluster,
     threads: u16,
     seed: u64,
-    /// Records that each node has inserted beyond the loaded ones.
+    /// Records that each node has inserted in addition to the loaded ones.
     inserted: Vec<u64>,
-    /// Where reads go by calls, if they do.
+    /// Executors for reads by calls; empty without `--by-call`.
     executors: Vec<Executor>,
 }
 
-impl Bed {
-    /// Starts so many nodes, for so many threads each, with room for so many records, and a table over all
-    /// of them.
+impl TableCluster {
+    /// Starts `nodes` nodes with memory for `records` records, and creates a table over all of them. `threads`
+    /// is the number of client threads of each node.
     pub(crate) fn start(
         hosts: &Hosts,
         what: &str,
@@ -88,7 +87,7 @@ impl Bed {
         Ok(Self { cluster, threads, seed, inserted: Vec::new(), executors: Vec::new() })
     }
 
-    /// Lets reads of runs go by calls from now on.
+    /// Starts executors at all nodes; later runs read by calls to them.
     fn read_by_calls(&mut self) -> Result<(), Failure> {
         let all = self.cluster.living().into_iter().map(|index| (index, Command::ServeCalls));
         let answers = self.cluster.ask_all(all.collect(), |_| {})?;
@@ -100,8 +99,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Asks every living node for its share of something.
-    fn share_out(
+    /// Gives every living node its share of a command and returns their answers.
+    fn ask_shares(
         &mut self,
         properties: &str,
         history: Option<&Path>,
@@ -133,7 +132,7 @@ impl Bed {
         properties: &str,
         progress: impl FnMut(u64),
     ) -> Result<Summary, Failure> {
-        let answers = self.share_out(properties, None, Command::Load, progress)?;
+        let answers = self.ask_shares(properties, None, Command::Load, progress)?;
         Ok(Summary::of(&ran(answers)?))
     }
 
@@ -147,18 +146,18 @@ impl Bed {
         let count = self.cluster.living().len();
         let folder = history.map(|_| TemporaryFolder::new()).transpose()?;
         let folder = folder.as_ref().map(TemporaryFolder::path);
-        let answers = self.share_out(properties, folder, Command::Run, progress);
+        let answers = self.ask_shares(properties, folder, Command::Run, progress);
         let joined = match (history, folder) {
             (Some(path), Some(folder)) => {
                 if answers.is_err() {
-                    // Where it was interrupted they still work: a history has what all did up to one moment.
+                    // After an interrupt the workers still run: killed together, their histories end at once.
                     self.cluster.kill_all();
                 }
                 result_file::write_with(path, |whole| parts::join(folder, count, whole))
             }
             _ => Ok(()),
         };
-        // A run that failed says why; its history is as complete as it can be.
+        // The failure of the run is reported before that of its history.
         let shares = ran(answers?)?;
         joined?;
         let inserts = |share: &Ran| {
@@ -171,19 +170,19 @@ impl Bed {
         Ok(Summary::of(&shares))
     }
 
-    /// Records beyond the loaded ones.
+    /// Returns the number of records that runs have inserted.
     pub(crate) fn inserted(&self) -> u64 {
         self.inserted.iter().sum()
     }
 
-    /// Looks every record up, shared among the nodes that live.
+    /// Reads and checks every record; the living nodes share the work.
     pub(crate) fn verify(
         &mut self,
         properties: &str,
         progress: impl FnMut(u64),
     ) -> Result<Verified, Failure> {
         let mut all = Verified::default();
-        for answer in self.share_out(properties, None, Command::Verify, progress)? {
+        for answer in self.ask_shares(properties, None, Command::Verify, progress)? {
             let Answer::Verified(found) = answer else {
                 return Err(unexpected(&answer));
             };
@@ -193,8 +192,8 @@ impl Bed {
     }
 }
 
-/// How long threads spin before they sleep: as usual when each has a processor of its own, hardly when
-/// they would spin on what the others need.
+/// Returns the spin budget: the default if each thread has its own processor, otherwise `SPIN_SHARED_NS`, since
+/// spinning threads would delay the others.
 fn spin_ns(threads: u64) -> Option<u64> {
     let processors = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
     (threads > processors).then_some(SPIN_SHARED_NS)
@@ -208,7 +207,7 @@ fn ran(answers: Vec<Answer>) -> Result<Vec<Ran>, Failure> {
     answers.into_iter().map(one).collect()
 }
 
-/// The properties of a core workload with these numbers.
+/// Returns the properties of a core workload with these numbers.
 pub(crate) fn core(workload: CoreWorkload, records: u64, operations: u64) -> String {
     let core = match workload {
         CoreWorkload::A => "readproportion=0.5\nupdateproportion=0.5\nrequestdistribution=zipfian",
@@ -226,7 +225,7 @@ pub(crate) fn core(workload: CoreWorkload, records: u64, operations: u64) -> Str
     format!("{core}\nrecordcount={records}\noperationcount={operations}\n")
 }
 
-/// `farside bench ycsb`.
+/// Runs `farside bench ycsb`.
 pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> {
     #[derive(Serialize)]
     struct Whole {
@@ -242,36 +241,38 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
     let threads = arguments.threads.map_or(workload.threads, u32::from);
     let threads =
         u16::try_from(threads).map_err(|_| Failure::usage("threadcount: at most 65535"))?;
-    // As many again as could be inserted during the run.
+    // Memory for the records that the run may insert.
     let inserts = if workload.proportions.insert > 0.0 { operations } else { 0 };
     let size = (arguments.nodes, threads);
     if arguments.by_call {
         check_calls(&workload, arguments.nodes)?;
     }
-    let mut bed = Bed::start(&hosts, "ycsb", size, records + inserts, arguments.seed)?;
+    let mut table_cluster =
+        TableCluster::start(&hosts, "ycsb", size, records + inserts, arguments.seed)?;
     let bar = output.bar("load", records);
-    let load = bed.load(&properties, |more| bar.inc(more))?;
+    let load = table_cluster.load(&properties, |more| bar.inc(more))?;
     bar.finish_and_clear();
     if arguments.by_call {
-        bed.read_by_calls()?;
+        table_cluster.read_by_calls()?;
     }
     let bar = output.bar("run", operations);
-    let run = bed.run(&properties, arguments.history.as_deref(), |more| bar.inc(more))?;
+    let run = table_cluster.run(&properties, arguments.history.as_deref(), |more| bar.inc(more))?;
     bar.finish_and_clear();
-    let nodes: Vec<_> = bed.cluster.stats()?.into_iter().map(|(_, stats)| stats).collect();
-    bed.cluster.leave()?;
+    let nodes: Vec<_> =
+        table_cluster.cluster.stats()?.into_iter().map(|(_, stats)| stats).collect();
+    table_cluster.cluster.leave()?;
     let mut table = summary_table();
     summary_row(&mut table, "load", &load);
     summary_row(&mut table, "run", &run);
     output.line(table.text());
-    if let Some(looked) = &run.lookups {
-        output.line(looked_up(looked));
+    if let Some(lookups) = &run.lookups {
+        output.line(lookups_line(lookups));
     }
     let wrong = load.wrong + run.wrong;
     let failed = load.first_error.clone().or_else(|| run.first_error.clone());
     output.value(&Whole { load, run, nodes, fabric: hosts.fabric() });
     if wrong > 0 {
-        return Err(Failure::check(format!("{wrong} reads found what nobody had written")));
+        return Err(Failure::check(format!("{wrong} reads found a value that was never written")));
     }
     match failed {
         Some(first) => Err(Failure::check(format!("operations failed, the first: {first}"))),
@@ -279,8 +280,8 @@ pub(crate) fn run(arguments: &BenchYcsb, output: Output) -> Result<(), Failure> 
     }
 }
 
-/// The workload's properties: of a file or of a core workload, with the command line's numbers last,
-/// since the last line of a name counts.
+/// Returns the workload's properties: those of a file or a core workload, then the command line's numbers, which
+/// override them since the last line with a name counts.
 fn properties(arguments: &BenchYcsb, output: Output) -> Result<String, Failure> {
     let mut text = match &arguments.properties {
         Some(path) => input_file::read_text(path)?,
@@ -302,11 +303,11 @@ fn properties(arguments: &BenchYcsb, output: Output) -> Result<String, Failure> 
     Ok(text)
 }
 
-/// Refuses what calls could not do anything for.
+/// Refuses `--by-call` if no read of the workload could be done by a call.
 fn check_calls(workload: &Workload, nodes: u16) -> Result<(), Failure> {
     let refuse = |why: String| Err(Failure::usage(format!("--by-call: {why}")));
     if nodes < 2 {
-        return refuse("with one node there is nobody to call: --nodes 2 or more".to_owned());
+        return refuse("one node has no other node to call: use --nodes 2 or more".to_owned());
     }
     let Proportions { read, read_modify_write, .. } = workload.proportions;
     if read + read_modify_write <= 0.0 {
@@ -316,7 +317,7 @@ fn check_calls(workload: &Workload, nodes: u16) -> Result<(), Failure> {
     let (record, most) =
         (u64::from(workload.fields) * u64::from(least), DhtLookup::VALUE_BYTES_MAX);
     if record > most as u64 {
-        return refuse(format!("a call brings at most {most} bytes, and records have {record}"));
+        return refuse(format!("a call returns at most {most} bytes, and records have {record}"));
     }
     let (mut key, most) = (Vec::new(), DhtLookup::KEY_BYTES_MAX);
     workload.key(0, &mut key);
@@ -329,17 +330,17 @@ fn check_calls(workload: &Workload, nodes: u16) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What became of reads.
-fn looked_up(looked: &Looked) -> String {
-    let Looked { answered, direct, moved, stale, large, failed, last_error } = looked;
-    let again = moved + stale + large + failed;
+/// Formats how reads were done.
+fn lookups_line(lookups: &LookupStats) -> String {
+    let LookupStats { answered, direct, moved, stale, large, failed, last_error } = lookups;
+    let repeated = moved + stale + large + failed;
     let why = last_error.as_ref().map(|error| format!(", the last: {error}")).unwrap_or_default();
     format!(
-        "reads: {} by one call each, {} here without, {} again without ({} of split buckets, {} of \
+        "reads: {} by one call each, {} without a call, {} repeated without a call ({} of split buckets, {} of \
          replaced records, {} too large, {} failed{why})",
         count(*answered),
         count(*direct),
-        count(again),
+        count(repeated),
         count(*moved),
         count(*stale),
         count(*large),
@@ -370,7 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn core_workloads_are_those_of_ycsb() {
+    fn properties_of_core_workloads_agree_with_ycsb() {
         for core_workload in CoreWorkload::ALL {
             let parsed = workload(&core(core_workload, 50, 70)).unwrap();
             assert_eq!(parsed, core_workload.workload(50, 70), "{core_workload}");

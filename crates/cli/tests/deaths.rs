@@ -1,4 +1,4 @@
-//! Worker processes that die while a cluster starts, and while `farside up` serves.
+//! Deaths of worker processes while a cluster starts, and while `farside up` serves.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -11,14 +11,14 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-/// The child processes of a process, in the order in which they were started.
+/// Returns the child processes of a process, in the order of their start.
 fn children(process: u32) -> Vec<u32> {
     let path = format!("/proc/{process}/task/{process}/children");
     let children = std::fs::read_to_string(path).unwrap_or_default();
     children.split_whitespace().map(|number| number.parse().unwrap()).collect()
 }
 
-/// The worker processes of a command, once it has this number of them.
+/// Waits until a command has `count` worker processes, and returns them.
 fn workers(command: &mut Child, count: usize) -> Vec<u32> {
     loop {
         let found = children(command.id());
@@ -35,7 +35,7 @@ fn workers(command: &mut Child, count: usize) -> Vec<u32> {
     }
 }
 
-/// A command whose last worker is stopped before its node can have joined, and its workers.
+/// Starts a command, stops its last worker before that one's node can have joined, and returns both.
 fn held_up(arguments: &[&str], count: usize) -> (Child, Vec<u32>) {
     let mut command = farside(&[]);
     command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -64,7 +64,7 @@ fn starting_commands() -> Vec<Vec<String>> {
     [&*up, demo, bench].into_iter().map(words).collect()
 }
 
-/// Waits until a worker's node listens, which it does when it has been told to start.
+/// Waits until a worker has a socket, that is, its node has begun to start.
 fn wait_for_socket(process: u32) {
     loop {
         let descriptors = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
@@ -78,13 +78,13 @@ fn wait_for_socket(process: u32) {
 }
 
 #[test]
-fn death_of_a_started_node_while_others_start_is_named_with_its_cause() {
+fn death_of_a_started_node_during_startup_is_reported() {
     for arguments in starting_commands() {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let (child, workers) = held_up(&arguments, 4);
         wait_for_socket(workers[1]);
         signal(workers[1], Signal::KILL);
-        // The stopped worker never answers: it is the death that ends the command.
+        // The stopped worker never answers, so only the death can end the command.
         let (code, said) = end(child);
         assert_eq!(code, Some(1), "{arguments:?}: {said}");
         let named = said.contains("the process of node ")
@@ -95,7 +95,7 @@ fn death_of_a_started_node_while_others_start_is_named_with_its_cause() {
 }
 
 #[test]
-fn death_before_a_node_has_joined_names_its_process() {
+fn death_before_joining_names_the_process() {
     for arguments in starting_commands() {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let (child, workers) = held_up(&arguments, 4);
@@ -107,7 +107,7 @@ fn death_before_a_node_has_joined_names_its_process() {
     }
 }
 
-/// A running `farside up`, with its members as the first event names them.
+/// Starts `farside up`, and returns it with the members of its first event.
 fn up(name: &str, nodes: &str, more: &[&str]) -> (Running, Vec<Value>) {
     let fixed = ["--json", "up", "--memory-bytes", "16M", "--cache-bytes", "4M"];
     let own = ["--name", name, "--nodes", nodes];
@@ -122,7 +122,7 @@ fn process(member: &Value) -> u32 {
 }
 
 #[test]
-fn cluster_goes_on_when_a_node_dies_and_says_so() {
+fn cluster_continues_and_reports_a_dead_node() {
     let name = name();
     let (mut up, members) = up(&name, "3", &[]);
     signal(process(&members[1]), Signal::KILL);

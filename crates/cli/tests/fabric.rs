@@ -1,4 +1,4 @@
-//! `farside bench fabric` between two processes, and the key that they share.
+//! `farside bench fabric` between two processes, and cluster keys.
 #![forbid(unsafe_code)]
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +12,7 @@ fn farside() -> Command {
     Command::new(env!("CARGO_BIN_EXE_farside"))
 }
 
-/// A name that no other test or run uses.
+/// Returns a name that no other test or run uses.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("bench-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -49,7 +49,7 @@ impl Server {
         Self { child, output, address }
     }
 
-    /// What it says of the next client.
+    /// Returns its report of the next client.
     fn served(&mut self) -> Value {
         let mut line = String::new();
         self.output.read_line(&mut line).unwrap();
@@ -61,7 +61,7 @@ impl Server {
         kill_process(process, signal).unwrap();
     }
 
-    /// Its exit code, and what it said of failures.
+    /// Waits for its end, and returns its exit code and standard error.
     fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -85,13 +85,13 @@ fn report(done: &Output) -> Value {
     json(&text(&done.stdout))
 }
 
-/// Why a command failed, which it did with exit code 1.
+/// Returns the error text of a command that failed with exit code 1.
 fn failure(done: &Output) -> String {
     assert_eq!(done.status.code(), Some(1), "{}", text(&done.stderr));
     json(&text(&done.stdout))["error"]["text"].as_str().unwrap().to_owned()
 }
 
-/// Checks the shape of a report of everything at two sizes, 40 requests each.
+/// Checks the form of a report of all tests at two sizes, 40 requests each.
 fn check_everything(report: &Value, fabric: &str) {
     assert_eq!((&report["fabric"], &report["skipped"]), (&fabric.into(), &Value::Array(vec![])));
     assert_ne!(report["path"], "", "{report}");
@@ -121,12 +121,12 @@ fn check_everything(report: &Value, fabric: &str) {
 const EVERYTHING: [&str; 6] = ["--measure", "all", "-s", "1,4096", "-n", "40"];
 
 #[test]
-fn process_every_test_runs_between_two_processes_over_shm() {
+fn process_all_tests_run_between_processes_over_shm() {
     let mut server = Server::start(&name(), &[]);
     let to = server.address.clone();
     check_everything(&report(&client(&to, &EVERYTHING)), "shm");
     assert_eq!(server.served()["tests"], 3 * 7);
-    // Another one, as people read it, for a time.
+    // A second client, with text output and a duration.
     let arguments = ["bench", "fabric", &to, "--test", "write", "-D", "0.02"];
     let second = farside().args(arguments).output().unwrap();
     let said = text(&second.stdout);
@@ -138,18 +138,18 @@ fn process_every_test_runs_between_two_processes_over_shm() {
 }
 
 #[test]
-fn process_every_test_runs_between_two_processes_over_tcp() {
+fn process_all_tests_run_between_processes_over_tcp() {
     let server = Server::start("127.0.0.1:0", &["--once"]);
     let to = server.address.clone();
     assert!(to.ends_with("/bench"), "{to}");
     check_everything(&report(&client(&to, &EVERYTHING)), "tcp");
     assert_eq!(server.end(), (Some(0), String::new()));
     let refused = failure(&client(&to, &[]));
-    assert!(refused.contains("nobody listens"), "the only client is gone: {refused}");
+    assert!(refused.contains("no process listens"), "the only client is gone: {refused}");
 }
 
 #[test]
-fn process_a_key_lets_its_holders_in_alone() {
+fn process_only_holders_of_the_key_are_served() {
     let folder = std::env::temp_dir().join(name());
     std::fs::create_dir(&folder).unwrap();
     let file = |name: &str| -> PathBuf { folder.join(name) };
@@ -161,7 +161,7 @@ fn process_a_key_lets_its_holders_in_alone() {
     let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&mine).unwrap());
     assert_eq!(mode & 0o777, 0o600);
     let before = std::fs::read(&mine).unwrap();
-    assert!(failure(&make(&mine)).contains("mine"), "it is never overwritten");
+    assert!(failure(&make(&mine)).contains("mine"), "a key file is never overwritten");
     assert_eq!(std::fs::read(&mine).unwrap(), before);
     report(&make(&other));
     let [mine, other] = [mine, other].map(|path| path.to_str().unwrap().to_owned());
@@ -178,7 +178,7 @@ fn process_a_key_lets_its_holders_in_alone() {
 }
 
 #[test]
-fn process_an_end_that_is_killed_is_a_failure_at_the_other() {
+fn process_killed_peer_is_reported() {
     for at in [name(), "127.0.0.1:0".to_owned()] {
         let server = Server::start(&at, &[]);
         let mut command = farside();
@@ -191,14 +191,14 @@ fn process_an_end_that_is_killed_is_a_failure_at_the_other() {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
-        // The head of the table: the test is about to run.
+        // The table head: the test is about to run.
         while !lines.next().unwrap().unwrap().contains("#bytes") {}
         server.signal(Signal::KILL);
         let mut said = String::new();
         running.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         assert_eq!(running.wait().unwrap().code(), Some(1), "{said}");
         assert!(said.contains("gone") || said.contains("reached"), "{said}");
-        // And the other way round.
+        // The other way round: the client is killed.
         let mut server = Server::start(&at, &["--once"]);
         let mut running = farside()
             .args(["bench", "fabric", &server.address, "--test", "read", "-D", "60"])
@@ -215,12 +215,12 @@ fn process_an_end_that_is_killed_is_a_failure_at_the_other() {
 }
 
 #[test]
-fn process_what_cannot_be_measured_is_named() {
-    let nobody = name();
-    assert!(failure(&client(&nobody, &[])).contains("nobody listens"));
-    assert!(failure(&client(&nobody, &["--test", "send", "-s", "8M"])).contains("send_bytes_max"));
-    assert!(failure(&client(&nobody, &["-t", "1000000"])).contains("outstanding_max"));
+fn process_impossible_measurements_are_refused() {
+    let absent = name();
+    assert!(failure(&client(&absent, &[])).contains("no process listens"));
+    assert!(failure(&client(&absent, &["--test", "send", "-s", "8M"])).contains("send_bytes_max"));
+    assert!(failure(&client(&absent, &["-t", "1000000"])).contains("outstanding_max"));
     for wrong in [&["--key", "x"][..], &["--fabric", "tcp"], &["--only", "read"], &["--once"]] {
-        assert_eq!(client(&nobody, wrong).status.code(), Some(2), "{wrong:?}");
+        assert_eq!(client(&absent, wrong).status.code(), Some(2), "{wrong:?}");
     }
 }

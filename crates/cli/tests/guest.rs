@@ -1,6 +1,6 @@
-//! The whole product over verbs: three nodes of a guest with RDMA devices in software, an agent on each.
-//! `cargo xtask rdma-guest --nodes 3 --memory 3000 --tests -p farside-cli --test guest` runs it; elsewhere
-//! the tests say so and pass.
+//! The commands over verbs: three nodes of a guest with software RDMA devices, an agent on each.
+//! `cargo xtask rdma-guest --nodes 3 --memory 3000 --tests -p farside-cli --test guest` runs the tests; elsewhere
+//! they report that they are skipped, and pass.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Instant;
 
-/// Runs a command in a node of the guest, 1 to 3; what it printed.
+/// Runs a command in a node of the guest, 1 to 3, and returns its output.
 fn on(node: usize, words: &str) -> String {
     let node = node.to_string();
     let run = Command::new("on").arg(&node).args(words.split(' ')).output().unwrap();
@@ -27,7 +27,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// `None` outside of such a guest.
+    /// Starts the agents; `None` outside of such a guest.
     #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
     fn new() -> Option<Self> {
         let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|has| has == value);
@@ -45,12 +45,12 @@ impl Cluster {
         Some(Self { folder, key, on: addresses.join(","), _agents: agents })
     }
 
-    /// The command's words, and where it runs.
+    /// Returns the words of a command with the options of the fabric and the hosts.
     fn words<'w>(&'w self, words: &[&'w str]) -> Vec<&'w str> {
         [words, &["--fabric", "verbs", "--on", &self.on, "--key", &self.key]].concat()
     }
 
-    /// Counts words, and compares with the usual pipeline.
+    /// Counts words, and compares the result with the shell pipeline.
     fn count_words(&self) {
         let (file, expected) = self.folder.text();
         let counted = output(&[], &self.words(&["wordcount", &file]));
@@ -60,7 +60,7 @@ impl Cluster {
 }
 
 #[test]
-fn guest_the_demonstration_and_a_killed_node() {
+fn guest_demo_survives_a_killed_node() {
     let Some(cluster) = Cluster::new() else { return };
     let demo = ["--json", "demo", "--records", "1500", "--operations", "1500"];
     check_demo(&report(&output(&[], &cluster.words(&demo))), "verbs", 1500);
@@ -82,7 +82,7 @@ fn guest_words_are_counted_with_loss_delay_and_reordering() {
 }
 
 #[test]
-fn guest_channels_work_or_are_refused_by_name() {
+fn guest_supported_channels_are_measured() {
     let Some(cluster) = Cluster::new() else { return };
     let words = "--json bench channels --bytes 64 --pattern 1:1 --windows 8";
     let words: Vec<_> = words.split(' ').collect();
@@ -90,11 +90,11 @@ fn guest_channels_work_or_are_refused_by_name() {
     assert_eq!(found["failed"], 0, "{found}");
     let measured: std::collections::BTreeSet<_> =
         found["figures"].as_array().unwrap().iter().map(|row| row["channel"].to_string()).collect();
-    // Four look for words at the end of a WRITE, of whose order soft-RoCE says nothing.
+    // Four channels poll words at the end of a WRITE, whose order soft-RoCE does not guarantee.
     assert_eq!(measured.len(), 16, "{measured:?}");
 }
 
-/// Keeps a word that waits to be something else than 0, after it has counted itself.
+/// Increments word 8, then waits until word 0 is not 0.
 const WAITS: &str = "
 .program waits
     r1 = 0
@@ -108,7 +108,7 @@ const WAITS: &str = "
     call wait_word
     exit
 ";
-/// What stands at the word that the first parameter names.
+/// Returns the word at the address in the first parameter.
 const LOADS: &str = "
 .program loads
     r2 = *(u64 *)(r1 + 0)
@@ -118,10 +118,10 @@ const LOADS: &str = "
 ";
 
 #[test]
-fn guest_calls_run_at_the_host_beside_its_adapter_and_here() {
+fn guest_calls_run_at_all_sites() {
     let Some(cluster) = Cluster::new() else { return };
     let verbs = ["--fabric", "verbs", "--key", &cluster.key];
-    // A list of 16 nodes whose keys are 1 to 16, first to last, behind two words for the other programs.
+    // A list of 16 nodes with keys 1 to 16 from offset 64 on; the other programs use the first words.
     let place = |at: u64| 64 + at * 7 % 16 * 24;
     let mut memory = vec![0; 64 + 16 * 24];
     for at in 0..16 {
@@ -165,18 +165,18 @@ fn guest_calls_run_at_the_host_beside_its_adapter_and_here() {
     let lost = call(near, &loads, "8", &[]);
     let said = text(&lost.stdout);
     assert!(json(said.trim())["error"]["name"] == "PeerLost", "{said}");
-    // With a host again, whoever is beside it works on.
+    // When the host is back, the executor on its memory continues.
     let _host = serve("1", host, ["--memory", &region]);
     beside.event("host_found");
     assert_eq!(report(&call(near, &loads, "8", &[]))["returned"]["result"], 0);
 }
 
-/// Bytes that node 3 has sent so far.
+/// Returns the number of bytes that node 3 has sent so far.
 fn sent() -> u64 {
     on(3, "cat /sys/class/net/eth0/statistics/tx_bytes").trim().parse().unwrap()
 }
 
-/// Waits until node 3 has sent so many bytes more.
+/// Waits until node 3 has sent `bytes` more.
 fn wait_for_bytes(bytes: u64) {
     let (begun, before) = (Instant::now(), sent());
     while sent() < before + bytes {
@@ -185,14 +185,14 @@ fn wait_for_bytes(bytes: u64) {
 }
 
 #[test]
-fn guest_a_link_that_comes_back_costs_time_alone() {
+fn guest_short_link_outage_fails_no_operation() {
     let Some(cluster) = Cluster::new() else { return };
     let words = "--json bench ycsb --workload a --records 500 --operations 12000";
     let words: Vec<_> = words.split(' ').collect();
     let mut run = Running::start(&[], &cluster.words(&words));
     wait_for_bytes(2_000_000);
     for _ in 0..2 {
-        // Away for less than the lease of nodes.
+        // Shorter than the lease of nodes.
         let outage = "ip link set eth0 down; sleep 0.8; ip link set eth0 up";
         let run = Command::new("on").args(["3", "sh", "-c", outage]).status();
         assert!(run.unwrap().success());

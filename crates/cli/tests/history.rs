@@ -1,5 +1,5 @@
-//! `farside bench ycsb --history` while a node is killed: what the survivors and the dead node had done is in
-//! one history, which a checker accepts.
+//! `farside bench ycsb --history` while a node is killed: the history contains the operations of all nodes and is
+//! linearizable.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -17,10 +17,10 @@ const NODES: u64 = 3;
 const THREADS: u64 = 2;
 /// The node that is killed.
 const KILLED: u64 = 1;
-/// Bytes of the killed node's part before that.
+/// Bytes of the killed node's part of the history before the kill.
 const PART_BYTES_MIN: u64 = 200_000;
 
-/// The children of a process, in the order in which they were started.
+/// Returns the children of a process, in the order of their start.
 fn children(process: u32) -> Vec<u32> {
     let numbers = std::fs::read_dir("/proc")
         .unwrap()
@@ -37,7 +37,7 @@ fn children(process: u32) -> Vec<u32> {
     found.into_iter().map(|(_, number)| number).collect()
 }
 
-/// The folder where a command collects the parts of a history, once it is there.
+/// Returns the folder in which a command collects the parts of a history, if it exists.
 fn parts_of(temporary: &Path, command: u32) -> Option<PathBuf> {
     let own = format!("farside-{command}-");
     let names = std::fs::read_dir(temporary).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
@@ -86,7 +86,7 @@ fn history_of_a_run_with_a_killed_node_is_complete_and_linearizable() {
     };
     let workers = children(run.id());
     assert_eq!(workers.len() as u64, NODES);
-    // A line that is in the file was noted before the kill.
+    // The lines in the file were written before the kill.
     let before = std::fs::read_to_string(&part).unwrap();
     signal(workers[KILLED as usize], Signal::KILL);
     let ended = run.wait_with_output().unwrap();
@@ -99,7 +99,7 @@ fn history_of_a_run_with_a_killed_node_is_complete_and_linearizable() {
     let lines: Vec<Value> = whole.lines().map(json).collect();
     let of = |process: u64| lines.iter().filter(move |line| process_of(line) == process);
     for process in 0..NODES * THREADS {
-        assert!(of(process).count() > 10, "client {process} has done something");
+        assert!(of(process).count() > 10, "client {process} has completed operations");
         let starts: Vec<_> = of(process).map(|line| line["invoke_ns"].as_u64()).collect();
         assert!(starts.is_sorted_by(|one, next| one < next), "each operation has one line");
     }
@@ -108,26 +108,26 @@ fn history_of_a_run_with_a_killed_node_is_complete_and_linearizable() {
     parsed.check(KeyValue::Unknown).holds().unwrap();
 }
 
-/// Each operation that the killed node had completed is in the history as it was noted, and each of its
-/// clients has at most one in flight, its last.
+/// Checks that each operation that the killed node had completed is in the history as recorded, and that each of its
+/// clients has at most one operation in flight, its last.
 fn check_killed(before: &str, whole: &str, lines: &[Value]) {
-    let mut flying = BTreeMap::new();
-    let noted: HashSet<&str> = whole.split_inclusive('\n').collect();
+    let mut in_flight = BTreeMap::new();
+    let recorded: HashSet<&str> = whole.split_inclusive('\n').collect();
     for line in before.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
         if !json(line)["return_ns"].is_null() {
-            assert!(noted.contains(line), "{line}");
+            assert!(recorded.contains(line), "{line}");
         }
     }
     for line in lines {
         let process = process_of(line);
         if process / THREADS == KILLED {
-            assert_eq!(flying.get(&process), None, "nothing comes after what is in flight");
+            assert_eq!(in_flight.get(&process), None, "no operation follows one in flight");
             if line["return_ns"].is_null() {
                 let changes = !line["value"].is_null();
                 assert_eq!(line["outcome"], if changes { "unknown" } else { "failed" });
-                flying.insert(process, line.clone());
+                in_flight.insert(process, line.clone());
             }
         }
     }
-    assert!(!flying.is_empty(), "clients do nothing else between operations");
+    assert!(!in_flight.is_empty(), "clients always have an operation in flight");
 }

@@ -1,4 +1,4 @@
-//! Nodes, agents and workers over TCP on the loopback: real processes, real signals.
+//! Nodes, agents and workers over TCP on the loopback, with real processes and signals.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -14,7 +14,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Why a command failed, with this exit code.
+/// Returns the error text of a command that must fail with this exit code.
 fn failure(code: i32, arguments: &[&str]) -> String {
     let done = output(&[], &[&["--json"], arguments].concat());
     assert_eq!(done.status.code(), Some(code), "{}{}", text(&done.stdout), text(&done.stderr));
@@ -22,13 +22,13 @@ fn failure(code: i32, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn process_nodes_found_join_die_and_leave() {
+fn process_nodes_found_join_end_and_leave() {
     let folder = Folder::new();
     let key = folder.key("cluster.key");
     let mut first = Running::node(&[], &["--listen", "127.0.0.1:0", "--key", &key]);
     let (number, address) = first.started();
     assert_eq!(number, 0);
-    // The second is told by a file, which names the key beside it; flags win.
+    // The second has a settings file, with a key in the same folder; flags take precedence.
     let settings = format!(
         "listen = \"127.0.0.2:0\"\njoin = [\"127.0.0.1:1\", \"{address}\"]\nkey = \"cluster.key\"\n\
          memory_bytes = \"1T\"\nlease = 2.5\n"
@@ -79,7 +79,7 @@ fn process_hang_up_ends_a_node_unless_it_is_ignored() {
     stays.event_of("member_joined", 1);
 }
 
-/// Two addresses without a listener, and the list of both.
+/// Returns two addresses without a listener, and the list of both.
 fn two_addresses() -> ([String; 2], String) {
     let free = |host: &str| {
         let listener = std::net::TcpListener::bind((host, 0)).unwrap();
@@ -91,7 +91,7 @@ fn two_addresses() -> ([String; 2], String) {
 }
 
 #[test]
-fn process_a_founder_waits_until_each_host_has_answered() {
+fn process_founder_waits_for_answers_of_all_hosts() {
     let ([lower, higher], join) = two_addresses();
     let mut founder = Running::node(&[], &["--listen", &higher, "--join", &join, "--found"]);
     let waits = founder.event("waiting");
@@ -113,14 +113,14 @@ fn process_two_founders_found_one_cluster() {
 }
 
 #[test]
-fn process_a_founder_does_without_answers_where_it_is_told_so() {
+fn process_found_alone_needs_no_answers() {
     let ([lower, _], join) = two_addresses();
     let mut alone = Running::node(&[], &["--listen", &lower, "--join", &join, "--found-alone"]);
     assert_eq!(alone.started().0, 0);
 }
 
 #[test]
-fn process_a_node_that_was_cut_off_joins_again_or_says_why_not() {
+fn process_isolated_node_joins_again_or_fails() {
     let lease = ["--lease", "0.5"];
     let mut first = Running::node(&[], &[&["--listen", "127.0.0.1:0"][..], &lease].concat());
     let (_, address) = first.started();
@@ -133,7 +133,7 @@ fn process_a_node_that_was_cut_off_joins_again_or_says_why_not() {
         for node in [&mut first, &mut other] {
             node.event_of("member_joined", expected);
         }
-        // It hears nothing, and nobody hears it, until the others have given it up.
+        // It neither receives nor sends until the others have removed it.
         cut_off.signal(Signal::STOP);
         for node in [&mut first, &mut other] {
             node.event_of("member_lost", expected);
@@ -155,7 +155,7 @@ fn process_a_node_that_was_cut_off_joins_again_or_says_why_not() {
 }
 
 #[test]
-fn process_the_survivor_of_two_says_how_to_go_on_and_joins_again() {
+fn process_survivor_of_two_reports_a_remedy_and_joins_again() {
     let ([lower, higher], join) = two_addresses();
     let start = |at: &str, founds: &[&str]| {
         let own = ["--listen", at, "--join", &join, "--lease", "0.5"];
@@ -179,7 +179,7 @@ fn process_the_survivor_of_two_says_how_to_go_on_and_joins_again() {
 }
 
 #[test]
-fn process_a_stopped_node_does_not_continue_alone_after_a_cluster_that_removed_it() {
+fn process_removed_node_never_continues_alone() {
     let node = |join: &[&str]| {
         let own = ["--listen", "127.0.0.1:0", "--lease", "0.5", "--rejoin=false"];
         Running::node(&[], &[&own[..], join].concat())
@@ -192,7 +192,7 @@ fn process_a_stopped_node_does_not_continue_alone_after_a_cluster_that_removed_i
     first.event_of("member_joined", 1);
     stopped.signal(Signal::STOP);
     first.event_of("member_lost", 1);
-    // Of the two that continue it knows the one that has ended.
+    // Of the two survivors, the stopped node knows only the one that has ended.
     let mut third = node(&join);
     third.started();
     // The first answers the third's membership query before it sends it another member on the same link.
@@ -210,7 +210,7 @@ fn process_a_stopped_node_does_not_continue_alone_after_a_cluster_that_removed_i
 }
 
 #[test]
-fn process_two_clusters_of_one_name_that_meet_say_so() {
+fn process_two_clusters_of_one_name_are_reported() {
     let ([lower, higher], join) = two_addresses();
     let start = |at: &str| {
         Running::node(&[], &["--listen", at, "--join", &join, "--lease", "0.5", "--found-alone"])
@@ -229,7 +229,7 @@ fn process_two_clusters_of_one_name_that_meet_say_so() {
 }
 
 #[test]
-fn process_only_who_holds_the_key_is_let_in() {
+fn process_only_holders_of_the_key_can_join() {
     let folder = Folder::new();
     let (key, other) = (folder.key("mine"), folder.key("other"));
     let mut first = Running::node(&[], &["--listen", "127.0.0.1:0", "--key", &key]);
@@ -249,7 +249,7 @@ fn process_only_who_holds_the_key_is_let_in() {
 }
 
 #[test]
-fn process_settings_that_make_no_sense_are_wrong_usage() {
+fn process_inconsistent_settings_are_usage_errors() {
     let folder = Folder::new();
     let unknown = folder.file("unknown.toml", b"listen = \"127.0.0.1:0\"\ncolour = \"red\"\n");
     let broken = folder.file("broken.toml", b"listen = \"127.0.0.1:0\"\nlease = \n");
@@ -304,7 +304,7 @@ fn process_programs_join_a_cluster_over_tcp() {
 }
 
 #[test]
-fn process_wordcount_over_tcp_and_at_agents_prints_what_the_pipeline_prints() {
+fn process_wordcount_over_tcp_and_agents_equals_the_shell_pipeline() {
     let folder = Folder::new();
     let (file, expected) = folder.text();
     let key = folder.key("key");
@@ -330,7 +330,7 @@ fn process_wordcount_over_tcp_and_at_agents_prints_what_the_pipeline_prints() {
 }
 
 #[test]
-fn process_the_demonstration_and_ycsb_run_over_tcp() {
+fn process_demo_and_ycsb_run_over_tcp() {
     let size = ["--records", "1500", "--operations", "1500"];
     let shown = output(&[], &[&["demo", "--json", "--fabric", "tcp"][..], &size].concat());
     check_demo(&report(&shown), "tcp", 1500);
@@ -341,7 +341,7 @@ fn process_the_demonstration_and_ycsb_run_over_tcp() {
 }
 
 #[test]
-fn process_an_agent_lets_in_who_holds_its_key() {
+fn process_agent_serves_only_holders_of_its_key() {
     let folder = Folder::new();
     let (key, other) = (folder.key("mine"), folder.key("other"));
     let (mut agent, at) =
@@ -365,30 +365,30 @@ fn process_an_agent_lets_in_who_holds_its_key() {
     agent.event("closed");
     assert_eq!(agent.end(), (Some(0), String::new()));
     let gone = failure(1, &[&count[..], &["--key", &key]].concat());
-    assert!(gone.contains("nobody listens"), "{gone}");
+    assert!(gone.contains("no process listens"), "{gone}");
 }
 
-/// Waits until a process is gone.
+/// Waits until a process has ended.
 fn gone(process: u32) {
     let start = Instant::now();
     while runs(process) {
-        assert!(start.elapsed() < WATCHDOG, "{process} was left behind");
+        assert!(start.elapsed() < WATCHDOG, "{process} still runs");
         std::thread::yield_now();
     }
 }
 
-/// A demonstration that takes long, at one agent.
+/// Starts a long demonstration at one agent.
 fn long_demo(at: &str) -> Running {
     Running::start(&[], &["demo", "--records", "200000", "--nodes", "2", "--on", at])
 }
 
-/// The processes of the next two workers of an agent.
+/// Returns the processes of the next two workers of an agent.
 fn two_workers(agent: &mut Running) -> [u32; 2] {
     [(); 2].map(|()| u32::try_from(agent.event("started")["process"].as_u64().unwrap()).unwrap())
 }
 
 #[test]
-fn process_workers_at_an_agent_end_with_who_wanted_them() {
+fn process_workers_end_with_their_command_or_agent() {
     let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
     for how in [Signal::KILL, Signal::INT] {
         let mut demo = long_demo(&at);
@@ -403,7 +403,7 @@ fn process_workers_at_an_agent_end_with_who_wanted_them() {
         let (code, _) = demo.end();
         assert_eq!(code, if how == Signal::INT { Some(130) } else { None });
     }
-    // And with the agent, however that ends.
+    // Workers also end with the agent.
     let mut demo = long_demo(&at);
     let workers = two_workers(&mut agent);
     assert!(demo.line().contains("200,000 records"));
@@ -414,7 +414,7 @@ fn process_workers_at_an_agent_end_with_who_wanted_them() {
     assert!(said.contains("agent") && said.contains("out of reach"), "{said}");
 }
 
-/// A stream to an agent that lets everybody in. Blocks where it has to wait.
+/// A blocking stream to an agent without a key.
 struct Raw(Stream<TcpStream>);
 
 impl Raw {
@@ -432,13 +432,13 @@ impl Raw {
         while !bytes.is_empty() {
             match self.0.write(bytes) {
                 Ok(Transfer::Moved(count)) => bytes = &bytes[count..],
-                // The agent has had enough.
+                // The agent has closed the stream.
                 _ => return,
             }
         }
     }
 
-    /// Everything that comes until so many lines are there, or the stream has ended.
+    /// Receives `count` lines, or all until the end of the stream.
     fn lines(&mut self, count: usize) -> Vec<String> {
         let (mut all, mut block) = (Vec::new(), [0; 4096]);
         while all.iter().filter(|byte| **byte == b'\n').count() < count {
@@ -452,7 +452,7 @@ impl Raw {
 }
 
 #[test]
-fn process_an_agent_survives_junk() {
+fn process_agent_survives_invalid_input() {
     let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
     TcpStream::connect(&at).unwrap().write_all(&[7; 100]).unwrap();
     agent.event("refused");
@@ -472,13 +472,13 @@ fn process_an_agent_survives_junk() {
     raw.send(&vec![b'x'; 3 << 20]);
     agent.event("refused");
     drop(raw);
-    // A worker's own line is the worker's to judge; one without end ends the worker.
+    // The worker checks its own lines; an endless one ends it.
     let mut raw = Raw::connect(&at);
     let start = format!("{{\"agent\":\"start\",\"version\":\"{}\"}}\n", env!("CARGO_PKG_VERSION"));
     raw.send(start.as_bytes());
     assert_eq!(json(&raw.lines(1)[0])["agent"], "started");
     raw.send(b"{\"command\":\"words\",\"files\":[\"/etc/hosts\"],\"part\":0,\"parts\":1}\n");
-    assert!(raw.lines(1)[0].contains("touches no files"));
+    assert!(raw.lines(1)[0].contains("does not access files"));
     raw.send(b"{\"agent\":\"dance\"}\nno json\n");
     assert_eq!(json(&raw.lines(1)[0])["failure"]["kind"], "usage");
     raw.send(&vec![b'x'; 3 << 20]);
@@ -487,17 +487,17 @@ fn process_an_agent_survives_junk() {
     assert_eq!(agent.end(), (Some(0), String::new()));
 }
 
-/// Hosts have shares at an agent as they have at nodes: connections that order nothing give way to those
-/// that do, and are closed when their time is up.
+/// An agent limits connections per host as nodes do: connections without an order are displaced by others, and closed
+/// at their deadline.
 #[test]
-fn process_idle_connections_at_an_agent_keep_nobody_out() {
+fn process_idle_connections_do_not_block_an_agent() {
     let (mut agent, at) = Running::agent(&[], &["--listen", "127.0.0.1:0", "--insecure"]);
     let file = Folder::new();
     let text_file = file.file("text", b"a b a");
     let silent: Vec<_> = (0..200).map(|_| TcpStream::connect(&at).unwrap()).collect();
     let opened: Vec<_> = (0..200).map(|_| TcpStream::connect(&at).unwrap()).collect();
     for mut stream in &opened {
-        // The first half of what each side says before all else.
+        // The first part of the greeting.
         let _ = stream.write_all(b"farside\n");
     }
     for _ in 0..3 {
@@ -509,7 +509,7 @@ fn process_idle_connections_at_an_agent_keep_nobody_out() {
     for stream in silent.iter().chain(&opened) {
         stream.set_read_timeout(Some(WATCHDOG)).unwrap();
         let mut stream = stream;
-        // What it says until it hangs up; the end may be a reset, but must come.
+        // The agent must end the stream, possibly by a reset.
         let ended = std::io::Read::read_to_end(&mut stream, &mut Vec::new());
         assert!(!ended.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     }
@@ -518,7 +518,7 @@ fn process_idle_connections_at_an_agent_keep_nobody_out() {
     assert_eq!(agent.end().0, Some(0));
 }
 
-/// Without a key, agents and nodes on the loopback are for their user alone.
+/// Without a key, agents and nodes on the loopback serve only their user.
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
 fn process_without_a_key_other_users_are_refused() {

@@ -1,4 +1,4 @@
-//! Inputs that are no ordinary files: without a length, without an end, or with names that are no UTF-8.
+//! Inputs that are not regular files: without a length, endless, or with a name that is not UTF-8.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-/// What the pipeline prints that `farside wordcount --help` names.
+/// Returns the output of the shell pipeline in `farside wordcount --help`.
 fn pipeline(input: &[u8]) -> String {
     let script = "tr -cs '[:alpha:]' '\\n' | sort | uniq -c";
     let mut run = Command::new("sh");
@@ -38,7 +38,7 @@ fn odd_name(folder: &Folder) -> PathBuf {
 }
 
 #[test]
-fn file_of_the_kernel_is_counted_in_full() {
+fn kernel_file_is_counted_in_full() {
     // Its contents do not change while the machine runs.
     let file = "/proc/filesystems";
     let done = wordcount(&[file.as_ref()], Stdio::null());
@@ -51,7 +51,7 @@ fn file_of_the_kernel_is_counted_in_full() {
 }
 
 #[test]
-fn name_that_is_no_utf_8_is_counted() {
+fn file_with_a_non_utf_8_name_is_counted() {
     let folder = Folder::new();
     let path = odd_name(&folder);
     std::fs::write(&path, b"a b a\n").unwrap();
@@ -60,7 +60,7 @@ fn name_that_is_no_utf_8_is_counted() {
 }
 
 #[test]
-fn standard_input_is_counted_whatever_it_is() {
+fn standard_input_of_any_kind_is_counted() {
     let folder = Folder::new();
     let contents = b"-- from a file and from a pipe";
     let file = folder.file("text", contents);
@@ -70,14 +70,14 @@ fn standard_input_is_counted_whatever_it_is() {
     writer.write_all(contents).unwrap();
     drop(writer);
     assert_counts(&wordcount(&["/dev/stdin".as_ref()], reader.into()), contents);
-    // A file that is open and has no name any more.
+    // An open file that has been unlinked.
     let unnamed = input();
     std::fs::remove_file(&file).unwrap();
     assert_counts(&wordcount(&["/dev/stdin".as_ref()], unnamed.into()), contents);
 }
 
 #[test]
-fn fifo_is_counted_once_it_is_written() {
+fn fifo_is_counted() {
     let folder = Folder::new();
     let fifo = folder.path("fifo");
     mkfifoat(CWD, &fifo, 0o600.into()).unwrap();
@@ -91,13 +91,13 @@ fn fifo_is_counted_once_it_is_written() {
 }
 
 #[test]
-fn endless_input_ends_with_a_signal() {
+fn endless_input_is_interrupted_by_a_signal() {
     let (idle, _writer) = std::io::pipe().unwrap();
     for (input, stdin) in [("/dev/zero", Stdio::null()), ("/dev/stdin", idle.into())] {
         let mut run = farside(&[]);
         run.args(["wordcount", "--nodes", "1", input]).stdin(stdin).stderr(Stdio::piped());
         let mut child = run.stdout(Stdio::null()).spawn().unwrap();
-        // The thread that reads starts when the cluster is there, and signals are waited for.
+        // The reading thread starts after the cluster and the signal handlers.
         let reads = |process: u32| {
             let tasks = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
             let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm"));
@@ -117,7 +117,7 @@ fn endless_input_ends_with_a_signal() {
 }
 
 #[test]
-fn regions_and_parameters_take_any_name_and_refuse_what_has_no_end() {
+fn regions_and_parameters_accept_any_name_and_refuse_endless_files() {
     let folder = Folder::new();
     let path = odd_name(&folder);
     std::fs::write(&path, [0; 64]).unwrap();

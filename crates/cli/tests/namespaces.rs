@@ -1,5 +1,5 @@
-//! Three hosts, as network namespaces on one bridge: agents and nodes on each, and a host that is cut
-//! off for a while. Needs root; without, the tests say so and pass.
+//! Three hosts as network namespaces on one bridge, with agents and nodes on each, and partitions of one host.
+//! Needs root; otherwise the tests report that they are skipped, and pass.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -14,23 +14,23 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Set for a child process: where the program that it is listens.
+/// The variable with the address of the program that a child process runs.
 const PROGRAM: &str = "FARSIDE_TEST_PROGRAM";
 
-/// Runs `ip` with these words; false when it fails.
+/// Runs `ip` with these words, and returns whether it succeeded.
 fn ip(words: &str) -> bool {
     let run = Command::new("ip").args(words.split(' ')).stderr(Stdio::null()).status();
     run.is_ok_and(|status| status.success())
 }
 
-/// Three namespaces, and a fourth with the bridge between them. Gone when dropped.
+/// Three namespaces, and a fourth with the bridge between them; deleted on drop.
 struct Network {
     hosts: Vec<String>,
     bridge: String,
 }
 
 impl Network {
-    /// `None` where this user may not have one.
+    /// Creates the network; `None` without the privilege.
     #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
     fn new(number: u32) -> Option<Self> {
         let unique = format!("{}x{number}", std::process::id() % 100_000);
@@ -62,12 +62,12 @@ impl Network {
             && (1..).zip(&self.hosts).all(host)
     }
 
-    /// What runs a command on a host, 1 to 3.
+    /// Returns the wrapper that runs a command on a host, 1 to 3.
     fn on(&self, host: usize) -> [&str; 4] {
         ["ip", "netns", "exec", &self.hosts[host - 1]]
     }
 
-    /// Plugs a host's cable in or pulls it, at the bridge: the host does not see it.
+    /// Sets a host's port of the bridge up or down; the host's device does not notice it.
     fn plug(&self, host: usize, how: &str) {
         assert!(ip(&format!("-n {} link set to{host} {how}", self.bridge)));
     }
@@ -82,7 +82,7 @@ impl Drop for Network {
 }
 
 #[test]
-fn process_agents_of_three_hosts_run_the_demonstration_and_count_words() {
+fn process_agents_of_three_hosts_run_demo_and_wordcount() {
     let Some(network) = Network::new(0) else { return };
     let folder = Folder::new();
     let key = folder.key("key");
@@ -109,7 +109,7 @@ fn process_agents_of_three_hosts_run_the_demonstration_and_count_words() {
 }
 
 #[test]
-fn process_a_command_whose_host_is_cut_off_fails_and_leaves_nothing_behind() {
+fn process_partition_fails_a_command_and_leaves_no_process() {
     let Some(network) = Network::new(2) else { return };
     let folder = Folder::new();
     let key = folder.key("key");
@@ -126,7 +126,7 @@ fn process_a_command_whose_host_is_cut_off_fails_and_leaves_nothing_behind() {
     network.plug(3, "down");
     let (code, said) = demo.end();
     assert_eq!(code, Some(1), "{said}");
-    // Whichever hears of it first: the command of the agent, or a node of the other.
+    // Either the command detects the lost agent first, or a node the lost peer.
     assert!(
         said.contains("out of reach") || said.contains("NodeLost") || said.contains("Isolated"),
         "{said}"
@@ -142,7 +142,7 @@ fn process_a_command_whose_host_is_cut_off_fails_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn process_a_host_that_was_cut_off_joins_again() {
+fn process_partitioned_host_joins_again() {
     let Some(network) = Network::new(1) else { return };
     let folder = Folder::new();
     let key = folder.key("key");
@@ -150,7 +150,7 @@ fn process_a_host_that_was_cut_off_joins_again() {
     let fixed = ["--key", &key, "--lease", "0.5"];
     let start = |host: usize| {
         let at = format!("10.77.0.{host}:7400");
-        // The founder is told of nobody, and learns of the others as they come.
+        // The founder has no --join, and learns the addresses of the others when they join.
         let others = if host == 1 { &[][..] } else { &["--join", join] };
         let own = [&["--listen", &at][..], others].concat();
         let mut node = Running::node(&network.on(host), &[&own[..], &fixed].concat());
@@ -166,14 +166,14 @@ fn process_a_host_that_was_cut_off_joins_again() {
         node.event_of("member_lost", 2);
     }
     assert_eq!(three.event("isolated")["rejoins"], true);
-    // It names those that it does not reach while the cable is out.
+    // While the link is down it reports the hosts that it cannot reach.
     assert_eq!(three.event("waiting")["hosts"].as_array().unwrap().len(), 2);
     network.plug(3, "up");
     assert_eq!(three.started().0, 3);
     for node in [&mut one, &mut two] {
         node.event_of("member_joined", 3);
     }
-    // The founder is cut off too, and joins the cluster that it founded.
+    // The founder is partitioned too, and joins the cluster that it founded.
     network.plug(1, "down");
     for node in [&mut two, &mut three] {
         node.event_of("member_lost", 0);
@@ -188,8 +188,8 @@ fn process_a_host_that_was_cut_off_joins_again() {
     }
 }
 
-/// What the program in a child process does: it joins without memory, and for each line on standard input adds one to a
-/// counter at each server, then says the sums and the members.
+/// The program of a child process: it joins without memory and, for each line on standard input, adds one to a counter
+/// at each server, and prints the sums and the members.
 #[test]
 #[expect(clippy::print_stdout, reason = "the parent process reads it")]
 fn program() {
@@ -222,7 +222,7 @@ fn add(session: &mut Session, counter: GlobalAddress) -> Result<u64, farside::Er
     session.fetch_add(counter, 1).map(|before| before + 1)
 }
 
-/// A program on a host; killed with the value.
+/// A program on a host; killed on drop.
 struct Program {
     child: Child,
     input: ChildStdin,
@@ -249,7 +249,7 @@ impl Program {
         said.expect("a line of the running program")
     }
 
-    /// Lets it add one to each counter; the sums and the members.
+    /// Lets it add one to each counter, and returns its output: the sums and the members.
     fn add(&mut self) -> String {
         self.input.write_all(b"\n").unwrap();
         self.says()
@@ -263,18 +263,18 @@ impl Drop for Program {
     }
 }
 
-/// How far outages are apart. A host whose cable is back asks for the addresses of its neighbours once a second
-/// (Linux, `retrans_time_ms`), so it may take that long until packets pass; then its links are dialled.
+/// Time between outages. A host whose link is back resolves the addresses of its neighbours once a second (Linux,
+/// `retrans_time_ms`), so it may take that long until packets pass; then its links are dialled.
 const APART: Duration = Duration::from_secs(3);
 
-/// Outages of 1 to 1.5 s of one host after the other, under leases of 2 s together, with a program on each host:
-/// no member is removed, and no operation fails or is done twice. `FARSIDE_RUNS` says how many.
+/// Outages of 1 to 1.5 s of one host after the other, with leases of 2 s in all and a program on each host: no member
+/// is removed, and no operation fails or is executed twice. `FARSIDE_RUNS` is the number of outages.
 #[test]
 #[allow(
     clippy::disallowed_methods,
-    reason = "how long outages last and how far they are apart is what is tested"
+    reason = "the duration of outages and the time between them is tested"
 )]
-fn process_outages_shorter_than_the_leases_remove_no_member() {
+fn process_outages_shorter_than_the_lease_remove_no_member() {
     let Some(network) = Network::new(3) else { return };
     let runs = std::env::var("FARSIDE_RUNS").map_or(2, |runs| runs.parse().unwrap());
     let join = "10.77.0.1:7400,10.77.0.2:7400,10.77.0.3:7400";

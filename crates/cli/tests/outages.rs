@@ -1,11 +1,11 @@
-//! How soon a cluster between hosts is as fast as before when a link comes back: three nodes of a guest with
-//! RDMA devices in software, a process in each. The first writes to lines that the third is home of, more
-//! than it can cache, while the third one's link is away for less than a lease and for longer.
-//! `cargo xtask rdma-guest --nodes 3 --tests -p farside-cli --test outages -- --nocapture` shows the
-//! figures; elsewhere the test says so and passes.
+//! Measures the recovery of throughput after a link outage: three nodes of a guest with software RDMA devices, a
+//! process in each. The first writes to more lines than it can cache, whose home is the third, while the third one's
+//! link is down for less than a lease and for longer.
+//! `cargo xtask rdma-guest --nodes 3 --tests -p farside-cli --test outages -- --nocapture` prints the figures;
+//! elsewhere the test reports that it is skipped, and passes.
 //!
-//! `FARSIDE_OUTAGES_MS=300,1000` names other times, `FARSIDE_LEASES_MS=3000,1000` other leases: the
-//! fabric's and the nodes'. `FARSIDE_OUTAGES_OVER=tcp` measures the TCP fabric in their place.
+//! `FARSIDE_OUTAGES_MS=300,1000` sets other durations, `FARSIDE_LEASES_MS=3000,1000` other leases of the fabric and
+//! of nodes. `FARSIDE_OUTAGES_OVER=tcp` measures the TCP fabric instead.
 #![forbid(unsafe_code)]
 
 use farside::{Config, GlobalAddress, Node, NodeId};
@@ -19,26 +19,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than everything that is waited for, on however slow a machine.
+/// Time after which a wait counts as hung, even on a slow machine.
 const WATCHDOG: Duration = Duration::from_secs(120);
-/// What a process of this program is, and where the founder is reached.
+/// The variable with the role of a child process: `founder`, or the founder's address.
 const ROLE: &str = "FARSIDE_OUTAGES_ROLE";
-/// Of throughput.
+/// The time unit of throughput.
 const WINDOW: Duration = Duration::from_millis(50);
-/// Windows that are looked at together.
+/// Windows that are summed to smooth the throughput.
 const TOGETHER: usize = 5;
-/// Windows of the longest run.
+/// Maximum number of windows of a run.
 const WINDOWS_MAX: usize = 20 * 60 * 5;
-/// Windows after each outage in which it may become as fast again; what the load does by itself scatters.
-const LOOKED: usize = 100;
-/// Windows before each outage that say how fast it was.
+/// Windows after each outage in which the throughput may recover; the load itself varies.
+const RECOVERY_WINDOWS: usize = 100;
+/// Windows before each outage that give the reference throughput.
 const BEFORE: usize = 40;
-/// Who write at the same time, so that it is the processors that they wait for and not each other's
-/// sleep, and to how many lines each: more than the cache has room for.
+/// Concurrent writers, enough to be limited by processors and not by sleeping threads.
 const WRITERS: u64 = 8;
+/// Lines of each writer; those of all exceed the cache.
 const LINES: u64 = 256;
 const LINE_BYTES: u64 = 512;
-/// Writes under way at a time.
+/// Writes in flight per writer.
 const BATCH: u64 = 8;
 
 fn list(name: &str, usual: &str) -> Vec<u64> {
@@ -57,7 +57,7 @@ fn config() -> Config {
     }
 }
 
-/// The fabric of the node of the guest in which this process is.
+/// Opens the fabric of this process's node of the guest.
 fn fabric(hosts: Vec<Endpoint>) -> Arc<dyn Fabric> {
     let own = |name: &str| std::env::var(name).expect("a node of the guest");
     let listen = Some(format!("{}:0", own("RDMA_ADDRESS")).parse().expect("an endpoint"));
@@ -72,38 +72,38 @@ fn fabric(hosts: Vec<Endpoint>) -> Arc<dyn Fabric> {
     Arc::new(VerbsFabric::open(options).expect("the device"))
 }
 
-/// Whether a variable has this value.
+/// Returns whether an environment variable has this value.
 fn is(name: &str, value: &str) -> bool {
     std::env::var(name).is_ok_and(|has| has == value)
 }
 
-/// This program again, in a node of the guest.
+/// Returns the command that runs this program with a role in a node of the guest.
 fn in_node(number: u64, role: &str) -> Command {
     let mut command = Command::new("on");
     command.arg(number.to_string());
     command.arg(std::env::current_exe().expect("this program"));
-    command.args(["plays_its_role", "--exact", "--nocapture"]).env(ROLE, role);
+    command.args(["child_process", "--exact", "--nocapture"]).env(ROLE, role);
     command
 }
 
-/// A member that only lends its memory, for as long as its standard input is open.
-#[allow(clippy::print_stdout, reason = "says which member it is")]
-fn lend(founder: &str) {
+/// Runs a member that only provides memory, until its standard input closes.
+#[allow(clippy::print_stdout, reason = "prints the node number")]
+fn run_server(founder: &str) {
     let fabric = fabric(vec![founder.parse().expect("an endpoint")]);
     let node = Node::join_on(&config(), fabric).expect("to join");
     println!("node={}", node.id().0);
     let _ = std::io::stdin().read(&mut [0]);
 }
 
-/// A member in a process of its own, whose output is kept open: the harness says something now and then.
-struct Lender {
+/// A member in a separate process; its output is kept open, since the test harness writes to it.
+struct MemberProcess {
     child: Child,
     node: NodeId,
-    _said: Lines<BufReader<ChildStdout>>,
+    _output: Lines<BufReader<ChildStdout>>,
 }
 
 /// Starts a member in a node of the guest.
-fn lender(number: u64, founder: &Endpoint) -> Lender {
+fn start_server(number: u64, founder: &Endpoint) -> MemberProcess {
     let mut command = in_node(number, &founder.to_string());
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process");
@@ -112,10 +112,10 @@ fn lender(number: u64, founder: &Endpoint) -> Lender {
         let line = line.expect("text");
         line.split_once("node=").map(|(_, number)| number.trim().parse().expect("a number"))
     });
-    Lender { child, node: NodeId(found.expect("it joins")), _said: lines }
+    MemberProcess { child, node: NodeId(found.expect("it joins")), _output: lines }
 }
 
-/// Writes in each window since the beginning.
+/// The number of writes in each window since the start.
 struct Record {
     begun: Instant,
     windows: Vec<AtomicU32>,
@@ -128,23 +128,23 @@ impl Record {
         Self { begun: Instant::now(), windows, stopped: AtomicBool::new(false) }
     }
 
-    /// Where a moment is, in windows.
+    /// Returns the window of a time.
     fn at(&self, moment: Instant) -> usize {
         (moment.duration_since(self.begun).as_nanos() / WINDOW.as_nanos()) as usize
     }
 
-    fn note(&self, writes: u64) {
+    fn add(&self, writes: u64) {
         if let Some(window) = self.windows.get(self.at(Instant::now())) {
             window.fetch_add(writes as u32, Ordering::Relaxed);
         }
     }
 
-    /// What some windows from `at` on have together.
+    /// Returns the sum of [`TOGETHER`] windows from `at` on.
     fn sum(&self, at: usize) -> u32 {
         self.windows[at..at + TOGETHER].iter().map(|window| window.load(Ordering::Relaxed)).sum()
     }
 
-    /// Waits until so many windows are over.
+    /// Waits until `windows` have passed since the start.
     fn wait_until(&self, windows: usize) {
         assert!(windows < WINDOWS_MAX, "too long");
         while self.at(Instant::now()) < windows {
@@ -152,7 +152,7 @@ impl Record {
         }
     }
 
-    /// Waits until writes are done again; in which window.
+    /// Waits for the first writes from window `after` on, and returns their window.
     fn wait_for_one(&self, after: usize) -> usize {
         let begun = Instant::now();
         loop {
@@ -161,14 +161,13 @@ impl Record {
             if let Some(first) = (after..now).find(done) {
                 return first;
             }
-            assert!(begun.elapsed() < WATCHDOG, "nothing is done any more");
+            assert!(begun.elapsed() < WATCHDOG, "no write completes any more");
             self.wait_until(now + 1);
         }
     }
 }
 
-/// One of the writers: writes to one of its lines after the other, and looks at the end whether all is
-/// there; how often.
+/// Runs a writer: writes its lines in turn, verifies them at the end, and returns the number of writes.
 fn write(node: &Node, lines: GlobalAddress, writer: u64, record: &Record) -> u64 {
     let mut session = node.session().expect("a session");
     let line = |count: u64| {
@@ -182,7 +181,7 @@ fn write(node: &Node, lines: GlobalAddress, writer: u64, record: &Record) -> u64
             count += 1;
         }
         session.fence().expect("the home lives");
-        record.note(BATCH);
+        record.add(BATCH);
     }
     for last in count - LINES.min(count)..count {
         assert_eq!(session.read_u64(line(last)).expect("the home lives"), last, "a write was lost");
@@ -190,21 +189,21 @@ fn write(node: &Node, lines: GlobalAddress, writer: u64, record: &Record) -> u64
     count
 }
 
-/// How a link goes away and comes back.
+/// A kind of link outage.
 #[derive(Clone, Copy, Debug)]
-enum Way {
-    /// Not at all: what the load does by itself.
+enum LinkFault {
+    /// None, to measure the variation of the load itself.
     Nothing,
-    /// The network device of the node.
+    /// The network device of the node is down.
     Device,
-    /// The port of the bridge that it is plugged into.
+    /// The node's port of the bridge is down.
     Bridge,
-    /// Every packet is lost, and nobody is told.
+    /// All packets are dropped, without any indication.
     Loss,
 }
 
-impl Way {
-    /// Whether packets can be lost here: kernels without netem lose none.
+impl LinkFault {
+    /// Returns whether this kernel can inject the fault: dropping packets needs netem.
     fn is_possible(self) -> bool {
         let tried = "tc -n node3 qdisc add dev eth0 root netem loss 0%";
         match self {
@@ -227,36 +226,39 @@ impl Way {
     }
 }
 
-/// Runs a command of the guest; whether it could do what it was asked for.
+/// Runs a command of the guest, and returns whether it succeeded.
 fn runs(words: &str) -> bool {
     let mut words = words.split(' ');
     let mut command = Command::new(words.next().expect("a command"));
     command.args(words).status().expect("a command of the guest").success()
 }
 
-/// The name under which the bridge's network namespace is known to all nodes.
+/// The name of the bridge's network namespace in all nodes.
 const BRIDGE: &str = "outside";
 
-/// The middle one.
 fn median(mut numbers: Vec<u32>) -> u32 {
     numbers.sort_unstable();
     numbers[numbers.len() / 2]
 }
 
-/// One outage: how fast it was before, in so many windows together; how long after the link's return
-/// something was done; and after how long it was as fast as before but for a twentieth, if that was seen.
-fn outage(record: &Record, way: Way, lasts: Duration) -> (u32, Duration, Option<Duration>) {
+/// Runs one outage. Returns the writes in [`TOGETHER`] windows before it, the time from the link's return to the first
+/// write, and the time until the throughput reached 95 % of the one before, if it did.
+fn outage(
+    record: &Record,
+    fault: LinkFault,
+    duration: Duration,
+) -> (u32, Duration, Option<Duration>) {
     let start = record.at(Instant::now()) + TOGETHER;
     let down_at = start + BEFORE;
     record.wait_until(down_at);
     let before = median((start..down_at - TOGETHER).map(|at| record.sum(at)).collect());
-    way.set(false);
-    record.wait_until(record.at(Instant::now() + lasts));
-    way.set(true);
+    fault.set(false);
+    record.wait_until(record.at(Instant::now() + duration));
+    fault.set(true);
     let up = Instant::now();
-    // From the first whole window on.
+    // The first full window.
     let first = record.wait_for_one(record.at(up) + 1);
-    let fast = (first..first + LOOKED).find(|window| {
+    let fast = (first..first + RECOVERY_WINDOWS).find(|window| {
         record.wait_until(window + TOGETHER);
         record.sum(*window) >= before - before / 20
     });
@@ -264,35 +266,36 @@ fn outage(record: &Record, way: Way, lasts: Duration) -> (u32, Duration, Option<
     (before, since(first), fast.map(since))
 }
 
-/// The founder, which writes and is cut off from those that lend.
-#[allow(clippy::print_stdout, reason = "shows the figures")]
+/// Runs the founder, which writes during outages of a member's link.
+#[allow(clippy::print_stdout, reason = "prints the figures")]
 fn write_through_outages() {
     let fabric = fabric(Vec::new());
-    let here: Endpoint = fabric.host().expect("a host").into();
+    let local: Endpoint = fabric.host().expect("a host").into();
     let node = Node::create_on(&config(), fabric).expect("a founder");
-    let (second, third) = (lender(2, &here), lender(3, &here));
+    let (second, third) = (start_server(2, &local), start_server(3, &local));
     node.wait_for_members(3, WATCHDOG).expect("all members");
     let mut session = node.session().expect("a session");
     let lines = session.alloc_on(WRITERS * LINES * LINE_BYTES, third.node).expect("memory");
     let record = Record::new();
-    let ways = [Way::Nothing, Way::Device, Way::Bridge, Way::Loss];
-    let (ways, impossible): (Vec<_>, Vec<_>) = ways.into_iter().partition(|way| way.is_possible());
-    impossible.iter().for_each(|way| println!("skipped: {way:?}, for want of netem"));
+    let faults = [LinkFault::Nothing, LinkFault::Device, LinkFault::Bridge, LinkFault::Loss];
+    let (faults, impossible): (Vec<_>, Vec<_>) =
+        faults.into_iter().partition(|fault| fault.is_possible());
+    impossible.iter().for_each(|fault| println!("skipped: {fault:?}, the kernel lacks netem"));
     let outages = list("FARSIDE_OUTAGES_MS", "300,1000,2000").into_iter();
     let outages =
-        outages.flat_map(|ms| ways.iter().map(move |way| (*way, Duration::from_millis(ms))));
+        outages.flat_map(|ms| faults.iter().map(move |fault| (*fault, Duration::from_millis(ms))));
     let outages = outages.collect::<Vec<_>>();
     std::thread::scope(|scope| {
         let (node, record) = (&node, &record);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| scope.spawn(move || write(node, lines, writer, record)))
             .collect();
-        for (way, lasts) in outages {
+        for (fault, duration) in outages {
             let resumes = node.stats().resumes;
-            let (before, first, fast) = outage(record, way, lasts);
+            let (before, first, fast) = outage(record, fault, duration);
             println!(
-                "{way:?} away for {lasts:?}: before {before} in {:?}; back: first {first:?}, as fast {fast:?}, \
-                 {} new links",
+                "{fault:?} for {duration:?}: {before} writes in {:?} before; after: first write {first:?}, \
+                 recovered {fast:?}, {} new links",
                 WINDOW * TOGETHER as u32,
                 node.stats().resumes - resumes,
             );
@@ -302,25 +305,25 @@ fn write_through_outages() {
         println!("{} writes", writes.sum::<u64>());
     });
     assert!(node.members().iter().all(|member| member.alive), "{}", node.describe());
-    for Lender { mut child, .. } in [second, third] {
+    for MemberProcess { mut child, .. } in [second, third] {
         child.kill().expect("it lives");
         child.wait().expect("it has ended");
     }
 }
 
-/// Not a test by itself: what the other processes do.
+/// The entry of child processes; passes in the test process.
 #[test]
-fn plays_its_role() {
+fn child_process() {
     match std::env::var(ROLE).as_deref() {
         Ok("founder") => write_through_outages(),
-        Ok(founder) => lend(founder),
+        Ok(founder) => run_server(founder),
         Err(_) => {}
     }
 }
 
 #[test]
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
-fn throughput_is_back_after_a_links_return() {
+fn throughput_recovers_after_a_link_outage() {
     if !is("RDMA_NODES", "3") || !is("RDMA_KIND", "rxe") {
         println!("skipped: no guest with three nodes on soft-RoCE (cargo xtask rdma-guest)");
         return;

@@ -1,4 +1,4 @@
-//! Outputs that cannot be written, that are not read, and that are no regular files.
+//! Outputs that cannot be written, that are not read, or that are not regular files.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -27,19 +27,21 @@ fn object() -> String {
     folder.join("list_search.o").display().to_string()
 }
 
-/// Every command that runs something, as the help of the command lists them, hidden ones excepted.
+/// Returns every command without subcommands, as listed by the help, without hidden ones.
 fn commands(path: &[&str]) -> Vec<Vec<String>> {
     let help = text(&farside(&[]).args(path).arg("--help").output().unwrap().stdout);
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     let names = listed.take_while(|line| !line.is_empty());
-    let names: Vec<_> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    // The descriptions continue on lines with a larger indentation.
+    let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+    let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
     if names.is_empty() {
         return vec![path.iter().map(|part| (*part).to_owned()).collect()];
     }
     names.iter().flat_map(|name| commands(&[path, &[name]].concat())).collect()
 }
 
-/// A program that does what `clang` does for `farside rmc build`: it writes an object to its last argument.
+/// Creates a program that replaces `clang` for `farside rmc build`: it writes an object to its last argument.
 fn compiler(folder: &Folder) -> String {
     compiler_of(folder, &object())
 }
@@ -51,15 +53,15 @@ fn compiler_of(folder: &Folder, object: &str) -> String {
     path
 }
 
-/// How a command behaves whose standard output is full.
+/// The behaviour of a command whose standard output is full.
 enum Case {
-    /// It ends by itself, with these arguments.
+    /// With these arguments it ends by itself.
     Ends(Vec<String>),
-    /// It serves until a signal ends it.
+    /// With these arguments it serves until a signal.
     Serves(Vec<String>),
 }
 
-/// Arguments with which a command prints something before long.
+/// Returns arguments with which a command soon prints something.
 fn case(command: &str, folder: &Folder, executor: &str) -> Case {
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     let ends = |text: &str| Case::Ends(words(text));
@@ -101,7 +103,7 @@ fn every_command_fails_when_its_output_cannot_be_written() {
     for command in all {
         let path = command.join(" ");
         let forms: &[&[&str]] = match &*path {
-            // Two names of one command, which takes long.
+            // Two names of one slow command.
             "bench rmc" => &[&[]],
             "rmc bench" => &[&["--json"]],
             _ => &[&[], &["--json"]],
@@ -115,7 +117,7 @@ fn every_command_fails_when_its_output_cannot_be_written() {
             let mut said = BufReader::new(child.stderr.take().unwrap());
             let mut words = String::new();
             if matches!(case, Case::Serves(_)) {
-                // It says so at once, and continues.
+                // It reports the error at once, and continues.
                 said.read_line(&mut words).unwrap();
                 assert!(words.contains("standard output: "), "{path} {form:?}: {words}");
                 assert!(child.try_wait().unwrap().is_none(), "{path} {form:?}: {words}");
@@ -145,7 +147,7 @@ fn closed_reader_is_no_failure() {
     }
 }
 
-/// A service that is killed with the value.
+/// A service; killed on drop.
 struct Service(Child);
 
 impl Drop for Service {
@@ -156,7 +158,7 @@ impl Drop for Service {
 }
 
 impl Service {
-    /// Its exit code and what it said on standard error, once it has ended by itself.
+    /// Waits for its end, and returns its exit code and standard error.
     fn end(&mut self, stderr: &mut ChildStderr) -> (Option<i32>, String) {
         let mut said = String::new();
         stderr.read_to_string(&mut said).unwrap();
@@ -164,7 +166,8 @@ impl Service {
     }
 }
 
-/// An executor, and where it is called; `reads` its first event where its output is a pipe of this process.
+/// Starts an executor, and returns it with its address. If `reads`, waits for its first event, from a pipe of this
+/// process.
 fn serve(stdout: Stdio, reads: bool) -> (Service, String) {
     let at = name();
     let arguments = ["--json", "rmc", "serve", &at, "--memory", "0=1M"];
@@ -178,7 +181,7 @@ fn serve(stdout: Stdio, reads: bool) -> (Service, String) {
     (Service(child), at)
 }
 
-/// A pipe that is full, so that a writer waits for its reader.
+/// Creates a full pipe, at which a writer waits for the reader.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
@@ -188,7 +191,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// Connects to an executor, as soon as it is there.
+/// Connects to an executor, with retries until it listens.
 fn connect(fabric: &Arc<dyn Fabric>, at: &str) -> Caller {
     let deadline = Instant::now() + WATCHDOG;
     loop {
@@ -200,12 +203,12 @@ fn connect(fabric: &Arc<dyn Fabric>, at: &str) -> Caller {
 }
 
 #[test]
-fn executor_serves_and_ends_although_its_events_are_never_read() {
+fn executor_serves_and_ends_without_a_reader_of_its_events() {
     let (reader, writer) = full_pipe();
     let (mut server, at) = serve(writer.into(), false);
     let mut stderr = server.0.stderr.take().unwrap();
     let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::new().unwrap());
-    // Each of them is an event, and the executor serves after it.
+    // Each caller is an event, and the executor still serves the next one.
     for _ in 0..20 {
         let mut caller = connect(&fabric, &at);
         let object = std::fs::read(object()).unwrap();
@@ -219,17 +222,17 @@ fn executor_serves_and_ends_although_its_events_are_never_read() {
     drop(reader);
 }
 
-/// A port of this machine that is free now.
+/// Returns a free TCP port.
 fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 #[test]
-fn events_that_are_not_read_in_time_are_counted_by_the_next_one() {
+fn unread_events_are_counted_by_the_next_one() {
     let (reader, writer) = full_pipe();
     let at = format!("127.0.0.1:{}", free_port());
     let mut agent = {
-        // The command that is started holds an end of the pipe until it is dropped.
+        // The `Command` value holds an end of the pipe until it is dropped.
         let mut command = farside(&[]);
         command.args(["--json", "agent", "--insecure", "--listen", &at]).stdout(writer);
         Service(command.stderr(Stdio::piped()).spawn().unwrap())
@@ -239,7 +242,7 @@ fn events_that_are_not_read_in_time_are_counted_by_the_next_one() {
     let mut refused = 0;
     while refused < 1200 {
         match TcpStream::connect(&at) {
-            // The agent refuses what is no handshake, which is an event, and then ends the stream.
+            // The agent refuses an invalid handshake, which is an event, and then ends the stream.
             Ok(mut stream) => {
                 stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
                 let _ = stream.read_to_end(&mut Vec::new());
@@ -262,13 +265,13 @@ fn events_that_are_not_read_in_time_are_counted_by_the_next_one() {
     }
     assert_eq!(last, "closed");
     assert!(dropped > 0);
-    // Listening, each refusal and the end: no event is neither seen nor counted.
+    // Listening, each refusal and the end: each event is either seen or counted.
     assert_eq!(seen + dropped, 1 + refused + 1);
     assert_eq!(agent.end(&mut stderr), (Some(0), String::new()));
 }
 
 #[test]
-fn object_is_written_through_a_fifo_that_is_read_and_no_other() {
+fn object_is_written_to_a_fifo_only_with_a_reader() {
     let folder = Folder::new();
     let (source, compiler) = (folder.file("source.c", b""), compiler(&folder));
     let fifo = folder.path("fifo");
@@ -308,7 +311,7 @@ fn object_over_a_device_leaves_the_device() {
     assert_eq!(found.rdev(), makedev(1, 3), "{}", text(&built.stderr));
 }
 
-#[allow(clippy::print_stderr, reason = "says what was not tested")]
+#[allow(clippy::print_stderr, reason = "reports a skipped test")]
 fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
@@ -337,7 +340,7 @@ fn write_back_keeps_links_mode_and_owner() {
 }
 
 #[test]
-fn history_over_a_fifo_is_written_through() {
+fn history_is_written_to_a_fifo() {
     let folder = Folder::new();
     let fifo = folder.path("fifo");
     mkfifoat(CWD, &fifo, 0o600.into()).unwrap();
@@ -361,7 +364,7 @@ fn history_over_a_fifo_is_written_through() {
 }
 
 #[test]
-fn standard_output_in_a_file_is_no_place_for_an_object() {
+fn object_to_redirected_standard_output_is_refused() {
     let folder = Folder::new();
     let (source, compiler) = (folder.file("source.c", b""), compiler(&folder));
     let said = folder.path("said");
@@ -374,10 +377,10 @@ fn standard_output_in_a_file_is_no_place_for_an_object() {
 }
 
 #[test]
-fn object_of_a_refused_program_is_kept_where_asked() {
+fn object_of_a_refused_program_is_kept_on_request() {
     let folder = Folder::new();
     let source = folder.file("source.c", b"");
-    // `r0 = r0` in the place of each `exit`: the program runs over its end.
+    // `r0 = r0` instead of each `exit`: the program runs past its end.
     let mut bytes = std::fs::read(object()).unwrap();
     let ends = bytes.chunks_exact_mut(8).filter(|slot| **slot == [0x95, 0, 0, 0, 0, 0, 0, 0]);
     ends.for_each(|slot| slot[0] = 0xbf);
@@ -400,7 +403,7 @@ fn object_of_a_refused_program_is_kept_where_asked() {
 }
 
 #[test]
-fn events_of_a_node_have_a_time_as_text_too() {
+fn text_events_of_a_node_have_a_time() {
     let config = ["--memory-bytes", "16M", "--cache-bytes", "4M", "--cluster", "timed"];
     let mut node = farside(&[]);
     node.args(["node", "--listen", "127.0.0.1:0"]).args(config).stdout(Stdio::piped());

@@ -1,4 +1,4 @@
-//! The command as its users and its bad luck treat it: real processes, real signals.
+//! The command as its users run it, with real processes and signals.
 #![forbid(unsafe_code)]
 
 use farside::{Config, ErrorCode, Node};
@@ -13,7 +13,7 @@ fn farside() -> Command {
     Command::new(env!("CARGO_BIN_EXE_farside"))
 }
 
-/// A cluster name that no other test or run uses.
+/// Returns a cluster name that no other test or run uses.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -24,7 +24,7 @@ fn signal(process: u32, signal: Signal) {
     kill_process(process, signal).unwrap();
 }
 
-/// Whether a process runs (and is not merely unreaped).
+/// Returns whether a process runs (zombies do not).
 fn runs(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
@@ -71,16 +71,16 @@ impl Up {
         Self { child, workers: members.iter().map(process).collect() }
     }
 
-    /// Waits for the end of the parent and, since they share its standard error, of all workers.
+    /// Waits for the end of the parent and of all workers, which share its standard error.
     fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
         let code = self.child.wait().unwrap().code();
-        // A process closes its files before it is gone for good.
+        // A process closes its files before it has ended.
         let deadline = Instant::now() + Duration::from_secs(20);
         for worker in &self.workers {
             while runs(*worker) {
-                assert!(Instant::now() < deadline, "worker {worker} was left behind");
+                assert!(Instant::now() < deadline, "worker {worker} still runs");
                 std::thread::yield_now();
             }
         }
@@ -89,7 +89,7 @@ impl Up {
 }
 
 #[test]
-fn process_a_program_joins_by_name_and_ctrl_c_ends_all_in_order() {
+fn process_program_joins_by_name_and_interrupt_ends_the_cluster() {
     let name = name();
     let up = Up::start(&name, "2");
     let node = Node::join(&Config::new(name.as_str())).unwrap();
@@ -106,7 +106,7 @@ fn process_a_program_joins_by_name_and_ctrl_c_ends_all_in_order() {
 }
 
 #[test]
-fn process_workers_die_with_a_parent_that_is_killed() {
+fn process_workers_end_with_a_killed_parent() {
     let up = Up::start(&name(), "2");
     signal(up.child.id(), Signal::KILL);
     let (code, _) = up.end();
@@ -114,7 +114,7 @@ fn process_workers_die_with_a_parent_that_is_killed() {
 }
 
 #[test]
-fn process_a_second_cluster_of_the_same_name_is_refused_and_the_first_lives() {
+fn process_second_cluster_of_one_name_is_refused() {
     let name = name();
     let up = Up::start(&name, "1");
     let second =
@@ -127,7 +127,7 @@ fn process_a_second_cluster_of_the_same_name_is_refused_and_the_first_lives() {
 }
 
 #[test]
-fn process_a_worker_refuses_junk_and_goes_on() {
+fn process_worker_continues_after_invalid_commands() {
     let mut worker =
         farside().arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut commands = worker.stdin.take().unwrap();
@@ -168,7 +168,7 @@ fn process_wrong_usage_exits_with_2() {
 }
 
 #[test]
-fn process_unknown_names_are_answered_by_those_there_are() {
+fn process_error_of_an_unknown_name_lists_valid_names() {
     for (arguments, names) in [
         (&["channels", "--need", "blocking,luck"][..], &["zero-copy-recv", "one-trip"][..]),
         (&["channels", "--fabric", "pigeon"], &["infiniband", "adaptive", "efa", "1rma"]),
@@ -183,7 +183,7 @@ fn process_unknown_names_are_answered_by_those_there_are() {
 }
 
 #[test]
-fn process_channels_are_listed_and_sorted_out() {
+fn process_channels_are_listed_and_filtered_by_requirements() {
     let table = json(&text(&output(&["channels", "--json"]).stdout));
     assert_eq!(table["channels"].as_array().unwrap().len(), 20);
     let shown = text(&output(&["channels"]).stdout);
@@ -199,7 +199,7 @@ fn process_channels_are_listed_and_sorted_out() {
 }
 
 #[test]
-fn process_bad_names_and_sizes_are_refused_with_their_row_of_the_table() {
+fn process_invalid_names_and_sizes_are_refused_with_error_codes() {
     for (arguments, error) in [
         (["up", "--json", "--nodes", "1", "--name", "white space"], "BadConfiguration"),
         (["up", "--json", "--nodes", "1", "--line-bytes", "100"], "BadLineSize"),
@@ -211,7 +211,7 @@ fn process_bad_names_and_sizes_are_refused_with_their_row_of_the_table() {
 }
 
 #[test]
-fn process_more_memory_than_there_is_for_all_nodes_is_refused() {
+fn process_memory_beyond_the_machine_is_refused() {
     let machine = std::fs::read_to_string("/proc/meminfo").unwrap();
     let bytes = |field: &str| {
         let line = machine.lines().find(|line| line.starts_with(field)).unwrap();
@@ -240,11 +240,11 @@ fn process_every_command_has_help_with_examples() {
 }
 
 #[test]
-fn process_info_and_doctor_say_what_they_found() {
+fn process_info_and_doctor_report_findings() {
     let info = json(&text(&output(&["info", "--json"]).stdout));
     assert_eq!(info["chosen"], "shm");
     assert_eq!(info["fabrics"][0]["capabilities"]["one_sided"], "yes");
-    // Of a cluster it says how many members of how many there are.
+    // For a cluster it reports the number and the maximum of members.
     let config = Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, ..Config::new(name()) };
     let node = Node::create(&config).unwrap();
     let members = format!("running: {}, members 1 of {}", config.cluster, node.members_max());
@@ -261,7 +261,7 @@ fn process_info_and_doctor_say_what_they_found() {
 }
 
 #[test]
-fn process_doctor_lists_chooses_and_says_what_it_skipped() {
+fn process_doctor_lists_selects_and_reports_skipped_checks() {
     let list = text(&output(&["doctor", "--list"]).stdout);
     assert!(list.lines().count() >= 30, "{list}");
     let listed = json(&text(&output(&["doctor", "--list", "--json"]).stdout));
@@ -280,7 +280,7 @@ fn process_doctor_lists_chooses_and_says_what_it_skipped() {
     }
 }
 
-/// A folder of this test's own, removed with the value.
+/// A temporary folder of a test, deleted on drop.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -303,7 +303,7 @@ impl Drop for Folder {
     }
 }
 
-/// What the usual pipeline prints for these files together.
+/// Returns the output of the shell pipeline for these files together.
 fn pipeline(files: &[&str]) -> String {
     let script = "cat \"$@\" | tr -cs '[:alpha:]' '\\n' | sort | uniq -c";
     let run = Command::new("sh")
@@ -317,11 +317,11 @@ fn pipeline(files: &[&str]) -> String {
 }
 
 #[test]
-fn process_wordcount_prints_what_the_pipeline_prints() {
+fn process_wordcount_equals_the_shell_pipeline() {
     let folder = Folder::new();
     let mut long = String::new();
     for number in 0..20_000_u32 {
-        // Words of one to three letters, so that all nodes count all of them.
+        // Words of one to three letters: all nodes count all of them.
         let letters: String = [number % 7, number % 5, number % 3]
             .map(|n| char::from(b'a' + n as u8))
             .iter()
@@ -346,14 +346,14 @@ fn process_wordcount_prints_what_the_pipeline_prints() {
 }
 
 #[test]
-fn process_wordcount_of_a_missing_file_fails_and_names_it() {
+fn process_wordcount_of_a_missing_file_names_it() {
     let failed = output(&["wordcount", "/no/such/file"]);
     assert_eq!(failed.status.code(), Some(1));
     assert!(text(&failed.stderr).contains("/no/such/file"));
 }
 
 #[test]
-fn process_the_demonstration_holds_what_it_promises() {
+fn process_demo_loses_only_records_of_the_killed_node() {
     let shown = output(&["demo", "--json", "--records", "3000", "--operations", "3000"]);
     assert!(shown.status.success(), "{}{}", text(&shown.stdout), text(&shown.stderr));
     let shown = json(&text(&shown.stdout));
@@ -368,11 +368,11 @@ fn process_the_demonstration_holds_what_it_promises() {
     let lost: u64 = errors.values().map(|count| count.as_u64().unwrap()).sum();
     assert!(errors.keys().all(|name| name == "NodeLost" || name == "LineLost"), "{errors:?}");
     assert_eq!(after["right"].as_u64().unwrap() + lost, all);
-    assert!(lost > 0, "a dead node takes something with it");
+    assert!(lost > 0, "some records of the killed node are lost");
 }
 
 #[test]
-fn process_ctrl_c_in_the_middle_of_work_leaves_nothing_behind() {
+fn process_interrupt_during_work_leaves_no_process() {
     let mut demo = farside()
         .args(["demo", "--records", "200000"])
         .stdout(Stdio::piped())
@@ -383,14 +383,14 @@ fn process_ctrl_c_in_the_middle_of_work_leaves_nothing_behind() {
     BufReader::new(demo.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert!(line.contains("200,000 records"), "{line}");
     signal(demo.id(), Signal::INT);
-    // The workers have the same standard error: its end is the end of all of them.
+    // The workers share its standard error, which ends with the last of them.
     let mut said = String::new();
     demo.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(demo.wait().unwrap().code(), Some(130), "{said}");
 }
 
 #[test]
-fn process_a_history_has_every_operation() {
+fn process_history_has_every_operation() {
     let folder = Folder::new();
     let history = folder.file("history", b"");
     let properties = b"recordcount=500\noperationcount=99\nreadproportion=0.5\nupdateproportion=0.5\nthreadcount=2\n";
@@ -426,7 +426,7 @@ fn process_a_history_has_every_operation() {
 }
 
 #[test]
-fn process_figures_stand_beside_their_baselines() {
+fn process_figures_have_baselines() {
     for (bench, only) in [("fabric", "fetch_add"), ("memory", "read 8 B")] {
         let run = output(&["bench", bench, "--json", "--windows", "8", "--only", only]);
         assert!(run.status.success(), "{}", text(&run.stderr));
@@ -441,7 +441,7 @@ fn process_figures_stand_beside_their_baselines() {
     }
 }
 
-/// What `farside bench channels --json` prints with these arguments.
+/// Returns the output of `farside bench channels --json` with these arguments.
 fn bench_channels(arguments: &[&str]) -> Value {
     let fixed =
         ["bench", "channels", "--json", "--windows", "8", "--clients", "2", "--readers", "2"];
@@ -450,7 +450,7 @@ fn bench_channels(arguments: &[&str]) -> Value {
     json(&text(&run.stdout))
 }
 
-/// Checks the measures of an entry: whether it has a latency, and whether it has rates.
+/// Checks whether an entry has a latency, and whether it has rates.
 fn check_entry(entry: &Value, latency: bool, rates: bool) {
     let ordered = |name: &str, keys: [&str; 2]| {
         let [one, other] = keys.map(|key| entry[name][key].as_f64().unwrap());
@@ -469,7 +469,7 @@ fn check_entry(entry: &Value, latency: bool, rates: bool) {
 }
 
 #[test]
-fn process_channels_are_measured_between_processes_and_drawn() {
+fn process_channels_are_measured_between_processes_and_plotted() {
     let folder = Folder::new();
     let plot = folder.file("channels.svg", b"");
     let report = bench_channels(&[
@@ -483,7 +483,7 @@ fn process_channels_are_measured_between_processes_and_drawn() {
         &plot,
     ]);
     let figures = report["figures"].as_array().unwrap();
-    // Integers, two sizes of two channels, and two special forms of each of these.
+    // Integers, two sizes of two channels, and two special forms of each of them.
     assert_eq!(figures.len(), 1 + 2 * 2 + 2 * 2, "{report}");
     let in_place = figures.iter().find(|figure| figure["payload"] == "untouched");
     assert_eq!(in_place.unwrap()["channel"], "read-slot-detached");
@@ -504,7 +504,7 @@ fn process_channels_are_measured_between_processes_and_drawn() {
 }
 
 #[test]
-fn process_one_sender_is_measured_with_many_receivers() {
+fn process_broadcast_is_measured() {
     let report =
         bench_channels(&["--channel", "read-ring-notify", "--bytes", "64", "--pattern", "1:N"]);
     let fans = report["fan_figures"].as_array().unwrap();
@@ -518,7 +518,7 @@ fn process_channels_are_measured_in_virtual_time() {
     let report = bench_channels(&arguments);
     check_entry(&report["figures"][0], true, true);
     assert_eq!(report["fan_figures"].as_array().unwrap().len(), 2, "{report}");
-    assert_eq!(bench_channels(&arguments), report, "the same whenever it is asked");
+    assert_eq!(bench_channels(&arguments), report, "virtual time is deterministic");
 }
 
 #[test]
@@ -542,7 +542,7 @@ fn process_channels_are_measured_with_copies_prefetching_and_distribution() {
 }
 
 #[test]
-fn process_words_at_the_adapter_are_measured_in_virtual_time_alone() {
+fn process_device_words_are_measured_only_in_virtual_time() {
     let ends = ["--channel", "shared-ring-immediate", "--bytes", "64", "--pattern", "1:1"];
     let settings = ["--device-words", "nothing,head"];
     let here = bench_channels(&[&ends[..], &settings].concat());

@@ -1,4 +1,4 @@
-//! `farside rmc` as its users meet it: good programs, bad ones, and files that are none.
+//! Tests the commands of `farside rmc` with valid programs, refused programs and invalid files.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// An object of the library.
+/// Returns the path of a library object.
 fn library(file: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rmc/library");
     folder.join(file).display().to_string()
@@ -18,12 +18,12 @@ fn rmc(arguments: &[&str]) -> Output {
     output(&[], &[&["rmc"], arguments].concat())
 }
 
-/// What a command prints with `--json`.
+/// Returns the output of a command with `--json`.
 fn value(arguments: &[&str]) -> Value {
     report(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// The exit code, the name or kind of the error, and what was said of it, which is one object.
+/// Returns the exit code, the name or kind of the error, and its text; asserts that the output is one object.
 fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
     let done = rmc(&[arguments, &["--json"]].concat());
     assert_eq!(text(&done.stdout).lines().count(), 1, "{arguments:?}: {}", text(&done.stdout));
@@ -34,7 +34,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Two nodes: 5 to 50 at 24, 7 to 70 at 72.
+/// Returns a `--memory` argument with a list of two nodes: key 5, value 50 at 24; key 7, value 70 at 72.
 fn list(folder: &Folder) -> String {
     let mut memory = vec![0; 128];
     memory[24..48].copy_from_slice(&words(&[5, 50, 72]));
@@ -44,7 +44,7 @@ fn list(folder: &Folder) -> String {
 }
 
 #[test]
-fn the_library_is_listed_with_its_worst_cases() {
+fn library_is_listed_with_worst_cases() {
     let listed = value(&["list"]);
     let programs = listed["programs"].as_array().unwrap();
     let named = |name: &str| programs.iter().find(|one| one["name"] == name).unwrap();
@@ -52,15 +52,15 @@ fn the_library_is_listed_with_its_worst_cases() {
     assert_eq!(named("list_search")["metered"], true);
     assert_eq!(named("log_append")["worst"]["helper_calls"], 3);
     assert!(programs.iter().all(|one| one["accepted"] == true && one["sentence"].is_string()));
-    let people = text(&rmc(&["list"]).stdout);
-    assert!(people.contains("hash_lookup (buckets, mask, key)"), "{people}");
+    let printed = text(&rmc(&["list"]).stdout);
+    assert!(printed.contains("hash_lookup (buckets, mask, key)"), "{printed}");
     let of = value(&["list", "--of", &library("multi_cas.o")]);
     let names = of["programs"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap());
     assert_eq!(names.collect::<Vec<_>>(), ["multi_cas", "multi_cas_recover"]);
 }
 
 #[test]
-fn programs_are_checked_and_refusals_say_where_and_why() {
+fn check_reports_location_and_reason_of_refusals() {
     let folder = Folder::new();
     let good = folder.file("good.s", b"r0 = 7\nexit\n");
     let bad = folder.file("bad.s", b"r0 = 7\n\nr0 += r3\nexit\n");
@@ -74,9 +74,9 @@ fn programs_are_checked_and_refusals_say_where_and_why() {
     }
     assert!(text(&done.stderr).contains("bad is refused"), "{}", text(&done.stderr));
     let done = rmc(&["check", &bad, "--json"]);
-    let told = json(&text(&done.stdout));
-    assert_eq!(told["error"]["kind"], "check", "{told}");
-    let refusal = &told["files"][0]["programs"][0]["refusal"];
+    let report = json(&text(&done.stdout));
+    assert_eq!(report["error"]["kind"], "check", "{report}");
+    let refusal = &report["files"][0]["programs"][0]["refusal"];
     assert_eq!((&refusal["line"], &refusal["slot"]), (&3.into(), &1.into()));
     assert!(refusal["problem"].as_str().unwrap().contains("r3"), "{refusal}");
     let facts = &value(&["check", &good])["files"][0]["programs"][0];
@@ -89,29 +89,29 @@ fn programs_are_checked_and_refusals_say_where_and_why() {
 }
 
 #[test]
-fn several_files_are_one_object_whatever_is_wrong_with_them() {
+fn check_of_several_files_prints_one_object() {
     let folder = Folder::new();
     let good = folder.file("good.s", b"r0 = 7\nexit\n");
     let bad = folder.file("bad.s", b"r0 += r3\nexit\n");
     let (none, empty) = (folder.path("none.o"), folder.file("empty.o", b""));
     let done = rmc(&["check", &good, &bad, &none, &empty, "--json"]);
     assert_eq!(done.status.code(), Some(1));
-    let told = json(&text(&done.stdout));
-    let files = told["files"].as_array().unwrap();
+    let report = json(&text(&done.stdout));
+    let files = report["files"].as_array().unwrap();
     assert_eq!(files[0]["programs"][0]["accepted"], true);
     assert_eq!(files[1]["programs"][0]["accepted"], false);
     assert_eq!(
         (&files[2]["error"]["kind"], &files[3]["error"]["kind"]),
         (&"system".into(), &"check".into())
     );
-    let why = told["error"]["text"].as_str().unwrap();
+    let why = report["error"]["text"].as_str().unwrap();
     assert!(why.contains("bad is refused") && why.contains("none.o"), "{why}");
-    // People read the same once, on the other stream.
+    // Standard error has the same text, once.
     assert_eq!(text(&done.stderr).trim_end(), format!("farside: {why}"));
 }
 
 #[test]
-fn what_is_no_program_is_said_so() {
+fn invalid_program_files_are_refused() {
     let folder = Folder::new();
     let object = std::fs::read(library("multi_cas.o")).unwrap();
     let of_another_machine = {
@@ -130,7 +130,7 @@ fn what_is_no_program_is_said_so() {
         ("machine.o", &of_another_machine, "another machine"),
         ("large.o", &vec![0; (1 << 20) + 1], "over the limit"),
         ("words.s", b"r0 = 1\nr0 ~= 2\n", "line 2"),
-        ("bytes.s", b"\xff\xfe", "no text"),
+        ("bytes.s", b"\xff\xfe", "not UTF-8"),
     ];
     for (name, bytes, said) in cases {
         let file = folder.file(name, bytes);
@@ -145,7 +145,7 @@ fn what_is_no_program_is_said_so() {
         let (code, ..) = failure(&["check", &file]);
         assert_eq!(code, Some(1), "{length}");
     }
-    // A name that would clear the screen.
+    // A program name with a control sequence that clears the screen.
     let mut object = object;
     for at in 0..object.len() - 4 {
         if object[at..].starts_with(b"multi_cas") {
@@ -167,7 +167,7 @@ fn what_is_no_program_is_said_so() {
 }
 
 #[test]
-fn a_call_runs_on_files_alike_in_every_engine() {
+fn engines_agree_on_calls_on_files() {
     let folder = Folder::new();
     let memory = list(&folder);
     for engine in ["checked", "fast", "compiled"] {
@@ -192,14 +192,14 @@ fn a_call_runs_on_files_alike_in_every_engine() {
         assert_eq!(found["counts"]["helpers"]["read"], 2, "{engine}");
         assert_eq!(found["one_sided"]["round_trips"], 2, "{engine}");
         assert_eq!(found["one_sided"]["bytes_back"], 48, "{engine}");
-        // 003 section 4.1: 24 bytes out, 8 back.
+        // Paper 003, section 4.1: 24 bytes out, 8 back.
         assert_eq!(
             (&found["as_call"]["bytes_out"], &found["as_call"]["bytes_back"]),
             (&24.into(), &8.into())
         );
         assert_eq!(run("8")["returned"]["status"], "FARSIDE_NOT_FOUND", "{engine}");
     }
-    // The same as bytes, from a file, and by the object.
+    // The same parameters as bytes and from a file, with the object's path.
     let parameters = folder.file("parameters", &words(&[24, 5]));
     let object = library("list_search.o");
     let by_file =
@@ -211,9 +211,9 @@ fn a_call_runs_on_files_alike_in_every_engine() {
 }
 
 #[test]
-fn every_kind_of_access_is_carried_out_and_counted() {
+fn accesses_of_every_kind_are_counted() {
     let folder = Folder::new();
-    // Two versions and two pieces: vectors of two each.
+    // Vectors of two versions and two pieces.
     let mut memory = vec![0; 256];
     memory[..16].copy_from_slice(&words(&[2, 4]));
     memory[64..72].copy_from_slice(b"one.two.");
@@ -225,7 +225,7 @@ fn every_kind_of_access_is_carried_out_and_counted() {
     assert_eq!(read["output"], "02000000000000000400000000000000".to_owned() + "6f6e6574776f2e");
     assert_eq!((&read["counts"]["accesses"], &read["counts"]["requests"]), (&3.into(), &6.into()));
     assert_eq!(read["one_sided"]["bytes_back"], 16 + 7 + 16);
-    // Atomics, a buffer and words.
+    // Atomics, a buffer and single words.
     let mut cas = words(&[0, 32, 40, 2, 0, 2, 3, 8, 4, 5]);
     cas.resize(224, 0);
     let at = format!("@{}", folder.file("words", &cas));
@@ -235,7 +235,7 @@ fn every_kind_of_access_is_carried_out_and_counted() {
     assert_eq!(std::fs::read(&file).unwrap()[..16], words(&[3, 5]));
     let helpers = &done["counts"]["helpers"];
     assert_eq!((&helpers["compare_swap"], &helpers["write"]), (&5.into(), &1.into()));
-    // A written vector, a counter of declared state, and output.
+    // A vectored write, a counter of declared state, and output.
     let vector = "
         .state hits counters 0 8 4 shared
         *(u64 *)(r10 - 16) = 0x11
@@ -272,7 +272,7 @@ fn every_kind_of_access_is_carried_out_and_counted() {
     );
     assert_eq!((&done["counts"]["accesses"], &done["counts"]["requests"]), (&1.into(), &2.into()));
     assert_eq!(std::fs::read(&file).unwrap()[200..232], words(&[0x11, 0, 0x22, 0]));
-    // Atomics want words that are aligned.
+    // Atomics need aligned words.
     let misaligned = folder.file("misaligned.s", b"r1 = 0\nr2 = 4\nr3 = 1\ncall fetch_add\nexit\n");
     let (code, _, said) = failure(&["run", &misaligned, "--memory", &region]);
     assert_eq!(code, Some(1));
@@ -280,7 +280,7 @@ fn every_kind_of_access_is_carried_out_and_counted() {
 }
 
 #[test]
-fn files_change_only_when_asked_for_and_only_whole() {
+fn files_change_only_with_write_back_and_atomically() {
     let folder = Folder::new();
     let file = folder.file("log.bin", &[0; 256]);
     let memory = format!("3={file}");
@@ -309,7 +309,7 @@ fn files_change_only_when_asked_for_and_only_whole() {
             (slot as u8 + 1, &b"aaaaa"[..])
         );
     }
-    // A link stays one; what it leads to changes.
+    // A symbolic link remains; its target changes.
     let link = folder.path("link.bin");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     let by_link = format!("3={link}");
@@ -317,7 +317,7 @@ fn files_change_only_when_asked_for_and_only_whole() {
     assert_eq!(value(&[&call[..], &["--write-back"]].concat())["returned"]["result"], 3);
     assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
     assert_eq!(std::fs::read(&file).unwrap()[0], 4);
-    // A call that is stopped after it has written leaves the file as it was.
+    // A call that is stopped after a write leaves the file unchanged.
     let stopping = folder.file(
         "stopping.s",
         format!("r1 = {log} ll\nr1 >>= 48\nr6 = r1\nr2 = 0\nr3 = 99\ncall store_u64\nr1 = r6\nr2 = 256\ncall load_u64\nexit\n").as_bytes(),
@@ -330,13 +330,13 @@ fn files_change_only_when_asked_for_and_only_whole() {
 }
 
 #[test]
-fn wrong_arguments_are_wrong_usage() {
+fn wrong_arguments_are_usage_errors() {
     let folder = Folder::new();
     let memory = list(&folder);
     let object = library("multi_cas.o");
     let cases: [(&[&str], &str); 5] = [
         (&["run", &object], "multi_cas, multi_cas_recover"),
-        (&["run", &object, "--program", "nobody"], "no program `nobody`"),
+        (&["run", &object, "--program", "absent"], "no program `absent`"),
         (&["run", "list_search", "--parameters", "24"], "16 B of parameters"),
         (
             &["run", "list_search", "--parameters", &format!("hex:{}", "00".repeat(4_097))],
@@ -374,14 +374,14 @@ fn wrong_arguments_are_wrong_usage() {
     assert!(said.contains("apt-get install clang"), "{said}");
 }
 
-/// Whether there is a clang that knows eBPF.
+/// Whether clang with the eBPF target is installed.
 fn clang() -> bool {
     let done = Command::new("clang").arg("--print-targets").output();
     done.is_ok_and(|done| text(&done.stdout).contains("bpf"))
 }
 
 #[test]
-fn sources_in_c_are_built_and_only_good_ones_written() {
+fn build_writes_only_accepted_objects() {
     if !clang() {
         skipped("clang is not installed");
         return;
@@ -398,7 +398,7 @@ fn sources_in_c_are_built_and_only_good_ones_written() {
     let search = ["run", &object, "--program", "search", "--memory", &memory];
     let found = value(&[&search[..], &["--parameters", "0,24,7"]].concat());
     assert_eq!(found["returned"]["result"], 70);
-    // A refused program and one that does not compile leave what is there.
+    // A refused program and a source that does not compile leave the existing object unchanged.
     let before = std::fs::read(&object).unwrap();
     for (bytes, said) in
         [(read("wrong.c"), "refused: wrong"), (b"int x = ;".to_vec(), "did not compile")]
@@ -409,17 +409,17 @@ fn sources_in_c_are_built_and_only_good_ones_written() {
         assert!(text(&done.stderr).contains(said), "{}", text(&done.stderr));
         assert_eq!(std::fs::read(&object).unwrap(), before);
     }
-    // The same source makes the same bytes in another place.
+    // Builds are reproducible in another folder.
     let elsewhere = folder.path("elsewhere");
     std::fs::create_dir(&elsewhere).unwrap();
     std::fs::write(format!("{elsewhere}/search.c"), read("search.c")).unwrap();
-    for place in [folder.path(""), elsewhere] {
+    for path in [folder.path(""), elsewhere] {
         let mut command = common::farside(&[]);
         let done =
-            command.current_dir(&place).args(["rmc", "build", "search.c", "-o", "same.o"]).output();
+            command.current_dir(&path).args(["rmc", "build", "search.c", "-o", "same.o"]).output();
         assert!(done.unwrap().status.success());
     }
-    let same = |place: &str| std::fs::read(folder.path(place)).unwrap();
+    let same = |path: &str| std::fs::read(folder.path(path)).unwrap();
     assert!(same("same.o") == same("elsewhere/same.o"), "equal sources, unequal objects");
     let left: Vec<_> =
         std::fs::read_dir(folder.path("")).unwrap().map(|file| file.unwrap().file_name()).collect();
@@ -427,13 +427,13 @@ fn sources_in_c_are_built_and_only_good_ones_written() {
 }
 
 #[test]
-fn a_build_says_accepted_once_the_object_is_there_and_fails_as_one_object() {
+fn build_reports_accepted_only_after_writing_the_object() {
     if !clang() {
         skipped("clang is not installed");
         return;
     }
     let folder = Folder::new();
-    // A name that is the C library's elsewhere, and a header that needs no C library.
+    // `index` is a function of the C library, and `stdint.h` needs no C library.
     let source = b"#include <stdint.h>\n#include \"farside_rmc.h\"\n\
         FARSIDE_MAP(index, uint64_t, uint64_t, 16, FARSIDE_PER_QUEUE_PAIR);\n\
         FARSIDE_PROGRAM(find)(const uint64_t *key, uint64_t size) {\n\
@@ -446,8 +446,8 @@ fn a_build_says_accepted_once_the_object_is_there_and_fails_as_one_object() {
     assert_eq!((done.status.code(), text(&done.stdout).as_str()), (Some(1), ""));
     assert!(text(&done.stderr).contains(&nowhere), "{}", text(&done.stderr));
     let done = rmc(&["build", &source, "-o", &nowhere, "--json"]);
-    let told = json(&text(&done.stdout));
-    assert_eq!((&told["object"], &told["error"]["kind"]), (&Value::Null, &"system".into()));
+    let report = json(&text(&done.stdout));
+    assert_eq!((&report["object"], &report["error"]["kind"]), (&Value::Null, &"system".into()));
     let done = rmc(&["build", &source]);
     assert!(text(&done.stdout).contains("index.o: find: accepted"), "{}", text(&done.stdout));
     let wrong =
@@ -455,14 +455,17 @@ fn a_build_says_accepted_once_the_object_is_there_and_fails_as_one_object() {
         { return *(farside_u64 *)p[0]; }\n";
     let wrong = folder.file("wrong.c", wrong);
     let done = rmc(&["build", &wrong, "--json"]);
-    let told = json(&text(&done.stdout));
-    assert_eq!((&told["object"], &told["programs"][0]["accepted"]), (&Value::Null, &false.into()));
-    assert!(told["error"]["text"].as_str().unwrap().contains("refused: wrong"), "{told}");
+    let report = json(&text(&done.stdout));
+    assert_eq!(
+        (&report["object"], &report["programs"][0]["accepted"]),
+        (&Value::Null, &false.into())
+    );
+    assert!(report["error"]["text"].as_str().unwrap().contains("refused: wrong"), "{report}");
 }
 
-/// A program has all state of its file, also what another one is there for.
+/// A program has all state of its file, including state that only another program uses.
 #[test]
-fn state_that_a_program_does_not_use_is_said_to_be_so() {
+fn unused_state_is_reported() {
     let folder = Folder::new();
     if !clang() {
         skipped("clang is not installed");
@@ -483,7 +486,7 @@ fn state_that_a_program_does_not_use_is_said_to_be_so() {
     assert_eq!(programs[1]["unused_states"][0], "calls");
 }
 
-#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+#[expect(clippy::print_stderr, reason = "reports a skipped test")]
 fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
 }

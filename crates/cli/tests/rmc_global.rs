@@ -1,4 +1,4 @@
-//! `farside rmc serve` as part of a node of a cluster: calls of other processes on global addresses.
+//! Tests `farside rmc serve` as a cluster node: calls of other processes on global addresses.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -13,7 +13,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Adds the second parameter to the word at the global address that is the first; returns what stood there.
+/// Adds the second parameter to the word at the global address in the first; returns the previous value.
 const ADD: &str = "
 .program add
     r2 = *(u64 *)(r1 + 8)
@@ -26,7 +26,7 @@ fn config(cluster: &str) -> Config {
     Config { memory_bytes: 1 << 20, cache_bytes: 1 << 20, ..Config::new(cluster) }
 }
 
-/// Calls from two processes and additions of this one's sessions, at once.
+/// Runs calls from two processes and additions by a session of this process concurrently.
 fn add_up(node: &Node, executor: &[&str], at: &str) {
     let folder = Folder::new();
     let add = folder.file("add.s", ADD.as_bytes());
@@ -55,7 +55,7 @@ fn add_up(node: &Node, executor: &[&str], at: &str) {
     });
     let last = report(&output(&[], &call));
     assert_eq!(last["returned"]["result"], 2 * 500 * 3 + 1000);
-    // Wherever they run: at the executor, or in a process that is part of a node for as long.
+    // At either place: at the executor, or in the calling process, which is a node for the duration.
     let placed = [&call[..], &["--times", "60", "--place", "choose"], executor].concat();
     let placed = report(&output(&[], &placed));
     assert_eq!(placed["returned"]["result"], 2 * 500 * 3 + 1000 + 3 * 60, "{placed}");
@@ -73,14 +73,14 @@ fn add_up(node: &Node, executor: &[&str], at: &str) {
 }
 
 #[test]
-fn process_calls_and_sessions_add_up_on_one_machine() {
+fn process_calls_and_sessions_add_atomically_on_one_machine() {
     let cluster = name();
     let node = Node::create(&config(&cluster)).unwrap();
     add_up(&node, &["--cluster", &cluster], &name());
 }
 
 #[test]
-fn process_calls_and_sessions_add_up_between_hosts() {
+fn process_calls_and_sessions_add_atomically_between_hosts() {
     let (cluster, folder) = (name(), Folder::new());
     let listen = Some("127.0.0.1:0".parse().unwrap());
     let fabric = TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).unwrap();
@@ -94,13 +94,13 @@ fn process_calls_and_sessions_add_up_between_hosts() {
     add_up(&node, &["--node", &settings], "127.0.0.1:0");
 }
 
-/// Members of the cluster that a node knows to be alive.
+/// Returns the number of members that a node considers alive.
 fn alive(node: &Node) -> usize {
     node.members().iter().filter(|member| member.alive).count()
 }
 
 #[test]
-fn process_a_killed_node_is_told_to_calls_and_a_killed_executor_to_its_caller() {
+fn process_killed_node_and_killed_executor_are_errors_of_calls() {
     let (cluster, folder) = (name(), Folder::new());
     let add = folder.file("add.s", ADD.as_bytes());
     let listen = Some("127.0.0.1:0".parse().unwrap());
@@ -119,7 +119,7 @@ fn process_a_killed_node_is_told_to_calls_and_a_killed_executor_to_its_caller() 
     node.wait_for_members(3, Duration::from_secs(10)).unwrap();
     let mut session = node.session().unwrap();
     let [lost, kept] = [2, 0].map(|home| session.alloc_on(4096, NodeId(home)).unwrap());
-    // In a line that nobody has yet.
+    // In a line that no node caches yet.
     let lost = (lost, GlobalAddress::from_bits(lost.to_bits() + 2048).unwrap());
     let call = |word: GlobalAddress| {
         let parameters = format!("{:#x},3", word.to_bits());
@@ -129,7 +129,7 @@ fn process_a_killed_node_is_told_to_calls_and_a_killed_executor_to_its_caller() 
         assert_eq!(report(&call(word))["returned"]["result"], 0);
     }
     drop(victim); // kill -9
-    // While nobody knows yet, the call waits; it is told as soon as the others have given the node up.
+    // The call waits until the other members have removed the node, and then fails.
     let (code, kind, said) = failure(&call(lost.1));
     assert_eq!((code, kind.as_str()), (Some(1), "PeerLost"), "{said}");
     assert_eq!(report(&call(kept))["returned"]["result"], 3);
@@ -145,15 +145,14 @@ fn process_a_killed_node_is_told_to_calls_and_a_killed_executor_to_its_caller() 
     while alive(&node) > 1 {
         std::thread::yield_now();
     }
-    // What somebody has seen since stays; what the executor alone had is lost with it, and said to be.
+    // A value that another node has read since survives; a line that only the executor held is lost, with an error.
     assert_eq!(session.read_u64(kept).unwrap(), 6);
     assert_eq!(session.read_u64(dirty).unwrap_err().code, ErrorCode::LineLost);
 }
 
-/// It hears nothing, and nobody hears it, until the others have given it up. Then it is another node, for
-/// the callers that it has.
+/// A stopped executor is removed by the other members; continued, it rejoins as a new node and keeps its callers.
 #[test]
-fn process_an_executor_that_was_cut_off_joins_again() {
+fn process_removed_executor_rejoins() {
     let (cluster, folder) = (name(), Folder::new());
     let add = folder.file("add.s", ADD.as_bytes());
     let (listen, lease) = (Some("127.0.0.1:0".parse().unwrap()), Duration::from_millis(250));
@@ -182,7 +181,7 @@ fn process_an_executor_that_was_cut_off_joins_again() {
         node.wait_for_members(3, Duration::from_secs(10)).unwrap();
         let call = ["rmc", "call", to, &add, "--parameters", &parameters, "--json"];
         report(&output(&[], &call));
-        // What somebody has seen is not lost with the node that wrote it.
+        // A value that another node has read is not lost with the node that wrote it.
         let before = session.read_u64(counter).unwrap();
         server.signal(Signal::STOP);
         while alive(&node) > 2 {
@@ -209,9 +208,9 @@ fn process_an_executor_that_was_cut_off_joins_again() {
     drop(other);
 }
 
-/// The program runs in its caller's process, which is a node for as long.
+/// The program runs in the caller's process, which is a node for the duration.
 #[test]
-fn process_a_caller_runs_programs_of_the_global_memory_itself() {
+fn process_caller_runs_programs_on_global_memory() {
     let (cluster, folder) = (name(), Folder::new());
     let add = folder.file("add.s", ADD.as_bytes());
     let node = Node::create(&config(&cluster)).unwrap();
@@ -242,9 +241,9 @@ fn process_a_caller_runs_programs_of_the_global_memory_itself() {
     assert_eq!(server.end(), (Some(0), String::new()));
 }
 
-/// What is pushed by calls of two processes is found by calls, and by sessions.
+/// Calls and sessions find all nodes that calls of two processes pushed.
 #[test]
-fn process_a_list_in_c_is_shared_by_calls_and_sessions() {
+fn process_list_in_c_is_shared_by_calls_and_sessions() {
     let clang = Command::new("clang").arg("--print-targets").output();
     if !clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
         return; // a machine without a compiler for eBPF
@@ -283,8 +282,8 @@ fn process_a_list_in_c_is_shared_by_calls_and_sessions() {
     }
     assert_eq!(call("find", 40).as_u64(), Some(-2_i64 as u64), "no such key");
     let (mut found, mut next) = (BTreeSet::new(), session.read_u64(head).unwrap());
-    while let (true, Ok(place)) = (next != 0, GlobalAddress::from_bits(next)) {
-        found.insert(session.read_u64(place).unwrap());
+    while let (true, Ok(address)) = (next != 0, GlobalAddress::from_bits(next)) {
+        found.insert(session.read_u64(address).unwrap());
         next = session.read_u64(GlobalAddress::from_bits(next + 16).unwrap()).unwrap();
     }
     assert_eq!(found, (0..40).collect());
@@ -293,7 +292,7 @@ fn process_a_list_in_c_is_shared_by_calls_and_sessions() {
 }
 
 #[test]
-fn process_without_a_node_global_addresses_are_refused() {
+fn process_global_addresses_without_a_node_are_refused() {
     let folder = Folder::new();
     let add = folder.file("add.s", ADD.as_bytes());
     let to = name();

@@ -1,9 +1,8 @@
-//! The guide to the first remote memory call, done as it is written.
+//! Runs the guide to the first remote memory call.
 //!
-//! Every line of its shell blocks runs, in order, in a folder of its own; C blocks are written to the files
-//! that their first lines name. Of each block of output, each line has to come, in order; `...` stands for
-//! anything. What is left out: installing, the folder, and what `cargo` does. Names and ports are replaced by ones that are
-//! free.
+//! Every line of its shell blocks runs in order, in a temporary folder; C blocks are written to the files named in
+//! their first lines. Each line of an output block must be printed, in order; `...` matches any text. Commands that
+//! install packages, create the folder or run `cargo` are left out. Names and ports are replaced by free ones.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -13,7 +12,7 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 
-/// A block between fences.
+/// A fenced block.
 struct Block {
     kind: String,
     text: String,
@@ -30,12 +29,12 @@ fn blocks(guide: &str) -> Vec<Block> {
             (None, None) => {}
         }
     }
-    assert!(open.is_none(), "a block has no end");
+    assert!(open.is_none(), "a block is not closed");
     found
 }
 
-/// Whether a line is as the guide has it.
-fn is_like(line: &str, shown: &str) -> bool {
+/// Whether a line matches a line of the guide.
+fn matches_line(line: &str, shown: &str) -> bool {
     let mut parts = shown.split("...");
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else {
         return false;
@@ -49,29 +48,29 @@ fn is_like(line: &str, shown: &str) -> bool {
     open || rest.is_empty()
 }
 
-/// Checks that lines come in order.
+/// Asserts that the shown lines are printed in order.
 fn check(said: &str, shown: &str) {
     let mut lines = said.lines();
     for wanted in shown.lines() {
         assert!(
-            lines.any(|line| is_like(line, wanted)),
-            "the guide has `{wanted}`, not so:\n{said}"
+            lines.any(|line| matches_line(line, wanted)),
+            "the guide shows `{wanted}`, but the output is:\n{said}"
         );
     }
 }
 
-/// Where the guide's commands run.
+/// Runs the guide's commands.
 struct Terminal {
     folder: Folder,
-    /// What the guide calls `lists` and `near`.
+    /// Names used in place of the guide's `lists` and `near`.
     names: [String; 2],
-    /// What serves; the second works on the first one's memory.
+    /// Serving processes; the second accesses the memory of the first.
     servers: Vec<Running>,
     listener: Option<Running>,
     port: String,
     /// Whether callers need the server's key.
     keyed: bool,
-    /// What the commands of the last block said.
+    /// Output of the commands of the last block.
     said: String,
 }
 
@@ -98,14 +97,14 @@ impl Terminal {
         command.args(["-c", &line]).current_dir(self.folder.path("")).env("PATH", path);
         let done = command.output().unwrap();
         let keyless = self.keyed && line.contains("rmc call") && !line.contains("--key");
-        let fails = ["wrong.c", "nobody", "--parameters 64\n", "0=circle.bin"];
+        let fails = ["wrong.c", "absent", "--parameters 64\n", "0=circle.bin"];
         let fails = fails.iter().any(|part| format!("{line}\n").contains(part)) || keyless;
         let (out, err) = (text(&done.stdout), text(&done.stderr));
         assert_eq!(done.status.success(), !fails, "{line}: {out}{err}");
         self.say(&(out + &err));
     }
 
-    /// A command with names of its own.
+    /// Replaces the names in a command.
     fn with_names(&self, line: &str) -> String {
         if !line.starts_with("farside rmc ") {
             return line.to_owned();
@@ -118,7 +117,7 @@ impl Terminal {
         line.split(' ').map(named).collect::<Vec<_>>().join(" ")
     }
 
-    /// What was said, with the guide's names.
+    /// Appends output, with the guide's names.
     fn say(&mut self, said: &str) {
         let [lists, near] = &self.names;
         self.said += &said.replace(lists, "lists").replace(near, "near");
@@ -142,20 +141,20 @@ impl Terminal {
         self.servers.push(server);
     }
 
-    /// Takes what who listens still says.
-    fn hear(&mut self) {
+    /// Reads the listener's output until it ends.
+    fn read_listener(&mut self) {
         let Some(mut listener) = self.listener.take() else { return };
         loop {
             let line = listener.line();
             self.say(&format!("{line}\n"));
-            if line.ends_with(" heard") {
+            if line.ends_with(" received") {
                 assert_eq!(listener.end(), (Some(0), String::new()));
                 return;
             }
         }
     }
 
-    /// Ends what serves, by Ctrl-C.
+    /// Ends the serving processes with SIGINT.
     fn end(&mut self) {
         for server in self.servers.drain(..).rev() {
             server.signal(Signal::INT);
@@ -165,7 +164,7 @@ impl Terminal {
 }
 
 #[test]
-fn process_the_guide_is_as_it_is_written() {
+fn process_guide_commands_print_the_shown_output() {
     let guide =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/first-remote-memory-call.md");
     let guide = std::fs::read_to_string(guide).unwrap();
@@ -205,7 +204,7 @@ fn process_the_guide_is_as_it_is_written() {
                 }
             }
             "text" => {
-                terminal.hear();
+                terminal.read_listener();
                 check(&terminal.said, &block.text);
                 checked += 1;
                 fresh = true;
@@ -216,19 +215,23 @@ fn process_the_guide_is_as_it_is_written() {
     terminal.end();
     assert!(
         ran >= 30 && checked >= 14,
-        "the guide has become short: {ran} commands, {checked} outputs"
+        "too few blocks in the guide: {ran} commands, {checked} outputs"
     );
 }
 
 #[test]
-fn lines_with_gaps_are_compared() {
-    assert!(is_like("a 1 b 2", "a ... b ..."));
-    assert!(is_like("a", "a") && is_like("a 1", "a ..."));
-    assert!(!is_like("a 1", "a") && !is_like("b 1", "a ...") && !is_like("a 1 c", "a ... b"));
-    assert!(is_like("x", "...") && !is_like("a 1 b 2", "a ... b"));
+fn lines_with_ellipsis_are_matched() {
+    assert!(matches_line("a 1 b 2", "a ... b ..."));
+    assert!(matches_line("a", "a") && matches_line("a 1", "a ..."));
+    assert!(
+        !matches_line("a 1", "a")
+            && !matches_line("b 1", "a ...")
+            && !matches_line("a 1 c", "a ... b")
+    );
+    assert!(matches_line("x", "...") && !matches_line("a 1 b 2", "a ... b"));
 }
 
-#[expect(clippy::print_stderr, reason = "what is skipped is said")]
+#[expect(clippy::print_stderr, reason = "reports a skipped test")]
 fn skipped(why: &str) {
     eprintln!("SKIPPED: {why}");
 }

@@ -1,4 +1,4 @@
-//! `farside rmc call` with several places, and `farside rmc listen`, between processes.
+//! Tests `farside rmc call` with several places, and `farside rmc listen`, between processes.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 const FABRICS: [&str; 2] = ["shm", "tcp"];
-/// Two nodes of a list: 5 to 50 at 64, 7 to 70 at 128.
+/// A list of two nodes: key 5, value 50 at offset 64; key 7, value 70 at offset 128.
 const NODES: [u64; 19] = [0, 0, 0, 0, 0, 0, 0, 0, 5, 50, 128, 0, 0, 0, 0, 0, 7, 70, 0];
 
 /// Counts its calls.
@@ -20,7 +20,7 @@ const COUNTS: &str = ".program counts
     call counter_add
     exit
 ";
-/// Notifies a topic of the numbers from 0 on: topic, how many.
+/// Sends the numbers from 0 to a topic. Parameters: topic, count.
 const NOTIFIES: &str = "
 .program notifies
     r6 = *(u64 *)(r1 + 0)
@@ -51,12 +51,12 @@ fn value(arguments: &[&str]) -> Value {
     report(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// The exit code, the name or kind of the error, and what was said of it.
+/// Returns the exit code, the name or kind of the error, and its text.
 fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
     common::failure(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// A serving process, and what callers connect to.
+/// Starts a serving process; also returns its address for callers.
 fn serve(fabric: &str, arguments: &[&str]) -> (Running, String) {
     let at = if fabric == "tcp" { "127.0.0.1:0".to_owned() } else { name() };
     let fixed = ["--json", "rmc", "serve", &at];
@@ -65,7 +65,7 @@ fn serve(fabric: &str, arguments: &[&str]) -> (Running, String) {
     (server, address)
 }
 
-/// Ends a process as a person does.
+/// Ends a process with SIGINT; returns its last event.
 fn end(mut process: Running) -> Value {
     process.signal(Signal::INT);
     let ended = process.event("ended");
@@ -73,13 +73,13 @@ fn end(mut process: Running) -> Value {
     ended
 }
 
-/// A region of nodes, as `--memory` takes it.
+/// Returns a `--memory` argument for a region with [`NODES`].
 fn nodes(folder: &Folder) -> String {
     let bytes: Vec<u8> = NODES.iter().flat_map(|word| word.to_le_bytes()).collect();
     format!("0={}", folder.file("nodes.bin", &bytes))
 }
 
-/// How many calls ran at each place.
+/// Returns the number of calls at each place.
 fn ran(called: &Value) -> Vec<(String, u64)> {
     let places = called["places"].as_array().unwrap().iter();
     let pair = |one: &Value| {
@@ -91,14 +91,14 @@ fn ran(called: &Value) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn process_calls_run_at_any_place_with_one_answer_and_say_why() {
+fn process_calls_at_every_place_return_the_same_and_report_why() {
     let folder = Folder::new();
     let memory = nodes(&folder);
     for fabric in FABRICS {
         let (host, to) = serve(fabric, &["--memory", &memory]);
         let (near, beside) = serve(fabric, &["--beside", &to]);
         let search = ["list_search", "--parameters", "64,7", "--times", "300"];
-        // Whoever owns the memory may be named first or second.
+        // The owner of the memory may be the first or the second executor.
         for (to, also) in [(&to, &beside), (&beside, &to)] {
             let call = [&["call", to][..], &search, &["--also", also]].concat();
             let called = value(&call);
@@ -124,7 +124,7 @@ fn process_calls_run_at_any_place_with_one_answer_and_say_why() {
                 assert_eq!(called["last"]["why"], "pinned", "{fabric} {pinned}");
             }
         }
-        // As people read it; with one executor there are two places.
+        // The text output; with one executor there are two places.
         let said =
             text(&rmc(&[&["call", &to][..], &search, &["--place", "choose"]].concat()).stdout);
         for part in ["ran         ", " here, each access", &format!(" at {to}"), "last call   "] {
@@ -138,10 +138,10 @@ fn process_calls_run_at_any_place_with_one_answer_and_say_why() {
 }
 
 #[test]
-fn process_more_accesses_make_a_call_run_at_its_memory() {
+fn process_call_with_many_accesses_runs_at_its_memory() {
     let folder = Folder::new();
     let (host, to) = serve("tcp", &["--memory", &nodes(&folder)]);
-    // By what was measured first, a thousand accesses from here are a thousand round trips.
+    // By the first measurements, a thousand accesses from this process are a thousand round trips.
     let search = ["call", &to, "list_search", "--parameters", "64,7", "--place", "choose"];
     let called = value(&[&search[..], &["--accesses", "1000"]].concat());
     let last = &called["last"];
@@ -151,14 +151,14 @@ fn process_more_accesses_make_a_call_run_at_its_memory() {
 }
 
 #[test]
-fn process_what_keeps_state_or_notifies_runs_at_an_executor() {
+fn process_program_with_state_or_notifications_runs_at_an_executor() {
     let folder = Folder::new();
     let counts = folder.file("counts.s", COUNTS.as_bytes());
     let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
     let (host, to) = serve("shm", &["--memory", "0=4K"]);
     let (near, beside) = serve("shm", &["--beside", &to]);
     let call = ["call", &to, &counts, "--times", "50", "--also", &beside];
-    // Its first call chooses; all others are there, as the count says.
+    // The first call chooses the place; the count proves that all others run there.
     let called = value(&call);
     let at = called["state_at"].as_str().unwrap();
     assert!(at == to || at == beside, "{called}");
@@ -183,7 +183,7 @@ fn process_what_keeps_state_or_notifies_runs_at_an_executor() {
     let said = text(&rmc(&call).stdout);
     assert!(said.contains("state       at ") && said.contains("state does not move"), "{said}");
     assert!(said.contains("not here    it keeps state"), "{said}");
-    // Its listeners are at executors; told to, it runs here all the same.
+    // Its listeners are at executors; pinned here, it nevertheless runs in this process.
     let call =
         ["call", &to, &notifies, "--parameters", "7,1", "--place", "choose", "--times", "20"];
     let called = value(&call);
@@ -197,24 +197,24 @@ fn process_what_keeps_state_or_notifies_runs_at_an_executor() {
 }
 
 #[test]
-fn process_places_that_cannot_be_are_refused() {
+fn process_impossible_places_are_refused() {
     let folder = Folder::new();
     let memory = nodes(&folder);
     let (host, to) = serve("shm", &["--memory", &memory]);
     let (other_host, other) = serve("shm", &["--memory", &memory]);
     let (small_host, small) = serve("shm", &["--memory", "0=64"]);
     let (near, beside) = serve("shm", &["--beside", &small]);
-    let nobody = name();
+    let absent = name();
     let cases: [(&[&str], i32, &str); 9] = [
-        (&["--place", &beside], 2, "no such place; there are choose, here, there"),
-        (&["--place", &nobody, "--also", &beside], 2, &beside),
+        (&["--place", &beside], 2, "no such place; the places are choose, here, there"),
+        (&["--place", &absent, "--also", &beside], 2, &beside),
         (&["--also", &to], 2, "a place already"),
         (&["--also", &beside, "--also", &beside], 2, "a place already"),
         (&["--also", "127.0.0.1:1"], 2, "different fabrics"),
-        (&["--also", &nobody], 1, &nobody),
+        (&["--also", &absent], 1, &absent),
         (&["--also", &other], 2, "different memory: each lends its own"),
         (&["--also", &beside], 2, "different memory: region 0 has 152 B"),
-        (&["--accesses", "7"], 2, "--accesses is for choosing"),
+        (&["--accesses", "7"], 2, "--accesses needs --place choose"),
     ];
     for (more, code, said) in cases {
         let call = ["call", &to, "list_search", "--parameters", "64,7"];
@@ -226,7 +226,7 @@ fn process_places_that_cannot_be_are_refused() {
         let call = ["call", &to, "list_search", "--parameters", "64,7"];
         assert_eq!(rmc(&[&call[..], more].concat()).status.code(), Some(2), "{more:?}");
     }
-    // Errors of calls are as they are at one place, and a deadline is kept.
+    // Errors of calls are the same as with one place, and deadlines are enforced.
     let call = ["call", &to, "list_search", "--place", "choose"];
     let (code, _, said) = failure(&[&call[..], &["--parameters", "64"]].concat());
     assert_eq!(code, Some(2), "{said}");
@@ -243,13 +243,13 @@ fn process_places_that_cannot_be_are_refused() {
     }
 }
 
-/// The bytes of a number, as they are shown.
+/// Returns the bytes of a number in hexadecimal, as printed.
 fn shown(number: u64) -> String {
     number.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[test]
-fn process_who_listens_hears_each_notice_in_order() {
+fn process_listener_receives_every_notification_in_order() {
     let folder = Folder::new();
     let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
     for fabric in FABRICS {
@@ -259,10 +259,10 @@ fn process_who_listens_hears_each_notice_in_order() {
         assert_eq!(both.event("listening")["topics"], json("[7, 16]"), "{fabric}");
         let mut three = Running::start(&[], &[&listen[..], &["7", "--count", "3"]].concat());
         three.event("listening");
-        let mut people = Running::start(&[], &["rmc", "listen", &to, "16"]);
-        assert!(people.line().starts_with(&format!("listening to topic 16 at {to}")));
-        let notify = |topic: &str, many: &str| {
-            let parameters = format!("{topic},{many}");
+        let mut as_text = Running::start(&[], &["rmc", "listen", &to, "16"]);
+        assert!(as_text.line().starts_with(&format!("listening to topic 16 at {to}")));
+        let notify = |topic: &str, count: &str| {
+            let parameters = format!("{topic},{count}");
             value(&["call", &to, &notifies, "--parameters", &parameters])["returned"]["result"]
                 .clone()
         };
@@ -284,16 +284,16 @@ fn process_who_listens_hears_each_notice_in_order() {
         assert_eq!(of_7, 10, "{fabric}");
         let ended = three.event("ended");
         assert_eq!((&ended["notices"], three.end()), (&3.into(), (Some(0), String::new())));
-        assert_eq!(people.line(), "topic 16: 8 B: 0000000000000000", "{fabric}");
-        people.signal(Signal::INT);
-        assert_eq!(people.line(), "1 notice heard", "{fabric}");
-        assert_eq!(people.end(), (Some(0), String::new()));
+        assert_eq!(as_text.line(), "topic 16: 8 B: 0000000000000000", "{fabric}");
+        as_text.signal(Signal::INT);
+        assert_eq!(as_text.line(), "1 notice received", "{fabric}");
+        assert_eq!(as_text.end(), (Some(0), String::new()));
         assert_eq!(end(both)["notices"], 11, "{fabric}");
         end(host);
     }
 }
 
-/// Notifies topic 7 forty times while a listener cannot run.
+/// Sends forty notifications to topic 7 while a listener is stopped.
 fn notify_while_stopped(listener: &Running, to: &str, notifies: &str) {
     listener.signal(Signal::STOP);
     while !common::is_stopped(listener.process()) {
@@ -304,7 +304,7 @@ fn notify_while_stopped(listener: &Running, to: &str, notifies: &str) {
 }
 
 #[test]
-fn process_who_is_too_slow_is_told_how_many_notices_were_lost() {
+fn process_slow_listener_receives_the_number_of_lost_notifications() {
     let folder = Folder::new();
     let notifies = folder.file("notifies.s", NOTIFIES.as_bytes());
     for fabric in FABRICS {
@@ -312,24 +312,24 @@ fn process_who_is_too_slow_is_told_how_many_notices_were_lost() {
         let mut slow = Running::start(&[], &["--json", "rmc", "listen", &to, "7"]);
         slow.event("listening");
         notify_while_stopped(&slow, &to, &notifies);
-        let (mut heard, mut lost) = (Vec::new(), 0);
-        while heard.last() != Some(&Value::from(shown(39))) {
+        let (mut received, mut lost) = (Vec::new(), 0);
+        while received.last() != Some(&Value::from(shown(39))) {
             let notice = slow.event("notice");
             lost += notice["lost"].as_u64().unwrap();
-            heard.push(notice["bytes"].clone());
+            received.push(notice["bytes"].clone());
         }
-        // The last sixteen are kept, and one is the answer to a request that waits.
-        assert!([16, 17].contains(&heard.len()), "{fabric}: {heard:?}");
-        assert_eq!(lost, 40 - heard.len() as u64, "{fabric}");
+        // The executor keeps the last sixteen, and one more answers the pending request.
+        assert!([16, 17].contains(&received.len()), "{fabric}: {received:?}");
+        assert_eq!(lost, 40 - received.len() as u64, "{fabric}");
         let kept: Vec<_> = (24..40).map(|number| Value::from(shown(number))).collect();
-        assert_eq!(heard[heard.len() - 16..], kept, "{fabric}");
+        assert_eq!(received[received.len() - 16..], kept, "{fabric}");
         let ended = end(slow);
         assert_eq!(
             (&ended["notices"], &ended["lost"]),
-            (&heard.len().into(), &lost.into()),
+            (&received.len().into(), &lost.into()),
             "{fabric}"
         );
-        // As people read it.
+        // The text output.
         let mut slow = Running::start(&[], &["rmc", "listen", &to, "7"]);
         slow.line();
         notify_while_stopped(&slow, &to, &notifies);
@@ -339,8 +339,8 @@ fn process_who_is_too_slow_is_told_how_many_notices_were_lost() {
                 break line;
             }
         };
-        let said = ["23", "24"]
-            .map(|lost| format!("topic 7: {lost} notices lost here, not taken in time"));
+        let said =
+            ["23", "24"].map(|lost| format!("topic 7: {lost} notices lost: not read in time"));
         assert!(said.contains(&lost), "{fabric}: {lost}");
         slow.signal(Signal::KILL);
         end(host);
@@ -348,15 +348,15 @@ fn process_who_is_too_slow_is_told_how_many_notices_were_lost() {
 }
 
 #[test]
-fn process_listening_in_vain_is_said_so() {
+fn process_impossible_listen_is_refused() {
     let (host, to) = serve("shm", &["--memory", "0=4K", "--slots", "2"]);
     let many: Vec<_> = (0..65).map(|topic| topic.to_string()).collect();
     let many: Vec<_> = many.iter().map(String::as_str).collect();
-    let nobody = name();
+    let absent = name();
     let cases: [(&[&str], i32, &str); 3] = [
         (&[&["listen", &to][..], &many].concat(), 2, "65 topics: a listener has at most 64"),
         (&["listen", &to, "1", "2", "3"], 1, "--slots"),
-        (&["listen", &nobody, "1"], 1, &nobody),
+        (&["listen", &absent, "1"], 1, &absent),
     ];
     for (arguments, code, said) in cases {
         let (found, _, text) = failure(arguments);

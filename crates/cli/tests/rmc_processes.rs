@@ -1,5 +1,6 @@
-//! `farside rmc serve`, `register` and `call` between processes over shm and TCP: from C to results, and
-//! processes that are killed in the middle of a call.
+//! Tests `farside rmc serve`, `register` and `call` between processes over shm and TCP.
+//!
+//! Covers the path from C source to results, and processes that are killed during a call.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -18,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const FABRICS: [&str; 2] = ["shm", "tcp"];
-/// After so long a test is taken for hung.
+/// Timeout after which a test counts as hung.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Counts itself in the word at 8, then waits for the word at 0 to be something else than 0.
+/// Increments the word at 8, then waits until the word at 0 is not 0.
 const WAITS: &str = "
 .program waits
     r1 = 0
@@ -35,7 +36,7 @@ const WAITS: &str = "
     call wait_word
     exit
 ";
-/// The same, and then returns that word.
+/// Like [`WAITS`], but returns the word at 0.
 const WAITS_AND_LOADS: &str = "
 .program waits_and_loads
     r1 = 0
@@ -73,12 +74,12 @@ fn value(arguments: &[&str]) -> Value {
     report(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// The exit code, the name or kind of the error, and what was said of it.
+/// Returns the exit code, the name or kind of the error, and its text.
 fn failure(arguments: &[&str]) -> (Option<i32>, String, String) {
     common::failure(&rmc(&[arguments, &["--json"]].concat()))
 }
 
-/// A serving process, and what callers connect to.
+/// Starts a serving process; also returns its address for callers.
 fn serve(fabric: &str, arguments: &[&str]) -> (Running, String) {
     let at = if fabric == "tcp" { "127.0.0.1:0".to_owned() } else { name() };
     serve_at(&at, arguments)
@@ -91,7 +92,7 @@ fn serve_at(at: &str, arguments: &[&str]) -> (Running, String) {
     (server, address)
 }
 
-/// Ends a serving process as a person does; its last word.
+/// Ends a serving process with SIGINT; returns its last event.
 fn end(mut server: Running) -> Value {
     server.signal(Signal::INT);
     let ended = server.event("ended");
@@ -103,7 +104,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A kilobyte of noise and behind it 40 nodes of a list, scattered; keys are odd.
+/// Returns a kilobyte of noise followed by 40 scattered list nodes with odd keys, and the offset of the first node.
 fn memory() -> (Vec<u8>, u64) {
     let mut state = 7_u64;
     let mut memory: Vec<u8> = (0..1024)
@@ -112,18 +113,18 @@ fn memory() -> (Vec<u8>, u64) {
             (state >> 56) as u8
         })
         .collect();
-    let place = |at: u64| 1024 + at * 17 % 40 * 24;
+    let offset = |at: u64| 1024 + at * 17 % 40 * 24;
     memory.resize(1024 + 40 * 24, 0);
     for at in 0..40 {
-        let next = if at < 39 { place(at + 1) } else { 0 };
+        let next = if at < 39 { offset(at + 1) } else { 0 };
         let node = words(&[2 * at + 1, 1000 + at, next]);
-        let from = place(at) as usize;
+        let from = offset(at) as usize;
         memory[from..from + 24].copy_from_slice(&node);
     }
-    (memory, place(0))
+    (memory, offset(0))
 }
 
-/// What the search of the library returns, by native code.
+/// Reference implementation of the library's list search.
 fn searched(memory: &[u8], mut at: u64, key: u64) -> u64 {
     let word = |at: u64| {
         let at = at as usize;
@@ -138,7 +139,7 @@ fn searched(memory: &[u8], mut at: u64, key: u64) -> u64 {
     -2_i64 as u64
 }
 
-/// CRC32C, bit by bit.
+/// Bitwise CRC32C.
 fn crc32c(bytes: &[u8]) -> u64 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -150,7 +151,7 @@ fn crc32c(bytes: &[u8]) -> u64 {
     u64::from(!crc)
 }
 
-/// An object of the library, made of its source where clang is installed.
+/// Returns the path of a library object, built from source if clang is installed.
 fn object(folder: &Folder, called: &str) -> String {
     let library = Path::new(env!("CARGO_MANIFEST_DIR")).join("../rmc/library");
     let clang = Command::new("clang").arg("--print-targets").output();
@@ -165,7 +166,7 @@ fn object(folder: &Folder, called: &str) -> String {
 }
 
 #[test]
-fn process_from_c_to_results_that_native_code_has() {
+fn process_calls_agree_with_native_code() {
     let folder = Folder::new();
     let (bytes, head) = memory();
     let region = format!("0={}", folder.file("memory.bin", &bytes));
@@ -204,7 +205,7 @@ fn process_from_c_to_results_that_native_code_has() {
                 assert_eq!(called["calls"], 3);
             }
         }
-        // As people read it.
+        // The text output.
         let done = rmc(&[
             "call",
             &to,
@@ -220,14 +221,14 @@ fn process_from_c_to_results_that_native_code_has() {
             assert!(said.contains(part), "{said}");
         }
         let ended = end(server);
-        // Registrations and calls there; those here are one-sided and nobody's work.
+        // Registrations and calls at the executor; calls in the caller's process are one-sided and not counted.
         assert!(ended["served"].as_u64().unwrap() >= 5 + 4 * 3 + 9, "{ended}");
         assert_eq!(ended["written_back"], Value::Array(vec![]));
     }
 }
 
 #[test]
-fn process_what_calls_wrote_goes_to_files_only_when_asked_for() {
+fn process_writes_reach_files_only_with_write_back() {
     let folder = Folder::new();
     let store = folder.file("stores.s", STORES.as_bytes());
     for (fabric, write_back) in [("shm", false), ("shm", true), ("tcp", true)] {
@@ -251,7 +252,7 @@ fn process_what_calls_wrote_goes_to_files_only_when_asked_for() {
 }
 
 #[test]
-fn process_what_is_wrong_is_said_with_its_exit_code() {
+fn process_errors_have_name_and_exit_code() {
     let folder = Folder::new();
     let bad = folder.file("bad.s", b".program bad\nr0 = r3\nexit\n");
     let load = folder.file("foreign.s", b".program foreign\nr1 = 7\nr2 = 0\ncall load_u64\nexit\n");
@@ -290,8 +291,8 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
         }
         let done = rmc(&["register", &to, &hostile]);
         assert_eq!(done.status.code(), Some(1));
-        assert!(!done.stderr.contains(&0x1b), "what a terminal would obey");
-        // It has survived all that.
+        assert!(!done.stderr.contains(&0x1b), "a terminal control sequence is printed");
+        // The server is unaffected.
         let called = value(&["call", &to, "list_search", "--parameters", "0,1"]);
         assert_eq!(called["returned"]["status"], "FARSIDE_NOT_FOUND");
         end(server);
@@ -302,7 +303,7 @@ fn process_what_is_wrong_is_said_with_its_exit_code() {
 }
 
 #[test]
-fn process_a_region_is_for_those_that_it_is_lent_to_and_as_it_is_lent() {
+fn process_region_restrictions_are_enforced() {
     let folder = Folder::new();
     let load = folder.file("load.s", b".program load\nr2 = 0\nr1 = 1\ncall load_u64\nexit\n");
     let text = b".program store\nr2 = 0\nr1 = 0\nr3 = 7\ncall store_u64\nexit\n";
@@ -319,7 +320,7 @@ fn process_a_region_is_for_those_that_it_is_lent_to_and_as_it_is_lent() {
                 rmc(&arguments).status.code()
             };
             assert_eq!(called(&load, &["--tenant", "accounts"]), Some(0), "{fabric} {here:?}");
-            assert_eq!(called(&load, &[]), Some(1), "{fabric} {here:?}: nobody said whose it is");
+            assert_eq!(called(&load, &[]), Some(1), "{fabric} {here:?}: no tenant was given");
             assert_eq!(called(&read, &[]), Some(0), "{fabric} {here:?}");
             assert_eq!(called(&store, &[]), Some(1), "{fabric} {here:?}: it is read-only");
         }
@@ -337,7 +338,7 @@ fn process_a_region_is_for_those_that_it_is_lent_to_and_as_it_is_lent() {
 }
 
 #[test]
-fn process_programs_of_a_file_share_what_they_keep() {
+fn process_programs_of_a_file_share_state() {
     let folder = Folder::new();
     let clang = Command::new("clang").arg("--print-targets").output();
     if !clang.is_ok_and(|done| text(&done.stdout).contains("bpf")) {
@@ -386,7 +387,7 @@ FARSIDE_PROGRAM(count)(const farside_u64 *none, farside_u64 size) {
 }
 
 #[test]
-fn process_serving_what_cannot_be_is_refused() {
+fn process_impossible_serve_is_refused() {
     let folder = Folder::new();
     let (full, empty) = (folder.file("full", b"x"), folder.file("empty", b""));
     let (zero, one, hole) = (format!("0={full}"), format!("1={full}"), format!("0={empty}"));
@@ -432,9 +433,9 @@ fn process_serving_what_cannot_be_is_refused() {
     }
 }
 
-/// Nobody asked for what lies behind a file, though a fabric lends whole pages.
+/// A region ends at the end of its file, although fabrics register whole pages.
 #[test]
-fn process_what_lies_behind_a_file_is_refused_to_every_call() {
+fn process_access_beyond_the_file_is_refused() {
     let folder = Folder::new();
     let store = folder.file("stores.s", STORES.as_bytes());
     let region = format!("0={}", folder.file("memory.bin", &[9; 61]));
@@ -458,7 +459,7 @@ fn process_what_lies_behind_a_file_is_refused_to_every_call() {
     }
 }
 
-/// A file with a key of its own.
+/// Returns the path of a new key file.
 fn new_key(folder: &Folder, called: &str) -> String {
     let key = folder.path(called);
     assert!(output(&[], &["key", "new", &key]).status.success());
@@ -466,7 +467,7 @@ fn new_key(folder: &Folder, called: &str) -> String {
 }
 
 #[test]
-fn process_who_has_not_the_key_is_told_so() {
+fn process_caller_without_the_key_is_refused() {
     let folder = Folder::new();
     let (key, other) = (new_key(&folder, "a.key"), new_key(&folder, "b.key"));
     let (server, to) = serve("tcp", &["--memory", "0=4K", "--key", &key]);
@@ -478,17 +479,17 @@ fn process_who_has_not_the_key_is_told_so() {
         assert_eq!((code, &kind[..]), (Some(1), "NotPermitted"), "{refused:?}: {said}");
         assert!(said.contains(&to) && said.contains("the same key"), "{refused:?}: {said}");
     }
-    // Who asked in vain has disturbed nobody.
+    // The refused callers have not affected the server.
     value(&[&call[..], &["--key", &key]].concat());
     end(server);
     let (server, to) = serve("tcp", &["--memory", "0=4K"]);
     let (code, _, said) =
         failure(&["call", &to, "list_search", "--parameters", "0,1", "--key", &key]);
-    assert_eq!(code, Some(1), "a caller with a key trusts nobody without: {said}");
+    assert_eq!(code, Some(1), "a caller with a key trusts no server without: {said}");
     end(server);
 }
 
-/// A caller of this process, which sees what happens in the memory.
+/// A caller in this process that accesses the executor's memory.
 struct Watcher {
     caller: Caller,
     stores: Program,
@@ -505,45 +506,45 @@ impl Watcher {
         Self { caller, stores }
     }
 
-    /// Stores a word, and tells how many calls wait.
+    /// Stores a word; returns the number of calls that have started to wait.
     fn store(&mut self, offset: u64, word: u64) -> u64 {
         let parameters = words(&[offset, word]);
         self.caller.call(&self.stores, &parameters, LONG).unwrap().result
     }
 
-    /// Returns when so many calls have come to wait.
+    /// Blocks until `waiting` calls have started to wait.
     fn until(&mut self, waiting: u64) {
         while self.store(16, 0) != waiting {}
     }
 
-    /// A call of its own that waits.
+    /// Starts a call that waits.
     fn wait(&mut self) -> Ticket {
         let waits = self.caller.register(WAITS.as_bytes()).unwrap().remove(0);
         self.caller.invoke(&waits, &[]).unwrap().unwrap()
     }
 
-    /// Checks that what waits goes on when it may.
-    fn goes_on(&mut self, waits: Ticket) {
+    /// Asserts that the waiting call ends after the word changes.
+    fn resumes(&mut self, waits: Ticket) {
         assert!(self.caller.poll(waits).is_none(), "it has ended");
         self.store(0, 1);
         assert_eq!(self.caller.wait(waits, LONG).unwrap().result, 0);
     }
 }
 
-/// A process whose call waits.
+/// Starts a process with a call that waits.
 fn waiting(folder: &Folder, to: &str) -> Running {
     let waits = folder.file("waits.s", WAITS.as_bytes());
     Running::start(&[], &["rmc", "call", to, &waits])
 }
 
-/// Checks that a process ended with this row of the table.
+/// Asserts that a process ended with this error.
 fn ended_with(client: Running, code: ErrorCode) {
     let (exit, said) = client.end();
     assert_eq!(exit, Some(1), "{said}");
     assert!(said.contains(code.entry().name), "{said}");
 }
 
-/// Skips events until so many callers and programs are there.
+/// Skips events until the server has this number of callers and programs.
 fn until(server: &mut Running, sessions: u64, programs: u64) {
     loop {
         let event = server.event("changed");
@@ -554,7 +555,7 @@ fn until(server: &mut Running, sessions: u64, programs: u64) {
 }
 
 #[test]
-fn process_a_client_killed_in_mid_call_is_forgotten_and_hurts_nobody() {
+fn process_killed_client_is_removed_without_affecting_others() {
     for fabric in FABRICS {
         let folder = Folder::new();
         let (mut server, to) = serve(fabric, &["--memory", "0=4K"]);
@@ -565,14 +566,14 @@ fn process_a_client_killed_in_mid_call_is_forgotten_and_hurts_nobody() {
         until(&mut server, 2, 2);
         client.signal(Signal::KILL);
         until(&mut server, 1, 1);
-        // The same again, with a call of another client that waits meanwhile.
+        // Again, while a call of another client waits.
         let own = watcher.wait();
         let client = waiting(&folder, &to);
         watcher.until(3);
         until(&mut server, 2, 2);
         client.signal(Signal::KILL);
         until(&mut server, 1, 2);
-        watcher.goes_on(own);
+        watcher.resumes(own);
         drop(watcher);
         until(&mut server, 0, 0);
         end(server);
@@ -580,7 +581,7 @@ fn process_a_client_killed_in_mid_call_is_forgotten_and_hurts_nobody() {
 }
 
 #[test]
-fn process_a_server_killed_in_mid_call_is_an_error_at_its_client() {
+fn process_killed_server_is_an_error_at_its_clients() {
     for fabric in FABRICS {
         let folder = Folder::new();
         let (server, to) = serve(fabric, &["--memory", "0=4K"]);
@@ -599,7 +600,7 @@ fn process_a_server_killed_in_mid_call_is_an_error_at_its_client() {
 }
 
 #[test]
-fn process_a_process_beside_the_host_works_on_its_memory() {
+fn process_second_executor_accesses_the_memory_of_its_host() {
     let folder = Folder::new();
     let (bytes, head) = memory();
     let region = format!("3={}", folder.file("memory.bin", &bytes));
@@ -607,7 +608,7 @@ fn process_a_process_beside_the_host_works_on_its_memory() {
         let (host, to) = serve(fabric, &["--memory", &region]);
         let (near, at) = serve(fabric, &["--beside", &to]);
         for (key, to) in [(79, &at), (80, &at), (79, &to)] {
-            // Region 3 is in the upper 16 bits of each place; the list itself links within region 0.
+            // Region 3 is in the upper 16 bits of each address. The links in the list itself name region 0.
             let parameters = format!("{},{key},0", 3_u64 << 48 | 16);
             let call = ["call", to, "checksum_crc32c", "--parameters", &parameters];
             let expected = crc32c(&bytes[16..16 + key as usize]);
@@ -616,7 +617,7 @@ fn process_a_process_beside_the_host_works_on_its_memory() {
         let parameters = format!("{},1", 3_u64 << 48 | head);
         let call = ["call", &at, "list_search", "--parameters", &parameters];
         assert_eq!(value(&call)["returned"]["result"], 1000, "{fabric}");
-        // There is nothing that a caller could reach by itself: said before the call, not by it.
+        // This executor lends no memory to callers, so a program that reads cannot run here: refused before the call.
         let (code, kind, said) = failure(&[&call[..], &["--here"]].concat());
         assert_eq!((code, kind.as_str()), (Some(1), "NotHere"), "{fabric} {said}");
         assert!(said.contains("calls read") && said.contains("--beside"), "{fabric} {said}");
@@ -628,7 +629,7 @@ fn process_a_process_beside_the_host_works_on_its_memory() {
 }
 
 #[test]
-fn process_one_beside_the_host_that_is_killed_in_mid_call_is_an_error_at_its_client_alone() {
+fn process_killed_second_executor_is_an_error_at_its_clients_only() {
     for fabric in FABRICS {
         let folder = Folder::new();
         let (host, to) = serve(fabric, &["--memory", "0=4K"]);
@@ -638,14 +639,14 @@ fn process_one_beside_the_host_that_is_killed_in_mid_call_is_an_error_at_its_cli
         watcher.until(2);
         near.signal(Signal::KILL);
         ended_with(client, ErrorCode::PeerLost);
-        watcher.goes_on(own);
+        watcher.resumes(own);
         drop(watcher);
         end(host);
     }
 }
 
 #[test]
-fn process_a_host_killed_in_mid_call_ends_the_call_and_not_who_is_beside_it() {
+fn process_killed_host_ends_calls_but_not_the_second_executor() {
     for fabric in FABRICS {
         let folder = Folder::new();
         let seven = folder.file("seven.s", b".program seven\nr0 = 7\nexit\n");
@@ -653,20 +654,20 @@ fn process_a_host_killed_in_mid_call_ends_the_call_and_not_who_is_beside_it() {
         let (mut near, at) = serve(fabric, &["--beside", &to]);
         let mut watcher = Watcher::new(fabric, &to);
         let waits = folder.file("waits.s", WAITS.as_bytes());
-        let mut told = Running::start(&[], &["--json", "rmc", "call", &at, &waits]);
+        let mut status = Running::start(&[], &["--json", "rmc", "call", &at, &waits]);
         let loads = folder.file("loads.s", WAITS_AND_LOADS.as_bytes());
         let stopped = Running::start(&[], &["rmc", "call", &at, &loads]);
         watcher.until(2);
         host.signal(Signal::KILL);
-        // A helper with a status tells the program, which passes it on; a load of a word ends the call.
-        assert_eq!(json(&told.line())["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
+        // A helper with a status returns the error to the program; a failed load of a word ends the call.
+        assert_eq!(json(&status.line())["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
         ended_with(stopped, ErrorCode::PeerLost);
         assert_ne!(near.event("host_lost")["reason"], "");
-        // What needs no memory is done, and what needs some is told that there is none.
+        // Programs that access no memory run; others get the error.
         assert_eq!(value(&["call", &at, &seven])["returned"]["result"], 7, "{fabric}");
         let called = value(&["call", &at, "list_search", "--parameters", "64,1"]);
         assert_eq!(called["returned"]["status"], "FARSIDE_PEER_LOST", "{fabric}");
-        // Once there is a host again, with its memory as it begins, calls find it.
+        // Calls reach a restarted host, whose memory has its initial contents.
         let (host, _) = serve_at(&to, &["--memory", "0=4K"]);
         near.event("host_found");
         let stores = folder.file("stores.s", STORES.as_bytes());
@@ -679,7 +680,7 @@ fn process_a_host_killed_in_mid_call_ends_the_call_and_not_who_is_beside_it() {
 }
 
 #[test]
-fn process_a_program_that_keeps_state_is_told_to_run_where_that_is() {
+fn process_program_with_state_is_refused_outside_its_executor() {
     let folder = Folder::new();
     let counts = b".program counts\n.state c counters 0 8 4 own\nr1 = state c\nr2 = 0\nr3 = 1\n\
         call counter_add\nexit\n";
@@ -693,7 +694,7 @@ fn process_a_program_that_keeps_state_is_told_to_run_where_that_is() {
 }
 
 #[test]
-fn process_a_call_is_stopped_at_its_deadline() {
+fn process_call_is_stopped_at_its_deadline() {
     for fabric in FABRICS {
         let folder = Folder::new();
         let waits = folder.file("waits.s", WAITS.as_bytes());

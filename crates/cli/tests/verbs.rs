@@ -1,4 +1,4 @@
-//! The verbs fabric of the command on machines without a libibverbs, and with a fake one.
+//! The verbs fabric of the command without libibverbs, and with a fake one.
 #![forbid(unsafe_code)]
 
 use farside_fabric_verbs_fake::Fake;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder with a `libibverbs.so.1`, before all others that the loader looks into.
+/// A folder with a `libibverbs.so.1` that the loader searches before all others.
 struct Library(PathBuf);
 
 impl Library {
@@ -25,17 +25,17 @@ impl Library {
         self.0.join("libibverbs.so.1")
     }
 
-    /// One that is no library at all.
+    /// A file that is not a library.
     fn broken() -> Self {
         let library = Self::folder();
         std::fs::write(library.file(), "no library").unwrap();
         library
     }
 
-    /// One without a device behind it.
+    /// The fake library, without real devices.
     fn fake() -> Self {
         let library = Self::folder();
-        let fake = Fake::path().expect("the library beside the test");
+        let fake = Fake::path().expect("the library of the test");
         std::os::unix::fs::symlink(fake, library.file()).unwrap();
         library
     }
@@ -50,7 +50,7 @@ impl Library {
         self.farside(words).output().unwrap()
     }
 
-    /// What `farside info` says of verbs, for programs and for people.
+    /// Returns the output of `farside info` about verbs, as JSON and as text.
     fn info(&self) -> (Value, String) {
         let done = self.output(&["info", "--json"]);
         let value: Value = serde_json::from_slice(&done.stdout).unwrap();
@@ -68,7 +68,7 @@ impl Drop for Library {
 }
 
 #[test]
-fn without_a_library_the_command_runs_and_says_what_to_install() {
+fn missing_library_is_reported_with_its_package() {
     let library = Library::broken();
     let (value, text) = library.info();
     assert_eq!((&value["usable"], &value["devices"]), (&false.into(), &Value::Array(vec![])));
@@ -85,7 +85,7 @@ fn without_a_library_the_command_runs_and_says_what_to_install() {
 }
 
 #[test]
-fn the_choice_and_its_reasons_are_shown() {
+fn info_shows_the_chosen_device_and_reasons() {
     let library = Library::fake();
     let (value, text) = library.info();
     assert_eq!(value["usable"], true, "{value}");
@@ -101,7 +101,7 @@ fn the_choice_and_its_reasons_are_shown() {
 }
 
 #[test]
-fn a_device_can_be_named_and_an_unknown_one_is_refused_with_those_there_are() {
+fn unknown_device_is_refused_with_a_list_of_devices() {
     let library = Library::fake();
     let serve = ["bench", "fabric", "--json", "--fabric", "verbs", "--listen", "127.0.0.1:0"];
     let serve = |device: &str| library.farside(&[&serve[..], &["--device", device]].concat());
@@ -123,7 +123,7 @@ fn a_device_can_be_named_and_an_unknown_one_is_refused_with_those_there_are() {
 }
 
 #[test]
-fn what_is_asked_of_a_device_that_lacks_it_is_refused_by_name() {
+fn unsupported_device_options_are_refused_by_name() {
     let library = Library::fake();
     let (value, text) = library.info();
     assert_eq!(value["choice"]["on_demand_paging"], false, "{value}");

@@ -1,22 +1,21 @@
 //! Debian packages of other releases, fetched through a private apt tree.
 //!
-//! The mirror, its proxy and its certificates are those of the machine's own apt; the release, the
-//! lists, the state and the cache are private, so that nothing of the machine's is touched and no root
-//! is needed. Packages are checked with Debian's keys as always. They are unpacked, never installed, and
-//! nothing of them is run on this machine except as the guest.
+//! The mirror, its proxy and its certificates are those of the machine's own apt; the release, the lists, the state
+//! and the cache are private, so that the machine's apt is unchanged and root is not needed. Packages are verified with
+//! Debian's keys as usual. They are unpacked, never installed, and none of their programs runs outside of the guest.
 
 use super::cache::{failed, forget};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The release whose userland the guest has: rdma-core 56, which knows FLUSH and ATOMIC WRITE.
+/// The release of the guest's userland: rdma-core 56, which supports FLUSH and ATOMIC WRITE.
 const RELEASE: &str = "trixie";
-/// The suite with the kernels: from 7.3 on rxe knows network namespaces, 6.12 does not.
+/// The suite with the kernels: from 7.3 on rxe supports network namespaces, 6.12 does not.
 const KERNEL_SUITE: &str = "trixie-backports";
-/// Debian's keys; every Debian machine has them, since its own apt needs them.
+/// Debian's keys, which every Debian machine has for its own apt.
 const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// A package as it was chosen.
+/// A chosen package.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Chosen {
     pub(crate) name: String,
@@ -30,7 +29,7 @@ pub(crate) struct Apt {
 }
 
 impl Apt {
-    /// A tree in `root`, an absolute path, with fresh lists.
+    /// Creates a tree in `root`, an absolute path, with fresh lists.
     pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let apt = Self { root: root.to_owned() };
         let mut errors = String::new();
@@ -48,7 +47,7 @@ impl Apt {
         ))
     }
 
-    /// The newest version of `package` in any of the suites, or `wanted` if it is still served.
+    /// Returns the version `wanted` of `package` if it is still served, otherwise the newest one in any suite.
     pub(crate) fn version(&self, package: &str, wanted: &str) -> Result<Option<String>, String> {
         let text = self.run("apt-cache", &["madison", package], None)?;
         let mut versions = text.lines().filter_map(|line| line.split('|').nth(1)).map(str::trim);
@@ -56,20 +55,20 @@ impl Apt {
         Ok(versions.find(|version| *version == wanted).or(first).map(str::to_owned))
     }
 
-    /// The names of all packages that start so.
+    /// Returns the names of all packages with this prefix.
     pub(crate) fn names(&self, start: &str) -> Result<Vec<String>, String> {
         let text = self.run("apt-cache", &["pkgnames", start], None)?;
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// What `package` depends on, by name.
+    /// Returns the names of the dependencies of `package`.
     pub(crate) fn depends(&self, package: &str) -> Result<Vec<String>, String> {
         let text = self.run("apt-cache", &["depends", "--important", package], None)?;
         let names = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Fetches packages (`name` or `name=version`) alone into `folder`.
+    /// Fetches packages (`name` or `name=version`), without dependencies, into `folder`.
     pub(crate) fn download(&self, packages: &[String], folder: &Path) -> Result<(), String> {
         std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
         let words: Vec<_> =
@@ -77,7 +76,7 @@ impl Apt {
         self.run("apt-get", &words, Some(folder)).map(|_| ())
     }
 
-    /// Fetches packages with all that they depend on and unpacks them into `folder`.
+    /// Fetches packages with all dependencies, and unpacks them into `folder`.
     pub(crate) fn unpack_closure(
         &self,
         packages: &[&str],
@@ -89,7 +88,7 @@ impl Apt {
         unpack(&self.root.join("cache/archives"), folder)
     }
 
-    /// Lays out the tree for one mirror.
+    /// Writes the configuration of the tree for one mirror.
     fn write_configuration(&self, mirror: &str) -> Result<(), String> {
         forget(&self.root)?;
         for folder in ["state/lists/partial", "cache/archives/partial", "empty"] {
@@ -100,7 +99,7 @@ impl Apt {
             .map(|suite| format!("deb [signed-by={KEYS}] {mirror} {suite} main\n"))
             .concat();
         let root = self.root.display();
-        // How to reach mirrors is the machine's; hooks, sources and pins are not.
+        // Settings to reach mirrors are the machine's; hooks, sources and pins are not.
         let mut configuration: String = dump()?
             .lines()
             .filter(|line| line.starts_with("Acquire::"))
@@ -114,7 +113,7 @@ impl Apt {
             ("Dir::Etc::preferences", "/dev/null".to_owned()),
             ("Dir::Etc::preferencesparts", format!("{root}/empty")),
             ("Dir::State", format!("{root}/state")),
-            // Empty: nothing is installed, so that whole closures are fetched.
+            // Empty: no package is installed, so that all dependencies are fetched.
             ("Dir::State::status", format!("{root}/status")),
             ("Dir::Cache", format!("{root}/cache")),
             ("APT::Architecture", "amd64".to_owned()),
@@ -138,7 +137,7 @@ impl Apt {
         Ok(())
     }
 
-    /// Runs one of apt's programs on the tree; the text that it printed.
+    /// Runs one of apt's programs on the tree, and returns its output.
     fn run(&self, program: &str, words: &[&str], folder: Option<&Path>) -> Result<String, String> {
         let mut command = Command::new(program);
         command.arg("-qq").args(words).env("APT_CONFIG", self.root.join("apt.conf"));
@@ -150,7 +149,7 @@ impl Apt {
     }
 }
 
-/// Unpacks every package in `archives` into `folder`, removing the archives; what they were.
+/// Unpacks every package in `archives` into `folder`, deletes the archives, and returns the packages.
 pub(crate) fn unpack(archives: &Path, folder: &Path) -> Result<Vec<Chosen>, String> {
     std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
     let entries = std::fs::read_dir(archives).map_err(|e| failed(archives, e))?;
@@ -170,31 +169,31 @@ pub(crate) fn unpack(archives: &Path, folder: &Path) -> Result<Vec<Chosen>, Stri
     Ok(chosen)
 }
 
-/// Name and version from the name of an archive; apt writes the colon of an epoch as `%3a`.
+/// Returns name and version from the name of an archive; apt writes the colon of an epoch as `%3a`.
 fn chosen_from(file: &str) -> Option<Chosen> {
     let mut parts = file.strip_suffix(".deb")?.split('_');
     let (name, version) = (parts.next()?, parts.next()?);
     Some(Chosen { name: name.to_owned(), version: version.replace("%3a", ":") })
 }
 
-/// Mirrors of this machine's own release, which also serve the others.
+/// Returns the mirrors of this machine's release, which also serve other releases.
 fn mirrors() -> Result<Vec<String>, String> {
     let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let mut command = Command::new("apt-get");
-    // Names where apt would fetch from without fetching, also when there are no lists yet.
+    // Prints the sources of apt without fetching, even before there are lists.
     command.args(["update", "--print-uris", "-o", "Debug::NoLocking=true"]);
     let text = output(command, "apt-get update --print-uris")?;
     Ok(mirrors_of(&text, codename(&release)))
 }
 
-/// The word after `VERSION_CODENAME=`.
+/// Returns the word after `VERSION_CODENAME=`.
 fn codename(os_release: &str) -> &str {
     let mut lines = os_release.lines();
     let value = lines.find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     value.unwrap_or("stable").trim_matches('"')
 }
 
-/// From lines like `'http://mirror/debian/dists/SUITE/InRelease' ...` the mirrors with that suite.
+/// Returns the mirrors of a suite from lines such as `'http://mirror/debian/dists/SUITE/InRelease' ...`.
 fn mirrors_of(text: &str, suite: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     let end = format!("/dists/{suite}/InRelease");
@@ -206,7 +205,7 @@ fn mirrors_of(text: &str, suite: &str) -> Vec<String> {
             found.push(mirror.to_owned());
         }
     }
-    // Debian's own archive ends so by custom; others with the same code name are tried after it.
+    // Debian's archive usually ends with `debian`; others with the same code name are tried after it.
     found.sort_by_key(|mirror| !mirror.ends_with("/debian"));
     found
 }
@@ -217,7 +216,7 @@ fn dump() -> Result<String, String> {
     output(command, "apt-config dump")
 }
 
-/// What a command printed; when it fails, the error is its name and the end of its complaints.
+/// Runs a command and returns its output; on failure, the error is its name and the end of its error output.
 pub(crate) fn output(mut command: Command, shown: &str) -> Result<String, String> {
     let output = command.output().map_err(|e| format!("{shown}: {e}"))?;
     if output.status.success() {
@@ -234,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mirrors_are_those_of_the_machines_release() {
+    fn mirrors_of_the_machines_release_are_used() {
         let text = "'http://a.example/other/dists/bookworm/InRelease' a_InRelease 0 \n\
                     'http://b.example/debian/dists/bookworm/InRelease' b_InRelease 0 \n\
                     'http://b.example/debian/dists/bookworm-updates/InRelease' c_InRelease 0 \n\
@@ -245,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_archives_are_read() {
+    fn archive_names_are_parsed() {
         let chosen = chosen_from("libcap2_1%3a2.66-4_amd64.deb").unwrap();
         assert_eq!((chosen.name.as_str(), chosen.version.as_str()), ("libcap2", "1:2.66-4"));
         assert_eq!(chosen_from("lock"), None);

@@ -1,9 +1,9 @@
-//! `--bench`: `farside bench fabric --fabric verbs` beside perftest, by turns in one guest, and a smoke
-//! test of it. The guest shows ratios, never absolute figures: its devices are programs, and under User
-//! Mode Linux reading the clock or yielding takes some 8 us, a part of a round trip. The kernel's
-//! workers need the processors that both ends poll on; now and then either program starves them for
-//! some rounds. So both programs are held to the same processors, each run of one has one of the other
-//! beside it, and what counts is the median of these pairs' ratios, on a quiet machine.
+//! `--bench`: compares `farside bench fabric --fabric verbs` with perftest in one guest, and a smoke test of it.
+//!
+//! Only ratios are meaningful in the guest, not absolute figures: its devices are software, and under User Mode Linux
+//! reading the clock or yielding takes some 8 us, a part of a round trip. The kernel's workers need the processors on
+//! which both programs poll, and either program occasionally starves them for some rounds. So both programs are pinned
+//! to the same processors and alternate, and the result is the median of the ratios of paired runs, on an idle machine.
 
 use super::boot::End;
 use super::image::Images;
@@ -12,16 +12,16 @@ use super::{Outcome, run, test_programs};
 use std::collections::BTreeMap;
 
 const SCRIPT: &str = include_str!("../../guest/bench.sh");
-/// Rounds of which medians are taken.
+/// Number of rounds for the medians.
 const ROUNDS: usize = 7;
-/// So much more than perftest's time, or less than its bandwidth, is too slow.
+/// Factor of perftest's time, or of its bandwidth, beyond which farside is too slow.
 const RATIO_MAX: f64 = 1.25;
-/// Of a table's two groups of columns.
+/// The heads of each of a table's two column groups.
 const HEAD: &str = "  perftest    farside  ratio";
-/// Every run of both programs in all rounds, on a busy machine too.
+/// Time limit of all runs of both programs, even on a busy machine.
 const TIME_S: u64 = 3600;
 
-/// Both ends in nodes of their own, and what the client says in the end. `$1` is the command.
+/// Runs server and client in separate nodes, and prints the client's output. `$1` is the command.
 const SMOKE: &str = "
     on 2 $1 bench fabric --fabric verbs --listen 0.0.0.0:7000 --once > /run/listening & server=$!
     tries=0
@@ -53,7 +53,7 @@ pub(super) fn smoke(images: &Images, options: &Options) -> Result<(), String> {
     }
 }
 
-/// Compares, and prints a table; whether every line of it is within bounds.
+/// Compares both programs, prints a table, and returns whether every line is within the limit.
 pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String> {
     let mut options = with_command(options, SCRIPT)?;
     if let Job::Command(words) = &mut options.job {
@@ -79,7 +79,7 @@ pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String
     Ok(slow == 0 && !lines.is_empty())
 }
 
-/// A guest of two nodes that runs a script with the command as its first word.
+/// Returns the options of a guest with two nodes that runs a script, with the command as `$1`.
 fn with_command(options: &Options, script: &str) -> Result<Options, String> {
     let farside = test_programs::command()?;
     let mut options = options.clone();
@@ -90,17 +90,17 @@ fn with_command(options: &Options, script: &str) -> Result<Options, String> {
     Ok(options)
 }
 
-/// Both programs' medians of one figure, and that of the ratios of runs that were neighbours.
+/// Both programs' medians of one figure, and the median ratio of paired runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Pair {
     perftest: f64,
     farside: f64,
-    /// Above 1 where perftest is better.
+    /// Above 1 if perftest is better.
     ratio: f64,
 }
 
 impl Pair {
-    /// Of what each program has printed, round by round.
+    /// Returns the medians of the output of both programs, by round.
     fn of(test: &str, [perftest, farside]: &[Vec<f64>; 2]) -> Option<Self> {
         let ratio = |(perftest, farside): (&f64, &f64)| match test.ends_with("_bw") {
             true => perftest / farside,
@@ -117,9 +117,9 @@ impl Pair {
 struct Line {
     test: String,
     bytes: u64,
-    /// Typical time or average bandwidth.
+    /// Median time or average bandwidth.
     usual: Pair,
-    /// Least time or peak bandwidth: what is left when nothing else wants the processors.
+    /// Minimum time or peak bandwidth, with least disturbance of the processors.
     best: Pair,
 }
 
@@ -139,7 +139,7 @@ impl Line {
     }
 }
 
-/// The medians of what the script has printed.
+/// Returns the medians of the script's output.
 fn lines(stdout: &str) -> Vec<Line> {
     let mut found: BTreeMap<(String, u64), [[Vec<f64>; 2]; 2]> = BTreeMap::new();
     let mut of = None;
@@ -149,7 +149,7 @@ fn lines(stdout: &str) -> Vec<Line> {
             (["perftest", test, bytes], _) => of = Some((0, *test, bytes.parse().unwrap_or(0))),
             (["farside", test, bytes], _) => of = Some((1, *test, bytes.parse().unwrap_or(0))),
             (figures, Some((program, test, bytes))) => {
-                // Bytes, count, then least, most and typical time, or peak and average.
+                // Bytes, count, then minimum, maximum and median time, or peak and average bandwidth.
                 let usual = if test.ends_with("_bw") { 3 } else { 4 };
                 let entry = found.entry(((*test).to_owned(), *bytes)).or_default();
                 for (place, column) in [usual, 2].into_iter().enumerate() {
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_are_of_each_program_and_test() {
+    fn medians_are_per_program_and_test() {
         let text = "\
 perftest write_lat 8
  8       1000          20.00          900.00       25.00     \t       30.00   1.0 2.0 3.0

@@ -1,7 +1,7 @@
-//! Starts a guest on a run folder and follows it to its end.
+//! Starts a guest with a run folder, and waits for its end.
 //!
-//! Everything that the guest reads and writes is in the run folder's `share`. What it prints is copied
-//! while it runs. The guest dies with this process, however that ends.
+//! All files that the guest reads and writes are in the run folder's `share`. Its output is copied while it runs. The
+//! guest ends with this process, for whatever reason that ends.
 
 use super::cache::failed;
 use super::options::Options;
@@ -12,40 +12,40 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the guest may take from its start to the command's. A machine with other work on it takes
-/// many times the usual 1 (uml) or 5 s (qemu).
+/// Time limit from the start of the guest to the start of the command. A busy machine takes many times the usual 1 s
+/// (uml) or 5 s (qemu).
 const START_LIMIT: Duration = Duration::from_secs(240);
-/// How much longer than its time limit the command's end may take: clean-up in the guest, copies.
+/// Additional time after the command's time limit, for clean-up in the guest and copies.
 const END_LIMIT: Duration = Duration::from_secs(60);
-/// How often what the guest has written is looked at.
+/// Interval at which the guest's output is polled.
 const LOOK: Duration = Duration::from_millis(10);
-/// Lines of the kernel that are worth knowing even when the command passed.
+/// Kernel messages that are reported even if the command passed.
 const KERNEL_COMPLAINTS: &[&str] =
     &["BUG:", "WARNING:", "Oops", "general protection", "Out of memory", "Kernel panic"];
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum End {
     /// With the command's exit code.
     Code(u8),
     /// The time limit passed.
     Timeout,
-    /// The guest itself failed; why.
+    /// The guest itself failed, with the reason.
     Failed(String),
 }
 
-/// Where a guest's kernel and root file system are.
+/// The kernel and root file system of a guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Image {
     pub(crate) engine: Engine,
     pub(crate) kernel: PathBuf,
-    /// One behind the other they fill the root file system.
+    /// Archives that fill the root file system, in this order.
     pub(crate) archives: Vec<PathBuf>,
-    /// The file behind the NVDIMM and its size.
+    /// The file of the NVDIMM and its size.
     pub(crate) pmem: Option<(PathBuf, u32)>,
 }
 
-/// Runs a guest with what lies in `run`/share. `show` is whether its output is wanted on ours.
+/// Runs a guest with the files in `run`/share. With `show`, its output is copied to this process's.
 pub(crate) fn boot(
     image: &Image,
     options: &Options,
@@ -64,7 +64,7 @@ pub(crate) fn boot(
     };
     let log = File::create(&messages).map_err(|e| failed(&messages, e))?;
     let errors = log.try_clone().map_err(|e| failed(&messages, e))?;
-    // Relative paths as far as possible: engines have their troubles with blanks and commas in paths.
+    // Relative paths if possible: engines cannot handle some blanks and commas in paths.
     command.current_dir(run).stdin(Stdio::null()).stdout(log).stderr(errors);
     let child = command.spawn().map_err(|e| format!("{}: {e}", image.engine.name()))?;
     let mut watch = Watch::new(run, options, show);
@@ -77,7 +77,7 @@ pub(crate) fn boot(
     Ok(end_of(&result, limit_passed, status, &console))
 }
 
-/// Reads the guest's result, or says what is known where there is none.
+/// Returns the guest's result, or the known reason if there is none.
 fn end_of(result: &str, limit_passed: bool, status: ExitStatus, console: &str) -> End {
     let mut timeout = false;
     let mut started = false;
@@ -108,23 +108,23 @@ fn end_of(result: &str, limit_passed: bool, status: ExitStatus, console: &str) -
     End::Failed(format!("{what}; its console:\n    {last}"))
 }
 
-/// User Mode Linux: an ordinary program whose arguments are those of the kernel.
+/// Returns the command of User Mode Linux, a program with kernel arguments.
 fn uml(image: &Image, options: &Options, run: &Path) -> Command {
     let mut command = dying_with_us(&image.kernel);
     command.arg(format!("mem={}M", options.memory_mib));
     command.arg(format!("ncpus={}", options.processors));
-    // System calls are caught by seccomp: what several processors need, and faster than ptrace.
+    // System calls are intercepted by seccomp, which several processors need and which is faster than ptrace.
     command.args(["seccomp=on", "initrd=initramfs", "share=hostfs", "uml_dir=uml"]);
-    // The one path that has to be absolute.
+    // The only path that must be absolute.
     command.arg(format!("hostfs={}", run.join("share").display()));
     command.args(["con0=null,fd:1", "con=null", "quiet", "panic=-1"]);
     command.env("TMPDIR", memory_folder(options.memory_mib).unwrap_or_else(|| run.to_owned()));
     command
 }
 
-/// QEMU without any acceleration.
+/// Returns the command of QEMU without acceleration.
 fn qemu(image: &Image, options: &Options) -> Command {
-    // What an emulated throw-away guest need not do.
+    // Mitigations and checks that a temporary emulated guest does not need.
     const KERNEL: &str = "console=ttyS0 panic=-1 loglevel=5 share=9p mitigations=off nokaslr \
         tsc=reliable no_timer_check cryptomgr.notests audit=0 apparmor=0 selinux=0 \
         kfence.sample_interval=0 init_on_alloc=0 8250.nr_uarts=1 rcupdate.rcu_expedited=1 \
@@ -156,7 +156,7 @@ fn qemu(image: &Image, options: &Options) -> Command {
     command
 }
 
-/// A command that the kernel kills when this process ends, where there is a program that asks for it.
+/// Returns a command that the kernel kills when this process ends, if the program `setpriv` is available.
 fn dying_with_us(program: &Path) -> Command {
     if !crate::debian::is_here("setpriv") {
         return Command::new(program);
@@ -166,8 +166,8 @@ fn dying_with_us(program: &Path) -> Command {
     command
 }
 
-/// A folder in memory with room for a guest's memory, from which programs may be started: User Mode
-/// Linux maps its memory from a file. `None` where there is no such folder, as in many containers.
+/// Returns a folder in memory with room for a guest's memory, without `noexec`: User Mode Linux maps its memory from a
+/// file. `None` without such a folder, as in many containers.
 fn memory_folder(memory_mib: u32) -> Option<PathBuf> {
     let folder = "/dev/shm";
     let mounts = std::fs::read_to_string("/proc/mounts").ok()?;
@@ -182,7 +182,7 @@ fn memory_folder(memory_mib: u32) -> Option<PathBuf> {
     (free_mib >= memory_mib).then(|| PathBuf::from(folder))
 }
 
-/// The archives one behind the other, without a copy when there is just one.
+/// Concatenates the archives, without a copy if there is only one.
 fn concatenate(archives: &[PathBuf], to: &Path) -> Result<(), String> {
     if let [only] = archives {
         return std::os::unix::fs::symlink(only, to).map_err(|e| failed(to, e));
@@ -195,7 +195,7 @@ fn concatenate(archives: &[PathBuf], to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Copies what the guest writes and watches the clock.
+/// Copies the guest's output and enforces time limits.
 struct Watch {
     tails: Vec<Tail>,
     result: PathBuf,
@@ -217,7 +217,7 @@ impl Watch {
         Self { tails, result: share.join("result"), command_limit }
     }
 
-    /// Waits for the guest's end, or ends it when a limit passes; whether one did.
+    /// Waits for the guest's end, or ends it when a limit passes; returns whether one did.
     fn follow(&mut self, mut child: Child) -> Result<(ExitStatus, bool), String> {
         let mut since = Instant::now();
         let mut limit = START_LIMIT;
@@ -236,7 +236,7 @@ impl Watch {
                 limit_passed = true;
                 child.kill().map_err(|e| format!("ending the guest: {e}"))?;
             }
-            // Files of the guest have no event to wait for.
+            // The guest's files provide no events to wait for.
             std::thread::park_timeout(LOOK);
         };
         self.tails.iter_mut().for_each(Tail::advance);
@@ -256,7 +256,7 @@ impl Tail {
         Self { path, file: None, to }
     }
 
-    /// Copies what has been added. A reader of ours that has gone is no reason to end the guest.
+    /// Copies added bytes. If our own output is closed, the guest continues.
     fn advance(&mut self) {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
@@ -271,7 +271,7 @@ impl Tail {
     }
 }
 
-/// The text of a file, as far as it is there and is text.
+/// Returns the valid text of a file; empty if it does not exist.
 pub(crate) fn read(path: &Path) -> String {
     let bytes = std::fs::read(path).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_told_apart() {
+    fn results_are_distinguished() {
         assert_eq!(end("started\ncode 42\n", false), End::Code(42));
         assert_eq!(end("started\ntimeout\ncode 124\n", false), End::Timeout);
         assert_eq!(end("started\ncode 124\n", false), End::Code(124), "the command's own");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tail_copies_what_is_added() {
+    fn tail_copies_added_bytes() {
         let path = std::env::temp_dir().join(format!("farside-tail-{}", std::process::id()));
         let mut tail = Tail::new(path.clone(), Box::new(std::io::sink()));
         tail.advance();

@@ -1,7 +1,7 @@
-//! Where the guest is kept between runs, and that only one process at a time builds a part of it.
+//! The cache of guests between runs. Only one process at a time builds a part of it.
 //!
-//! A part is a folder that appears by a rename when it is complete and is never changed afterwards, so
-//! runs need no lock to use it. Its name says what it was made from: other contents, another folder.
+//! A part is a folder that is renamed to its final name when it is complete and never changed afterwards, so runs use
+//! it without a lock. Its name depends on its sources: other sources make another folder.
 
 use super::say;
 use std::fs::{File, TryLockError};
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 /// The folders of the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
-    /// What takes seconds to make again: packages' files, and the folders of runs.
+    /// Parts that take seconds to rebuild: files of packages, and the folders of runs.
     pub(crate) common: PathBuf,
-    /// What takes minutes: the kernel of User Mode Linux. Survives `cargo clean`.
+    /// Parts that take minutes: the kernel of User Mode Linux. Survives `cargo clean`.
     pub(crate) lasting: PathBuf,
 }
 
 impl Cache {
-    /// The folders for what `--cache` said, made absolute: guests and apt run in other folders.
+    /// Returns the folders for the value of `--cache`, made absolute since guests and apt run in other folders.
     pub(crate) fn new(asked: Option<&Path>) -> Result<Self, String> {
         let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
         let (common, lasting) = match asked {
             Some(folder) => (folder.to_owned(), folder.to_owned()),
             None => {
-                // Cargo tells where this crate is, so that the folder of the call is no matter.
+                // Relative to this crate's folder, which cargo provides, not to the current folder.
                 let here = variable("CARGO_MANIFEST_DIR").map(PathBuf::from);
                 let project = here.as_deref().and_then(Path::parent).unwrap_or(Path::new("."));
                 let target = variable("CARGO_TARGET_DIR").map(PathBuf::from);
@@ -38,7 +38,7 @@ impl Cache {
     }
 }
 
-/// The path, made absolute. Kernels' command lines, QEMU and make have no way to write some letters.
+/// Returns the absolute path. Kernel command lines, QEMU and make cannot represent some characters.
 fn absolute(path: &Path) -> Result<PathBuf, String> {
     let path = std::path::absolute(path).map_err(|e| failed(path, e))?;
     let plain = |text: &str| !text.contains([' ', ',', ':', '\t', '\n']);
@@ -52,7 +52,7 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The part at `folder`: found, or made by `make` in an empty folder that then takes its place.
+/// Returns the part at `folder`; if it is missing, `make` creates it in an empty folder, which is then renamed.
 pub(crate) fn part(
     folder: &Path,
     make: impl FnOnce(&Path) -> Result<(), String>,
@@ -73,7 +73,7 @@ pub(crate) fn part(
     std::fs::create_dir(&new).map_err(|e| failed(&new, e))?;
     let made = make(&new);
     if let Err(text) = made {
-        // What is incomplete is of no use and may be large.
+        // An incomplete part is useless and may be large.
         let _ = forget(&new);
         return Err(text);
     }
@@ -81,7 +81,7 @@ pub(crate) fn part(
     Ok(folder.to_owned())
 }
 
-/// Removes a folder, if it is there.
+/// Removes a folder, if it exists.
 pub(crate) fn forget(folder: &Path) -> Result<(), String> {
     match std::fs::remove_dir_all(folder) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(failed(folder, e)),
@@ -107,12 +107,12 @@ fn exclusive(path: &Path) -> Result<File, String> {
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     pub(crate) path: PathBuf,
-    /// Held while the run lasts: what is not locked was left by a process that was killed.
+    /// Locked during the run: an unlocked folder was left by a killed process.
     _lock: File,
 }
 
 impl RunFolder {
-    /// A new folder in `cache`; removes what killed processes have left there.
+    /// Creates a folder in `cache`, and removes those of killed processes.
     pub(crate) fn new(cache: &Cache) -> Result<Self, String> {
         let runs = cache.common.join("runs");
         std::fs::create_dir_all(&runs).map_err(|e| failed(&runs, e))?;
@@ -130,22 +130,22 @@ impl RunFolder {
                 Err(e) => return Err(failed(&path, e)),
             }
         }
-        Err(format!("no name left in {}", runs.display()))
+        Err(format!("no free name in {}", runs.display()))
     }
 }
 
 impl Drop for RunFolder {
     fn drop(&mut self) {
-        // What cannot be removed now is swept by a later run.
+        // A later run removes what cannot be removed now.
         let _ = forget(&self.path);
     }
 }
 
-/// Removes the folders of runs that no process holds any more.
+/// Removes the folders of ended runs.
 fn sweep(runs: &Path) {
     let entries = std::fs::read_dir(runs).into_iter().flatten().flatten();
     for path in entries.map(|entry| entry.path()) {
-        // Without a lock file a run is just beginning, in the moment between folder and lock.
+        // A folder without a lock file belongs to a run that has just begun.
         let Ok(lock) = File::open(path.join("lock")) else {
             continue;
         };
@@ -155,12 +155,12 @@ fn sweep(runs: &Path) {
     }
 }
 
-/// An error of the system, with the path that it is about.
+/// Returns the text of a system error with its path.
 pub(crate) fn failed(path: &Path, error: std::io::Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// A short name for contents, the same on every machine (FNV-1a).
+/// Returns a hash of contents, the same on every machine (FNV-1a).
 pub(crate) fn fingerprint(texts: &[&str]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for text in texts {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_made_once_and_whole_or_not_at_all() {
+    fn part_is_created_once_and_atomically() {
         let folder = scratch("part").join("image");
         let half = part(&folder, |new| {
             std::fs::write(new.join("a"), "1").unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_have_folders_of_their_own_and_the_dead_are_swept() {
+    fn runs_have_separate_folders_and_dead_ones_are_removed() {
         let root = scratch("runs");
         let cache = Cache { common: root.clone(), lasting: root.clone() };
         let (one, two) = (RunFolder::new(&cache).unwrap(), RunFolder::new(&cache).unwrap());
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_that_an_engine_cannot_be_told_are_refused() {
+    fn unsupported_folder_names_are_refused() {
         for path in ["a b", "a,b", "a:b"] {
             assert!(Cache::new(Some(Path::new(path))).is_err(), "{path}");
         }
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_tell_contents_apart() {
+    fn fingerprints_depend_on_the_contents() {
         assert_eq!(fingerprint(&["a", "b"]), fingerprint(&["a", "b"]));
         assert_ne!(fingerprint(&["a", "b"]), fingerprint(&["ab", ""]));
     }

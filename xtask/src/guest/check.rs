@@ -1,4 +1,4 @@
-//! `--check`: whether the guest and what starts it work, each part in a guest of its own.
+//! `--check`: a self-test of guests and engines, each part in a separate guest.
 
 use super::boot::End;
 use super::image::Images;
@@ -9,35 +9,35 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-/// The programs of the check in C, compiled here and run in the guest.
+/// The C program of the check, compiled on this machine and run in the guest.
 const PROGRAM: &str = include_str!("../../guest/check.c");
 const NEEDS: &[Need] = &[
     Need { what: "gcc", package: "gcc" },
     Need { what: "/usr/include/stdio.h", package: "libc6-dev" },
 ];
 
-/// What one part of the check works with.
+/// The environment of one part of the check.
 struct Bench<'a> {
     images: &'a Images,
     options: Options,
     folder: PathBuf,
 }
 
-/// A part: its name, and what it does.
+/// A part: its name and function.
 type Part = (&'static str, fn(&Bench<'_>) -> Result<(), String>);
 
 const COMMON: &[Part] = &[
     ("one rxe device: ibv_devinfo, rdma_cm, every operation", rxe_device),
-    ("two nodes with rxe: traffic under loss, a peer that goes", rxe_nodes),
+    ("two nodes with rxe: traffic under loss, a peer that ends", rxe_nodes),
     ("exit code, arguments, variables, output, files", machinery),
-    ("a time limit, and what was printed until then", time_limit),
-    ("a command that is not there", no_such_command),
+    ("a time limit, and the output until then", time_limit),
+    ("a command that does not exist", no_such_command),
     ("two guests at the same time", two_at_once),
 ];
 const OF_UML: &[Part] = &[("one siw device, two nodes with siw: rdma_cm", siw)];
-const OF_QEMU: &[Part] = &[("persistent flush; its bytes in a second guest", pmem)];
+const OF_QEMU: &[Part] = &[("persistent flush; its data in a second guest", pmem)];
 
-/// Runs all parts; their number.
+/// Runs all parts, and returns their number.
 pub(super) fn run_all(images: &Images, options: &Options) -> Result<usize, String> {
     ensure(NEEDS, &say)?;
     let engine = images.engine(options);
@@ -91,7 +91,7 @@ impl Bench<'_> {
             .arg(self.program())
             .arg(&source);
         command.arg("-I").arg(development.join("include"));
-        // The guest's libraries are newer than this machine's C library, which is no matter there.
+        // The guest's libraries need a newer C library than this machine's; the guest has it.
         command.arg(development.join("lib/libibverbs.so.1"));
         command.arg("-Wl,--unresolved-symbols=ignore-in-shared-libs");
         apt::output(command, "gcc check.c").map(|_| ())
@@ -101,7 +101,7 @@ impl Bench<'_> {
         self.folder.join("check")
     }
 
-    /// Options of a guest that runs this script, with the program.
+    /// Returns the options of a guest that runs this script, with the program.
     fn script(&self, text: &str) -> Options {
         let words = ["sh", "-e", "-c", text, "check"].map(str::to_owned).to_vec();
         let program = self.program().display().to_string();
@@ -114,28 +114,28 @@ impl Bench<'_> {
         options
     }
 
-    /// Runs a guest and demands that its command passes.
+    /// Runs a guest, and checks that its command passes.
     fn passes(&self, options: &Options) -> Result<Outcome, String> {
         let outcome = run(self.images, options, false)?;
         match outcome.end {
             End::Code(0) => Ok(outcome),
-            _ => Err(told(&outcome)),
+            _ => Err(described(&outcome)),
         }
     }
 }
 
-/// The whole of an outcome, for a person.
-fn told(outcome: &Outcome) -> String {
+/// Formats an outcome.
+fn described(outcome: &Outcome) -> String {
     let text = format!("{:?}\n{}{}", outcome.end, outcome.stdout, outcome.stderr);
     text.trim_end().replace('\n', "\n    ")
 }
 
 fn demand(good: bool, what: &str, outcome: &Outcome) -> Result<(), String> {
-    if good { Ok(()) } else { Err(format!("{what}: {}", told(outcome))) }
+    if good { Ok(()) } else { Err(format!("{what}: {}", described(outcome))) }
 }
 
-/// A connection of rdma_cm to this device, data in both directions. The client waits for the server:
-/// over siw, rping hangs when it is refused.
+/// Connects to this device by rdma_cm, and sends data in both directions. The client waits for the server: over siw,
+/// rping hangs if it is refused.
 const CONNECT: &str = "
     rping -s -a $RDMA_ADDRESS -C 10 & server=$!
     until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done
@@ -171,8 +171,8 @@ fn rxe_nodes(bench: &Bench<'_>) -> Result<(), String> {
     bench.passes(&options).map(|_| ())
 }
 
-/// The same for siw, on which rping stops for ever now and then, between two connected queue pairs:
-/// that is no matter of the guest, so it may try again.
+/// Connects over siw. There rping occasionally hangs between two connected queue pairs, which is not a fault of the
+/// guest, so it may retry.
 const CONNECT_SIW: &str = "
     connect() {
         rping -s -a $RDMA_ADDRESS -C 10 & server=$!
@@ -225,11 +225,11 @@ fn machinery(bench: &Bench<'_>) -> Result<(), String> {
     demand(outcome.end == End::Code(42), "exit code 42 is not passed on", &outcome)?;
     let program = bench.program().display().to_string();
     let printed = format!("{program}|{odd}|{odd}|");
-    demand(outcome.stdout == printed, "words change on their way", &outcome)?;
-    demand(outcome.stderr == "to the errors\n", "errors change on their way", &outcome)?;
+    demand(outcome.stdout == printed, "words change on the way to the guest", &outcome)?;
+    demand(outcome.stderr == "to the errors\n", "standard error is not passed on", &outcome)?;
     let text = |name: &str| std::fs::read_to_string(out.join(name)).unwrap_or_default();
     let kept = text("file") == "kept\n" && text("folder/file") == "too\n";
-    demand(kept, "files in /out do not come back", &outcome)
+    demand(kept, "files in /out are not copied back", &outcome)
 }
 
 fn time_limit(bench: &Bench<'_>) -> Result<(), String> {
@@ -237,9 +237,9 @@ fn time_limit(bench: &Bench<'_>) -> Result<(), String> {
     let out = bench.folder.join("out-of-time");
     (options.timeout_s, options.tools, options.out) = (2, false, Some(out.clone()));
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Timeout, "the time limit is not kept", &outcome)?;
+    demand(outcome.end == End::Timeout, "the time limit is not enforced", &outcome)?;
     let kept = outcome.stdout == "before\n" && out.join("file").exists();
-    demand(kept, "what was done before the limit is lost", &outcome)
+    demand(kept, "output before the limit is lost", &outcome)
 }
 
 fn no_such_command(bench: &Bench<'_>) -> Result<(), String> {
@@ -250,7 +250,7 @@ fn no_such_command(bench: &Bench<'_>) -> Result<(), String> {
     demand(outcome.end == End::Code(super::NO_SUCH_COMMAND), "not exit code 127", &outcome)
 }
 
-/// Each writes, reads and names things in the same way as the other, and sees its own alone.
+/// Both guests use the same names, and each must see only its own files.
 fn two_at_once(bench: &Bench<'_>) -> Result<(), String> {
     let one = |word: &str| {
         let mut options = bench.script(
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_have_names_of_their_own() {
+    fn names_of_parts_are_unique() {
         let parts: Vec<_> = COMMON.iter().chain(OF_UML).chain(OF_QEMU).map(|part| part.0).collect();
         for (at, name) in parts.iter().enumerate() {
             assert!(!parts[..at].contains(name));

@@ -1,4 +1,4 @@
-//! What guests are started from: fetched and built when it is not in the cache.
+//! Images of guests: fetched and built if they are not in the cache.
 
 use super::apt::{Apt, Chosen};
 use super::boot::{End, Image, boot, read};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// In every part: what it consists of, one `package version` a line.
+/// The file in every part with its contents, one `package version` per line.
 const CHOSEN: &str = "chosen";
 
-/// Unpacking, and running what was built for this machine.
+/// Programs for unpacking, and for finding the libraries of this machine's programs.
 const NEEDS: &[Need] = &[
     Need { what: "dpkg-deb", package: "dpkg" },
     Need { what: "readelf", package: "binutils" },
@@ -38,11 +38,11 @@ const NEEDS_OF_UML_BUILD: &[Need] = &[
     Need { what: "/usr/include/stdio.h", package: "libc6-dev" },
 ];
 
-/// The cache and what belongs to it.
+/// The cache of images.
 #[derive(Debug)]
 pub(crate) struct Images {
     pub(crate) cache: Cache,
-    /// How long a kernel may be built.
+    /// Time limit of a kernel build.
     pub(crate) kernel_limit: Option<Duration>,
 }
 
@@ -51,7 +51,7 @@ impl Images {
         Self { cache, kernel_limit: None }
     }
 
-    /// The engine for these options.
+    /// Returns the engine for these options.
     pub(crate) fn engine(&self, options: &Options) -> Engine {
         match options.engine {
             EngineChoice::Uml => Engine::Uml,
@@ -67,7 +67,7 @@ impl Images {
         }
     }
 
-    /// What a guest of this engine is started from, except for an NVDIMM.
+    /// Returns the image of a guest of this engine, without an NVDIMM.
     pub(crate) fn image(&self, engine: Engine, tools: bool) -> Result<Image, String> {
         self.prepare(engine)?;
         let (userland, kernel) = (self.userland_folder(), self.kernel_folder(engine));
@@ -85,7 +85,7 @@ impl Images {
         Ok(Image { engine, kernel, archives, pmem: None })
     }
 
-    /// Fetches and builds what is not there yet.
+    /// Fetches and builds missing parts.
     pub(crate) fn prepare(&self, engine: Engine) -> Result<(), String> {
         self.meet_needs(engine)?;
         let mut workshop = Workshop { cache: &self.cache, open: None };
@@ -108,13 +108,13 @@ impl Images {
         Ok(())
     }
 
-    /// Removes what `prepare` makes for this engine.
+    /// Removes the parts that `prepare` creates for this engine.
     pub(crate) fn forget(&self, engine: Engine) -> Result<(), String> {
         forget(&self.userland_folder())?;
         forget(&self.kernel_folder(engine))
     }
 
-    /// What the guests in the cache consist of.
+    /// Returns the contents of the guests in the cache.
     pub(crate) fn chosen(&self) -> String {
         let mut text = String::new();
         let folders = [
@@ -131,17 +131,17 @@ impl Images {
         text
     }
 
-    /// The names of the guest's own libraries, in a file.
+    /// Returns the file with the names of the guest's libraries.
     pub(crate) fn libraries(&self) -> PathBuf {
         self.userland_folder().join("libraries")
     }
 
-    /// Headers and libraries of verbs.
+    /// Returns the folder with headers and libraries of verbs.
     pub(crate) fn development(&self) -> PathBuf {
         self.userland_folder().join("development")
     }
 
-    /// Adds an NVDIMM to an image: `options`' file, made if it is absent, or one for this run alone.
+    /// Adds an NVDIMM to an image: the file of `options`, created if it is absent, or one for this run.
     pub(crate) fn add_pmem(
         &self,
         image: &mut Image,
@@ -153,20 +153,20 @@ impl Images {
         if !file.exists() {
             if options.pmem_mib == 0 {
                 let shown = file.display();
-                return Err(format!("{shown} is not there yet: --pmem says how large to make it"));
+                return Err(format!("{shown} does not exist: give its size by --pmem"));
             }
             copy_sparse(&self.formatted_pmem(options.pmem_mib)?, &file)?;
         }
         let bytes = file.metadata().map_err(|e| failed(&file, e))?.len();
         let size_mib = u32::try_from(bytes >> 20).unwrap_or(u32::MAX);
         if !bytes.is_multiple_of(16 << 20) || size_mib < 64 {
-            return Err(format!("{}: not an NVDIMM that this tool has made", file.display()));
+            return Err(format!("{}: not an NVDIMM of this tool", file.display()));
         }
         image.pmem = Some((file, size_mib));
         Ok(())
     }
 
-    /// A file of that size that is formatted as one device-dax namespace. A guest does that once.
+    /// Returns a file of this size, formatted as one device-dax namespace. A guest formats it once.
     fn formatted_pmem(&self, size_mib: u32) -> Result<PathBuf, String> {
         let name = fingerprint(&[&userland::identity(), &kernel::identity()]);
         let folder = self.cache.common.join(format!("pmem-{size_mib}-{name}"));
@@ -200,15 +200,15 @@ impl Images {
         }
     }
 
-    /// Makes sure that this machine has what the engine needs of it.
+    /// Ensures that this machine has the programs that the engine needs.
     pub(crate) fn meet_needs(&self, engine: Engine) -> Result<(), String> {
         if !is_supported() {
-            return Err("the guest is for machines with x86_64 processors alone".to_owned());
+            return Err("the guest needs a machine with an x86_64 processor".to_owned());
         }
         ensure(&self.needs(engine), &say)
     }
 
-    /// What must be on this machine.
+    /// Returns the needs of an engine on this machine.
     fn needs(&self, engine: Engine) -> Vec<Need> {
         let more = match engine {
             Engine::Qemu => NEEDS_OF_QEMU,
@@ -219,19 +219,19 @@ impl Images {
     }
 }
 
-/// Whether guests can be made for this machine's processor.
+/// Returns whether guests support this machine's processor.
 pub(crate) fn is_supported() -> bool {
     std::env::consts::ARCH == "x86_64"
 }
 
-/// A folder to work in and apt's private tree in it, both made when they are first needed.
+/// A work folder with apt's private tree, both created on first use.
 struct Workshop<'a> {
     cache: &'a Cache,
     open: Option<(Apt, RunFolder)>,
 }
 
 impl Workshop<'_> {
-    /// Makes a part of the cache in `folder` and notes what it consists of.
+    /// Creates a part of the cache in `folder`, and records its contents.
     fn make(
         &mut self,
         folder: &Path,
@@ -257,7 +257,7 @@ impl Workshop<'_> {
     }
 }
 
-/// Packages whose versions decide what a guest can do.
+/// Returns whether a package's version determines features of a guest.
 fn is_telling(name: &str) -> bool {
     name.starts_with("linux-") || matches!(name, "libibverbs1" | "libc6" | "iproute2")
 }

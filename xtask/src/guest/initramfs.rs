@@ -1,6 +1,6 @@
-//! Writes the archive from which a kernel fills its first root file system (cpio, "newc").
+//! Writes the archive from which a kernel fills its initial root file system (cpio, "newc").
 //!
-//! Several archives one behind the other count as one, in the order in which they stand.
+//! Concatenated archives count as one, in their order.
 
 use super::cache::failed;
 use std::os::unix::fs::PermissionsExt;
@@ -30,12 +30,12 @@ impl Archive {
         self.entry(name, FILE | permissions, contents);
     }
 
-    /// Everything in a folder of this machine, in an order that does not depend on its file system.
+    /// Adds all files of a folder of this machine, in an order that does not depend on the file system.
     pub(crate) fn tree(&mut self, folder: &Path) -> Result<(), String> {
         self.subtree(folder, "")
     }
 
-    /// The finished archive.
+    /// Returns the finished archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[]);
         self.bytes
@@ -63,7 +63,8 @@ impl Archive {
         Ok(())
     }
 
-    /// Header of thirteen hexadecimal numbers, name with a zero, contents; each padded to four bytes.
+    /// Adds an entry: a header of thirteen hexadecimal numbers, the name with a zero, and the contents, each padded to
+    /// four bytes.
     fn entry(&mut self, name: &str, mode: u32, contents: &[u8]) {
         self.entries += 1;
         let links = if mode & FOLDER == FOLDER { 2 } else { 1 };
@@ -90,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_are_laid_out_as_the_kernel_reads_them() {
+    fn entries_have_the_layout_of_the_kernel() {
         let mut archive = Archive::new();
         archive.folder("bin");
         archive.file("bin/x", 0o755, b"hello");

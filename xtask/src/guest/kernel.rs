@@ -1,4 +1,4 @@
-//! Debian's own kernel with a few of its modules, as QEMU starts it.
+//! Debian's own kernel with a few of its modules, for QEMU.
 
 use super::apt::{Apt, output, unpack};
 use super::cache::failed;
@@ -8,25 +8,25 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The kernel that the guest is known to work with; the newest of the suite when it is gone.
+/// The tested kernel; if it is not served any more, the newest one of the suite is used.
 const VERSION: &str = "7.3.4+deb13";
 
-/// Modules by the moment when they are needed. What a kernel has built in is not missed.
+/// Modules, grouped by the time when they are needed. Modules that are built into a kernel may be missing.
 const GROUPS: &[(&str, &[&str])] = &[
     ("share", &["virtio_pci", "9pnet_virtio", "9p"]),
-    // Before 7.0 rxe asks for "crc32" by name, which nothing else loads.
+    // Before 7.0 rxe requests "crc32" by name, which no dependency loads.
     ("rdma", &["crc32_generic", "crc32c_generic", "ib_uverbs", "rdma_rxe", "rdma_ucm", "dummy"]),
     ("nodes", &["veth", "bridge", "sch_netem"]),
     ("pmem", &["nfit", "nd_pmem", "dax_pmem", "device_dax"]),
 ];
 
-/// What this file makes: another text here is another kernel.
+/// Returns the fingerprint of the kernel that this file builds.
 pub(crate) fn identity() -> String {
     let groups: String = GROUPS.iter().map(|(name, list)| format!("{name} {list:?} ")).collect();
     super::cache::fingerprint(&[VERSION, &groups, "layout 2"])
 }
 
-/// Fills `folder` with `vmlinux` and `modules.cpio`; the version that was taken.
+/// Fills `folder` with `vmlinux` and `modules.cpio`, and returns the chosen version.
 pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<String, String> {
     let image = choose(&apt.names("linux-image-")?).ok_or("the suite has no linux-image")?;
     let version = image.trim_start_matches("linux-image-").to_owned();
@@ -50,7 +50,7 @@ pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<String, Str
     Ok(version)
 }
 
-/// The wanted image, or the newest of the plain flavour: `-cloud` has no rxe.
+/// Returns the tested image, or the newest one of the plain flavour: `-cloud` has no rxe.
 fn choose(names: &[String]) -> Option<String> {
     let plain = |name: &&String| {
         let version =
@@ -65,16 +65,16 @@ fn choose(names: &[String]) -> Option<String> {
     plain.iter().find(|name| ***name == wanted).copied().or(newest).cloned()
 }
 
-/// The numbers in a version, which order versions of kernels.
+/// Returns the numbers in a version, by which versions are ordered.
 pub(crate) fn numbers(version: &str) -> Vec<u32> {
     let parts = version.split(|c: char| !c.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
 
-/// The ELF image inside a bzImage. QEMU starts that directly, which leaves out the slowest part of an
-/// emulated start: the kernel's own decompressor. `None` when it is not as expected.
+/// Returns the ELF image inside a bzImage; `None` if the format is unknown. QEMU starts it directly, without the
+/// kernel's own decompressor, which is the slowest part of an emulated start.
 fn uncompressed_image(bytes: &[u8]) -> Option<Vec<u8>> {
-    // The boot protocol of x86: sectors of set-up code at 0x1f1, the payload's place at 0x248.
+    // The boot protocol of x86: sectors of set-up code at 0x1f1, the payload's offset at 0x248.
     let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
     let sectors = match *bytes.get(0x1f1)? {
         0 => 4,
@@ -82,13 +82,13 @@ fn uncompressed_image(bytes: &[u8]) -> Option<Vec<u8>> {
     };
     let start = (sectors + 1) * 512 + usize::try_from(word(0x248)?).ok()?;
     let length = usize::try_from(word(0x24c)?).ok()?;
-    // The last four bytes are the uncompressed length, which is no part of the stream.
+    // The last four bytes are the uncompressed length and not part of the stream.
     let payload = bytes.get(start..start + length.checked_sub(4)?)?;
     let image = decompress(payload).ok()?;
     image.starts_with(b"\x7fELF").then_some(image)
 }
 
-/// Uncompresses zstd, xz or gzip; anything else is returned as it is.
+/// Uncompresses zstd, xz or gzip; returns other data unchanged.
 fn decompress(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let program = match bytes {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd",
@@ -102,7 +102,7 @@ fn decompress(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let input = child.stdin.take();
     let output = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // A reader that ends early says why by its status.
+            // If the program ends early, its status is the reason.
             input.map(|mut input| input.write_all(bytes))
         });
         child.wait_with_output().map_err(|e| format!("{program}: {e}"))
@@ -113,7 +113,7 @@ fn decompress(bytes: &[u8]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Modules of all groups with those that they need, and for each group a list in the order of loading.
+/// Packs the modules of all groups with their dependencies, and for each group a list in loading order.
 fn pack_modules(files: &[PathBuf], work: &Path, archive: &Path) -> Result<(), String> {
     let mut collection = Collection { paths: BTreeMap::new(), loaded: BTreeMap::new() };
     for path in files {
@@ -135,7 +135,7 @@ fn pack_modules(files: &[PathBuf], work: &Path, archive: &Path) -> Result<(), St
     for (name, bytes) in &collection.loaded {
         let file = work.join("module.ko");
         std::fs::write(&file, bytes).map_err(|e| failed(&file, e))?;
-        // Without its signature and type tables a module loads three times faster under emulation.
+        // Without signature and type tables a module loads three times faster under emulation.
         let mut command = Command::new("strip");
         command.args(["-g", "-R", ".BTF", "-R", ".BTF.ext"]).arg(&file);
         output(command, &format!("strip {name}"))?;
@@ -148,15 +148,15 @@ fn pack_modules(files: &[PathBuf], work: &Path, archive: &Path) -> Result<(), St
 /// Modules of a kernel.
 struct Collection<'a> {
     paths: BTreeMap<String, &'a PathBuf>,
-    /// Uncompressed.
+    /// The uncompressed contents.
     loaded: BTreeMap<String, Vec<u8>>,
 }
 
 impl Collection<'_> {
-    /// Reads a module and, before it, what it depends on; adds their names to `order`.
+    /// Reads a module after its dependencies, and adds their names to `order`.
     fn load(&mut self, name: &str, order: &mut Vec<String>) -> Result<(), String> {
         let name = name.replace('-', "_");
-        // Not among the files: built in, or unknown to this version.
+        // Without a file: built in, or unknown to this version.
         let Some(path) = self.paths.get(&name).copied().filter(|_| !order.contains(&name)) else {
             return Ok(());
         };
@@ -172,7 +172,7 @@ impl Collection<'_> {
     }
 }
 
-/// What a module says of itself in its section `.modinfo`: `depends=a,b` between zeros.
+/// Returns the dependencies of a module from its section `.modinfo`: `depends=a,b` between zeros.
 fn dependencies(module: &[u8]) -> Vec<String> {
     let key = b"\0depends=";
     let at = module.windows(key.len()).position(|window| window == key);
@@ -182,7 +182,7 @@ fn dependencies(module: &[u8]) -> Vec<String> {
     text.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// All files below a folder.
+/// Returns all files below a folder.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_known_kernel_is_chosen_and_else_the_newest_plain_one() {
+    fn tested_or_newest_plain_kernel_is_chosen() {
         let names = |list: &[&str]| -> Vec<String> {
             list.iter().map(|version| format!("linux-image-{version}-amd64")).collect()
         };
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn modules_name_their_dependencies() {
+    fn module_dependencies_are_parsed() {
         let module = b"\x7fELF..\0license=GPL\0depends=ib_core,ib_uverbs\0name=x\0";
         assert_eq!(dependencies(module), ["ib_core", "ib_uverbs"]);
         assert_eq!(dependencies(b"\0depends=\0"), [""; 0]);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kernel_has_no_image() {
+    fn invalid_kernel_has_no_image() {
         assert_eq!(uncompressed_image(b"short"), None);
         assert_eq!(uncompressed_image(&[0; 4096]), None);
     }

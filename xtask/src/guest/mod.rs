@@ -1,18 +1,18 @@
-//! `cargo xtask rdma-guest`: a command in a throw-away Linux guest with verbs devices in software.
+//! `cargo xtask rdma-guest`: runs a command in a temporary Linux guest with software verbs devices.
 //!
 //! | file | what |
 //! | --- | --- |
 //! | `options.rs` | the command line and its help |
-//! | `cache.rs`, `apt.rs` | where things are kept, where packages come from |
+//! | `cache.rs`, `apt.rs` | the cache, and the source of packages |
 //! | `userland.rs`, `kernel.rs`, `uml.rs`, `initramfs.rs` | the parts of a guest |
-//! | `image.rs` | what a guest is started from |
-//! | `payload.rs`, `boot.rs` | what a run gives its guest, and the run |
+//! | `image.rs` | the image from which a guest starts |
+//! | `payload.rs`, `boot.rs` | the input of a run, and the run |
 //! | `test_programs.rs` | tests as cargo builds them |
-//! | `check.rs` | whether all of that works |
-//! | `bench.rs` | the command's figures beside perftest's |
-//! | `step.rs` | that, and tests in the guest, as a step of `cargo xtask ci` |
+//! | `check.rs` | the self-test |
+//! | `bench.rs` | comparison of the command's figures with perftest's |
+//! | `step.rs` | both, and tests in the guest, as a step of `cargo xtask ci` |
 //!
-//! What the guest itself runs is in `xtask/guest`.
+//! The scripts that run inside the guest are in `xtask/guest`.
 #![allow(clippy::print_stderr, reason = "standard output belongs to the command in the guest")]
 
 mod apt;
@@ -42,14 +42,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 pub(crate) use step::{Suite, rdma};
 
-/// When the guest and not the command failed.
+/// Exit code if the guest, not the command, failed.
 const GUEST_FAILED: u8 = 125;
-/// When the time limit passed.
+/// Exit code if the time limit passed.
 const TIMEOUT: u8 = 124;
-/// When there is no such command on this machine; the guest's shell says the same of its own.
+/// Exit code if the command does not exist on this machine; the guest's shell uses the same one.
 const NO_SUCH_COMMAND: u8 = 127;
 
-/// What starts a guest.
+/// A program that runs a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Engine {
     Uml,
@@ -65,7 +65,7 @@ impl Engine {
     }
 }
 
-/// Does what the words after `cargo xtask rdma-guest` ask for.
+/// Runs `cargo xtask rdma-guest` with these arguments.
 pub(crate) fn main(words: &[&str]) -> ExitCode {
     let variable = |name: &str| std::env::var(name).ok();
     let options = match Options::parse(words, &variable) {
@@ -122,7 +122,7 @@ fn carry_out(options: &Options) -> Result<u8, String> {
     Ok(0)
 }
 
-/// The engines that a choice stands for when nothing is run.
+/// Returns the engines of a choice for jobs that run no guest.
 fn engines(options: &Options) -> &'static [Engine] {
     match options.engine {
         EngineChoice::Uml => &[Engine::Uml],
@@ -131,7 +131,7 @@ fn engines(options: &Options) -> &'static [Engine] {
     }
 }
 
-/// How a run ended and what it printed.
+/// The end of a run, and its output.
 #[derive(Debug)]
 struct Outcome {
     end: End,
@@ -139,9 +139,9 @@ struct Outcome {
     stderr: String,
 }
 
-/// Runs the command or the tests of `options` in a guest of their own.
+/// Runs the command or the tests of `options` in a new guest.
 fn run(images: &Images, options: &Options, show: bool) -> Result<Outcome, String> {
-    // Cargo first: its failures are soonest known.
+    // Cargo first, since it reports failures soonest.
     let programs = match &options.job {
         Job::Tests { cargo, .. } => test_programs::build(cargo)?,
         _ => Vec::new(),
@@ -180,7 +180,7 @@ fn run(images: &Images, options: &Options, show: bool) -> Result<Outcome, String
     Ok(Outcome { end, stdout: text("stdout"), stderr: text("stderr") })
 }
 
-/// Runs `words`; a program of this machine is taken along.
+/// Returns the script that runs `words`; copies a program of this machine to the guest.
 fn command_script(words: &[String], share: &mut Share) -> Result<String, String> {
     let mut words = words.to_vec();
     if let Some(path) = program_here(&words) {
@@ -191,20 +191,20 @@ fn command_script(words: &[String], share: &mut Share) -> Result<String, String>
     Ok(format!("exec {}\n", quoted.join(" ")))
 }
 
-/// The path of a command that is a program of this machine; others are the guest's.
+/// Returns the path of a command that is a program of this machine; `None` for programs of the guest.
 fn program_here(words: &[String]) -> Option<PathBuf> {
     let program = words.first().filter(|word| word.contains('/'))?;
     std::path::absolute(program).ok()
 }
 
-/// Keeps a second guest from writing into the same NVDIMM.
+/// Locks an NVDIMM file, so that no second guest can use it.
 fn hold(file: &Path) -> Result<File, String> {
     let held = File::open(file).map_err(|e| cache::failed(file, e))?;
     held.try_lock().map_err(|_| format!("{}: another guest is using it", file.display()))?;
     Ok(held)
 }
 
-/// Moves what the guest left in /out into `to`.
+/// Copies the guest's files in /out to `to`.
 fn bring_back(from: &Path, to: &Path) -> Result<(), String> {
     std::fs::create_dir_all(to).map_err(|e| cache::failed(to, e))?;
     if !from.exists() {
@@ -212,10 +212,10 @@ fn bring_back(from: &Path, to: &Path) -> Result<(), String> {
     }
     let mut command = Command::new("cp");
     command.arg("-R").arg("--").arg(from.join(".")).arg(to);
-    apt::output(command, "copying what the guest left in /out").map(|_| ())
+    apt::output(command, "copying the guest's files in /out").map(|_| ())
 }
 
-/// Tells a person what goes on.
+/// Prints a progress message.
 fn say(text: &str) {
     eprintln!("rdma-guest: {text}");
 }

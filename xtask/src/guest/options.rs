@@ -1,76 +1,76 @@
-//! What `cargo xtask rdma-guest` takes.
+//! Options of `cargo xtask rdma-guest`.
 
 use std::path::PathBuf;
 
-/// The help text. Names of devices, addresses and variables are promises to the tests that use them.
+/// The help text. Tests depend on its names of devices, addresses and variables.
 pub(crate) const USAGE: &str = "\
 cargo xtask rdma-guest [OPTION...] -- COMMAND [ARGUMENT...]
 cargo xtask rdma-guest [OPTION...] --tests -p PACKAGE [CARGO-OPTION...] [-- TEST-ARGUMENT...]
 cargo xtask rdma-guest [OPTION...] --check | --bench | --prepare | --chosen
 
-Runs a command in a throw-away Linux guest that has real verbs devices in software: soft-RoCE
+Runs a command in a temporary Linux guest with software verbs devices: soft-RoCE
 (rdma_rxe) or soft-iWARP (siw). The machine needs no RDMA hardware, no KVM and no kernel modules.
 
-What runs
-  COMMAND with a `/` is a program of this machine; it is taken along with the libraries that the
-  guest lacks, and has the same path there. Without a `/` it is a program of the guest: sh, ip, tc,
-  rdma, timeout, busybox's, and those of --tools. It runs as root, standard input is empty.
-  --with PATH          take a file or folder along, at the same path; may be repeated
+Command
+  COMMAND with a `/` is a program of this machine; it is copied to the same path in the guest, with
+  libraries that the guest lacks. Without a `/` it is a program of the guest: sh, ip, tc, rdma,
+  timeout, busybox's, and those of --tools. It runs as root, with empty standard input.
+  --with PATH          copy a file or folder to the same path in the guest; may be repeated
   --tests CARGO-OPTION...  build the tests with `cargo test --no-run CARGO-OPTION...` and run every
                        resulting test program in one guest, each in the folder of its package, with
-                       the TEST-ARGUMENTs after `--`; comes after all other options
-  --env NAME=VALUE     set a variable of the command; --env NAME passes on this machine's value.
-                       RUST_BACKTRACE and FARSIDE_* are always passed on
-  --out FOLDER         what the command leaves in /out appears in FOLDER
-  --timeout SECONDS    end the command after that long (300); what it printed and left in /out is kept
+                       the TEST-ARGUMENTs after `--`; must be the last option
+  --env NAME=VALUE     set a variable of the command; --env NAME passes this machine's value.
+                       RUST_BACKTRACE and FARSIDE_* are always passed
+  --out FOLDER         copy the files that the command creates in /out to FOLDER
+  --timeout SECONDS    end the command after this time (300); its output and files in /out are kept
 
 The guest
   --engine uml         User Mode Linux: starts in about a second and runs at native speed. Its kernel
                        is built once, which takes minutes
-  --engine qemu        QEMU emulating Debian's own kernel: ready soon on a fresh machine, then
-                       several seconds a run; has an NVDIMM. No siw
-  --engine auto        (default) qemu for --pmem; uml for --siw and once its kernel is built, which
-                       --prepare does; qemu until then
+  --engine qemu        QEMU emulating Debian's own kernel: ready quickly on a fresh machine, then
+                       several seconds per run; supports an NVDIMM. No siw
+  --engine auto        (default) qemu for --pmem; uml for --siw, and if its kernel is built (see
+                       --prepare); otherwise qemu
   --nodes N            N network namespaces node1..nodeN on a bridge, 1 to 32, each with its device.
-                       The command runs outside of them: `on 2 COMMAND` runs one in node2
-  --siw                siw devices in place of rxe: connections by rdma_cm alone, no atomics
-  --pmem MIB           an NVDIMM of that size as /dev/dax0.0, a multiple of 16, at least 64: the one
-                       memory on which rxe takes IBV_ACCESS_FLUSH_PERSISTENT
-  --pmem-file FILE     keep the NVDIMM's bytes in FILE: made if absent, else used as it is, so that a
-                       guest sees what the one before has written; its size goes before --pmem's
-  --tools              ibv_devinfo, rping, perftest, ndctl and their like
+                       The command runs outside of them; `on 2 COMMAND` runs a command in node2
+  --siw                siw devices instead of rxe: connections only by rdma_cm, no atomics
+  --pmem MIB           an NVDIMM of this size as /dev/dax0.0, a multiple of 16, at least 64: the only
+                       memory for which rxe accepts IBV_ACCESS_FLUSH_PERSISTENT
+  --pmem-file FILE     keep the NVDIMM's contents in FILE, which is created if absent: a guest sees
+                       what the previous one has written; its size overrides --pmem
+  --tools              ibv_devinfo, rping, perftest, ndctl and similar programs
   --memory MIB (1024)  --processors N (2)
   --verbose            show the console of the guest's kernel
 
 Devices and addresses
   without --nodes      rxe0 (siw0) on dummy0, 10.77.0.1, for any number of processes
   with --nodes         rxe1..rxeN (siw1..) on eth0 of node1..nodeN, 10.77.0.1..N; the command itself
-                       is at 10.77.0.254 and sees all devices. Loss, delay and the like:
+                       has 10.77.0.254 and sees all devices. Loss, delay and so on:
                        on 1 tc qdisc add dev eth0 root netem loss 1%
   variables            RDMA_DEVICE, RDMA_ADDRESS and RDMA_GID_INDEX of the first device (`on` sets
                        those of the node), RDMA_KIND (rxe or siw), RDMA_NODES, RDMA_PMEM
 
-Example: two ends of a benchmark, each in a node
+Example: server and client of a benchmark, each in a node
   cargo xtask rdma-guest --nodes 2 --with target/release/farside -- sh -c '
     on 2 target/release/farside bench fabric --fabric verbs --listen 0.0.0.0:7000 & sleep 1
     on 1 target/release/farside bench fabric --fabric verbs 10.77.0.2:7000'
 
 Other
   --check              the guest's self-test: devices, verbs, nodes, exit codes, time limits, pmem
-  --bench              `farside bench fabric --fabric verbs` and perftest by turns between two nodes:
-                       medians of seven and of neighbours' ratios; fails where farside is 25% slower
-  --prepare            fetch and build what the engine needs, run nothing; auto stands for both
-  --chosen             print what the guest consists of: package, version
-  --rebuild            forget what was fetched and built before for --engine uml or qemu
-  --cache FOLDER       keep everything there. Without it, packages are in rdma-guest in cargo's target
+  --bench              alternate `farside bench fabric --fabric verbs` and perftest between two nodes:
+                       medians of seven runs and of paired ratios; fails if farside is 25% slower
+  --prepare            fetch and build what the engine needs, run nothing; auto means both engines
+  --chosen             print the contents of the guest: package, version
+  --rebuild            delete what was fetched and built before for --engine uml or qemu
+  --cache FOLDER       keep everything in FOLDER. Without it, packages are in rdma-guest in cargo's target
                        folder, the kernel of uml in $XDG_CACHE_HOME/farside (~/.cache/farside)
 
-Exit code: the command's; 124 when --timeout passed; 125 when the guest failed; 127 when there is no
-such command. With --tests 101 when a test failed, as from cargo.
-Only Debian packages are fetched, from the mirror that this machine's apt uses and with its keys;
-apt's own state is not touched. Missing programs are installed by root and named to others.";
+Exit code: that of the command; 124 if --timeout passed; 125 if the guest failed; 127 if the command
+does not exist. With --tests 101 if a test failed, as with cargo.
+Only Debian packages are fetched, from the mirror of this machine's apt and with its keys; apt's own
+state is not changed. Missing programs are installed if this is root, and otherwise reported.";
 
-/// Which engine was asked for.
+/// The requested engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EngineChoice {
     Auto,
@@ -78,7 +78,7 @@ pub(crate) enum EngineChoice {
     Qemu,
 }
 
-/// The driver behind the guest's devices.
+/// The driver of the guest's devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Devices {
     Rxe,
@@ -86,7 +86,7 @@ pub(crate) enum Devices {
 }
 
 impl Devices {
-    /// As in names of devices and types of links.
+    /// Returns the name, as in names of devices and types of links.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rxe => "rxe",
@@ -95,7 +95,7 @@ impl Devices {
     }
 }
 
-/// What to do with the guest.
+/// A job of the guest.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Job {
     Help,
@@ -119,7 +119,7 @@ pub(crate) struct Options {
     pub(crate) engine: EngineChoice,
     pub(crate) nodes: u8,
     pub(crate) devices: Devices,
-    /// Zero for none, unless a file says otherwise.
+    /// Zero for none, or for the size of the file.
     pub(crate) pmem_mib: u32,
     pub(crate) pmem_file: Option<PathBuf>,
     pub(crate) timeout_s: u64,
@@ -134,15 +134,15 @@ pub(crate) struct Options {
     pub(crate) cache: Option<PathBuf>,
 }
 
-/// Nodes of one guest; each costs a namespace, a device and its kernel threads.
+/// Maximum nodes of one guest; each costs a namespace, a device and its kernel threads.
 const NODES_MAX: u8 = 32;
 /// CONFIG_NR_CPUS of the UML kernel.
 const PROCESSORS_MAX: u8 = 8;
-/// The guest's root file system and kernel take some 100 MiB.
+/// Minimum memory; the guest's root file system and kernel take some 100 MiB.
 const MEMORY_MIN_MIB: u32 = 256;
 
 impl Options {
-    /// A plain guest for `job`.
+    /// Returns default options for `job`.
     pub(crate) fn new(job: Job) -> Self {
         Self {
             job,
@@ -164,7 +164,7 @@ impl Options {
         }
     }
 
-    /// Reads a command line; `variable` gives this machine's value of an environment variable.
+    /// Parses a command line; `variable` returns this machine's value of an environment variable.
     pub(crate) fn parse(
         words: &[&str],
         variable: &dyn Fn(&str) -> Option<String>,
@@ -244,12 +244,12 @@ impl Options {
         Ok(())
     }
 
-    /// Whether there is an NVDIMM.
+    /// Returns whether the guest has an NVDIMM.
     pub(crate) fn has_pmem(&self) -> bool {
         self.pmem_mib > 0 || self.pmem_file.is_some()
     }
 
-    /// Refuses what cannot be, before anything is fetched or built.
+    /// Refuses impossible options, before anything is fetched or built.
     fn checked(self) -> Result<Self, String> {
         if self.nodes > NODES_MAX {
             return Err(format!("--nodes: at most {NODES_MAX}"));
@@ -280,7 +280,7 @@ impl Options {
     }
 }
 
-/// What follows `--tests`: cargo's options, and the test programs' arguments behind `--`.
+/// Parses the words after `--tests`: cargo's options, and the test programs' arguments after `--`.
 fn tests<'a>(words: &mut impl Iterator<Item = &'a str>) -> Job {
     let cargo = words.by_ref().take_while(|word| *word != "--").map(str::to_owned).collect();
     Job::Tests { cargo, arguments: words.map(str::to_owned).collect() }
@@ -296,10 +296,10 @@ fn engine(value: &str) -> Result<EngineChoice, String> {
 }
 
 fn number<N: std::str::FromStr>(name: &str, value: &str) -> Result<N, String> {
-    value.parse().map_err(|_| format!("{name}: `{value}` is no number that fits"))
+    value.parse().map_err(|_| format!("{name}: `{value}` is not a valid number"))
 }
 
-/// `NAME=VALUE`, or `NAME` for this machine's value, which may be absent.
+/// Parses `NAME=VALUE`, or `NAME` for this machine's value, which may be absent.
 fn assignment(
     text: &str,
     variable: &dyn Fn(&str) -> Option<String>,
@@ -311,7 +311,7 @@ fn assignment(
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if name.is_empty() || !name.chars().all(plain) || name.starts_with(|c: char| c.is_ascii_digit())
     {
-        return Err(format!("--env: `{name}` is no name of a variable"));
+        return Err(format!("--env: `{name}` is not a valid variable name"));
     }
     Ok(value.map(|value| (name.to_owned(), value)))
 }
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_and_its_options_are_told_apart() {
+    fn options_end_at_the_command() {
         let options =
             parse("--nodes 3 --timeout 9 --env A=b=c --env SET --env UNSET -- ./x --nodes 4");
         let options = options.unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn cargo_gets_its_options_and_the_tests_theirs() {
+    fn options_of_cargo_and_tests_are_separated() {
         let options = parse("--siw --tests -p x --test y -- --test-threads 1").unwrap();
         let list = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let expected =
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_options_are_refused() {
         for line in [
             "",
             "--",

@@ -1,4 +1,4 @@
-//! What a run gives its guest: the folder `share` with settings, files and the command.
+//! The input of a guest: the folder `share` with settings, files and the command.
 
 use super::boot::read;
 use super::cache::failed;
@@ -11,11 +11,11 @@ use std::process::Command;
 const INIT: &str = include_str!("../../guest/init.sh");
 const ON: &str = include_str!("../../guest/on.sh");
 
-/// What the NVDIMM of a guest is for.
+/// The use of the NVDIMM of a guest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pmem {
     None,
-    /// Make it one piece of memory for programs to map.
+    /// Format it as one device for programs to map.
     Format,
     Use,
 }
@@ -24,13 +24,13 @@ pub(crate) enum Pmem {
 #[derive(Debug)]
 pub(crate) struct Share {
     pub(crate) folder: PathBuf,
-    /// Libraries that the guest has.
+    /// The guest's own libraries.
     guest_libraries: BTreeSet<String>,
     links: String,
 }
 
 impl Share {
-    /// Lays out `run`/share; `libraries` is the file that names those of the guest.
+    /// Creates `run`/share; `libraries` is the file with the names of the guest's libraries.
     pub(crate) fn new(
         run: &Path,
         options: &Options,
@@ -54,18 +54,19 @@ impl Share {
         Ok(Self { folder, guest_libraries, links: String::new() })
     }
 
-    /// Takes a file or folder along, at the same path, with the libraries that its programs need.
+    /// Copies a file or folder to the same path, with the libraries that its programs need.
     pub(crate) fn take(&mut self, path: &Path) -> Result<(), String> {
         let path = std::path::absolute(path).map_err(|e| failed(path, e))?;
         let text = path.to_str().filter(|text| !text.contains('\n'));
-        let text = text.ok_or(format!("{}: not a name that a guest can have", path.display()))?;
+        let text =
+            text.ok_or(format!("{}: the guest does not support this name", path.display()))?;
         let to = self.folder.join("files").join(text.trim_start_matches('/'));
         self.links.push_str(text);
         self.links.push('\n');
         self.take_to(&path, &to)
     }
 
-    /// Takes several along, each once. Folders come before what lies in them.
+    /// Copies several, each once. Folders come before their contents.
     pub(crate) fn take_all<'a>(
         &mut self,
         paths: impl Iterator<Item = &'a PathBuf>,
@@ -79,7 +80,7 @@ impl Share {
         Ok(())
     }
 
-    /// Writes what the guest runs, a script for its shell.
+    /// Writes the script that the guest runs.
     pub(crate) fn command(&self, script: &str) -> Result<(), String> {
         write(&self.folder.join("links"), &self.links, 0o644)?;
         write(&self.folder.join("command"), script, 0o755)
@@ -92,10 +93,10 @@ impl Share {
             let entries = std::fs::read_dir(from).map_err(|e| failed(from, e))?;
             for entry in entries.flatten() {
                 let name = entry.file_name();
-                // What a package's folder may have that is large and no part of the package.
+                // Large folders that are not part of a package.
                 let skipped = name == ".git" || name.to_string_lossy().starts_with("target");
                 let path = entry.path();
-                // Links to folders may lead in circles, and some lead nowhere.
+                // Links to folders may be cyclic or broken.
                 let followed = path.is_file() || !path.is_symlink();
                 if !skipped && followed {
                     self.take_to(&path, &to.join(&name))?;
@@ -110,12 +111,12 @@ impl Share {
         self.take_libraries(from)
     }
 
-    /// Copies the libraries of a program that the guest has not.
+    /// Copies the libraries of a program that the guest lacks.
     fn take_libraries(&mut self, program: &Path) -> Result<(), String> {
         if !is_elf(program) {
             return Ok(());
         }
-        // It fails for what needs none.
+        // It fails for files without dynamic libraries.
         let output = Command::new("ldd").arg(program).env("LC_ALL", "C").output();
         let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
         for (name, path) in libraries(&text.unwrap_or_default()) {
@@ -135,7 +136,7 @@ fn is_elf(path: &Path) -> bool {
     read.is_ok() && start == *b"\x7fELF"
 }
 
-/// Name and path of each library in lines like `libx.so.1 => /lib/libx.so.1 (0x7f00)`.
+/// Returns name and path of each library in lines such as `libx.so.1 => /lib/libx.so.1 (0x7f00)`.
 fn libraries(text: &str) -> Vec<(&str, &str)> {
     let pair = |line| {
         let (name, rest) = str::split_once(line, " => ")?;
@@ -145,12 +146,12 @@ fn libraries(text: &str) -> Vec<(&str, &str)> {
     text.lines().filter_map(pair).collect()
 }
 
-/// A word for the shell, whatever is in it.
+/// Quotes a word for the shell.
 pub(crate) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The start of every script: variables, and the folder in which the command runs.
+/// Returns the start of every script: variables, and the folder of the command.
 pub(crate) fn preamble(environment: &[(String, String)], folder: &Path) -> String {
     let exports =
         environment.iter().map(|(name, value)| format!("export {name}={}\n", quoted(value)));
@@ -158,7 +159,7 @@ pub(crate) fn preamble(environment: &[(String, String)], folder: &Path) -> Strin
     format!("{}mkdir -p {folder} && cd {folder} || exit 125\n", exports.collect::<String>())
 }
 
-/// The environment of the command: what is always passed on, then what was asked for.
+/// Returns the environment of the command: variables that are always passed, then the requested ones.
 pub(crate) fn environment(options: &Options) -> Vec<(String, String)> {
     let passed = |name: &str| name == "RUST_BACKTRACE" || name.starts_with("FARSIDE_");
     let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
@@ -175,14 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_with_a_path_are_read() {
+    fn libraries_with_a_path_are_parsed() {
         let text = "\tlinux-vdso.so.1 (0x7ffc)\n\tlibz.so.1 => /lib/libz.so.1 (0x7f01)\n\
                     \tlibgone.so.2 => not found\n\t/lib64/ld-linux-x86-64.so.2 (0x7f02)\n";
         assert_eq!(libraries(text), [("libz.so.1", "/lib/libz.so.1")]);
     }
 
     #[test]
-    fn any_word_survives_the_shell() {
+    fn quoted_words_survive_the_shell() {
         for word in ["", "plain", "two words", "it's", "$HOME `x` \\ \"", "a\nb"] {
             let text = format!("printf %s {}", quoted(word));
             let output = Command::new("sh").args(["-c", &text]).output();

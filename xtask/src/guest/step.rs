@@ -1,11 +1,11 @@
 //! The guest as a step of `cargo xtask ci`.
 //!
-//! It runs under User Mode Linux, whose kernel it builds where none is kept: 960 files, 14 minutes of
-//! processor time. Two idle cores took 360 s for it, two busy ones have taken 15 minutes for a fifth of
-//! it. So a full run gives the build a time limit, and then the suites that no other step stands for;
-//! asked for by name, the step runs all. What would need no build was measured and does not do. Debian's package `user-mode-linux` has no InfiniBand at all. QEMU emulating Debian's
-//! kernel is ready after 25 s and runs the conformance suite in twice the time; it serves for what it
-//! alone has, the NVDIMM.
+//! It runs under User Mode Linux, whose kernel it builds if none is cached: 960 files, 14 minutes of processor time.
+//! Two idle cores took 360 s for it, two busy ones have taken 15 minutes for a fifth of it. So a full run limits the
+//! time of the build, and then runs the suites that no other step covers; requested by name, the step runs all. The
+//! alternatives without a build were measured and are not sufficient: Debian's package `user-mode-linux` has no
+//! InfiniBand at all; QEMU emulating Debian's kernel is ready after 25 s and takes twice the time for the conformance
+//! suite, so it is used only for the NVDIMM, which uml lacks.
 
 use super::boot::End;
 use super::cache::Cache;
@@ -16,28 +16,28 @@ use crate::debian::is_root;
 use crate::shell::Shell;
 use std::time::{Duration, Instant};
 
-/// Tests, and the guests that they run in.
+/// Tests, and the guests in which they run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Suite {
     /// Options of `cargo test`, such as `["-p", "farside-fabric", "--lib"]`.
     pub(crate) cargo: &'static [&'static str],
-    /// A part of the names of those that run; empty for all.
+    /// A substring of the names of the tests to run; empty for all.
     pub(crate) only: &'static str,
-    /// Variables of the test programs.
+    /// Environment variables of the test programs.
     pub(crate) environment: &'static [(&'static str, &'static str)],
     pub(crate) nodes: u8,
-    /// On soft-iWARP rather than soft-RoCE.
+    /// Whether to use soft-iWARP instead of soft-RoCE.
     pub(crate) siw: bool,
-    /// Guests one after the other, on one NVDIMM; zero for one guest without.
+    /// The number of successive guests with one NVDIMM; zero for one guest without.
     pub(crate) on_nvdimm: u8,
-    /// Memory of the guest; zero for what it has unasked.
+    /// Memory of the guest; zero for the default.
     pub(crate) memory_mib: u32,
-    /// Runs also where the step was not asked for by name.
+    /// Whether it runs also if the step was not requested by name.
     pub(crate) in_full_run: bool,
 }
 
 impl Suite {
-    /// Tests in one guest with one device.
+    /// Returns a suite in one guest with one device.
     pub(crate) const fn new(cargo: &'static [&'static str]) -> Self {
         Self {
             cargo,
@@ -52,22 +52,21 @@ impl Suite {
     }
 }
 
-/// How long a full run waits for the kernel; two idle cores take 360 s.
+/// Time limit of the kernel build in a full run; two idle cores take 360 s.
 const KERNEL_LIMIT: Duration = Duration::from_secs(900);
-/// Most seconds of one suite.
+/// Time limit of one suite, in seconds.
 const SUITE_TIME_S: u64 = 900;
-/// How many guests have written to the NVDIMM before.
+/// The variable with the number of guests that have written to the NVDIMM before.
 const NVDIMM_ROUND: &str = "FARSIDE_NVDIMM_ROUND";
-/// What an NVDIMM has at least.
+/// The minimum size of an NVDIMM.
 const NVDIMM_MIB: u32 = 64;
 
-/// Runs the tests of `suites` in guests: those of a full run, or, when the step was asked for by name,
-/// all of them, between the guest's own check and `farside bench fabric` between two of its nodes.
+/// Runs the tests of `suites` in guests: those of a full run, or, if the step was requested by name, the guest's
+/// self-test, all suites, and `farside bench fabric` between two nodes. Prints the duration of each part.
 ///
-/// Nothing is left out silently: where the guest cannot be had (on other processors, where packages are
-/// missing that only root can install; in a full run also where no mirror has its parts or its kernel is
-/// not built in time) the step is skipped with the reason, and a test that says that it skips something
-/// fails the step. What each part took is printed.
+/// Nothing is skipped silently: if the guest is not available (on other processors, or if packages are missing that
+/// only root can install; in a full run also if no mirror has its parts or its kernel is not built in time), the step
+/// is skipped with the reason. A test that reports a skip fails the step.
 pub(crate) fn rdma(shell: &mut Shell, suites: &[Suite]) -> Result<(), String> {
     let mut options = Options::new(Job::Check);
     options.engine = EngineChoice::Uml;
@@ -78,14 +77,14 @@ pub(crate) fn rdma(shell: &mut Shell, suites: &[Suite]) -> Result<(), String> {
         let mut images = Images::new(Cache::new(options.cache.as_deref())?);
         images.kernel_limit = Some(KERNEL_LIMIT);
         if let Err(text) = images.prepare(Engine::Uml) {
-            shell.skipped.push(format!("no guest to be had: {}", in_one_line(&text)));
+            shell.skipped.push(format!("the guest is not available: {}", in_one_line(&text)));
             return Ok(());
         }
         for suite in suites.iter().filter(|suite| suite.in_full_run) {
             run_suite(shell, &images, &options, suite)?;
         }
     }
-    println!("in the guest: everything in {:.1} s", begun.elapsed().as_secs_f64());
+    println!("in the guest: all in {:.1} s", begun.elapsed().as_secs_f64());
     Ok(())
 }
 
@@ -93,7 +92,7 @@ fn in_one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The same with a guest as `options` say; with no suites the guest alone.
+/// Runs the guest's self-test with these options, then `suites`.
 pub(crate) fn checked(
     shell: &mut Shell,
     options: &Options,
@@ -149,7 +148,7 @@ fn run_suite(
     options.environment.extend(variables);
     options.job = Job::Tests {
         cargo: suite.cargo.iter().map(|&word| word.to_owned()).collect(),
-        // What is skipped is said on standard output, which tests that pass show only so.
+        // Skips are reported on standard output, which passing tests show only with --nocapture.
         arguments: ["--nocapture", "--test-threads=1", suite.only]
             .into_iter()
             .filter(|argument| !argument.is_empty())
@@ -168,7 +167,7 @@ fn run_suite(
         let begun = Instant::now();
         let mut options = options.clone();
         if suite.on_nvdimm > 0 {
-            // What the guests before have written must be there.
+            // The data of the previous guests must be present.
             options.environment.push((NVDIMM_ROUND.to_owned(), round.to_string()));
         }
         let outcome = run(images, &options, true)?;
@@ -181,12 +180,12 @@ fn run_suite(
         }
         took(&words, passed, begun);
     }
-    // The next run makes it again.
+    // The next run creates it again.
     let _ = std::fs::remove_file(nvdimm);
     done
 }
 
-/// A suite's options for a person who runs it again.
+/// Returns a suite's options for repeating it.
 fn shown(suite: &Suite) -> String {
     let mut text = String::new();
     if suite.nodes > 0 {

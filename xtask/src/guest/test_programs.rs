@@ -1,4 +1,4 @@
-//! Builds tests with cargo and tells which programs came of it.
+//! Builds tests with cargo, and finds the resulting programs.
 
 use super::payload::quoted;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub(crate) struct Program {
     name: String,
     /// The folder of its package, in which cargo would run it.
     pub(crate) package: PathBuf,
-    /// Whether it is a test program, or one that tests start.
+    /// Whether it is a test program; otherwise tests start it.
     is_test: bool,
 }
 
@@ -29,11 +29,11 @@ pub(crate) fn build(options: &[String]) -> Result<Vec<Program>, String> {
     let programs: Vec<_> = text.lines().filter_map(program).collect();
     match programs.iter().any(|program| program.is_test) {
         true => Ok(programs),
-        false => Err(format!("no test program comes of cargo test {}", options.join(" "))),
+        false => Err(format!("no test program results from cargo test {}", options.join(" "))),
     }
 }
 
-/// Builds the command `farside` as for a release, and says where it is.
+/// Builds the command `farside` as for a release, and returns its path.
 pub(crate) fn command() -> Result<PathBuf, String> {
     let words = ["build", "--release", "-p", "farside-cli"];
     let mut command = Command::new("cargo");
@@ -46,13 +46,13 @@ pub(crate) fn command() -> Result<PathBuf, String> {
     built.map(|program| program.path).ok_or(format!("failed: cargo {}", words.join(" ")))
 }
 
-/// A script that runs every test program and fails as cargo does when one failed.
+/// Returns a script that runs every test program, and fails as cargo does if one failed.
 pub(crate) fn script(programs: &[Program], arguments: &[String]) -> String {
     let arguments: String = arguments.iter().map(|word| format!(" {}", quoted(word))).collect();
     let mut script = String::from("failed=\n");
     for program in programs.iter().filter(|program| !program.is_test) {
         let path = quoted(&program.path.display().to_string());
-        // Names with a `-` are no names of shell variables; such programs are found at their path.
+        // Names with a `-` cannot be shell variables; tests find such programs by their path.
         if !program.name.contains('-') {
             script.push_str(&format!("export CARGO_BIN_EXE_{}={path}\n", program.name));
         }
@@ -77,9 +77,9 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The program that one of cargo's messages tells of.
+/// Returns the program of one of cargo's messages, if any.
 fn program(message: &str) -> Option<Program> {
-    // Cargo writes one object a line, its members always in the same form.
+    // Cargo writes one object per line, always in the same form.
     if !message.contains(r#""reason":"compiler-artifact""#) {
         return None;
     }
@@ -93,7 +93,7 @@ fn program(message: &str) -> Option<Program> {
     })
 }
 
-/// The text of a member; `None` when it is absent or null.
+/// Returns the text of a member; `None` if it is absent or null.
 fn text_of(object: &str, member: &str) -> Option<String> {
     let rest = object.split_once(&format!(r#""{member}":""#))?.1;
     let mut text = String::new();
@@ -107,7 +107,7 @@ fn text_of(object: &str, member: &str) -> Option<String> {
     }
 }
 
-/// The letter that a `\` and what follows it stand for.
+/// Returns the character of an escape sequence after `\`.
 fn unescaped(letters: &mut std::str::Chars<'_>) -> Option<char> {
     match letters.next()? {
         'n' => Some('\n'),
@@ -127,7 +127,7 @@ mod tests {
     const TEST: &str = r#"{"reason":"compiler-artifact","package_id":"p","manifest_path":"/a b/Cargo.toml","target":{"kind":["test"],"crate_types":["bin"],"name":"mine","src_path":"/a b/tests/mine.rs","edition":"2024","doc":false,"doctest":false,"test":true},"profile":{"opt_level":"1","debuginfo":1,"test":true},"features":[],"filenames":["/t/mine-1"],"executable":"/t/\"q\"/mine-1","fresh":true}"#;
 
     #[test]
-    fn programs_are_read_from_cargos_messages() {
+    fn programs_are_parsed_from_cargo_messages() {
         let expected = Program {
             path: "/t/\"q\"/mine-1".into(),
             name: "mine".into(),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_script_runs_all_and_fails_if_one_does() {
+    fn script_runs_all_programs_and_fails_if_one_fails() {
         let folder = std::env::temp_dir();
         let program = |path: &str| Program {
             path: path.into(),

@@ -10,23 +10,23 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The source that is known to work; the newest of the suite when it is gone.
+/// The tested source; if it is not served any more, the newest one of the suite is used.
 const SOURCE: &str = "linux-source-7.3";
 const VERSION: &str = "7.3.4-1~bpo13+1";
 const CONFIG: &str = include_str!("../../guest/uml.config");
 const SCRIPT: &str = include_str!("../../guest/build-uml.sh");
-/// Steps that make names when it builds this configuration; only progress is measured by it.
+/// Number of steps that make prints for this configuration, for the progress display only.
 const STEPS: u32 = 960;
-/// How often progress is shown.
+/// Interval between progress messages.
 const PROGRESS: Duration = Duration::from_secs(15);
 
-/// What this file makes: another text here is another kernel.
+/// Returns the fingerprint of the kernel that this file builds.
 pub(crate) fn identity() -> String {
     fingerprint(&[SOURCE, VERSION, CONFIG, SCRIPT])
 }
 
-/// Fills `folder` with `linux`, `config` and `build.log`; the version that was taken. A build that takes
-/// longer than `limit` is ended.
+/// Fills `folder` with `linux`, `config` and `build.log`, and returns the chosen version. Ends a build that takes
+/// longer than `limit`.
 pub(crate) fn build(
     apt: &Apt,
     work: &Path,
@@ -48,7 +48,7 @@ pub(crate) fn build(
         "building the kernel of User Mode Linux with {jobs} processes; this is done once"
     ));
     let mut command = match limit {
-        // Ends all that the build has started.
+        // Ends all processes of the build.
         Some(limit) => {
             let mut command = Command::new("timeout");
             command.arg(limit.as_secs().to_string()).arg("bash");
@@ -58,7 +58,7 @@ pub(crate) fn build(
     };
     command.args(["-c", r#"exec bash "$@" 2>&1"#, "-"]);
     command.arg(&script).arg(&package).arg(&config).arg(jobs.to_string()).current_dir(work);
-    // Settings for the project's own builds are not the kernel's.
+    // Settings for the project's builds must not affect the kernel.
     for name in ["CFLAGS", "CC", "MAKEFLAGS", "KBUILD_OUTPUT", "ARCH", "CROSS_COMPILE"] {
         command.env_remove(name);
     }
@@ -69,7 +69,7 @@ pub(crate) fn build(
     Ok(version)
 }
 
-/// The known source if the mirror still has it.
+/// Returns the tested source if the mirror still has it, otherwise the newest one.
 fn choose(apt: &Apt) -> Result<(String, String), String> {
     let mut names = apt.names("linux-source-")?;
     names.retain(|name| name.ends_with(|c: char| c.is_ascii_digit()));
@@ -80,7 +80,7 @@ fn choose(apt: &Apt) -> Result<(String, String), String> {
     Ok((name, version))
 }
 
-/// Runs a build, keeps what it prints in `log` and says now and then how far it is.
+/// Runs a build, writes its output to `log`, and prints the progress periodically.
 fn follow(mut command: Command, log: &Path) -> Result<(), String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(|e| format!("bash: {e}"))?;
@@ -89,7 +89,7 @@ fn follow(mut command: Command, log: &Path) -> Result<(), String> {
     let mut steps = 0;
     let mut text = String::new();
     for line in child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).lines()) {
-        // Compilers quote whatever bytes a source has.
+        // Compilers may quote bytes that are not UTF-8.
         let line = line.unwrap_or_default();
         steps += u32::from(line.starts_with("  CC ") || line.starts_with("  AS "));
         text.push_str(&line);
@@ -106,12 +106,10 @@ fn follow(mut command: Command, log: &Path) -> Result<(), String> {
         say(&format!("the kernel is built, in {} s", begun.elapsed().as_secs()));
         return Ok(());
     }
-    // As `timeout` says it.
+    // The exit code of `timeout`.
     if status.code() == Some(124) {
         let (percent, seconds) = ((steps * 100 / STEPS).min(99), begun.elapsed().as_secs());
-        return Err(format!(
-            "its kernel was built to {percent} % in {seconds} s, which is the limit"
-        ));
+        return Err(format!("its kernel was built to {percent} % within the limit of {seconds} s"));
     }
     let complaints = |line: &&str| line.contains("rror") || line.contains("not found");
     let lines: Vec<_> = text.lines().collect();

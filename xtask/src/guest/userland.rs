@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What programs, libraries and headers are taken from, with all that these depend on.
+/// Packages that provide programs, libraries and headers; their dependencies are added.
 const PACKAGES: &[&str] = &[
     "libc6",
     "libgcc-s1",
@@ -28,8 +28,8 @@ const PACKAGES: &[&str] = &[
     "libibverbs-dev",
     "librdmacm-dev",
 ];
-/// Programs that every guest has. Debian's busybox prefers its own applets to programs whenever it
-/// starts one (its `ip` to iproute2's), so whatever starts programs is not busybox's.
+/// Programs of every guest. Debian's busybox prefers its own applets when it starts a program (its `ip` to iproute2's),
+/// so programs that start others are not busybox's.
 const PROGRAMS: &[&str] = &[
     "busybox", "dash", "env", "timeout", "nice", "stdbuf", "setsid", "taskset", "chrt", "nsenter",
     "unshare", "ip", "rdma", "tc",
@@ -55,7 +55,7 @@ const TOOLS: &[&str] = &[
     "ib_atomic_lat",
     "ndctl",
 ];
-/// Libraries that host-built programs find in the guest; what is not here is taken along with them.
+/// Libraries that host-built programs find in the guest; others are copied with the programs.
 const LIBRARIES: &[&str] = &[
     "ld-linux-x86-64.so.2",
     "libc.so.6",
@@ -68,11 +68,11 @@ const LIBRARIES: &[&str] = &[
     "libibverbs.so.1",
     "librdmacm.so.1",
 ];
-/// Drivers of devices in user space.
+/// User-space drivers of devices.
 const DRIVERS: &[&str] = &["rxe", "siw"];
-/// Where Debian keeps libraries of this architecture.
+/// Debian's folder of libraries of this architecture.
 const LIBRARY_FOLDER: &str = "usr/lib/x86_64-linux-gnu";
-/// Where a file may lie in an unpacked package. Releases differ in what has moved to /usr.
+/// Folders of files in an unpacked package. Releases differ in what has moved to /usr.
 const FOLDERS: &[&str] = &[
     LIBRARY_FOLDER,
     "lib/x86_64-linux-gnu",
@@ -83,20 +83,20 @@ const FOLDERS: &[&str] = &[
     "usr/sbin",
     "sbin",
 ];
-/// Folders on which the first program mounts something, or that programs expect.
+/// Folders that are mount points of the first program, or that programs expect.
 const EMPTY_FOLDERS: &[&str] =
     &["proc", "sys", "dev", "tmp", "run", "out", "share", "modules", "var", "etc/libibverbs.d"];
-/// The first program: mounts the folder that the guest shares with this machine, goes on there.
+/// The first program: mounts the folder that the guest shares with this machine, and continues there.
 const FIRST: &str = include_str!("../../guest/first.sh");
 
-/// What this file makes: another text here is another image.
+/// Returns the fingerprint of the image that this file builds.
 pub(crate) fn identity() -> String {
     let lists = [PACKAGES, PROGRAMS, TOOLS, LIBRARIES, EMPTY_FOLDERS].concat();
     super::cache::fingerprint(&[FIRST, &lists.join(" "), "layout 1"])
 }
 
-/// Fills `folder` with `base.cpio`, `tools.cpio`, `libraries` (their names, one a line) and
-/// `development`, headers and libraries to compile the self-test with.
+/// Fills `folder` with `base.cpio`, `tools.cpio`, `libraries` (their names, one per line) and `development` (headers
+/// and libraries for compiling the self-test).
 pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<Vec<Chosen>, String> {
     let stage = Stage { root: work.join("userland") };
     let mut chosen = apt.unpack_closure(PACKAGES, &stage.root)?;
@@ -126,7 +126,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Folders, links and tables of an empty root file system.
+    /// Creates the folders, links and tables of an empty root file system.
     fn lay_out(&self, root: &Path) -> Result<(), String> {
         let folders = EMPTY_FOLDERS.iter().chain(&["usr/bin", "usr/lib64", "usr/lib"]);
         for name in folders.chain(&[LIBRARY_FOLDER]) {
@@ -148,7 +148,7 @@ impl Stage {
         write(&root.join("etc/hosts"), "127.0.0.1 localhost guest\n::1 localhost\n", 0o644)
     }
 
-    /// A program and its libraries into `into`, except those that `base` has.
+    /// Adds a program and its libraries to `into`, except those in `base`.
     fn add_program(&self, name: &str, into: &Path, base: &Path) -> Result<(), String> {
         let from = self.find(name)?;
         let to = into.join("usr/bin").join(name);
@@ -161,7 +161,7 @@ impl Stage {
             return Ok(());
         }
         let from = self.find(name)?;
-        // The loader's own path is written into every program.
+        // Every program contains the path of the loader.
         if name.starts_with("ld-linux") {
             copy(&from, &into.join("usr/lib64").join(name))?;
         }
@@ -177,7 +177,7 @@ impl Stage {
         needed(file)?.iter().try_for_each(|name| self.add_library(name, into, base))
     }
 
-    /// The library by which verbs reach one kind of device.
+    /// Adds the driver library of one kind of device.
     fn add_driver(&self, name: &str, root: &Path) -> Result<(), String> {
         let folder = self.root.join(LIBRARY_FOLDER).join("libibverbs");
         let start = format!("lib{name}-rdmav");
@@ -188,7 +188,7 @@ impl Stage {
         write(&table, &format!("driver {name}\n"), 0o644)
     }
 
-    /// Headers and libraries of verbs, to compile C programs of this project with.
+    /// Adds headers and libraries of verbs for compiling C programs of this project.
     fn export(&self, folder: &Path) -> Result<(), String> {
         for headers in ["infiniband", "rdma"] {
             let from = self.root.join("usr/include").join(headers);
@@ -208,7 +208,7 @@ impl Stage {
     }
 }
 
-/// The shared libraries that a program or library names itself.
+/// Returns the shared libraries that a program or library needs directly.
 fn needed(file: &Path) -> Result<Vec<String>, String> {
     let mut command = Command::new("readelf");
     command.args(["--dynamic", "--wide"]).arg(file).env("LC_ALL", "C");
@@ -218,11 +218,11 @@ fn needed(file: &Path) -> Result<Vec<String>, String> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// A link for each of busybox's programs that is not here as a program of its own.
+/// Creates a link for each of busybox's programs that is not installed as a separate program.
 fn link_applets(root: &Path) -> Result<(), String> {
     let busybox = root.join("usr/bin/busybox");
     let mut command = Command::new(&busybox);
-    // Static, so that it runs here too.
+    // It is static, so it runs on this machine too.
     command.arg("--list");
     for name in output(command, "busybox --list")?.lines() {
         let path = root.join("usr/bin").join(name);
@@ -252,7 +252,7 @@ fn link(target: &str, path: &Path) -> Result<(), String> {
     symlink(target, path).map_err(|e| failed(path, e))
 }
 
-/// Copies a file, making the folders above it.
+/// Copies a file, and creates its parent folders.
 pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
     if let Some(folder) = to.parent() {
         make_folder(folder)?;

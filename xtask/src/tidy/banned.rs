@@ -1,15 +1,15 @@
-//! Names that have no place in some files.
+//! Names that are banned in some files.
 
 use super::tree::{Finding, Source, Tree};
 
-/// Names that make a machine depend on anything but its state and event, with what to use instead.
+/// Names that make a machine depend on more than its state and event, with the alternative.
 const IMPURE: &[(&[&str], &str)] = &[
     (&["HashMap"], "random order: use Table or BTreeMap"),
     (&["HashSet"], "random order: use NodeSet or BTreeSet"),
     (&["RandomState"], "randomness: take it from the event"),
     (&["Instant"], "a clock: take the time from the event"),
     (&["SystemTime"], "a clock: take the time from the event"),
-    (&["thread", ":", ":"], "threads: the turn drives the machine"),
+    (&["thread", ":", ":"], "threads: the progress engine drives the machine"),
     (&["thread_local"], "threads: state belongs to the machine"),
 ];
 
@@ -18,13 +18,13 @@ const NUMBERS: &[&str] = &[
     "f64",
 ];
 
-/// Where a panic is how a test speaks, although no test is compiled.
+/// Test code outside of test modules, which may panic.
 const TEST_SUITES: &[(&str, &str)] = &[
-    ("crates/fabric/src/conformance", "one suite for all fabrics; panics where the subject fails"),
-    ("crates/sim/", "built for tests alone; a failed check must stop the run"),
+    ("crates/fabric/src/conformance", "one suite for all fabrics; panics on a failure"),
+    ("crates/sim/", "only for tests; a failed check must stop the run"),
 ];
 
-/// Impure names in the protocol.
+/// Finds impure names in the protocol.
 pub(crate) fn protocol(tree: &Tree) -> Vec<Finding> {
     let files = tree.rust().filter(|file| file.path.starts_with("crates/protocol/src/"));
     let mut findings = Vec::new();
@@ -37,22 +37,22 @@ pub(crate) fn protocol(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Numeric casts in files that read the wire.
+/// Finds numeric casts in files that parse the wire.
 pub(crate) fn wire_casts(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let is_wire = |file: &&Source| file.path.ends_with("/wire.rs") || file.path.contains("/wire/");
     for file in tree.rust().filter(is_wire) {
         for number in NUMBERS {
-            let text = format!("`as {number}` may cut off: use from or try_from");
+            let text = format!("`as {number}` may truncate: use from or try_from");
             findings.extend(at_lines(file, &file.find(&["as", number], false), &text));
         }
     }
     findings
 }
 
-/// Unwraps in code that is not a test.
+/// Finds unwraps in code that is not a test.
 pub(crate) fn unwraps(tree: &Tree) -> Vec<Finding> {
-    let text = "unwrap outside tests: return an error, or say with expect why it holds";
+    let text = "unwrap outside tests: return an error, or give the invariant with expect";
     let suite = |file: &&Source| !TEST_SUITES.iter().any(|(path, _)| file.path.starts_with(path));
     let code = tree.rust().filter(suite);
     code.flat_map(|file| at_lines(file, &file.find(&[".", "unwrap", "(", ")"], false), text))
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn numeric_casts_are_found_and_renamings_are_not() {
+    fn only_numeric_casts_are_found() {
         let text = "use a as b;\nfn f(x: u32) -> u64 { <u8 as Into<u32>>::into(1); x as u64 }";
         let tree = Tree::sample(&[
             ("crates/protocol/src/wire.rs", text),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn unwraps_are_for_tests() {
+    fn unwraps_are_found_outside_of_tests() {
         let text = "fn f() { x.unwrap(); x.unwrap_or(1); }\n#[cfg(test)]\nmod tests { fn g() { x.unwrap(); } }";
         let tree =
             Tree::sample(&[("crates/base/src/id.rs", text), ("crates/base/tests/t.rs", text)]);

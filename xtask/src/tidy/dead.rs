@@ -1,8 +1,8 @@
-//! Source files that no module names, so that they are never compiled.
+//! Source files that no module declares and that are never compiled.
 
 use super::tree::{Finding, Tree};
 
-/// Files under a crate's `src` that no parent declares.
+/// Finds files under a crate's `src` that no parent declares.
 pub(crate) fn files(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
@@ -24,18 +24,18 @@ pub(crate) fn files(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a file of the same folder declares this one with `#[path = "..."]`.
+/// Returns whether a file of the same folder declares this one with `#[path = "..."]`.
 fn named_by_path(tree: &Tree, path: &str) -> bool {
     let Some((folder, name)) = path.rsplit_once('/') else {
         return false;
     };
     let quoted = format!("\"{name}\"");
-    let neighbours =
+    let siblings =
         tree.rust().filter(|file| file.path.rsplit_once('/').is_some_and(|(of, _)| of == folder));
-    neighbours.into_iter().any(|file| !file.find(&["path", "=", &quoted], true).is_empty())
+    siblings.into_iter().any(|file| !file.find(&["path", "=", &quoted], true).is_empty())
 }
 
-/// The files that may declare a module, and its name.
+/// Returns the files that may declare a module, and its name.
 fn parents(crate_path: &str, inside: &str) -> (Vec<String>, String) {
     let module = inside.trim_end_matches(".rs").trim_end_matches("/mod");
     match module.rsplit_once('/') {

@@ -1,59 +1,59 @@
-//! Who may see whom.
+//! Allowed dependencies between crates, and between modules of some crates.
 
 use super::tree::{Finding, Source, Token, Tree};
 
-/// What one crate may depend on.
-struct Sight {
+/// The allowed dependencies of one crate.
+struct CrateRule {
     /// Folder under `crates/`.
     folder: &'static str,
     /// Crates of this project.
     sees: &'static [&'static str],
-    /// Those its tests may use besides.
+    /// Further crates of this project that its tests may use.
     tests_see: &'static [&'static str],
-    /// Whether crates from outside are allowed (in tests they always are).
+    /// Whether external crates are allowed (in tests they always are).
     outside: bool,
 }
 
-/// The directions, lowest first. A new crate is added here with its reason in ARCHITECTURE.md.
-const SIGHTS: &[Sight] = &[
-    Sight { folder: "base", sees: &[], tests_see: &[], outside: false },
-    Sight { folder: "fabric", sees: &["base"], tests_see: &[], outside: true },
-    Sight { folder: "fabric-shm", sees: &["base", "fabric"], tests_see: &[], outside: true },
-    Sight { folder: "bootstrap", sees: &["fabric"], tests_see: &[], outside: true },
-    Sight {
+/// The rules of all crates, lowest first. Add a new crate here, with its reason in ARCHITECTURE.md.
+const CRATE_RULES: &[CrateRule] = &[
+    CrateRule { folder: "base", sees: &[], tests_see: &[], outside: false },
+    CrateRule { folder: "fabric", sees: &["base"], tests_see: &[], outside: true },
+    CrateRule { folder: "fabric-shm", sees: &["base", "fabric"], tests_see: &[], outside: true },
+    CrateRule { folder: "bootstrap", sees: &["fabric"], tests_see: &[], outside: true },
+    CrateRule {
         folder: "fabric-tcp",
         sees: &["base", "bootstrap", "fabric"],
         tests_see: &[],
         outside: true,
     },
-    Sight {
+    CrateRule {
         folder: "fabric-verbs",
         sees: &["base", "bootstrap", "fabric"],
         tests_see: &[],
         outside: true,
     },
-    Sight {
+    CrateRule {
         folder: "fabric-verbs-fake",
         sees: &[],
         tests_see: &["base", "bootstrap", "fabric", "fabric-verbs", "farside"],
         outside: true,
     },
-    Sight { folder: "protocol", sees: &["base"], tests_see: &[], outside: false },
-    Sight { folder: "rmc", sees: &[], tests_see: &[], outside: true },
-    Sight {
+    CrateRule { folder: "protocol", sees: &["base"], tests_see: &[], outside: false },
+    CrateRule { folder: "rmc", sees: &[], tests_see: &[], outside: true },
+    CrateRule {
         folder: "farside",
         sees: &["base", "fabric", "fabric-shm", "protocol", "rmc"],
         tests_see: &["sim", "fabric-tcp", "bootstrap"],
         outside: true,
     },
-    Sight {
+    CrateRule {
         folder: "sim",
         sees: &["base", "fabric", "fabric-shm", "protocol", "farside"],
         tests_see: &[],
         outside: true,
     },
-    Sight { folder: "apps", sees: &["farside"], tests_see: &[], outside: true },
-    Sight {
+    CrateRule { folder: "apps", sees: &["farside"], tests_see: &[], outside: true },
+    CrateRule {
         folder: "cli",
         sees: &[
             "base",
@@ -72,43 +72,52 @@ const SIGHTS: &[Sight] = &[
     },
 ];
 
-/// Crates for people's terminals and mounts: the command knows them alone.
+/// External crates for terminals and mounts, which only the command may use.
 const COMMAND_ONLY: &[&str] = &["clap", "indicatif", "ratatui", "fuser", "signal-hook"];
-/// Crates that nothing below the facade may know.
+/// External crates that no crate below the facade may use.
 const FACADE_UP: &[&str] = &["tokio", "futures", "async-std", "smol", "tracing", "log"];
 /// The machines of `protocol`: folders or files of its source.
 const MACHINES: &[&str] = &["allocate", "call", "channel", "coherence", "lock", "member"];
-/// Files of the facade that may see the machines and the fabric both, with the reason.
+/// Files of the facade that may use both the machines and the fabric, with the reason.
 const BOTH_SIDES: &[(&str, &str)] = &[
-    ("crates/farside/src/turn.rs", "the one loop"),
-    ("crates/farside/src/route.rs", "turns effects of machines into work"),
-    ("crates/farside/src/engine.rs", "holds the machines and the port that the loop drives"),
+    ("crates/farside/src/turn.rs", "the progress engine of a node"),
+    ("crates/farside/src/route.rs", "executes effects of machines"),
+    (
+        "crates/farside/src/engine.rs",
+        "holds the machines and the port that the progress engine polls",
+    ),
     ("crates/farside/src/peer.rs", "a peer is a link and its messenger"),
-    ("crates/farside/src/contact.rs", "carries out what the machine of contacts wants of links"),
-    ("crates/farside/src/boot.rs", "carries out what the membership machine wants of links"),
+    ("crates/farside/src/contact.rs", "executes the link effects of the contact machine"),
+    ("crates/farside/src/boot.rs", "executes the link effects of the membership machine"),
     ("crates/farside/src/incoming.rs", "imports the regions of members for the membership machine"),
     (
         "crates/farside/src/stopped.rs",
-        "carries out what the machine of watches decides by shared words",
+        "executes the decisions of the watch machine by shared words",
     ),
-    ("crates/farside/src/occupancy.rs", "asks a coordinator as a joiner does, without a machine"),
+    (
+        "crates/farside/src/occupancy.rs",
+        "queries a coordinator as a joiner does, without a machine",
+    ),
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
-    ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
-    ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),
-    ("crates/farside/src/call/server.rs", "the loop of an executor of calls"),
-    ("crates/farside/src/call/caller.rs", "the loop of a caller"),
-    ("crates/farside/src/call/mail.rs", "sends what the machines of calls say, by their headers"),
+    ("crates/farside/src/channel/drive.rs", "the progress engine of a channel"),
+    ("crates/farside/src/channel/memory.rs", "registers the memory of a machine's plan"),
+    ("crates/farside/src/call/server.rs", "the progress engine of an executor of calls"),
+    ("crates/farside/src/call/caller.rs", "the progress engine of a caller"),
+    (
+        "crates/farside/src/call/mail.rs",
+        "sends the messages of the call machines, by their headers",
+    ),
     (
         "crates/farside/src/call/executor.rs",
-        "says by the machine's reasons why a call was stopped; scratch memory of accesses",
+        "reports the machine's reasons of stopped calls; scratch memory of accesses",
     ),
     (
         "crates/farside/src/channel/sender.rs",
-        "a handle: lends a machine's memory, hands the loop a port",
+        "a handle: exposes a machine's memory, passes a port to the progress engine",
     ),
     (
         "crates/farside/src/channel/receiver.rs",
-        "a handle: shows messages of a machine where they lie in an arena",
+        "a handle: exposes messages of a machine in place in an arena",
     ),
     (
         "crates/farside/src/hit.rs",
@@ -116,7 +125,7 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Dependencies of every crate against the table.
+/// Checks the dependencies of every crate against the table.
 pub(crate) fn crates(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in &tree.files {
@@ -125,13 +134,13 @@ pub(crate) fn crates(tree: &Tree) -> Vec<Finding> {
         else {
             continue;
         };
-        let Some(sight) = SIGHTS.iter().find(|sight| sight.folder == folder) else {
-            let text = format!("crate `{folder}` has no place in the table of directions");
+        let Some(rule) = CRATE_RULES.iter().find(|rule| rule.folder == folder) else {
+            let text = format!("crate `{folder}` is missing in the table of directions");
             findings.push(Finding::new(&file.path, 1, text));
             continue;
         };
         for (line, name, for_tests) in dependencies(&file.text) {
-            if let Some(text) = sight.objection(&name, for_tests) {
+            if let Some(text) = rule.objection(&name, for_tests) {
                 findings.push(Finding::new(&file.path, line, text));
             }
         }
@@ -139,8 +148,8 @@ pub(crate) fn crates(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-impl Sight {
-    /// Why this crate may not depend on `name`.
+impl CrateRule {
+    /// Returns why this crate may not depend on `name`.
     fn objection(&self, name: &str, for_tests: bool) -> Option<String> {
         let folder = self.folder;
         let own = if name == "farside" { Some("farside") } else { name.strip_prefix("farside-") };
@@ -164,7 +173,7 @@ impl Sight {
     }
 }
 
-/// Line, name and whether it is for tests only, of each dependency that a manifest names.
+/// Returns the line and name of each dependency of a manifest, and whether it is only for tests.
 pub(super) fn dependencies(manifest: &str) -> Vec<(usize, String, bool)> {
     let mut found = Vec::new();
     let mut section = "";
@@ -187,7 +196,7 @@ pub(super) fn dependencies(manifest: &str) -> Vec<(usize, String, bool)> {
     found
 }
 
-/// Paths from one machine to another.
+/// Finds paths from one machine to another.
 pub(crate) fn machines(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
@@ -211,7 +220,7 @@ fn machine_of(path: &str) -> Option<&'static str> {
     MACHINES.iter().copied().find(|machine| *machine == head)
 }
 
-/// The names that follow `crate::` or `super::`, also in a list of braces.
+/// Returns the names that follow `crate::` or `super::`, also in a brace list.
 fn names_from_root(file: &Source) -> Vec<(String, usize)> {
     let tokens = &file.tokens;
     let mut names = Vec::new();
@@ -230,7 +239,7 @@ fn names_from_root(file: &Source) -> Vec<(String, usize)> {
     names
 }
 
-/// The first name of each element of a brace list that has just been opened.
+/// Returns the first name of each element of a brace list that has just been opened.
 fn list_heads(tokens: &[Token]) -> Vec<(String, usize)> {
     let mut heads = Vec::new();
     let mut depth = 0;
@@ -251,7 +260,7 @@ fn list_heads(tokens: &[Token]) -> Vec<(String, usize)> {
     heads
 }
 
-/// Files of the facade that name both sides of the seam.
+/// Finds files of the facade that use both the machines and the fabric and are not listed.
 pub(crate) fn seam(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
@@ -264,7 +273,7 @@ pub(crate) fn seam(tree: &Tree) -> Vec<Finding> {
             [file.find(&["farside_fabric"], false), file.find(&["farside_fabric_shm"], false)]
                 .concat();
         if let (Some(_), Some(line)) = (machines.first(), fabric.first()) {
-            let text = "sees the machines and the fabric; only turn.rs and route.rs may";
+            let text = "uses the machines and the fabric, but is not one of the listed files";
             findings.push(Finding::new(&file.path, *line, text));
         }
     }

@@ -1,25 +1,25 @@
-//! Documents against the project: commands and paths that they name exist, dependencies are explained.
+//! Consistency of the documents with the project: named commands and paths exist, dependencies are explained.
 
 use super::direction::dependencies;
 use super::tree::{Finding, Source, Tree};
 use crate::steps;
 
-/// Where the commands of the `farside` program are declared.
+/// The file that declares the commands of `farside`.
 const ARGUMENTS: &str = "crates/cli/src/arguments.rs";
-/// Commands that have commands of their own, and the enumerations of those.
+/// Commands with subcommands, and the enumerations of these.
 const GROUPS: &[(&str, &str)] = &[("bench", "Bench"), ("key", "Key"), ("rmc", "Rmc")];
-/// First parts of paths that are checked when they stand between backticks.
+/// First parts of paths that are checked in code spans.
 const CHECKED: &[&str] =
     &["crates", "xtask", ".ci", ".cargo", "examples", "fuzz", "bench", "tests"];
 
-/// Documents for readers of the project: those at its root, and all of `docs`. The changelog names what is gone too.
+/// Returns the documents of the project: those at its root, and all of `docs`. The changelog may name removed items.
 pub(super) fn documents(tree: &Tree) -> impl Iterator<Item = &Source> {
     let is_one = |path: &str| !path.contains('/') || path.starts_with("docs/");
     let documents = tree.files.iter().filter(move |file| is_one(&file.path));
     documents.filter(|file| file.path.ends_with(".md") && file.path != "CHANGELOG.md")
 }
 
-/// Commands of fenced blocks that do not exist.
+/// Finds commands in fenced blocks that do not exist.
 pub(crate) fn commands(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in documents(tree) {
@@ -32,7 +32,7 @@ pub(crate) fn commands(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The command lines in fenced blocks, with their line numbers. Also what the README's step runs.
+/// Returns the command lines in fenced blocks, with their line numbers. The step `readme` uses it too.
 pub(crate) fn fenced_commands(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut fenced = false;
@@ -92,7 +92,7 @@ fn no_such_example(tree: &Tree, words: &[&str]) -> Option<String> {
     (!known).then(|| format!("no example `{example}`"))
 }
 
-/// Why `farside <words>` is no command: its first one or two words name none.
+/// Returns why `farside <words>` is not a command: its first one or two words name none.
 fn no_such_farside(tree: &Tree, words: &[&str]) -> Option<String> {
     let arguments = tree.file(ARGUMENTS)?;
     let first = words.first().filter(|word| !word.starts_with('-'))?;
@@ -105,7 +105,7 @@ fn no_such_farside(tree: &Tree, words: &[&str]) -> Option<String> {
     (!known).then(|| format!("no command `farside {first} {second}`"))
 }
 
-/// The variants of an enumeration, as words of a command line.
+/// Returns the variants of an enumeration, as words of a command line.
 fn variants(file: &Source, name: &str) -> Vec<String> {
     let tokens = &file.tokens;
     let start = tokens
@@ -141,7 +141,7 @@ fn kebab(name: &str) -> String {
     out
 }
 
-/// Programs in documents that are not, line by line, a part of an example that is compiled.
+/// Finds programs in documents that are not, line by line, a part of a compiled example.
 pub(crate) fn programs(tree: &Tree) -> Vec<Finding> {
     let examples: Vec<_> = tree.rust().filter(|file| file.path.contains("/examples/")).collect();
     let mut findings = Vec::new();
@@ -167,7 +167,7 @@ pub(crate) fn programs(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Paths between backticks that do not exist.
+/// Finds paths in code spans that do not exist.
 pub(crate) fn paths(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in documents(tree) {
@@ -188,7 +188,7 @@ pub(crate) fn paths(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Tests that a table's row names behind their file and that are not there.
+/// Finds tests that a table row names after their file and that do not exist there.
 pub(crate) fn tests_named(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in documents(tree) {
@@ -211,14 +211,14 @@ pub(crate) fn tests_named(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether a file has a test of this name, or a mutant or another variant.
+/// Returns whether a file has a test, a mutant or another variant of this name.
 fn names(file: &Source, name: &str) -> bool {
     let is_variant = name.starts_with(|first: char| first.is_ascii_uppercase());
     let pattern = if is_variant { &[name][..] } else { &["fn", name] };
     !file.find(pattern, true).is_empty()
 }
 
-/// Outside crates that ARCHITECTURE.md does not name.
+/// Finds external crates that ARCHITECTURE.md does not name.
 pub(crate) fn dependencies_explained(tree: &Tree) -> Vec<Finding> {
     let text = tree.file("ARCHITECTURE.md").map_or("", |file| file.text.as_str());
     let mut findings = Vec::new();
@@ -226,7 +226,7 @@ pub(crate) fn dependencies_explained(tree: &Tree) -> Vec<Finding> {
         for (line, name, _) in dependencies(&manifest.text) {
             let own = name == "farside" || name.starts_with("farside-");
             if !own && !text.contains(&format!("`{name}`")) {
-                let text = format!("`{name}` has no sentence of reason in ARCHITECTURE.md");
+                let text = format!("ARCHITECTURE.md gives no reason for `{name}`");
                 findings.push(Finding::new(&manifest.path, line, text));
             }
         }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_must_be_parts_of_examples() {
+    fn programs_outside_of_examples_are_found() {
         let readme = "a\n```rust\nfn main() {}\n```\nb\n```rust\nfn gone() {}\n```\n";
         let example = ("crates/x/examples/a.rs", "//! An example.\nfn main() {}\n");
         let found = programs(&Tree::sample(&[("README.md", readme), example]));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_are_gone_are_found() {
+    fn missing_tests_are_found() {
         let text =
             "`crates/x/a.rs`: `gone`\n| `word` | `crates/x/a.rs`: `there`, `gone`, `there` |\n";
         let file = ("crates/x/a.rs", "#[test]\nfn there() {}\n// fn gone\n");
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn dependencies_need_their_sentence() {
+    fn unexplained_dependencies_are_found() {
         let tree = Tree::sample(&[
             ("ARCHITECTURE.md", "| `clap` | reads arguments |"),
             (

@@ -1,8 +1,8 @@
-//! What was meant for its writer alone.
+//! Leftovers of development: notes, debug prints and paths of one machine.
 
 use super::tree::{Finding, Tree};
 
-/// Words that mark unfinished work; in pieces, so that this file does not find itself.
+/// Words that mark unfinished work; split, so that the rule does not find this file.
 const NOTES: &[&str] = &[
     concat!("FIX", "ME"),
     concat!("TO", "DO"),
@@ -12,15 +12,15 @@ const NOTES: &[&str] = &[
     concat!("/// Place", "holder"),
 ];
 
-/// Folders that only exist on one machine.
+/// Folders that exist only on one machine.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk"), concat!("/ro", "ot"), concat!("/ho", "me/")];
 
-/// Lines with such a word.
+/// Finds lines with such a word.
 pub(crate) fn notes(tree: &Tree) -> Vec<Finding> {
     search(tree, NOTES, |line, at, word| !touches_word(line, at, word) || word.starts_with('/'))
 }
 
-/// Lines with such a path.
+/// Finds lines with such a path.
 pub(crate) fn machine_paths(tree: &Tree) -> Vec<Finding> {
     search(tree, MACHINE_PATHS, |line, at, path| {
         let before = line[..at].chars().next_back();
@@ -46,7 +46,7 @@ fn search(tree: &Tree, words: &[&str], counts: fn(&str, usize, &str) -> bool) ->
     findings
 }
 
-/// Whether letters stand right before or after, so that it is a part of another word.
+/// Returns whether the match is a part of a longer word.
 fn touches_word(line: &str, at: usize, word: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_';
     let after = line[at + word.len()..].chars().next();
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_note_is_found_and_parts_of_words_are_not() {
+    fn notes_are_found_but_not_within_words() {
         for word in NOTES {
             let text = format!("x\n {word} later");
             let found = notes(&Tree::sample(&[("notes.md", &text)]));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_one_machine_are_found_and_others_not() {
+    fn only_paths_of_one_machine_are_found() {
         for path in MACHINE_PATHS {
             let path = path.trim_end_matches('/');
             for text in [format!("see {path}/x/y"), format!("\"{path}/z\"")] {

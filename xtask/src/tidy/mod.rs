@@ -1,7 +1,7 @@
-//! The style as a test: rules over the files of the project.
+//! `cargo xtask tidy`: style rules over the files of the project.
 //!
-//! A rule is a function from the [`Tree`] to findings. Each has tests here with samples that it must
-//! find, so that it is known to be able to fail.
+//! A rule is a function from the [`Tree`] to findings. Each has tests with samples that it must find, which show that
+//! it can fail.
 
 mod banned;
 mod dead;
@@ -17,7 +17,7 @@ mod unsafety;
 use tree::Finding;
 pub(crate) use tree::Tree;
 
-/// One rule: its name, what it holds the project to, and the check.
+/// A rule: its name, its requirement, and the check.
 struct Rule {
     name: &'static str,
     sentence: &'static str,
@@ -27,27 +27,27 @@ struct Rule {
 const RULES: &[Rule] = &[
     Rule {
         name: "direction-crates",
-        sentence: "crates see only the crates below them, and outside crates where they may",
+        sentence: "crates depend only on crates below them, and on external crates if allowed",
         check: direction::crates,
     },
     Rule {
         name: "direction-machines",
-        sentence: "machines of the protocol never see each other",
+        sentence: "machines of the protocol do not depend on each other",
         check: direction::machines,
     },
     Rule {
         name: "direction-seam",
-        sentence: "only the turn and its router see both the machines and the fabric",
+        sentence: "only listed files of the facade use both the machines and the fabric",
         check: direction::seam,
     },
     Rule {
         name: "unsafe-homes",
-        sentence: "unsafe code only in its homes; every other crate forbids it",
+        sentence: "unsafe code only in listed files; every other crate forbids it",
         check: unsafety::homes,
     },
     Rule {
         name: "unsafe-tables",
-        sentence: "a file with unsafe code opens with a table of who may touch what, when",
+        sentence: "a file with unsafe code begins with a table of accesses: who may touch what, when",
         check: unsafety::tables,
     },
     Rule {
@@ -57,12 +57,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "leftovers",
-        sentence: "no notes to oneself, placeholders or debug prints",
+        sentence: "no work notes, placeholders or debug prints",
         check: leftover::notes,
     },
     Rule {
         name: "machine-paths",
-        sentence: "no path of one person's machine in any text",
+        sentence: "no path that exists only on one machine",
         check: leftover::machine_paths,
     },
     Rule {
@@ -72,7 +72,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "wire-casts",
-        sentence: "no `as` between numbers where bytes of the wire are read",
+        sentence: "no `as` between numbers in code that parses the wire",
         check: banned::wire_casts,
     },
     Rule {
@@ -132,12 +132,12 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "dependencies",
-        sentence: "every outside crate has its sentence of reason in ARCHITECTURE.md",
+        sentence: "ARCHITECTURE.md gives a reason for every external crate",
         check: documents::dependencies_explained,
     },
 ];
 
-/// Checks the project in the working directory; the text of all findings where there are any.
+/// Checks the project in the working directory; the error is the text of all findings.
 pub(crate) fn run() -> Result<String, String> {
     let tree = Tree::read(".")?;
     let mut text = String::new();
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_have_names_of_their_own() {
+    fn rule_names_are_unique() {
         for (at, rule) in RULES.iter().enumerate() {
             assert!(RULES[..at].iter().all(|other| other.name != rule.name));
         }

@@ -1,12 +1,12 @@
-//! Documents as prose: links lead somewhere, paragraphs can be read at once.
+//! Prose of the documents: link targets exist, and paragraphs are short.
 
 use super::documents::documents;
 use super::tree::{Finding, Source, Tree};
 
-/// Most words of a paragraph.
+/// Maximum words of a paragraph.
 const PARAGRAPH_WORDS_MAX: usize = 120;
 
-/// Links within the project whose file or heading does not exist.
+/// Finds links within the project whose file or heading does not exist.
 pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in documents(tree) {
@@ -21,7 +21,7 @@ pub(crate) fn links(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Paragraphs with more than [`PARAGRAPH_WORDS_MAX`] words. Tables and code are not paragraphs; each item of a list is
+/// Finds paragraphs with more than [`PARAGRAPH_WORDS_MAX`] words. Tables and code are not paragraphs; each list item is
 /// one.
 pub(crate) fn paragraphs(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -56,7 +56,7 @@ fn is_item(text: &str) -> bool {
     numbered || text.starts_with("- ") || text.starts_with("* ")
 }
 
-/// The lines outside of fenced blocks, with their numbers.
+/// Returns the lines outside of fenced blocks, with their numbers.
 fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut fenced = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
@@ -66,7 +66,7 @@ fn outside_fences(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Where the links of a line lead, code spans left out.
+/// Returns the link targets of a line, except in code spans.
 fn targets(line: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for prose in line.split('`').step_by(2) {
@@ -77,7 +77,7 @@ fn targets(line: &str) -> Vec<&str> {
             rest = after;
         }
     }
-    // A link whose text is a code span has its target behind the last backtick.
+    // A link whose text is a code span has its target after the last backtick.
     found
 }
 
@@ -91,13 +91,13 @@ fn objection(tree: &Tree, from: &Source, target: &str) -> Option<String> {
         return Some(format!("no file `{path}`"));
     }
     let anchor = anchor?;
-    // Lines of source files are links of the forge.
+    // Anchors of source files are line numbers for the web view.
     let document = tree.file(&path).filter(|file| file.path.ends_with(".md"))?;
     let known = headings(&document.text).any(|heading| slug(heading) == anchor);
     (!known).then(|| format!("no heading `#{anchor}` in {}", document.path))
 }
 
-/// A path from the project's root, of one that is relative to a file.
+/// Returns the path from the project's root of a path that is relative to a file.
 fn resolve(from: &str, path: &str) -> String {
     if path.is_empty() {
         return from.to_owned();
@@ -120,7 +120,7 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
         .map(|(_, line)| line.trim_start_matches('#').trim())
 }
 
-/// The anchor that a heading has.
+/// Returns the anchor of a heading.
 fn slug(heading: &str) -> String {
     let kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
     let lower = heading.chars().filter(kept).flat_map(char::to_lowercase);
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_that_lead_nowhere_are_found() {
+    fn broken_links_are_found() {
         let page = "# A page\n\n[a](../README.md) [`b`](b.md#what-it-is) [c](#a-page) [d](https://x/y.md)\n\
                     [e](gone.md)\n[f](b.md#gone)\n[g](#gone)\n`[h](code.md)`\n```\n[i](fenced.md)\n```\n";
         let tree = Tree::sample(&[
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn paragraphs_that_are_too_long_are_found() {
+    fn long_paragraphs_are_found() {
         let long = "word ".repeat(PARAGRAPH_WORDS_MAX + 1);
         let half = "word ".repeat(PARAGRAPH_WORDS_MAX / 2 + 1);
         let split = format!("{half}\n\n{half}\n- {half}\n- {half}\n| {long} |\n```\n{long}\n```\n");

@@ -1,29 +1,29 @@
-//! Lengths of functions and files, with a ratchet.
+//! Limits of the lengths of functions and files, with a ratchet.
 //!
-//! What is longer stands by name in the file of exceptions. An entry that has become too generous or
-//! needless is a finding, and the number of entries is fixed here: it may only be lowered.
+//! Longer ones are listed by name in the file of exceptions. An entry that is higher than necessary is a finding, and
+//! the number of entries is fixed here: it may only be lowered.
 
 use super::tree::{Finding, Source, Tree};
 
-/// Lines of a function, from its name to its closing brace.
+/// Maximum lines of a function, from its name to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Lines of a file.
+/// Maximum lines of a file.
 const FILE_LINES_MAX: usize = 1_000;
-/// One entry a line: `path name lines` for a function, `path - lines` for a file.
+/// The file of exceptions, one entry per line: `path name lines` for a function, `path - lines` for a file.
 const EXCEPTIONS: &str = "xtask/size-exceptions.txt";
-/// Entries in that file. Lower it with each that goes; it never rises.
+/// Number of entries in that file. Lower it with each removed entry; never raise it.
 const EXCEPTIONS_COUNT: usize = 0;
 
-/// A stretch of code and its length; no name stands for the whole file.
+/// A function or file, and its length; the name of a file is `-`.
 #[derive(PartialEq, Eq, Debug)]
-struct Stretch<'a> {
+struct CodeRange<'a> {
     path: &'a str,
     name: &'a str,
     line: usize,
     lines: usize,
 }
 
-/// Functions and files over the bounds, and exceptions that fit no more.
+/// Finds functions and files over the limits, and outdated exceptions.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     check_against(tree, EXCEPTIONS_COUNT)
 }
@@ -34,23 +34,22 @@ fn check_against(tree: &Tree, count: usize) -> Vec<Finding> {
         listed.lines().filter(|line| !line.starts_with('#')).filter_map(parse).collect();
     let long: Vec<_> = tree.rust().flat_map(too_long).collect();
     let mut findings = Vec::new();
-    for stretch in &long {
-        let same =
-            |entry: &&(&str, &str, usize)| entry.0 == stretch.path && entry.1 == stretch.name;
+    for range in &long {
+        let same = |entry: &&(&str, &str, usize)| entry.0 == range.path && entry.1 == range.name;
         let allowed = exceptions.iter().find(same).map(|entry| entry.2);
-        if allowed != Some(stretch.lines) {
-            let Stretch { name, lines, .. } = stretch;
+        if allowed != Some(range.lines) {
+            let CodeRange { name, lines, .. } = range;
             let text = match allowed {
                 Some(listed) if listed > *lines => {
                     format!("`{name}` has shrunk to {lines} lines: lower its exception")
                 }
                 _ => format!("`{name}` has {lines} lines: split it"),
             };
-            findings.push(Finding::new(stretch.path, stretch.line, text));
+            findings.push(Finding::new(range.path, range.line, text));
         }
     }
     for (path, name, _) in &exceptions {
-        if !long.iter().any(|stretch| stretch.path == *path && stretch.name == *name) {
+        if !long.iter().any(|range| range.path == *path && range.name == *name) {
             findings.push(Finding::new(EXCEPTIONS, 1, format!("needless: {path} {name}")));
         }
     }
@@ -67,18 +66,18 @@ fn parse(line: &str) -> Option<(&str, &str, usize)> {
     Some((words.next()?, words.next()?, words.next()?.parse().ok()?))
 }
 
-fn too_long(file: &Source) -> Vec<Stretch<'_>> {
+fn too_long(file: &Source) -> Vec<CodeRange<'_>> {
     let lines = file.text.lines().count();
     let mut found = functions(file);
-    found.retain(|stretch| stretch.lines > FUNCTION_LINES_MAX);
+    found.retain(|range| range.lines > FUNCTION_LINES_MAX);
     if lines > FILE_LINES_MAX {
-        found.push(Stretch { path: &file.path, name: "-", line: 1, lines });
+        found.push(CodeRange { path: &file.path, name: "-", line: 1, lines });
     }
     found
 }
 
-/// Every function with a body.
-fn functions(file: &Source) -> Vec<Stretch<'_>> {
+/// Returns every function with a body.
+fn functions(file: &Source) -> Vec<CodeRange<'_>> {
     let mut found = Vec::new();
     for (at, pair) in file.tokens.windows(2).enumerate() {
         let starts = pair[0].text == "fn"
@@ -87,7 +86,7 @@ fn functions(file: &Source) -> Vec<Stretch<'_>> {
             continue;
         }
         if let Some(end) = body_end(file, at) {
-            found.push(Stretch {
+            found.push(CodeRange {
                 path: &file.path,
                 name: &pair[1].text,
                 line: pair[0].line,
@@ -98,7 +97,7 @@ fn functions(file: &Source) -> Vec<Stretch<'_>> {
     found
 }
 
-/// The last line of the first brace group after the `fn` at `start`; `None` when `;` comes first.
+/// Returns the last line of the first brace group after the `fn` at `start`; `None` if `;` comes first.
 fn body_end(file: &Source, start: usize) -> Option<usize> {
     let mut depth = 0;
     let mut in_body = false;
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_exact() {
+    fn limits_are_exact() {
         for (lines, findings) in [(70, 0), (71, 1)] {
             let tree = Tree::sample(&[("a.rs", &function(lines))]);
             assert_eq!(check_against(&tree, 0).len(), findings, "{lines} lines");
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn exceptions_hold_exactly_and_only_while_needed() {
+    fn exceptions_must_match_exactly() {
         let long = function(80);
         let with = |list| Tree::sample(&[("a.rs", &long), (EXCEPTIONS, list)]);
         assert_eq!(check_against(&with("a.rs long 80\n"), 1), []);

@@ -1,13 +1,13 @@
-//! The project's files, read once, with the tokens of the Rust ones.
+//! The project's files, with the tokens of the Rust files.
 //!
-//! Tokens and not text, so that comments and strings are not mistaken for code; tokens and not a
-//! syntax tree, so that the inside of macros is seen too.
+//! Rules work on tokens instead of text, to skip comments and strings, and instead of a syntax tree, to see the inside
+//! of macros.
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::fmt;
 use std::path::Path;
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Finding {
     pub(crate) path: String,
@@ -27,7 +27,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A word or sign of code: a name, one sign, a literal, or a bracket that opens or closes.
+/// A token of code: a name, a punctuation character, a literal, or an opening or closing bracket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -38,10 +38,10 @@ pub(crate) struct Token {
 
 /// One file.
 pub(crate) struct Source {
-    /// From the project's root, with `/`.
+    /// Its path from the project's root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
-    /// Empty when it is not Rust.
+    /// Empty if it is not Rust.
     pub(crate) tokens: Vec<Token>,
 }
 
@@ -59,7 +59,7 @@ impl Source {
         self.path.ends_with(".rs")
     }
 
-    /// The lines at which this sequence of tokens starts, `in_test` or not as asked.
+    /// Returns the lines at which this sequence of tokens starts, in test code only if `tests_too`.
     pub(crate) fn find(&self, pattern: &[&str], tests_too: bool) -> Vec<usize> {
         self.tokens
             .windows(pattern.len())
@@ -92,7 +92,7 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// A project of these files, for tests of rules.
+    /// Creates a project of these files, for tests of rules.
     #[cfg(test)]
     pub(crate) fn sample(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| Source::new(path, text).unwrap());
@@ -111,15 +111,14 @@ impl Tree {
         self.files.iter().find(|file| file.path == path)
     }
 
-    /// Whether there is such a file, or a folder with files.
+    /// Returns whether a file exists, or a folder with files.
     pub(crate) fn has(&self, path: &str) -> bool {
         let folder = format!("{}/", path.trim_end_matches('/'));
         self.files.iter().any(|file| file.path == path || file.path.starts_with(&folder))
     }
 }
 
-/// Whether a file is compiled for tests alone, by its name: parents declare such files under
-/// `#[cfg(test)]`.
+/// Returns whether a file is compiled only for tests, by its name: parents declare such files under `#[cfg(test)]`.
 fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
@@ -186,7 +185,7 @@ enum TestGate {
 }
 
 impl TestGate {
-    /// Whether this token belongs to an item that is compiled for tests alone.
+    /// Returns whether this token belongs to an item that is compiled only for tests.
     fn covers(&mut self, tree: &TokenTree) -> bool {
         match (&*self, tree) {
             (Self::Open, TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_and_strings_are_no_code_and_macros_are() {
+    fn tokens_include_macros_but_not_comments_and_strings() {
         let tree = Tree::sample(&[(
             "crates/x/src/lib.rs",
             "// unsafe\n/// unsafe\nfn f() { g(\"unsafe\"); m!(unsafe { 1 }); }\n",
@@ -233,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn items_under_cfg_test_are_known_as_tests() {
+    fn items_under_cfg_test_are_tests() {
         let text = "fn a() { x.unwrap(); }\n#[cfg(test)]\nmod tests {\n fn b() { x.unwrap(); }\n}\nfn c() { x.unwrap(); }\n";
         let tree = Tree::sample(&[("crates/x/src/lib.rs", text)]);
         assert_eq!(tree.files[0].find(&[".", "unwrap"], false), [1, 6]);

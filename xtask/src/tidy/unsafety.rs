@@ -1,45 +1,43 @@
-//! Where unsafe code may live, and how such a file opens.
+//! Files that may contain unsafe code, and the access table at their beginning.
 
 use super::tree::{Finding, Source, Tree};
 
-/// The homes, each with what makes it one.
+/// Files and folders with unsafe code, and the reason for each.
 const HOMES: &[(&str, &str)] = &[
     ("crates/fabric/src/memory.rs", "memory that peers change"),
     ("crates/fabric/src/memory/", "memory that peers change"),
     ("crates/fabric-shm/", "mappings, descriptors and rings between processes"),
-    ("crates/fabric-tcp/src/raw.rs", "sockets straight to and from memory that peers change"),
-    ("crates/fabric-verbs/src/ffi/", "calls into libibverbs, found at run time"),
-    ("crates/fabric-verbs-fake/", "a libibverbs of its own, for tests"),
+    ("crates/fabric-tcp/src/raw.rs", "socket transfers to and from memory that peers change"),
+    ("crates/fabric-verbs/src/ffi/", "calls into libibverbs, loaded at run time"),
+    ("crates/fabric-verbs-fake/", "a fake libibverbs, for tests"),
     ("crates/farside/src/hit.rs", "the hit path's words and copies"),
     ("crates/farside/src/hit/", "the hit path's words and copies"),
-    ("crates/farside/src/call/words.rs", "lent memory that machine code of calls loads from"),
+    ("crates/farside/src/call/words.rs", "served memory that machine code of calls loads from"),
     ("crates/rmc/src/run/native/entry.rs", "machine code that is mapped and entered"),
     ("crates/rmc/tests/sbpf/", "an oracle whose memory is described by pointers"),
-    ("bench/compare/src/shared.rs", "yardsticks in memory that two processes share"),
+    ("bench/compare/src/shared.rs", "baselines in memory that two processes share"),
     ("bench/compare/rmc/src/peers.rs", "other engines, whose memory is described by pointers"),
-    ("bench/compare/src/iceoryx.rs", "a peer's message that is sent as it lies"),
+    ("bench/compare/src/iceoryx.rs", "a peer's message that is sent without serialization"),
 ];
 
 fn is_home(path: &str) -> bool {
     HOMES.iter().any(|(home, _)| path.starts_with(home))
 }
 
-/// Whether a crate has a home, so that its root cannot forbid unsafe code.
+/// Returns whether a crate has such a file, and its root cannot forbid unsafe code.
 fn has_home(folder: &str) -> bool {
     HOMES.iter().any(|(home, _)| home.starts_with(folder))
 }
 
-/// Unsafe code outside its homes, and roots that do not forbid it.
+/// Finds unsafe code outside the listed files, and crate roots that do not forbid it.
 pub(crate) fn homes(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.rust() {
         if !is_home(&file.path) {
             let lines = file.find(&["unsafe"], true);
-            findings.extend(
-                lines
-                    .iter()
-                    .map(|line| Finding::new(&file.path, *line, "unsafe code outside its homes")),
-            );
+            findings.extend(lines.iter().map(|line| {
+                Finding::new(&file.path, *line, "unsafe code outside the listed files")
+            }));
         }
         if let Some(folder) = crate_of_root(&file.path)
             && !has_home(folder)
@@ -55,14 +53,14 @@ pub(crate) fn homes(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The crate's folder with a `/`, when `path` is the root of its library or program.
+/// Returns the crate's folder with a `/` if `path` is the root of its library or program.
 fn crate_of_root(path: &str) -> Option<&str> {
     let end = path.strip_suffix("src/lib.rs").or_else(|| path.strip_suffix("src/main.rs"))?;
     let depth = end.matches('/').count();
     (depth <= 2).then_some(end)
 }
 
-/// Files with unsafe code that do not open with a table.
+/// Finds files with unsafe code that do not begin with an access table.
 pub(crate) fn tables(tree: &Tree) -> Vec<Finding> {
     let lacks =
         |file: &&Source| !file.find(&["unsafe"], false).is_empty() && !opens_with_table(&file.text);
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unsafe_code_is_found_outside_its_homes_alone() {
+    fn unsafe_code_is_found_outside_the_listed_files() {
         let text = "fn f() { unsafe { g() } }";
         let tree = Tree::sample(&[
             ("crates/fabric/src/memory.rs", text),
@@ -95,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_forbid_it() {
+    fn crate_roots_must_forbid_unsafe_code() {
         let tree = Tree::sample(&[
             ("crates/sim/src/lib.rs", "#![no_std]"),
             ("crates/base/src/lib.rs", "#![forbid(unsafe_code)]"),
@@ -108,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_home_opens_with_its_table() {
+    fn unsafe_file_needs_an_access_table() {
         let code = "fn f() { unsafe { g() } }";
         let with = format!(
             "//! Rings.\n//!\n//! | who | may | when |\n//! | --- | --- | --- |\n//! | a | b | c |\n{code}"

@@ -1,6 +1,6 @@
-//! Remote memory calls beside other engines, in one run. `--json` prints JSON, `--rounds N` and
-//! `--window-us N` say how long it is measured.
-#![expect(clippy::print_stdout, reason = "it is a program for a terminal")]
+//! Compares remote memory calls with other engines in one run. `--json` prints JSON; `--rounds N` and
+//! `--window-us N` set how long the run measures.
+#![expect(clippy::print_stdout, reason = "a program for a terminal")]
 
 mod list;
 mod ours;

@@ -13,7 +13,7 @@ use crate::list::{HEAD, NODES, context, key, region, value};
 use crate::programs::{LIST_BY_READS, LIST_BY_WORDS, PROGRAMS};
 use crate::rounds::Case;
 
-/// An executor beside the memory, with one region.
+/// An executor at the memory, with one region.
 struct Host(Vec<u8>);
 
 impl Near for Host {
@@ -41,16 +41,16 @@ impl Near for Host {
     }
 }
 
-/// A program of text as the slots of an object file.
+/// Assembles a program into the slots of an object file.
 pub(crate) fn slots(text: &str) -> Vec<u64> {
-    let program = assemble(text).expect("the program is right");
+    let program = assemble(text).expect("the program is valid");
     let slots = program.code.iter().filter(|code| **code != Instruction::SecondHalf);
     let slots = slots.filter_map(|instruction| encode(*instruction).ok());
     slots.flat_map(|(first, second)| [Some(first), second]).flatten().collect()
 }
 
 fn verified(text: &str) -> Verified {
-    let program = assemble(text).expect("the program is right");
+    let program = assemble(text).expect("the program is valid");
     verify(program, &Limits::DEFAULT).expect("the program passes")
 }
 
@@ -69,27 +69,27 @@ fn native(memory: &[u8], mut at: u64, key: u64) -> Option<u64> {
     None
 }
 
-/// Searches, by everything that is ours. Outcomes that are not shown need not be copied, which would cost more than
-/// the shortest of them; peers have none.
+/// Adds the searches by native Rust and by Farside's machines. They compare outcomes with `matches!`: printing them on
+/// failure would need a copy, which costs more than the shortest search, and which peers do not have.
 pub(crate) fn searches(cases: &mut Vec<Case>) {
     let budget = Limits::DEFAULT.budget;
     for n in NODES {
         let memory = region();
-        cases.push(Case::search("native", n, move |turns| {
-            for _ in 0..turns {
+        cases.push(Case::search("native", n, move |iterations| {
+            for _ in 0..iterations {
                 let found = native(black_box(&memory), HEAD, black_box(key(n)));
                 assert_eq!(found, Some(value(n)));
             }
         }));
         for (name, text) in [("compiled, words", LIST_BY_WORDS), ("compiled, reads", LIST_BY_READS)]
         {
-            let code = Compiled::new(verified(text)).expect("there is memory for code");
+            let code = Compiled::new(verified(text)).expect("memory for code is available");
             let (memory, context) = (region(), context(n));
             let mut host = Host(memory.clone());
             let mut machine = Machine::new();
-            cases.push(Case::search(name, n, move |turns| {
+            cases.push(Case::search(name, n, move |iterations| {
                 let regions = [Region::of(&memory)];
-                for _ in 0..turns {
+                for _ in 0..iterations {
                     let context = black_box(&context[..]);
                     let lent = Lent::default();
                     let outcome =
@@ -105,8 +105,8 @@ pub(crate) fn searches(cases: &mut Vec<Case>) {
             let verified = verified(text);
             let (mut host, context) = (Host(region()), context(n));
             let mut machine = Machine::new();
-            cases.push(Case::search(name, n, move |turns| {
-                for _ in 0..turns {
+            cases.push(Case::search(name, n, move |iterations| {
+                for _ in 0..iterations {
                     let _ = machine.start(&verified, black_box(&context), budget);
                     let outcome = machine.run(&verified, Lent::default(), &mut host);
                     let found = matches!(outcome, Outcome::Returned(at) if at == value(n));
@@ -118,8 +118,8 @@ pub(crate) fn searches(cases: &mut Vec<Case>) {
             let verified = verified(text);
             let (mut host, context) = (Host(region()), context(n));
             let mut machine = Machine::new();
-            cases.push(Case::search(name, n, move |turns| {
-                for _ in 0..turns {
+            cases.push(Case::search(name, n, move |iterations| {
+                for _ in 0..iterations {
                     let _ = machine.start(&verified, black_box(&context), budget);
                     let program = verified.program();
                     let outcome = machine.run_checked(program, Lent::default(), &mut host);
@@ -131,7 +131,7 @@ pub(crate) fn searches(cases: &mut Vec<Case>) {
     suspensions(cases);
 }
 
-/// Suspensions with their resumptions: 127 of a search of 64 nodes and one for its value.
+/// Adds suspensions with their resumptions: 127 of a search of 64 nodes and one for its value.
 fn suspensions(cases: &mut Vec<Case>) {
     let (memory, context) = (region(), context(64));
     for name in ["compiled", "interpreted"] {
@@ -140,8 +140,8 @@ fn suspensions(cases: &mut Vec<Case>) {
         let code = (name == "compiled").then(|| Compiled::new(verified.clone()));
         let code = code.and_then(Result::ok);
         let mut machine = Machine::new();
-        cases.push(Case::suspension(name, 128, move |turns| {
-            for _ in 0..turns {
+        cases.push(Case::suspension(name, 128, move |iterations| {
+            for _ in 0..iterations {
                 let _ = machine.start(&verified, black_box(&context), Limits::DEFAULT.budget);
                 loop {
                     let outcome = match &code {
@@ -161,14 +161,14 @@ fn suspensions(cases: &mut Vec<Case>) {
     }
 }
 
-/// Registrations: decoded, verified, compiled.
+/// Adds registrations: decoding, verifying and compiling.
 pub(crate) fn registrations(cases: &mut Vec<Case>) {
     for (name, text) in PROGRAMS {
-        let program = assemble(text).expect("the program is right");
+        let program = assemble(text).expect("the program is valid");
         let slots = slots(text);
-        cases.push(Case::registration("farside", name, move |turns| {
-            for _ in 0..turns {
-                let code = decode_all(black_box(&slots)).expect("it is well-formed");
+        cases.push(Case::registration("farside", name, move |iterations| {
+            for _ in 0..iterations {
+                let code = decode_all(black_box(&slots)).expect("the program is well-formed");
                 let program = Program { code, ..program.clone() };
                 let verified = verify(program, &Limits::DEFAULT).expect("the program passes");
                 let _ = black_box(Compiled::new(verified));

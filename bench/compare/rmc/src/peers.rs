@@ -1,4 +1,4 @@
-//! Other engines of eBPF: rbpf, whose code checks no access, and solana-sbpf.
+//! Other eBPF engines: rbpf, whose code checks no access, and solana-sbpf.
 //!
 //! | who | may touch | when |
 //! | --- | --- | --- |
@@ -23,7 +23,7 @@ use crate::list::{HEAD, NODES, key, region, value};
 use crate::ours::slots;
 use crate::rounds::Case;
 
-/// The search with loads of its own: R1 points to the region, whose first two words are the parameters.
+/// The search by direct loads: R1 points to the region, whose first two words are the parameters.
 const DIRECT: &str = "
         r6 = *(u64 *)(r1 + 0)
         r7 = *(u64 *)(r1 + 8)
@@ -41,7 +41,7 @@ const DIRECT: &str = "
         exit
 ";
 
-/// The search by one helper a node, which copies the node to the stack.
+/// The search by one helper call for each node, which copies the node to the stack.
 const HELPER: &str = "
         r6 = *(u64 *)(r1 + 0)
         r7 = *(u64 *)(r1 + 8)
@@ -69,7 +69,7 @@ fn bytes(text: &str) -> Vec<u8> {
     slots(text).into_iter().flat_map(u64::to_le_bytes).collect()
 }
 
-/// The region with the parameters of a search in front.
+/// Returns the region with the parameters of a search in its first two words.
 fn parameters(n: u64) -> Vec<u8> {
     let mut memory = region();
     memory[..8].copy_from_slice(&HEAD.to_le_bytes());
@@ -78,7 +78,7 @@ fn parameters(n: u64) -> Vec<u8> {
 }
 
 thread_local! {
-    /// The region of rbpf's helper, which has no argument for it.
+    /// The region of rbpf's helper; the engine cannot pass it as an argument.
     static REGION: &'static [u8] = Vec::leak(region());
 }
 
@@ -96,9 +96,9 @@ fn read(_: u64, offset: u64, out: u64, length: u64, _: u64) -> u64 {
 }
 
 fn rbpf(code: &'static [u8]) -> rbpf::EbpfVmRaw<'static> {
-    let mut engine = rbpf::EbpfVmRaw::new(None).expect("there is nothing to refuse");
+    let mut engine = rbpf::EbpfVmRaw::new(None).expect("no program is given yet");
     engine.set_program(code).expect("the program passes");
-    engine.register_helper(5, read).expect("it is a helper");
+    engine.register_helper(5, read).expect("the helper is valid");
     engine.jit_compile().expect("the program is compiled");
     engine
 }
@@ -110,9 +110,9 @@ fn rbpf_searches(cases: &mut Vec<Case>) {
             let engine = rbpf(code);
             let memory = Vec::leak(parameters(n));
             let (start, length) = (memory.as_mut_ptr(), memory.len());
-            cases.push(Case::search(name, n, move |turns| {
-                for _ in 0..turns {
-                    // SAFETY: the memory is leaked and nobody else's; the program reads within it.
+            cases.push(Case::search(name, n, move |iterations| {
+                for _ in 0..iterations {
+                    // SAFETY: the memory is leaked and used only here; the program reads within it.
                     let found = unsafe {
                         let memory = core::slice::from_raw_parts_mut(black_box(start), length);
                         engine.execute_program_jit(memory)
@@ -154,12 +154,12 @@ fn sbpf(code: &[u8]) -> Executable<Context> {
     executable
 }
 
-/// With the engine kept between searches.
+/// Adds the searches by solana-sbpf; the engine is kept between searches.
 fn sbpf_searches(cases: &mut Vec<Case>) {
     for n in NODES {
         let executable = sbpf(&bytes(DIRECT));
         let memory = Vec::leak(parameters(n));
-        cases.push(Case::search("solana-sbpf, direct", n, move |turns| {
+        cases.push(Case::search("solana-sbpf, direct", n, move |iterations| {
             let config = executable.get_config();
             let mut stack = AlignedMemory::<{ ebpf::HOST_ALIGN }>::zero_filled(config.stack_size());
             let stack_bytes = stack.len();
@@ -169,8 +169,8 @@ fn sbpf_searches(cases: &mut Vec<Case>) {
                 MemoryRegion::new(&raw mut *memory, ebpf::MM_INPUT_START),
             ];
             let version = SBPFVersion::V3;
-            // SAFETY: stack and list live until the engine is gone, nobody else touches them meanwhile,
-            // and they are plain bytes.
+            // SAFETY: stack and list outlive the engine, no other code accesses them meanwhile, and
+            // they are plain bytes.
             let mapping = unsafe { MemoryMapping::new(regions, config, version) };
             let mapping = mapping.expect("the regions do not overlap");
             let mut context = Context { left: 0, mapping };
@@ -178,7 +178,7 @@ fn sbpf_searches(cases: &mut Vec<Case>) {
             let loader = executable.get_loader().clone();
             let context_at = &raw mut context;
             let mut engine = EbpfVm::new(loader, version, &mut context, stack_bytes);
-            for _ in 0..turns {
+            for _ in 0..iterations {
                 // SAFETY: the engine does not run.
                 unsafe { (*context_at).left = 1 << 20 };
                 engine.registers[1] = black_box(ebpf::MM_INPUT_START);
@@ -193,22 +193,22 @@ fn sbpf_searches(cases: &mut Vec<Case>) {
     }
 }
 
-/// Searches.
+/// Adds the searches.
 pub(crate) fn searches(cases: &mut Vec<Case>) {
     rbpf_searches(cases);
     sbpf_searches(cases);
 }
 
-/// Loading and compiling the search.
+/// Adds registrations: loading and compiling the search.
 pub(crate) fn registrations(cases: &mut Vec<Case>) {
     let code: &'static [u8] = Vec::leak(bytes(DIRECT));
-    cases.push(Case::registration("rbpf", "list search by words", move |turns| {
-        for _ in 0..turns {
+    cases.push(Case::registration("rbpf", "list search by words", move |iterations| {
+        for _ in 0..iterations {
             let _ = black_box(rbpf(black_box(code)));
         }
     }));
-    cases.push(Case::registration("solana-sbpf", "list search by words", move |turns| {
-        for _ in 0..turns {
+    cases.push(Case::registration("solana-sbpf", "list search by words", move |iterations| {
+        for _ in 0..iterations {
             let _ = black_box(sbpf(black_box(code)));
         }
     }));

@@ -1,11 +1,11 @@
-//! Figures as a table and as JSON, and what they say of the goals.
+//! Figures as a table and as JSON, and their ratios with goals.
 
 use std::fmt::Write;
 
 use crate::list::NODES;
 use crate::rounds::Case;
 
-/// One object with all figures, in nanoseconds, and the table's lines.
+/// Formats all figures, in nanoseconds, and the table's lines as one JSON object.
 pub(crate) fn json(cases: &[Case]) -> String {
     let entries = cases.iter().map(|case| {
         let n = case.n.map_or(String::from("null"), |n| n.to_string());
@@ -18,13 +18,13 @@ pub(crate) fn json(cases: &[Case]) -> String {
         )
     });
     let lines = table(cases);
-    // Tables have neither quotes nor backslashes.
+    // Lines of the table have neither quotes nor backslashes.
     let lines = lines.lines().map(|line| format!("\"{line}\""));
     let (entries, lines): (Vec<_>, Vec<_>) = (entries.collect(), lines.collect());
     format!("{{\"figures\": [{}], \"lines\": [{}]}}", entries.join(", "), lines.join(", "))
 }
 
-/// For a terminal.
+/// Formats the figures for a terminal.
 pub(crate) fn table(cases: &[Case]) -> String {
     let mut out = String::new();
     let mut line = |text: String| {

@@ -1,4 +1,4 @@
-//! wasmtime: guard pages instead of checks, with and without fuel.
+//! wasmtime, with guard pages instead of bounds checks, with and without fuel.
 
 use std::hint::black_box;
 
@@ -22,29 +22,29 @@ type Search = TypedFunc<(u32, u64), u64>;
 fn engine(fuel: bool) -> Engine {
     let mut config = Config::new();
     config.consume_fuel(fuel);
-    Engine::new(&config).expect("the configuration is possible")
+    Engine::new(&config).expect("the configuration is valid")
 }
 
 fn instance(engine: &Engine, fuel: bool) -> (Store<()>, Search) {
-    let module = Module::new(engine, TEXT).expect("the module is right");
+    let module = Module::new(engine, TEXT).expect("the module is valid");
     let mut store = Store::new(engine, ());
     if fuel {
-        store.set_fuel(u64::MAX / 2).expect("fuel is on");
+        store.set_fuel(u64::MAX / 2).expect("fuel is enabled");
     }
     let instance = Instance::new(&mut store, &module, &[]).expect("nothing is imported");
-    let memory = instance.get_memory(&mut store, "memory").expect("it is exported");
-    memory.write(&mut store, 0, &region()).expect("there is a page");
-    let search = instance.get_typed_func(&mut store, "search").expect("it is exported");
+    let memory = instance.get_memory(&mut store, "memory").expect("the memory is exported");
+    memory.write(&mut store, 0, &region()).expect("the memory has a page");
+    let search = instance.get_typed_func(&mut store, "search").expect("the search is exported");
     (store, search)
 }
 
-/// Searches.
+/// Adds the searches.
 pub(crate) fn searches(cases: &mut Vec<Case>) {
     for (name, fuel) in [("wasmtime", false), ("wasmtime, fuel", true)] {
         for n in NODES {
             let (mut store, search) = instance(&engine(fuel), fuel);
-            cases.push(Case::search(name, n, move |turns| {
-                for _ in 0..turns {
+            cases.push(Case::search(name, n, move |iterations| {
+                for _ in 0..iterations {
                     let parameters = (HEAD as u32, black_box(key(n)));
                     let found = search.call(&mut store, parameters);
                     assert_eq!(found.ok(), Some(value(n)));
@@ -54,11 +54,11 @@ pub(crate) fn searches(cases: &mut Vec<Case>) {
     }
 }
 
-/// Compilations of the module.
+/// Adds registrations: compiling the module.
 pub(crate) fn registrations(cases: &mut Vec<Case>) {
     let engine = engine(false);
-    cases.push(Case::registration("wasmtime", "list search by words", move |turns| {
-        for _ in 0..turns {
+    cases.push(Case::registration("wasmtime", "list search by words", move |iterations| {
+        for _ in 0..iterations {
             let _ = black_box(Module::new(&engine, black_box(TEXT)));
         }
     }));

@@ -1,4 +1,4 @@
-//! A worker at an agent, as the command sees it that wanted it.
+//! The command's handle of a worker at an agent.
 
 use super::line::{Line, Lines};
 use super::wire::{LINE_BYTES_MAX, MARK, Notice, Order, line};
@@ -11,8 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// How long an agent may take to say that a worker is gone.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that an agent has to report the end of a worker.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A worker process at an agent.
 pub(crate) struct Remote {
@@ -25,19 +25,18 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Has the agent at `at` start a worker. What the worker says comes line by line from `lines`, which
-    /// ends with the worker.
+    /// Starts a worker at the agent `at`, and returns it with the lines of its output, which end with the worker.
     pub(crate) fn start(
         at: &Endpoint,
         security: &Security,
     ) -> Result<(Self, RemoteLines), Failure> {
         let failed = |e: &dyn std::fmt::Display| {
             Failure::system(format!(
-                "agent {e}; see to `farside agent --listen {at}` on that host, with the same key"
+                "agent {e}; run `farside agent --listen {at}` on that host, with the same key"
             ))
         };
         let to = Line::connect(at, security).map_err(|e| failed(&e))?;
-        // Should this fail, what the agent has to say about it is the better reason.
+        // If sending fails, the agent's answer is the better reason.
         let sent = to.send(&line(&Order::start()));
         let answer = Lines::new(&to, LINE_BYTES_MAX).next();
         let answer = match (answer, sent) {
@@ -50,7 +49,10 @@ impl Remote {
             Ok(Notice::Refused { failure }) => {
                 return Err(Failure::system(format!("agent {at}: {failure}")));
             }
-            _ => return Err(failed(&format!("{at}: it answered in another language"))),
+            _ => {
+                let reason = "its answer is unknown: install one version on both hosts";
+                return Err(failed(&format!("{at}: {reason}")));
+            }
         };
         let host = to.peer().map_err(|e| failed(&format!("{at}: {e}")))?.ip();
         let line = Arc::new(to);
@@ -59,12 +61,12 @@ impl Remote {
         Ok((Self { line, agent: at.to_string(), process, host, ended }, lines))
     }
 
-    /// The agent's host, as this one reaches it.
+    /// Returns the address at which this host reaches the agent's.
     pub(crate) fn host(&self) -> IpAddr {
         self.host
     }
 
-    /// This host, as the agent's reaches it.
+    /// Returns the address at which the agent's host reaches this one.
     pub(crate) fn local(&self) -> Result<IpAddr, Failure> {
         let local = self.line.local();
         local.map(|local| local.ip()).map_err(|e| Failure::system(format!("own address: {e}")))
@@ -72,24 +74,24 @@ impl Remote {
 }
 
 impl Process for Remote {
-    fn tell(&mut self, line: &str) -> io::Result<()> {
+    fn send(&mut self, line: &str) -> io::Result<()> {
         let line = format!("{line}\n");
         self.line.send(line.as_bytes()).map_err(io::Error::other)
     }
 
     fn kill(&mut self) {
-        // A stream that is broken has ended the worker already.
+        // A broken stream has already ended the worker.
         let _ = self.line.send(&line(&Order::Kill));
     }
 
     fn wait(&mut self) -> Result<String, Failure> {
-        let how = match self.ended.recv_timeout(PATIENCE) {
+        let how = match self.ended.recv_timeout(END_TIMEOUT) {
             Ok(how) => how,
             Err(mpsc::RecvTimeoutError::Disconnected) => {
-                format!("its agent {} is gone or out of reach", self.agent)
+                format!("its agent {} has ended or is out of reach", self.agent)
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                format!("its agent {} does not say how", self.agent)
+                format!("its agent {} does not report how", self.agent)
             }
         };
         self.line.end();
@@ -101,15 +103,14 @@ impl Process for Remote {
     }
 }
 
-/// What a worker at an agent says.
+/// The output of a worker at an agent.
 pub(crate) struct RemoteLines {
     line: Arc<Line>,
     ended: Sender<String>,
 }
 
 impl RemoteLines {
-    /// Hands each line of the worker to `take` until there are no more; `take` may have had enough and say
-    /// false. *Blocks* until then.
+    /// Passes each line of the worker to `take`, until the stream ends or `take` returns false. *Blocks* until then.
     pub(crate) fn each(self, mut take: impl FnMut(&str) -> bool) {
         let mut lines = Lines::new(&self.line, usize::MAX);
         while let Ok(Some(line)) = lines.next() {

@@ -1,4 +1,4 @@
-//! A stream to another host for two threads: one sends, one receives, and both may block.
+//! A stream to another host that two threads share: one sends, one receives, and both may block.
 
 use crate::failure::Failure;
 use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Host, Security};
@@ -10,21 +10,21 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long each address of a host may take to answer a call.
+/// Timeout of a connection attempt to each address of a host.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A host that vanishes is noticed after about so long, and so are its workers ended.
+/// Time until a vanished peer is detected; workers of a vanished command end then.
 const SILENCE: Duration = Duration::from_secs(6);
 const PROBES: u32 = 3;
 
-/// A stream whose handshake is over.
+/// A stream after its handshake.
 pub(crate) struct Line {
     stream: Mutex<Stream<TcpStream>>,
-    /// The same socket, to wait for it while the other thread uses the stream.
+    /// The same socket, for waiting while the other thread uses the stream.
     socket: Arc<TcpStream>,
 }
 
 impl Line {
-    /// Calls `to`.
+    /// Connects to `to`.
     pub(crate) fn connect(to: &Endpoint, security: &Security) -> Result<Self, Failure> {
         let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{to}: {e}"));
         let addresses = to.resolve().map_err(|e| failed(&e))?;
@@ -40,13 +40,13 @@ impl Line {
             }
         }
         Err(match last.kind() {
-            ErrorKind::ConnectionRefused => failed(&"nobody listens there"),
+            ErrorKind::ConnectionRefused => failed(&"no process listens there"),
             _ => failed(&format!("not reached: {last}")),
         })
     }
 
-    /// Takes a call; `heard` is called when the caller has sent something. *Blocks* until the caller has
-    /// proved who it is, or the time for that is up.
+    /// Accepts a connection and calls `heard` when the peer has sent something. *Blocks* until the end of the
+    /// handshake, or its deadline.
     pub(crate) fn accept(
         socket: Arc<TcpStream>,
         security: &Security,
@@ -82,17 +82,17 @@ impl Line {
         Ok(Self { stream: Mutex::new(stream), socket })
     }
 
-    /// This end's address, which is how the peer reaches this host if it called.
+    /// Returns the local address, at which a peer that connected reaches this host.
     pub(crate) fn local(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// The other end's address.
+    /// Returns the peer's address.
     pub(crate) fn peer(&self) -> io::Result<SocketAddr> {
         self.socket.peer_addr()
     }
 
-    /// Sends all of it. *Blocks* while the peer does not read.
+    /// Sends all bytes. *Blocks* while the peer does not read.
     pub(crate) fn send(&self, mut bytes: &[u8]) -> Result<(), BootstrapError> {
         loop {
             let done = {
@@ -113,8 +113,8 @@ impl Line {
         }
     }
 
-    /// Receives what is there, at least a byte; 0 when the peer has ended the stream. *Blocks* until then,
-    /// or until the time is up, which is an error.
+    /// Receives available bytes, at least one; returns 0 if the peer has ended the stream. *Blocks* until then, or
+    /// until `until`, which is an error.
     pub(crate) fn receive(
         &self,
         out: &mut [u8],
@@ -136,9 +136,9 @@ impl Line {
         }
     }
 
-    /// Ends the stream; both threads hear of it.
+    /// Ends the stream for both threads.
     pub(crate) fn end(&self) {
-        // The peer may be gone already, and then needs no farewell.
+        // The peer may have gone already and then needs no notification.
         let _ = self.stream().close();
         let _ = self.socket.shutdown(Shutdown::Both);
     }
@@ -152,26 +152,26 @@ impl Line {
 pub(crate) struct Lines<'a> {
     line: &'a Line,
     held: Vec<u8>,
-    /// Of `held`, known to have no end of a line.
+    /// The length of the prefix of `held` without a newline.
     seen: usize,
     bytes_max: usize,
-    /// When the next line must be there.
+    /// The deadline of the next line.
     until: Option<Instant>,
 }
 
 impl<'a> Lines<'a> {
-    /// Lines of at most so many bytes.
+    /// Reads lines of at most `bytes_max` bytes.
     pub(crate) fn new(line: &'a Line, bytes_max: usize) -> Self {
         Self { line, held: Vec::new(), seen: 0, bytes_max, until: None }
     }
 
-    /// Lines that come by then, or the next one is an error; without end for `None`.
+    /// Sets the deadline of further lines; none for `None`.
     pub(crate) fn by(&mut self, until: Option<Instant>) {
         self.until = until;
     }
 
-    /// The next line without its end; `None` when the peer has ended the stream. What it left without
-    /// an end is no line.
+    /// Receives the next line, without its newline; `None` if the peer has ended the stream. A last line without a
+    /// newline is dropped.
     pub(crate) fn next(&mut self) -> Result<Option<Vec<u8>>, BootstrapError> {
         let mut block = [0; 16 << 10];
         loop {
@@ -210,10 +210,10 @@ fn interest(writes: bool) -> PollFlags {
     if writes { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
 }
 
-/// Waits until the socket can be read or written, or the time is up.
+/// Waits until the socket can be read or written, or until the deadline.
 fn wait(socket: &TcpStream, wants: PollFlags, until: Option<Instant>) -> io::Result<()> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    // A moment more, so that the time is up when this returns.
+    // One millisecond more, so that the deadline has passed when this returns.
     let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
     match poll(&mut [PollFd::new(socket, wants)], left.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

@@ -1,9 +1,9 @@
-//! `farside agent`: starts workers on this host for commands that run elsewhere.
+//! `farside agent`: starts workers on this host for commands on other hosts.
 //!
-//! Each stream is for one worker: after the handshake comes [`Order::Start`](wire::Order), then the lines
-//! of the worker pass through in both directions ([`wire`]). The worker is killed and reaped when its
-//! stream ends, however that ends. Two threads serve a stream: one takes orders and owns the stream's
-//! end, the other relays what the worker says and owns the worker's end.
+//! Each stream is for one worker: after the handshake comes [`Order::Start`](wire::Order), then the worker's lines
+//! pass through in both directions ([`wire`]). When a stream ends, for any reason, its worker is killed and reaped.
+//! Two threads serve a stream: one takes orders and handles the end of the stream, the other relays the worker's
+//! output and handles the end of the worker.
 
 mod client;
 mod line;
@@ -21,7 +21,7 @@ use farside_fabric::PendingLimits;
 pub(crate) use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
-use serve::Desk;
+use serve::AgentState;
 use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
@@ -29,17 +29,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// Streams beyond those with a worker and those that have ordered nothing yet: refusals in flight.
+/// Maximum number of streams besides those with a worker and those without an order yet: refusals in flight.
 const STREAMS_SPARE: usize = 32;
 
-/// What happens at an agent, as `--json` shows it.
+/// An event of an agent, in the form of `--json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum Event<'a> {
     Listening {
         address: &'a str,
         security: &'a str,
-        /// What the operator must know, with what to do.
+        /// A security warning for the operator, with a remedy.
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<&'a str>,
     },
@@ -76,7 +76,7 @@ impl Event<'_> {
     }
 }
 
-/// Whether only processes of this machine reach it.
+/// Returns whether only processes of this machine can reach an endpoint.
 pub(crate) fn is_loopback(endpoint: &Endpoint) -> bool {
     match &endpoint.host {
         Host::Ip(number) => number.is_loopback(),
@@ -84,26 +84,26 @@ pub(crate) fn is_loopback(endpoint: &Endpoint) -> bool {
     }
 }
 
-/// How streams to and from agents are secured: whatever nodes protect of their own, commands travel
-/// under TLS, unless there is no key.
+/// Returns the security of streams between commands and agents: TLS if there is a key, regardless of what the nodes
+/// protect.
 pub(crate) fn security(key: Option<&Path>) -> Result<Security, Failure> {
     choice::host_security(HostFabric::Tcp, key, None)
 }
 
-/// Serves until told to end.
+/// Serves until a signal.
 pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     let at = &arguments.listen;
     match &arguments.key {
         None if !arguments.insecure => {
             return Err(Failure::usage(
-                "an agent runs programs for others, so it needs --key FILE: make one by `farside key \
-                 new FILE` and copy it to every host. On 127.0.0.1, --insecure does without",
+                "an agent runs programs for other hosts, so it needs --key FILE: create one with `farside key \
+                 new FILE` and copy it to every host. On 127.0.0.1, --insecure runs without a key",
             ));
         }
         None if !is_loopback(at) => {
             return Err(Failure::usage(format!(
-                "without a key anybody who reaches {at} could run programs here: make one by `farside \
-                 key new FILE`. --insecure is for addresses of the loopback alone"
+                "without a key every process that reaches {at} could run programs here: create one with `farside \
+                 key new FILE`. --insecure is for loopback addresses only"
             )));
         }
         _ => {}
@@ -121,8 +121,9 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     let warning = admission.warning();
     let key = arguments.key.as_deref().map(std::path::absolute).transpose().map_err(failed)?;
     let output = output.for_service()?;
-    let desk = Arc::new(Desk::new(admission, security, key, arguments.workers_max, output));
-    // Closed by the signal, which wakes whoever waits for it.
+    let agent = AgentState::new(admission, security, key, arguments.workers_max, output);
+    let agent = Arc::new(agent);
+    // The signal handler closes it, which ends the poll of the accepting thread.
     let (stop, stopped) = UnixStream::pair().map_err(failed)?;
     let stop = std::sync::Mutex::new(Some(stop));
     signals::watch(move || stop.lock().is_ok_and(|mut stop| stop.take().is_some()))?;
@@ -131,13 +132,13 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
         output.warning(warning);
     }
     Event::Listening { address: &address, security: &words, warning }.tell(output);
-    accept_all(&desk, &listener, &stopped);
+    accept_all(&agent, &listener, &stopped);
     output.last_event(&Event::Closed, |_| vec![Event::Closed.text()]);
     Ok(())
 }
 
-/// Serves every stream on threads of its own until `stopped` is closed, then ends all.
-fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
+/// Serves every stream on separate threads until `stopped` is closed, then ends all.
+fn accept_all(agent: &Arc<AgentState>, listener: &TcpListener, stopped: &UnixStream) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
     loop {
         let mut ready = [PollFd::new(listener, PollFlags::IN), PollFd::new(stopped, PollFlags::IN)];
@@ -149,7 +150,7 @@ fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
         let (socket, from) = match listener.accept() {
             Ok(accepted) => accepted,
             Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
-            // The caller is gone, or there are no descriptors: some are free once others have ended.
+            // The peer has gone, or no descriptors are free until other streams end.
             Err(_) => {
                 let pause = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
                 let _ = poll(&mut [PollFd::new(stopped, PollFlags::IN)], Some(&pause));
@@ -157,17 +158,17 @@ fn accept_all(desk: &Arc<Desk>, listener: &TcpListener, stopped: &UnixStream) {
             }
         };
         let pending_max = PendingLimits::DEFAULT.pending_max;
-        if threads.len() >= desk.workers_max() + pending_max + STREAMS_SPARE {
+        if threads.len() >= agent.workers_max() + pending_max + STREAMS_SPARE {
             continue;
         }
-        let Some(caller) = desk.take_in(socket, from) else {
+        let Some(connection) = agent.admit(socket, from) else {
             continue;
         };
         let thread = std::thread::Builder::new().name("farside-agent".to_owned());
-        // Without a thread the caller finds its stream ended, and may try again.
-        threads.extend(thread.spawn(move || serve::stream(caller)).ok());
+        // If no thread can be started, the stream ends and the peer may retry.
+        threads.extend(thread.spawn(move || serve::stream(connection)).ok());
     }
-    desk.end_all();
+    agent.end_all();
     for thread in threads {
         let _ = thread.join();
     }

@@ -1,4 +1,4 @@
-//! One stream at an agent: a worker, from its start to its end.
+//! One stream at an agent, which runs one worker.
 
 use super::Event;
 use super::line::{Line, Lines};
@@ -16,40 +16,40 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a caller may take from the end of its handshake to its order.
+/// Time that a command has from the end of the handshake to its order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What all streams of an agent have in common.
-pub(super) struct Desk {
+/// The shared state of all streams of an agent.
+pub(super) struct AgentState {
     admission: Admission,
     security: Security,
     key: Option<PathBuf>,
     workers_max: usize,
-    open: Mutex<Open>,
+    open: Mutex<OpenStreams>,
     output: Output,
 }
 
-/// What is open at an agent.
+/// The open streams of an agent.
 #[derive(Default)]
-struct Open {
+struct OpenStreams {
     workers: usize,
     lines: Vec<Weak<Line>>,
-    /// Streams that have ordered nothing yet.
-    waiting: Vec<Waiting>,
+    /// Streams without an order yet.
+    pending: Vec<PendingStream>,
     streams_made: u64,
-    /// No stream is served any more.
+    /// Whether the agent ends and serves no more streams.
     ended: bool,
 }
 
-/// A stream that has ordered nothing yet.
-struct Waiting {
+/// A stream without an order yet.
+struct PendingStream {
     number: u64,
     host: IpAddr,
     silent: bool,
     socket: Arc<TcpStream>,
 }
 
-impl Desk {
+impl AgentState {
     pub(super) fn new(
         admission: Admission,
         security: Security,
@@ -61,9 +61,13 @@ impl Desk {
         Self { admission, security, key, workers_max, open: Mutex::default(), output }
     }
 
-    /// Takes a connection in, which must soon order something: hosts have shares, as they have at nodes,
-    /// and one that waits may have to give way. `None` for one that is refused.
-    pub(super) fn take_in(self: &Arc<Self>, socket: TcpStream, from: SocketAddr) -> Option<Caller> {
+    /// Admits a connection, which must send its order within [`ORDER_TIMEOUT`]; `None` if it is refused.
+    /// Connections without an order are limited in all and per host, as at nodes: a new one may displace another.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        socket: TcpStream,
+        from: SocketAddr,
+    ) -> Option<PendingConnection> {
         if let Err(reason) = self.admission.judge(&socket) {
             let (from, reason) = (from.to_string(), reason.to_string());
             Event::Refused { from: &from, reason: &reason }.tell(self.output);
@@ -71,35 +75,35 @@ impl Desk {
         }
         let (socket, host) = (Arc::new(socket), from.ip().to_canonical());
         let mut open = self.open();
-        let pending = open.waiting.iter().map(|one| {
-            let Waiting { number, host, silent, .. } = *one;
+        let pending = open.pending.iter().map(|one| {
+            let PendingStream { number, host, silent, .. } = *one;
             Pending { peer: host, silent, age: number }
         });
         if let Some(oldest) = PendingLimits::DEFAULT.gives_way(pending, host)
-            && let Some(at) = open.waiting.iter().position(|one| one.number == oldest)
+            && let Some(at) = open.pending.iter().position(|one| one.number == oldest)
         {
-            // Its thread finds the stream ended.
-            let _ = open.waiting.swap_remove(at).socket.shutdown(Shutdown::Both);
+            // Its thread sees the end of the stream.
+            let _ = open.pending.swap_remove(at).socket.shutdown(Shutdown::Both);
         }
         open.streams_made += 1;
         let number = open.streams_made;
-        let waiting = Waiting { number, host, silent: true, socket: Arc::clone(&socket) };
-        open.waiting.push(waiting);
-        Some(Caller { desk: Arc::clone(self), number, socket, from })
+        let pending = PendingStream { number, host, silent: true, socket: Arc::clone(&socket) };
+        open.pending.push(pending);
+        Some(PendingConnection { agent: Arc::clone(self), number, socket, from })
     }
 
     pub(super) fn workers_max(&self) -> usize {
         self.workers_max
     }
 
-    /// Ends all streams, and with them their workers.
+    /// Ends all streams and their workers.
     pub(super) fn end_all(&self) {
         let mut open = self.open();
         open.ended = true;
         let lines: Vec<_> = open.lines.drain(..).filter_map(|line| line.upgrade()).collect();
-        for waiting in &open.waiting {
-            // Its thread finds the stream ended.
-            let _ = waiting.socket.shutdown(Shutdown::Both);
+        for pending in &open.pending {
+            // Its thread sees the end of the stream.
+            let _ = pending.socket.shutdown(Shutdown::Both);
         }
         drop(open);
         for line in lines {
@@ -107,7 +111,7 @@ impl Desk {
         }
     }
 
-    /// Notes a stream; false when the agent ends.
+    /// Registers a stream; returns false if the agent ends.
     fn enter(&self, line: &Arc<Line>) -> bool {
         let mut open = self.open();
         open.lines.retain(|line| line.strong_count() > 0);
@@ -115,61 +119,61 @@ impl Desk {
         !open.ended
     }
 
-    /// A place for a worker, if one is free; given back with the value.
-    fn place(&self) -> Option<Place<'_>> {
+    /// Reserves a worker slot, if one is free; it is released when the value is dropped.
+    fn reserve_worker(&self) -> Option<WorkerSlot<'_>> {
         let mut open = self.open();
         if open.workers >= self.workers_max {
             return None;
         }
         open.workers += 1;
-        Some(Place(self))
+        Some(WorkerSlot(self))
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, OpenStreams> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker's place among those that an agent has at most.
-struct Place<'a>(&'a Desk);
+/// A reserved slot of the agent's maximum number of workers.
+struct WorkerSlot<'a>(&'a AgentState);
 
-impl Drop for Place<'_> {
+impl Drop for WorkerSlot<'_> {
     fn drop(&mut self) {
         self.0.open().workers -= 1;
     }
 }
 
-/// A connection that has ordered nothing yet; dropped, it waits no more.
-pub(super) struct Caller {
-    desk: Arc<Desk>,
+/// A connection without an order yet; drop it when the order has arrived.
+pub(super) struct PendingConnection {
+    agent: Arc<AgentState>,
     number: u64,
     socket: Arc<TcpStream>,
     from: SocketAddr,
 }
 
-impl Caller {
-    /// It has sent something.
+impl PendingConnection {
+    /// Notes that the peer has sent something.
     fn heard(&self) {
-        let mut open = self.desk.open();
-        if let Some(found) = open.waiting.iter_mut().find(|one| one.number == self.number) {
+        let mut open = self.agent.open();
+        if let Some(found) = open.pending.iter_mut().find(|one| one.number == self.number) {
             found.silent = false;
         }
     }
 }
 
-impl Drop for Caller {
+impl Drop for PendingConnection {
     fn drop(&mut self) {
-        self.desk.open().waiting.retain(|one| one.number != self.number);
+        self.agent.open().pending.retain(|one| one.number != self.number);
     }
 }
 
-/// The worker's process until it is about to be reaped: whoever kills it finds it, or nothing.
-struct Target(Mutex<Option<Pid>>);
+/// The worker's process number until the worker is reaped, so that no thread kills a later process of that number.
+struct KillTarget(Mutex<Option<Pid>>);
 
-impl Target {
+impl KillTarget {
     fn kill(&self) {
         if let Some(process) = *self.locked() {
-            // It may have ended by itself, which is as good.
+            // An error means that it has already ended.
             let _ = kill_process(process, Signal::KILL);
         }
     }
@@ -180,16 +184,17 @@ impl Target {
 }
 
 /// Serves a stream from its handshake to its end.
-pub(super) fn stream(caller: Caller) {
-    let (desk, from) = (Arc::clone(&caller.desk), caller.from.to_string());
-    let refused = |reason: &str| Event::Refused { from: &from, reason }.tell(desk.output);
-    let accepted = Line::accept(Arc::clone(&caller.socket), &desk.security, || caller.heard());
+pub(super) fn stream(connection: PendingConnection) {
+    let (agent, from) = (Arc::clone(&connection.agent), connection.from.to_string());
+    let refused = |reason: &str| Event::Refused { from: &from, reason }.tell(agent.output);
+    let socket = Arc::clone(&connection.socket);
+    let accepted = Line::accept(socket, &agent.security, || connection.heard());
     let line = match accepted {
         Ok(line) => Arc::new(line),
         Err(reason) => return refused(&reason.to_string()),
     };
-    if desk.enter(&line)
-        && let Err(reason) = serve(&desk, caller, &line, &from)
+    if agent.enter(&line)
+        && let Err(reason) = serve(&agent, connection, &line, &from)
     {
         refused(&reason.to_string());
         let _ = line.send(&super::wire::line(&Notice::Refused { failure: reason }));
@@ -197,75 +202,80 @@ pub(super) fn stream(caller: Caller) {
     line.end();
 }
 
-/// Starts the worker and stays until it and the stream have ended; why there was no worker.
-fn serve(desk: &Desk, caller: Caller, to: &Line, from: &str) -> Result<(), Failure> {
+/// Starts the worker and waits until it and the stream have ended; an error if no worker was started.
+fn serve(
+    agent: &AgentState,
+    connection: PendingConnection,
+    to: &Line,
+    from: &str,
+) -> Result<(), Failure> {
     let mut lines = Lines::new(to, LINE_BYTES_MAX);
     lines.by(Some(Instant::now() + ORDER_TIMEOUT));
     let Some(first) = lines.next().map_err(|e| Failure::system(e.to_string()))? else {
         return Ok(());
     };
     lines.by(None);
-    // It gives way to no other from here on.
-    drop(caller);
+    // With its order, no other connection displaces it any more.
+    drop(connection);
     judge_order(&first)?;
-    let Some(_place) = desk.place() else {
+    let Some(_slot) = agent.reserve_worker() else {
         return Err(Failure::system(format!(
-            "{} workers run there already, which is its --workers-max",
-            desk.workers_max
+            "it runs {} workers already, its --workers-max",
+            agent.workers_max
         )));
     };
-    let mut child = spawn(desk)?;
+    let mut child = spawn(agent)?;
     let (Some(mut commands), Some(events)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(Failure::system("a worker without pipes"));
     };
     let process = child.id();
-    let target = Target(Mutex::new(Some(Pid::from_child(&child))));
-    // Should this fail, the stream is broken, which the next line tells.
+    let target = KillTarget(Mutex::new(Some(Pid::from_child(&child))));
+    // A failure means that the stream is broken, which the next read reports.
     let _ = to.send(&line(&Notice::Started { process }));
-    Event::Started { process, from }.tell(desk.output);
+    Event::Started { process, from }.tell(agent.output);
     let how = std::thread::scope(|scope| {
         let relay = scope.spawn(|| relay(to, events, child, &target));
         obey(&mut lines, &mut commands, &target);
-        // While its input is open: it would end by itself without.
+        // Before its input closes, which would end the worker too.
         target.kill();
         relay.join()
     });
     let how = how.unwrap_or_else(|_| "its relay panicked".to_owned());
-    Event::Ended { process, how: &how }.tell(desk.output);
+    Event::Ended { process, how: &how }.tell(agent.output);
     Ok(())
 }
 
-/// Whether the first line of a stream orders a worker of this program's version.
+/// Checks that the first line of a stream orders a worker of this program's version.
 fn judge_order(first: &[u8]) -> Result<(), Failure> {
     match serde_json::from_slice(first) {
         Ok(Order::Start { version: theirs }) if theirs == version() => Ok(()),
         Ok(Order::Start { version: theirs }) => {
             let ours = version();
             Err(Failure::usage(format!(
-                "the agent is of version {ours} and the command of {theirs}; install one on both hosts"
+                "the agent has version {ours} and the command {theirs}; install one version on both hosts"
             )))
         }
         _ => Err(Failure::usage("the first line of a stream is an order to start a worker")),
     }
 }
 
-/// Starts this program again as a worker. The calling thread must outlive it, since the kernel takes its
-/// end for the parent's death.
-fn spawn(desk: &Desk) -> Result<Child, Failure> {
+/// Starts this program as a worker. The calling thread must outlive it, since the kernel takes the end of that thread
+/// for the parent's death.
+fn spawn(agent: &AgentState) -> Result<Child, Failure> {
     let program =
         std::env::current_exe().map_err(|e| Failure::system(format!("own program: {e}")))?;
     let mut command = Command::new(program);
     command.args(["worker", "--without-files"]);
-    if let Some(key) = &desk.key {
+    if let Some(key) = &agent.key {
         command.arg("--key").arg(key);
     }
-    // A group of its own: Ctrl-C reaches the agent alone, which then ends its workers in order.
+    // A separate process group: Ctrl-C reaches only the agent, which then ends its workers in order.
     command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped());
     command.spawn().map_err(|e| Failure::system(format!("cannot start a worker process: {e}")))
 }
 
-/// Does what the stream says until it ends.
-fn obey(lines: &mut Lines<'_>, commands: &mut ChildStdin, target: &Target) {
+/// Executes orders and passes other lines to the worker, until the stream ends.
+fn obey(lines: &mut Lines<'_>, commands: &mut ChildStdin, target: &KillTarget) {
     while let Ok(Some(mut line)) = lines.next() {
         if line.starts_with(MARK) {
             if matches!(serde_json::from_slice(&line), Ok(Order::Kill)) {
@@ -274,13 +284,13 @@ fn obey(lines: &mut Lines<'_>, commands: &mut ChildStdin, target: &Target) {
             continue;
         }
         line.push(b'\n');
-        // Should the worker be gone, its relay ends the stream.
+        // If the worker has ended, its relay ends the stream.
         let _ = commands.write_all(&line);
     }
 }
 
-/// Relays what the worker says, reaps it, and says how it ended.
-fn relay(to: &Line, mut events: ChildStdout, mut child: Child, target: &Target) -> String {
+/// Relays the worker's output, reaps the worker, and returns its exit status.
+fn relay(to: &Line, mut events: ChildStdout, mut child: Child, target: &KillTarget) -> String {
     let mut block = [0; 16 << 10];
     let mut within_line = false;
     loop {
@@ -300,7 +310,7 @@ fn relay(to: &Line, mut events: ChildStdout, mut child: Child, target: &Target) 
     if within_line {
         let _ = to.send(b"\n");
     }
-    // It ends now. Its number may serve another process as soon as it is reaped: nobody kills it then.
+    // The worker ends now. Its process number may be reused as soon as it is reaped, so it is no target after this.
     let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let _ = waitid(WaitId::Pid(Pid::from_child(&child)), ended);
     target.locked().take();

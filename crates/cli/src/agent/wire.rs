@@ -1,52 +1,52 @@
-//! What commands and agents say to each other, beside the lines of a worker that pass through: one JSON
-//! object a line, marked by its first key.
+//! Messages between commands and agents: one JSON object per line, marked by its first key. Lines of a worker share
+//! the stream unmarked.
 
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 
-/// How the lines of agents themselves begin, and no line of a worker does.
+/// The start of each line between commands and agents, and of no line of a worker.
 pub(crate) const MARK: &[u8] = b"{\"agent\":";
-/// Most bytes of a line to an agent.
+/// Maximum bytes of a line to an agent.
 pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// What a command asks of an agent. Each stream is for one worker.
+/// A request of a command to an agent. Each stream is for one worker.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "agent")]
 pub(crate) enum Order {
-    /// Start the worker; the first line of a stream. Both programs must be of one version, for workers
-    /// understand their own alone.
+    /// Start the worker; the first line of a stream. Both programs must have one version, since the protocol of
+    /// workers is not versioned.
     Start { version: String },
     /// Kill it with SIGKILL.
     Kill,
 }
 
-/// What an agent says.
+/// A message of an agent to a command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "agent")]
 pub(crate) enum Notice {
-    /// The worker runs as this process of its host.
+    /// The worker runs, with this process number on its host.
     Started { process: u32 },
-    /// It has ended, like this; the last line of a stream.
+    /// The worker has ended, with this status; the last line of a stream.
     Ended { how: String },
-    /// There is no worker; the only line of a stream.
+    /// No worker was started; the only line of a stream.
     Refused { failure: Failure },
 }
 
 impl Order {
-    /// The order to start a worker of this program.
+    /// Returns the order to start a worker of this version.
     pub(crate) fn start() -> Self {
         Self::Start { version: version() }
     }
 }
 
-/// What both programs must have in common.
+/// Returns the version, which must be the same in both programs.
 pub(crate) fn version() -> String {
     env!("CARGO_PKG_VERSION").to_owned()
 }
 
-/// A value as a line.
+/// Serializes a value as a line.
 pub(crate) fn line(value: &impl Serialize) -> Vec<u8> {
-    // Values are our own structures with string keys, which always have a JSON form.
+    // The values are structures with string keys, which always have a JSON form.
     let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
     line
@@ -58,7 +58,7 @@ mod tests {
     use crate::worker::{Answer, Command, Event};
 
     #[test]
-    fn lines_of_agents_are_told_from_those_of_workers() {
+    fn lines_of_agents_are_distinct_from_lines_of_workers() {
         let (how, failure) = ("signal: 9".to_owned(), Failure::system("full"));
         let marked = [
             line(&Order::start()),

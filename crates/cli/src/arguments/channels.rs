@@ -1,4 +1,4 @@
-//! What `farside bench channels` takes.
+//! Arguments of `farside bench channels`.
 
 use super::{Places, message_bytes, seconds};
 use clap::{Args, ValueEnum};
@@ -19,9 +19,9 @@ Examples:
   farside bench channels --on 10.0.0.2:7401 --key cluster.key --pattern 1:1
   farside bench channels --json | jq '.figures[] | [.channel, .message_bytes, .latency_ns.median]'
 
-Figures of paper 001, in the virtual time of its cluster (--profile connectx5: nothing is measured on an
-adapter); without --profile the same is measured on this machine, but for words at an adapter, which take
---fabric verbs. Each takes --json, and --plot FILE.svg:
+Figures of paper 001, in virtual time on a model of its cluster (--profile connectx5, without any adapter).
+Without --profile they are measured on this machine; --device-words then needs --fabric verbs. All accept --json
+and --plot FILE.svg:
   4   farside bench channels --profile connectx5 --channel send --pattern 1:1 --copy
   5   farside bench channels --profile connectx5 --pattern 1:1
   6   farside bench channels --profile connectx5 --channel read-ring-inlined --pattern 1:1 --distribution
@@ -31,22 +31,22 @@ adapter); without --profile the same is measured on this machine, but for words 
   9b  farside bench channels --profile connectx5 --channel read-ring-notify,read-ring-detached,read-ring-inlined --pattern 1:N
   10  farside bench channels --profile connectx5 --channel read-ring-inlined --pattern 1:1 --prefetch
 
-Latency is one way: half of a round trip over the same channel both ways. Rates are of one way, of all
-receivers together. The sender writes every byte and the receiver copies every byte out, unless a line
-says otherwise: `unwritten` sends the same bytes again, of `untouched` messages the ends of the bytes
-alone are looked at, `blocking` ends call what may sleep. From 4 KiB on messages are sent from registered
-memory, and those of read slots are built and looked at in the memory of their sender. As in perftest a
-MB has 2^20 bytes and t_typical is the median; BW average and MsgRate are of the middle window. xbaseline
-is the best latency by half of the round trip of one line, of blocking ends of a futex. Spinning ends
-need a processor each: with fewer, many share one.")]
+Latency is one-way: half of a round trip over one channel in each direction. Rates are one-way, of all receivers
+together. The sender writes every byte and the receiver copies every byte out, with these exceptions: `unwritten`
+resends the same bytes, `untouched` reads only the first and last cache line of each message, and `blocking`
+processes use blocking calls. From 4 KiB on, messages are sent from registered memory, and messages of read slots
+are built and read in the memory of their sender. As in perftest, 1 MB is 2^20 bytes and t_typical is the median;
+BW average and MsgRate are of the median window. xbaseline is the best latency divided by half of the round trip
+of one cache line, or of a futex for blocking processes. Each spinning process needs a processor of its own;
+otherwise several share one.")]
 pub(crate) struct BenchChannels {
-    /// Which channels, by the names of `farside channels`, or all
+    /// Channels, by the names of `farside channels`, or all
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME")]
     channel: Vec<ChannelName>,
     /// Message sizes
     #[arg(long, value_delimiter = ',', default_value = "8,64,1024,65536", value_parser = message_bytes)]
     pub(crate) bytes: Vec<u32>,
-    /// Who sends to whom
+    /// Numbers of senders and receivers
     #[arg(long, value_delimiter = ',', default_value = "1:1,N:1,1:N")]
     pub(crate) pattern: Vec<Pattern>,
     /// Senders of N:1
@@ -55,31 +55,31 @@ pub(crate) struct BenchChannels {
     /// Receivers of 1:N
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) readers: u16,
-    /// Windows of about half a millisecond for each figure
+    /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
     pub(crate) windows: u32,
-    /// Or for how long each figure is measured
+    /// Seconds per figure, instead of a number of windows
     #[arg(long, conflicts_with = "windows", value_parser = seconds)]
     pub(crate) seconds: Option<f64>,
-    /// Words in memory at the adapter, of channels that have such words; alone: each of the four
+    /// Words in device memory, for channels that support it; without a value: each of the four
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "WORDS", default_missing_values = ["nothing", "head", "tail", "all"])]
     device_words: Vec<DeviceName>,
-    /// What readers of read-ring-inlined fetch beyond a bell; alone: 0,512,4096
+    /// Bytes that readers of read-ring-inlined fetch with the bell; without a value: 0,512,4096
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "BYTES", default_missing_values = ["0", "512", "4096"], value_parser = prefetch_bytes)]
     prefetch: Vec<u32>,
-    /// Each message without and with a copy into a log, by the end that answers or receives
+    /// Measure without and with a copy of each message into a log, by the receiver
     #[arg(long)]
     pub(crate) copy: bool,
-    /// How many of the round trips took how long, instead of their percentiles alone
+    /// Also report the distribution of round trips, not only percentiles
     #[arg(long)]
     pub(crate) distribution: bool,
-    /// Print the findings of 001 §6 in virtual time, which is crates/sim/CHANNELS.md
+    /// Print the findings of paper 001 §6 in virtual time, as in crates/sim/CHANNELS.md
     #[arg(long, conflicts_with_all = ["device_words", "prefetch", "copy", "distribution", "plot", "fabric", "on"])]
     pub(crate) findings: bool,
-    /// Draw latency and rate over the message size, or the distribution
+    /// Plot latency and rate over the message size, or the distribution
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
-    /// This machine, or virtual time on the paper's cluster
+    /// Measure on this machine, or in virtual time on the paper's cluster
     #[arg(long, default_value = "shm", conflicts_with_all = ["fabric", "on", "key", "protect"])]
     pub(crate) profile: ProfileName,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub(crate) struct BenchChannels {
 }
 
 impl BenchChannels {
-    /// The channels, each once, in the order of the table.
+    /// Returns the channels, each once, in the order of the table.
     pub(crate) fn kinds(&self) -> Vec<Kind> {
         let wanted = |kind: &Kind| {
             self.channel.iter().any(|name| match name {
@@ -98,8 +98,7 @@ impl BenchChannels {
         Kind::ALL.into_iter().filter(wanted).collect()
     }
 
-    /// Which words of a channel are at the adapter, each setting once; none where it has no such words
-    /// and others were asked for.
+    /// Returns the requested settings of device words that the channel supports, each once; possibly none.
     pub(crate) fn devices(&self, kind: Kind) -> Vec<DeviceWords> {
         let usual = [DeviceName::Nothing];
         let asked = if self.device_words.is_empty() { &usual[..] } else { &self.device_words };
@@ -114,7 +113,7 @@ impl BenchChannels {
         all
     }
 
-    /// What readers of a channel fetch beyond a bell, as [`Self::devices`].
+    /// Returns the requested prefetch sizes that the channel supports, each once; possibly none.
     pub(crate) fn prefetches(&self, kind: Kind) -> Vec<u32> {
         let mut all = self.prefetch.clone();
         all.dedup();
@@ -125,19 +124,19 @@ impl BenchChannels {
         all
     }
 
-    /// Whether a question of its own is asked, instead of all that a channel has.
+    /// Returns whether a particular figure is requested, instead of all that a channel has.
     pub(crate) fn is_special(&self) -> bool {
         self.copy || self.distribution || !self.device_words.is_empty() || !self.prefetch.is_empty()
     }
 }
 
-/// Words at the adapter.
+/// Words of a channel in device memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum DeviceName {
     /// All words are in main memory
     Nothing,
-    /// The head of a shared ring, to which FETCH_ADDs go; bells that readers READ
+    /// The head of a shared ring, the target of FETCH_ADDs; bells that readers READ
     Head,
     /// The tail of a shared ring, which its senders READ
     Tail,
@@ -146,7 +145,7 @@ pub(crate) enum DeviceName {
 }
 
 impl DeviceName {
-    /// Of these words.
+    /// Returns the name of these words.
     pub(crate) const fn of(words: DeviceWords) -> Self {
         match words {
             DeviceWords::Nothing => Self::Nothing,
@@ -156,7 +155,7 @@ impl DeviceName {
         }
     }
 
-    /// The words.
+    /// Returns the words.
     pub(crate) const fn words(self) -> DeviceWords {
         match self {
             Self::Nothing => DeviceWords::Nothing,
@@ -192,7 +191,7 @@ impl FromStr for ChannelName {
     }
 }
 
-/// Who sends to whom.
+/// Numbers of senders and receivers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum Pattern {
     /// One sender, one receiver
@@ -201,7 +200,7 @@ pub(crate) enum Pattern {
     /// Many senders, one receiver
     #[value(name = "N:1")]
     ManyToOne,
-    /// One sender, many receivers that all get each message
+    /// One sender, many receivers that each get every message (broadcast)
     #[value(name = "1:N")]
     OneToMany,
 }
@@ -216,12 +215,12 @@ impl Pattern {
     }
 }
 
-/// Where channels are measured.
+/// The environment of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum ProfileName {
     /// Processes of this machine
     Shm,
-    /// Virtual time: two ConnectX-5 of 100 Gb/s, the cluster of 001
+    /// Virtual time: two ConnectX-5 of 100 Gb/s, the cluster of paper 001
     Connectx5,
 }
 
@@ -252,12 +251,12 @@ mod tests {
         let line = [&["farside", "bench", "channels"], line].concat();
         match Arguments::try_parse_from(line).unwrap().command {
             Command::Bench { which: Bench::Channels(arguments) } => arguments,
-            other => unreachable!("the line says bench channels, not {other:?}"),
+            other => unreachable!("the command is bench channels, not {other:?}"),
         }
     }
 
     #[test]
-    fn settings_are_those_that_a_channel_has() {
+    fn unsupported_settings_are_dropped() {
         let all = arguments(&["--device-words", "--prefetch", "--json"]);
         assert_eq!(all.devices(Kind::SharedRingImmediate), DeviceWords::ALL);
         assert_eq!(
@@ -275,9 +274,9 @@ mod tests {
         assert!(some.is_special() && !none.is_special());
     }
 
-    /// What the help says of the figures of 001 is what the command takes.
+    /// The commands that the help lists for the figures of paper 001 are valid.
     #[test]
-    fn every_figure_of_the_help_is_a_command() {
+    fn figure_commands_of_the_help_are_valid() {
         use clap::CommandFactory;
         let mut command = Arguments::command();
         let bench = command.find_subcommand_mut("bench").unwrap();

@@ -1,4 +1,4 @@
-//! Arguments of commands that reach other hosts.
+//! Arguments of commands that use several hosts.
 
 use super::{Protection, bytes, seconds};
 use crate::failure::Failure;
@@ -21,46 +21,45 @@ Examples:
   farside node --config node.toml                                    the same from a file:
       listen = \"10.0.0.2:7400\"
       join = [\"10.0.0.1:7400\", \"10.0.0.3:7400\"]
-      key = \"cluster.key\"                       beside the file, unless the path says otherwise
+      key = \"cluster.key\"                       relative to the folder of node.toml
       memory_bytes = \"4G\"
 
-Without --join the node founds the cluster, each time that it is started: give the founder --found and the
-others' addresses, and it joins them when they are there. Any member will do to join at; name several, for
-one may be down. A node that finds no cluster waits for one. A founder with --join founds once each of these
-hosts has answered that it has none, which a waiting node does; --found-alone does without their answers. With
---json there is an object a line for each event: waiting, started, member_joined, member_lost, isolated,
+Without --join the node founds a new cluster at every start. For a founder that joins an existing cluster after a
+restart, give --found and --join with the other hosts. A node can join at any member; name several, since one may
+be down. A node that finds no cluster waits for one. A founder with --join founds the cluster after each of these
+hosts has answered that it has none, as a waiting node does; with --found-alone it does not wait for answers. With
+--json there is one object per line for each event: waiting, started, member_joined, member_lost, isolated,
 not_joined, other_cluster, ended, each with its `time` (RFC 3339, UTC). Events that are not read in time are
-dropped, and the next one that is written counts them (`dropped`). Of two clusters of one name that meet, the
-nodes say so (other_cluster): the two never merge.
+dropped and counted by the next one (`dropped`). If two clusters of one name meet, their nodes report it
+(other_cluster); the clusters never merge.
 
-Whoever can reach an address without a key can read and write all memory. With a key TCP travels under
-TLS 1.3: `--protect everything`, which is the default, covers the data too; `--protect handshake` only
-who is who and the keys of memory. Data packets of RDMA fabrics are plain text, whatever the handshake:
-keep those on a network of their own.
+Without a key, every process that can reach the address of a node can read and write all memory. With a key, TCP
+connections use TLS 1.3: `--protect everything`, the default, covers the data too; `--protect handshake` covers
+only authentication and memory keys. Data packets of RDMA fabrics are always plain text: use a separate network.
 
-Over verbs --rdma takes several of its words with commas between; in a file: rdma = [\"connection-manager\"].
-All nodes must connect alike.")]
+Over verbs, --rdma takes several options, separated by commas; in a file: rdma = [\"connection-manager\"].
+All nodes must use the same way to connect.")]
 pub(crate) struct Node {
     #[command(flatten)]
     pub(crate) settings: NodeSettings,
-    /// Settings from a TOML file: these flags, with underscores; flags win
+    /// Read settings from a TOML file: the names of the flags, with underscores; flags take precedence
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) config: Option<PathBuf>,
 }
 
-/// How a node is set up: flags, and by the same names what a file may say.
+/// The settings of a node, from flags or from a file with the same names.
 #[derive(Args, Clone, PartialEq, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct NodeSettings {
-    /// Where this node is reached; port 0 is any that is free
+    /// Address of this node; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT")]
     #[serde(deserialize_with = "parsed")]
     pub(crate) listen: Option<Endpoint>,
-    /// What others call, where that is another address: behind a translation, or with --listen 0.0.0.0
+    /// Address that other nodes connect to, if it differs: with address translation, or with --listen 0.0.0.0
     #[arg(long, value_name = "HOST:PORT")]
     #[serde(deserialize_with = "parsed")]
     pub(crate) advertise: Option<Endpoint>,
-    /// Members to join at, tried in this order; without, the node founds the cluster
+    /// Members to join at, tried in this order; without this option the node founds the cluster
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     #[serde(deserialize_with = "all_parsed")]
     pub(crate) join: Vec<Endpoint>,
@@ -75,53 +74,53 @@ pub(crate) struct NodeSettings {
     #[arg(long, value_parser = bytes, value_name = "BYTES")]
     #[serde(deserialize_with = "some_bytes")]
     pub(crate) cache_bytes: Option<u64>,
-    /// Line size of allocations that name none, 64 to 65536 [default: 512]
+    /// Line size of allocations that specify none, 64 to 65536 [default: 512]
     #[arg(long, value_name = "BYTES")]
     pub(crate) line_bytes: Option<u32>,
-    /// Members that the cluster can have at a time, 1 to 256; its founder's counts [default: 128]
+    /// Maximum number of members, 1 to 256; the founder's setting applies [default: 128]
     #[arg(long, value_name = "COUNT")]
     pub(crate) nodes_max: Option<u16>,
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// What travels under TLS 1.3; by default everything with a key, nothing without
+    /// What TLS 1.3 protects; by default everything if there is a key, otherwise nothing
     #[arg(long)]
     pub(crate) protect: Option<Protection>,
-    /// Over which fabric, the same on all nodes [default: tcp]
+    /// Fabric, the same on all nodes [default: tcp]
     #[arg(long)]
     pub(crate) fabric: Option<HostFabric>,
-    /// Over verbs, this device, its port and GID index; what is left out is found out
+    /// Device for verbs, with its port and GID index; omitted parts are chosen automatically
     #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
     #[serde(deserialize_with = "parsed")]
     pub(crate) device: Option<DeviceName>,
-    /// Over verbs, what else is asked of it
+    /// Options for verbs
     #[arg(long, value_name = "OPTION", value_delimiter = ',')]
     pub(crate) rdma: Vec<RdmaOption>,
-    /// Over tcp, which congestion control of the kernel [default: unpaced]
+    /// Congestion control of the kernel for tcp [default: unpaced]
     #[arg(long, value_name = "CONTROL")]
     pub(crate) congestion: Option<CongestionName>,
-    /// An outage of fewer seconds costs time alone, a longer one its member; the founder's counts for all [default: 2]
+    /// A member that is unreachable for longer is removed; the founder's setting applies to all [default: 2]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     #[serde(deserialize_with = "some_seconds")]
     pub(crate) lease: Option<f64>,
-    /// Whether to join again, as a new node, when the cluster went on without this one [default: true]
+    /// Whether to join again, as a new node, after this node was isolated from its cluster [default: true]
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) rejoin: Option<bool>,
-    /// Found the cluster once each host of --join has answered that it has none: the same settings then do for
-    /// every start
+    /// Found the cluster after each host of --join has answered that it has none. The same settings then serve
+    /// for every start
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) found: Option<bool>,
-    /// Found it although hosts of --join do not answer: only where none of them can be in this cluster, or there
-    /// will be two of one name
+    /// Found the cluster even if hosts of --join do not answer. Only use it if none of them can be in this
+    /// cluster: otherwise there will be two of one name
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) found_alone: Option<bool>,
-    /// Let anybody in who can reach the address: no key, on a network that nobody else is on
+    /// Run without a key: every process that can reach the address can connect. Only use it on a private network
     #[arg(long, value_name = "YES", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
 }
 
 impl NodeSettings {
-    /// These, and where they say nothing the others.
+    /// Returns these settings, completed from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             listen: self.listen.or(other.listen),
@@ -147,18 +146,18 @@ impl NodeSettings {
     }
 }
 
-/// Which of the kernel's congestion controls TCP connections use.
+/// The kernel's congestion control for TCP connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum CongestionName {
-    /// The system's, but cubic or reno in place of BBR, which arms a timer for every segment
+    /// The system default, or cubic or reno if that is BBR, which arms a timer for every segment
     Unpaced,
-    /// The system's, for long ways that lose packets
+    /// The system default, also if it is BBR: for long routes that lose packets
     System,
 }
 
 impl CongestionName {
-    /// What is asked for over TCP; refuses to ask another fabric.
+    /// Returns the congestion control for TCP; an error if one is given for another fabric.
     pub(crate) fn of(asked: Option<Self>, over_tcp: bool) -> Result<Congestion, Failure> {
         match asked {
             Some(_) if !over_tcp => Err(Failure::usage("--congestion is for --fabric tcp")),
@@ -179,7 +178,7 @@ pub(crate) enum HostFabric {
 }
 
 impl HostFabric {
-    /// Its name.
+    /// Returns its name.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -195,46 +194,46 @@ Examples:
   farside demo --on 10.0.0.1:7401,10.0.0.2:7401,10.0.0.3:7401 --key cluster.key
   farside agent --listen 127.0.0.1:7401 --insecure                   to try it out on one machine
 
-An agent starts `farside worker` processes of its own program for commands that were started elsewhere,
-and nothing else; these touch no files. They end with the command that wanted them. Whoever holds the key
-can use this host's memory and processors through it. What commands say to an agent travels under TLS 1.3 wherever there is a key; --protect
-of the command says what the nodes' own traffic does.")]
+An agent starts `farside worker` processes of its own program for commands on other hosts, and nothing else.
+Workers access no files, and end with their command. Every holder of the key can use this host's memory and
+processors through the agent. With a key, connections between commands and agents use TLS 1.3; --protect of the
+command applies to the traffic between nodes.")]
 pub(crate) struct Agent {
-    /// Where commands reach it; port 0 is any that is free
+    /// Address of the agent; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT")]
     pub(crate) listen: Endpoint,
     /// The file with the cluster's key (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// Most workers at a time
+    /// Maximum number of workers
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) workers_max: u16,
-    /// Do without a key, on an address of the loopback: for commands of this user alone
+    /// Run without a key on a loopback address, for commands of this user only
     #[arg(long)]
     pub(crate) insecure: bool,
 }
 
-/// Where the node processes of a command run.
+/// The hosts of a command's node processes, and the fabric between them.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Places {
-    /// Over which fabric nodes reach each other; by default tcp with --on, else shm
+    /// Fabric between nodes; by default tcp with --on, otherwise shm
     #[arg(long)]
     pub(crate) fabric: Option<WorkerFabric>,
-    /// Run the processes at these agents in turn (see farside agent)
+    /// Distribute the processes round-robin over these agents (see farside agent)
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) on: Vec<Endpoint>,
-    /// The same at each host.
+    /// Applied on each host.
     #[command(flatten)]
     pub(crate) rdma: Rdma,
-    /// The file with the cluster's key, between hosts (see farside key new)
+    /// The file with the cluster's key, for several hosts (see farside key new)
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
-    /// What of the nodes' traffic travels under TLS 1.3; by default everything with a key
+    /// What TLS 1.3 protects of the traffic between nodes; by default everything if there is a key
     #[arg(long)]
     pub(crate) protect: Option<Protection>,
 }
 
-/// A fabric that the processes of a command can go over.
+/// A fabric between the processes of a command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum WorkerFabric {
     /// Shared memory of this machine
@@ -245,7 +244,7 @@ pub(crate) enum WorkerFabric {
     Verbs,
 }
 
-/// Reads what has a form of its own.
+/// Deserializes a value from its text form.
 fn parsed<'de, D: Deserializer<'de>, T>(from: D) -> Result<Option<T>, D::Error>
 where
     T: FromStr<Err: fmt::Display>,
@@ -261,14 +260,14 @@ where
     texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
 }
 
-/// Reads a number of bytes, or a text like 256M.
+/// Deserializes a size: a number of bytes, or a text such as "256M".
 fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     struct Bytes;
     impl Visitor<'_> for Bytes {
         type Value = u64;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a number of bytes, or a text like \"256M\"")
+            f.write_str("a number of bytes, or a text such as \"256M\"")
         }
 
         fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
@@ -287,7 +286,7 @@ fn some_bytes<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Erro
     from.deserialize_any(Bytes).map(Some)
 }
 
-/// Reads a time in the bounds of the flag.
+/// Deserializes a time in seconds, with the limits of the flag.
 fn some_seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
     let number = f64::deserialize(from)?;
     seconds(&number.to_string()).map(Some).map_err(D::Error::custom)

@@ -1,4 +1,4 @@
-//! Arguments of the commands of `farside rmc` that go over a fabric.
+//! Arguments of the `farside rmc` commands that use a fabric.
 
 use super::rmc::{CallArguments, split_once, word};
 use super::{FabricArguments, bytes};
@@ -12,56 +12,56 @@ use std::str::FromStr;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  farside rmc serve lists --memory 0=nodes.bin          callers of this machine, over shm
+  farside rmc serve lists --memory 0=nodes.bin          for callers of this machine, over shm
   farside rmc serve 10.0.0.1:7471 --memory 0=64M --key cluster.key
   farside rmc serve logs --memory 0=log.bin --write-back
-  farside rmc serve near --beside lists                 a processor beside an adapter: it reaches the
-                                                        memory of `lists` by one-sided requests
+  farside rmc serve near --beside lists                 an executor that reaches the memory of `lists` by
+                                                        one-sided requests, such as a SmartNIC's
   farside rmc serve lists --memory 0=nodes.bin --tenant batch=weight:1,calls:8,processor:25
-  farside rmc serve counters --cluster lab              calls reach the memory of the cluster that
-                                                        `farside up --name lab` has started
+  farside rmc serve counters --cluster lab              calls reach the global memory of the cluster
+                                                        that `farside up --name lab` started
   farside rmc serve 10.0.0.1:7471 --node node.toml --key cluster.key
 
-Says where callers connect and what is lent, then who comes and goes, until Ctrl-C. A node that is cut
-off from its cluster joins it again; calls on global addresses are told meanwhile. Files are read at
-the start; --write-back writes those that have changed back at the end, each at once. Callers may change
-all that is lent, by calls and by one-sided requests. With --json each event is a line. Events that are
-not read in time are dropped, and the next one that is written counts them.")]
+Prints the address and the regions, then a line whenever callers or programs change, until Ctrl-C. If its node
+is isolated from the cluster, the executor joins again; calls on global addresses fail until then. Files are read
+at the start; --write-back writes changed regions to their files at the end, each atomically if possible. Callers
+may change all regions, by calls and by one-sided requests, except those of --read-only. With --json each event
+is a line. Events that are not read in time are dropped and counted by the next one.")]
 pub(crate) struct RmcServe {
-    /// Where to serve: a name on this machine, or HOST:PORT (port 0 is any that is free)
+    /// Address: a name on this machine, or HOST:PORT (port 0 selects a free port)
     #[arg(value_name = "NAME")]
     pub(crate) at: String,
-    /// Lend a region: a copy of a file, or so many bytes of zeros (with K, M or G). A file whose name
-    /// is a number is ./NUMBER
+    /// Serve a region: a copy of a file, or a number of zero bytes (with K, M or G). Write ./NUMBER for a
+    /// file whose name is a number
     #[arg(long, value_name = "REGION=FILE|BYTES", conflicts_with = "beside", value_parser = OsStringValueParser::new().try_map(Lend::try_from))]
     pub(crate) memory: Vec<Lend>,
-    /// Write files that have changed back at the end
+    /// Write changed regions back to their files at the end
     #[arg(long, conflicts_with = "beside")]
     pub(crate) write_back: bool,
-    /// Work on the memory of this executor, by one-sided requests
+    /// Run calls on the memory of this executor, by one-sided requests
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) beside: Option<String>,
     #[command(flatten)]
     pub(crate) member: NodeArguments,
-    /// Most callers at once
+    /// Maximum number of callers
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) sessions: u32,
-    /// Most calls of a caller that are in progress at once
+    /// Maximum number of calls in flight per caller
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) slots: u16,
-    /// What a tenant may take: weight:W, callers:N, calls:N, programs:N, state:BYTES, processor:PERCENT;
-    /// `*` is everybody of whom nothing is said, all together. Tenants share the processor by weight,
-    /// callers of a tenant equally. Without callers:N a tenant has all --sessions but a quarter, and but
-    /// one for each other tenant
+    /// Quota of a tenant: weight:W, callers:N, calls:N, programs:N, state:BYTES, processor:PERCENT. The name `*`
+    /// is the tenant of all callers that no other quota names. Tenants share the processor by weight, callers
+    /// within a tenant equally. Without callers:N a tenant may use all --sessions except those that are reserved
+    /// for other tenants: one for each, and at least a quarter
     #[arg(long, value_name = "NAME=SHARE,...")]
     pub(crate) tenant: Vec<Tenant>,
-    /// A region that programs and one-sided requests may read and not write
+    /// A region that programs and one-sided requests can only read
     #[arg(long, value_name = "REGION")]
     pub(crate) read_only: Vec<u8>,
-    /// A region that these tenants alone may reach, each of them named by --tenant
+    /// A region that only these tenants can access; each needs a --tenant
     #[arg(long, value_name = "REGION=NAME,...")]
     pub(crate) only_for: Vec<OnlyFor>,
-    /// Serve without a key beyond this machine: whoever reaches the address may use all memory
+    /// Serve other machines without a key: every process that reaches the address can use all memory
     #[arg(long)]
     pub(crate) insecure: bool,
     #[command(flatten)]
@@ -72,16 +72,16 @@ pub(crate) struct RmcServe {
 #[command(after_help = "\
 Examples:
   farside rmc register lists search.o
-  farside rmc register lists checksum_crc32c           a call of the library, and what is in its object
+  farside rmc register lists checksum_crc32c           a program of the library
   farside rmc register 10.0.0.1:7471 search.o --key cluster.key --keep
 
-Says what the executor made of the object. Without --keep that is all: a program is erased with its last
-caller.")]
+Prints what the executor reports about the programs. Without --keep, the programs are then erased: the executor
+erases a program when its last caller disconnects.")]
 pub(crate) struct RmcRegister {
-    /// The executor: what farside rmc serve says
+    /// Address of the executor, as farside rmc serve prints it
     #[arg(value_name = "ADDRESS")]
     pub(crate) to: String,
-    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
+    /// An object of clang -target bpf, a program in assembler (.s), or the name of a library program
     #[arg(value_name = "OBJECT")]
     pub(crate) object: PathBuf,
     /// Stay registered until Ctrl-C, so that the program's shared state outlives its callers
@@ -104,19 +104,19 @@ Examples:
   farside rmc call 10.0.0.1:7471 search.o --parameters 64,7 --json | jq .returned.result
   farside rmc call counters add.s --parameters 0x1000,1 --here --cluster lab
 
-Registers, invokes, and gives back. A round trip is from posting the call to having its output.
-With --here the program runs in this process, and each of its accesses is a one-sided request;
---cluster or --node makes this process part of the global memory that such a program reaches.
-Exit code 0 when the program returns, whatever it returns, and 1 when it does not.
+Registers the program, calls it and unregisters it. A round trip lasts from posting the call to having its
+output. With --here the program runs in this process, and each of its accesses is a one-sided request; --cluster
+or --node make this process a node, so that such a program can access global memory. Exit code 0 if the program
+returns, with any result, and 1 otherwise.
 
-With --place choose, or --also alone, each call runs where it is expected to take least: by a
-model of each place, which some calls of a small program measure first, and then by what calls
-have taken there. What took longer is tried again now and then. Shown are the calls of each
-place, and why the last one ran where it did. A program that keeps state between calls runs
-where its first call did; one that notifies, at an executor, whose listeners hear of it.
---timeout-ms is kept here then, and a call that is late is stopped as this process goes.")]
+With --place choose, or --also without --place, each call runs at the place with the lowest expected latency. The
+expectation is at first a model of each place, with parameters that calls of a small program measure, and later
+the observed latency; slower places are tried again occasionally. The result shows the calls of each place, and
+why the last call ran where it did. A program with state between calls stays at the place of its first call. A
+program that notifies topics runs at an executor, so that the executor's listeners receive the notices. This
+process then enforces --timeout-ms, and stops a late call by ending.")]
 pub(crate) struct RmcCall {
-    /// The executor: what farside rmc serve says
+    /// Address of the executor, as farside rmc serve prints it
     #[arg(value_name = "ADDRESS")]
     pub(crate) to: String,
     #[command(flatten)]
@@ -125,10 +125,10 @@ pub(crate) struct RmcCall {
     pub(crate) place: PlaceArguments,
     #[command(flatten)]
     pub(crate) member: NodeArguments,
-    /// So many calls, one after the other; the last one's answer is shown
+    /// Number of calls, one after the other; shows the result of the last one
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) times: u64,
-    /// Stop a call that takes longer; by default it may take as long as it likes
+    /// Stop a call that takes longer than N milliseconds; by default there is no limit
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) timeout_ms: Option<u64>,
     #[command(flatten)]
@@ -142,55 +142,54 @@ Examples:
   farside rmc listen lists 7 8 0x100 --count 10        three topics; ends after ten notices
   farside rmc listen 10.0.0.1:7471 7 --key cluster.key --json | jq -r .bytes
 
-A program notifies a topic, which is any number, by farside_notify (farside_rmc.h). Listeners of
-the executor where it runs hear of it: this says when it is subscribed, then each notice as it
-comes, its topic and its bytes in hexadecimal. Notices of a topic come in the order in which
-they were sent. An executor keeps 16 of each topic for a listener that is slow; how many were
-lost is said before the next one that was not. Exit code 0 after Ctrl-C or --count, and 1 when
-the executor is gone, or its output could not be written. With --json each event is a line: listening,
-notice, ended. Events that are not read in time are dropped, and the next one that is written counts them.")]
+A program notifies a topic, which is any number, with farside_notify (farside_rmc.h). The executor that runs the
+program sends the notice to its listeners. This command prints when it is subscribed, then each notice as it
+arrives: its topic and its bytes in hexadecimal. Notices of a topic arrive in the order in which they were sent.
+An executor buffers 16 notices per topic for a slow listener; the number of lost notices is printed before the
+next one. Exit code 0 after Ctrl-C or --count, and 1 if the executor is lost or the output cannot be written. With
+--json each event is a line: listening, notice, ended. Events that are not read in time are dropped and counted by
+the next one.")]
 pub(crate) struct RmcListen {
-    /// The executor: what farside rmc serve says
+    /// Address of the executor, as farside rmc serve prints it
     #[arg(value_name = "ADDRESS")]
     pub(crate) to: String,
-    /// Topics, at most 64: numbers as 7 or 0x1f
+    /// Topics, at most 64: numbers such as 7 or 0x1f
     #[arg(value_name = "TOPIC", required = true, num_args = 1.., value_parser = word)]
     pub(crate) topics: Vec<u64>,
-    /// End after so many notices
+    /// End after N notices
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) count: Option<u64>,
     #[command(flatten)]
     pub(crate) caller: CallerArguments,
 }
 
-/// Where calls run.
+/// The place where calls run.
 #[derive(Args, Debug)]
 pub(crate) struct PlaceArguments {
-    /// Run it in this process, by one-sided requests to the executor's memory: short for --place here
+    /// Run the program in this process, with one-sided requests to the executor's memory: short for --place here
     #[arg(long, conflicts_with = "place")]
     pub(crate) here: bool,
-    /// Where calls run: there (at ADDRESS), here (as --here), an address of --also, or choose, each where
-    /// it is expected to take least [default: there, with --also choose]
+    /// Where calls run: there (at ADDRESS), here (as with --here), an address of --also, or choose (the lowest
+    /// expected latency for each call) [default: there; choose with --also]
     #[arg(long, value_name = "PLACE")]
     pub(crate) place: Option<PlaceName>,
-    /// Another executor that works on the same memory, as `farside rmc serve --beside ADDRESS` does: a place
-    /// to choose
+    /// Another place to choose: an executor on the same memory, as from `farside rmc serve --beside ADDRESS`
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) also: Vec<String>,
-    /// How many accesses to memory a call will make, which choosing goes by before it has measured
-    /// (farside rmc run counts them)
+    /// Expected memory accesses of a call, for choosing before any is measured (farside rmc run counts
+    /// them)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) accesses: Option<u64>,
 }
 
-/// A place as it is told.
+/// A place as given on the command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PlaceName {
-    /// Wherever a call takes least.
+    /// The place with the lowest expected latency, for each call.
     Choose,
     /// In this process.
     Here,
-    /// At the executor that the command names.
+    /// At the executor of the command's `ADDRESS`.
     There,
     /// At the executor of this address.
     At(String),
@@ -211,7 +210,7 @@ impl FromStr for PlaceName {
 }
 
 impl PlaceArguments {
-    /// Where calls run, with what is short for it and what is meant where nothing is said.
+    /// Returns the place of calls, including the short form and the defaults.
     pub(crate) fn told(&self) -> PlaceName {
         match &self.place {
             Some(place) => place.clone(),
@@ -222,42 +221,42 @@ impl PlaceArguments {
     }
 }
 
-/// Which global memory calls reach.
+/// The global memory that calls can access.
 #[derive(Args, Debug)]
 pub(crate) struct NodeArguments {
-    /// Be part of a node of this cluster of this machine (see farside up), whose memory calls reach by
-    /// global addresses
+    /// Join this cluster of this machine (see farside up), so that calls can access its memory by global
+    /// addresses
     #[arg(long, value_name = "NAME", conflicts_with = "node")]
     pub(crate) cluster: Option<String>,
-    /// The same for a cluster of several hosts, with the settings of farside node --config
+    /// Join a cluster of several hosts, with the settings file of farside node --config
     #[arg(long, value_name = "FILE.toml")]
     pub(crate) node: Option<PathBuf>,
 }
 
-/// What both commands of a caller take.
+/// Arguments of all commands that connect to an executor.
 #[derive(Args, Debug)]
 pub(crate) struct CallerArguments {
-    /// Whose quota it counts towards
+    /// The tenant whose quota applies
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     pub(crate) tenant: String,
     #[command(flatten)]
     pub(crate) choice: FabricArguments,
 }
 
-/// A region to lend.
+/// A region to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Lend {
-    /// Its number, as programs name it.
+    /// Its number in programs.
     pub(crate) region: u8,
     pub(crate) from: LendFrom,
 }
 
-/// What a region begins with.
+/// The initial contents of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum LendFrom {
-    /// What is in a file.
+    /// The contents of a file.
     File(PathBuf),
-    /// So many zeros.
+    /// A number of zero bytes.
     Zeros(u64),
 }
 
@@ -284,7 +283,7 @@ impl TryFrom<OsString> for Lend {
     }
 }
 
-/// Who may reach a region.
+/// The tenants that can access a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct OnlyFor {
     pub(crate) region: u8,
@@ -304,10 +303,10 @@ impl FromStr for OnlyFor {
     }
 }
 
-/// A tenant and what it may take.
+/// A tenant and its quota.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Tenant {
-    /// `None` for all of whom nothing is said.
+    /// `None` for the tenant of all callers that no other quota names.
     pub(crate) name: Option<String>,
     pub(crate) quota: Quota,
 }
@@ -330,11 +329,11 @@ impl FromStr for Tenant {
 
 fn set(quota: &mut Quota, share: &str) -> Result<(), String> {
     let known =
-        "there are weight:W, callers:N, calls:N, programs:N, state:BYTES and processor:PERCENT";
+        "expected weight:W, callers:N, calls:N, programs:N, state:BYTES or processor:PERCENT";
     let (what, value) = share.split_once(':').ok_or_else(|| format!("`{share}`: {known}"))?;
     let number = |least: u32| {
         let read = value.parse().ok().filter(|number| *number >= least);
-        read.ok_or_else(|| format!("`{share}`: a whole number from {least} on"))
+        read.ok_or_else(|| format!("`{share}`: expected a whole number, at least {least}"))
     };
     match what {
         "weight" => quota.weight = number(1)?,
@@ -348,13 +347,13 @@ fn set(quota: &mut Quota, share: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds a second of so many percent of a processor.
+/// Parses a share of a processor in percent, as nanoseconds per second.
 fn processor(percent: &str) -> Result<u64, String> {
     let number = percent.trim_end_matches('%').parse::<f64>().ok();
     let number = number.filter(|number| (0.01..=100.0).contains(number));
-    let number =
-        number.ok_or_else(|| format!("`{percent}`: 0.01 to 100 percent of a processor"))?;
-    // Within the bounds just checked.
+    let number = number
+        .ok_or_else(|| format!("`{percent}`: expected 0.01 to 100 percent of a processor"))?;
+    // At most 1e9, as just checked.
     Ok((number * 1e7) as u64)
 }
 
@@ -363,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn regions_are_lent_from_files_or_of_zeros() {
+    fn regions_are_parsed_from_files_and_sizes() {
         let lend = |region, from| Ok(Lend { region, from });
         let parsed = |text: &str| Lend::try_from(OsString::from(text));
         assert_eq!(parsed("0=nodes.bin"), lend(0, LendFrom::File("nodes.bin".into())));
@@ -376,26 +375,26 @@ mod tests {
     }
 
     #[test]
-    fn calls_run_there_unless_something_is_said() {
-        let told = |here, place: Option<&str>, also: &[&str]| {
+    fn place_defaults_to_there_or_to_choose_with_also() {
+        let place_of = |here, place: Option<&str>, also: &[&str]| {
             let place = place.map(|text| text.parse().unwrap());
             let also = also.iter().map(|text| (*text).to_owned()).collect();
             PlaceArguments { here, place, also, accesses: None }.told()
         };
-        assert_eq!(told(false, None, &[]), PlaceName::There);
-        assert_eq!(told(false, None, &["near"]), PlaceName::Choose);
+        assert_eq!(place_of(false, None, &[]), PlaceName::There);
+        assert_eq!(place_of(false, None, &["near"]), PlaceName::Choose);
         for also in [&[][..], &["near"]] {
-            assert_eq!(told(true, None, also), PlaceName::Here);
-            assert_eq!(told(false, Some("here"), also), PlaceName::Here);
-            assert_eq!(told(false, Some("there"), also), PlaceName::There);
-            assert_eq!(told(false, Some("choose"), also), PlaceName::Choose);
-            assert_eq!(told(false, Some("near"), also), PlaceName::At("near".to_owned()));
+            assert_eq!(place_of(true, None, also), PlaceName::Here);
+            assert_eq!(place_of(false, Some("here"), also), PlaceName::Here);
+            assert_eq!(place_of(false, Some("there"), also), PlaceName::There);
+            assert_eq!(place_of(false, Some("choose"), also), PlaceName::Choose);
+            assert_eq!(place_of(false, Some("near"), also), PlaceName::At("near".to_owned()));
         }
         assert!("".parse::<PlaceName>().is_err());
     }
 
     #[test]
-    fn tenants_have_shares() {
+    fn tenant_quotas_are_parsed() {
         let all: Tenant =
             "a=weight:3,callers:2,calls:4,programs:5,state:1K,processor:12.5".parse().unwrap();
         let quota = Quota {

@@ -16,21 +16,21 @@ Examples:
   farside rmc build search.c -o /tmp/search.o --clang clang-19
   farside rmc build search.c --json | jq '.programs[].worst'
 
-Runs clang -target bpf -O2 -g -Wall -ffreestanding with farside_rmc.h in its include path (the header says
-what programs may use, and which C they are written in), then checks what came out. The object is only
-written when every program is accepted, or with --keep-refused. A file that exists keeps its owner, mode and
-links; a device, or a FIFO that is read, is written through.")]
+Runs clang -target bpf -O2 -g -Wall -ffreestanding with farside_rmc.h in its include path (the header documents
+the helpers and the subset of C), then verifies the programs. The object is written only if every program is
+accepted, or with --keep-refused. An existing file keeps its owner, mode and links; a device, or a FIFO with a
+reader, is written directly.")]
 pub(crate) struct RmcBuild {
-    /// The source
+    /// The C source
     #[arg(value_name = "SOURCE.c")]
     pub(crate) source: PathBuf,
-    /// The object [default: beside the source]
+    /// The object file [default: in the folder of the source]
     #[arg(long, short, value_name = "OUT.o")]
     pub(crate) output: Option<PathBuf>,
-    /// Write the object also when a program is refused (exit code 1 all the same)
+    /// Also write the object if a program is refused (still with exit code 1)
     #[arg(long)]
     pub(crate) keep_refused: bool,
-    /// Which clang; any that knows the target bpf, as Debian's does
+    /// The clang to run; it must support the target bpf, as Debian's does
     #[arg(long, value_name = "PATH", default_value = "clang")]
     pub(crate) clang: PathBuf,
 }
@@ -43,15 +43,15 @@ Examples:
   farside rmc check *.s                        programs in assembler
   farside rmc check search.o --json | jq '.files[].programs[] | select(.refusal)'
 
-A program is accepted when it provably touches only its own memory, calls only what there is, lets no
-address out and ends. `metered` means that a meter ends it, since no bound was found for its loops, or
-one over the budget. Words are loads and stores of a single word by a helper, which are no helper calls
-here: instructions bound them. Exit code 1 when anything is refused.")]
+A program is accepted if it provably accesses only its own memory, calls only existing helpers, leaks no
+address and terminates. `metered` means that a budget ends it at run time, since no bound of its loops was
+proven, or the bound exceeds the budget. Words are helper accesses to a single word; they do not count as helper
+calls, since the instructions bound them. Exit code 1 if any program is refused.")]
 pub(crate) struct RmcCheck {
-    /// Objects of clang -target bpf, programs in assembler (.s), or names of the library
+    /// Objects of clang -target bpf, programs in assembler (.s), or names of library programs
     #[arg(value_name = "OBJECT|SOURCE.s", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// Print the instructions, with the lines that they came from
+    /// Print the instructions with their source lines
     #[arg(long)]
     pub(crate) disassemble: bool,
 }
@@ -60,23 +60,23 @@ pub(crate) struct RmcCheck {
 #[command(after_help = "\
 Examples:
   farside rmc run search.o --parameters 64,7 --memory 0=nodes.bin
-  farside rmc run list_search --parameters 64,7 --memory 0=nodes.bin     a call of the library
+  farside rmc run list_search --parameters 64,7 --memory 0=nodes.bin     a program of the library
   farside rmc run log_append --parameters @record.bin --memory 0=log.bin --write-back
   farside rmc run search.o --parameters 64,7 --memory 0=nodes.bin --json | jq .one_sided.round_trips
 
-Files are changed only with --write-back, and only when the program returns. Nobody else is there: a
-wait for a word that has not changed times out at once, a notification goes nowhere, there is no global
-memory. Exit code 0 when the program returns, whatever it returns, and 1 when it is stopped.")]
+Files are changed only with --write-back, and only if the program returns. The program runs without an executor
+and other callers: a wait for a word that has not changed times out at once, notices have no listener, and there
+is no global memory. Exit code 0 if the program returns, with any result, and 1 if it is stopped.")]
 pub(crate) struct RmcRun {
     #[command(flatten)]
     pub(crate) of: CallArguments,
-    /// A file that is region number REGION
+    /// A file with the contents of region number REGION
     #[arg(long, value_name = "REGION=FILE", value_parser = OsStringValueParser::new().try_map(Memory::try_from))]
     pub(crate) memory: Vec<Memory>,
-    /// Write regions that were changed back to their files
+    /// Write changed regions back to their files
     #[arg(long)]
     pub(crate) write_back: bool,
-    /// What runs it
+    /// Execution engine
     #[arg(long, value_enum, default_value = "fast")]
     pub(crate) engine: EngineName,
 }
@@ -88,10 +88,10 @@ Examples:
   farside rmc list --of search.o
   farside rmc list --json | jq '.programs[].name'
 
-The sources of the library, crates/rmc/library, say what each call takes, returns and emits, and how the
-memory looks that it walks.")]
+The sources of the library, crates/rmc/library, document the parameters, results and output of each program, and
+the memory layout that it expects.")]
 pub(crate) struct RmcList {
-    /// The programs of this file
+    /// List the programs of this file
     #[arg(long, value_name = "OBJECT")]
     pub(crate) of: Option<PathBuf>,
 }
@@ -103,36 +103,36 @@ Examples:
   farside rmc figures --out drawings           figure-3.svg to figure-7.svg
   farside rmc figures --json | jq '.figures[] | .title'
 
-All of it is a model: the real callers and executors run over a simulated fabric whose latencies are those
-of the paper. crates/sim/CALLS.md is what this prints.")]
+The figures are a model: real callers and executors run over a simulated fabric with the latencies of the paper.
+The output is crates/sim/CALLS.md.")]
 pub(crate) struct RmcFigures {
-    /// Draws the figures into this folder, as SVG
+    /// Write the figures to this folder, as SVG
     #[arg(long, value_name = "FOLDER")]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// What runs a program.
+/// An execution engine of programs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum EngineName {
-    /// An interpreter that trusts no proof and checks everything
+    /// An interpreter that checks every access and trusts no proof
     Checked,
-    /// The interpreter
+    /// The interpreter for verified programs
     Fast,
     /// Machine code for this processor (x86-64)
     Compiled,
 }
 
-/// What is called, here or elsewhere.
+/// The program to call and its parameters.
 #[derive(Args, Debug)]
 pub(crate) struct CallArguments {
-    /// An object of clang -target bpf, a program in assembler (.s), or a name of the library
+    /// An object of clang -target bpf, a program in assembler (.s), or the name of a library program
     #[arg(value_name = "OBJECT")]
     pub(crate) object: PathBuf,
-    /// Which program, where there are several
+    /// The program, if the object has several
     #[arg(long, value_name = "NAME")]
     pub(crate) program: Option<String>,
-    /// Its parameters: words as 64,0x7, bytes as hex:0011aabb, or @FILE
+    /// Parameters: words such as 64,0x7, bytes such as hex:0011aabb, or @FILE
     #[arg(
         long,
         value_name = "PARAMETERS",
@@ -147,7 +147,7 @@ pub(crate) struct CallArguments {
 /// Parameters of a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Parameters {
-    /// As given.
+    /// Given on the command line.
     Bytes(Vec<u8>),
     /// In a file.
     File(PathBuf),
@@ -171,7 +171,7 @@ impl TryFrom<OsString> for Parameters {
 }
 
 impl Parameters {
-    /// The bytes.
+    /// Returns the bytes, of a file if necessary.
     pub(crate) fn read(&self) -> Result<Vec<u8>, Failure> {
         match self {
             Self::Bytes(bytes) => Ok(bytes.clone()),
@@ -188,7 +188,7 @@ pub(super) fn word(text: &str) -> Result<u64, String> {
         None => text.parse(),
     };
     number.map_err(|_| {
-        format!("`{text}` is no word of 64 bits: write 7, -1 or 0x1f, or bytes as hex:0011aabb")
+        format!("`{text}` is no word of 64 bits: write 7, -1 or 0x1f, or bytes as in hex:0011aabb")
     })
 }
 
@@ -206,7 +206,7 @@ fn hex(digits: &str) -> Result<Vec<u8>, String> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// What is before and behind the first `=`; a file behind it may have a name that is no UTF-8.
+/// Splits an argument at the first `=`; the second part may be the name of a file that is not UTF-8.
 pub(super) fn split_once(argument: &OsStr) -> Option<(String, &OsStr)> {
     let bytes = argument.as_bytes();
     let at = bytes.iter().position(|byte| *byte == b'=')?;
@@ -214,12 +214,11 @@ pub(super) fn split_once(argument: &OsStr) -> Option<(String, &OsStr)> {
     Some((before, OsStr::from_bytes(&bytes[at + 1..])))
 }
 
-/// A file that serves as a region.
+/// A file with the contents of a region.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Memory {
-    /// Its number, as the program names it.
+    /// The region's number in programs.
     pub(crate) region: u64,
-    /// The file.
     pub(crate) file: PathBuf,
 }
 
@@ -245,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_words_or_bytes() {
+    fn parameters_are_parsed_from_words_or_bytes() {
         let bytes = |text: &str| match Parameters::try_from(OsString::from(text)) {
             Ok(Parameters::Bytes(bytes)) => Ok(bytes),
             Ok(Parameters::File(_)) => Err("a file".to_owned()),
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_numbers_and_files() {
+    fn regions_are_parsed_from_number_and_file() {
         let memory = |region, file: &str| Ok(Memory { region, file: file.into() });
         let parsed = |text: &str| Memory::try_from(OsString::from(text));
         assert_eq!(parsed("0=a"), memory(0, "a"));

@@ -1,4 +1,4 @@
-//! What the bare machine does, measured in the same run: the yardsticks of every figure.
+//! Baselines: what the bare machine does, measured in the same run as the figures.
 
 use super::core::{Allowed, bind};
 use super::window::{Figure, measure};
@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread::Thread;
 
-/// The yardsticks.
+/// An operation of the bare machine that figures are compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub(crate) enum Baseline {
-    /// Copying so many bytes that are in the nearest cache.
+    /// Copying this many bytes within the nearest cache.
     Copy(usize),
-    /// A fetch-and-add on a word of this core's own.
+    /// A fetch-and-add on a word that only this core uses.
     Atomic,
-    /// One line there and back between two cores, both spinning.
+    /// A round trip of one cache line between two spinning cores.
     Line,
-    /// Waking another thread and being woken by it.
+    /// Waking another thread, which wakes this one: a round trip.
     Futex,
 }
 
@@ -31,7 +31,7 @@ impl Baseline {
         }
     }
 
-    /// Measures it now; the other thread, where there is one, on the second processor.
+    /// Measures the baseline now; a second thread, if it has one, runs on the second processor.
     pub(crate) fn measure(self, windows: u32, allowed: &Allowed) -> Figure {
         match self {
             Self::Copy(bytes) => copy(bytes, windows),
@@ -42,7 +42,7 @@ impl Baseline {
     }
 }
 
-fn certain(done: Result<Figure, Infallible>) -> Figure {
+fn infallible(done: Result<Figure, Infallible>) -> Figure {
     match done {
         Ok(figure) => figure,
         Err(never) => match never {},
@@ -52,7 +52,7 @@ fn certain(done: Result<Figure, Infallible>) -> Figure {
 fn copy(bytes: usize, windows: u32) -> Figure {
     let from = vec![1_u8; bytes];
     let mut to = vec![0_u8; bytes];
-    certain(measure(windows, |count| {
+    infallible(measure(windows, |count| {
         for _ in 0..count {
             black_box(&mut to[..]).copy_from_slice(black_box(&from[..]));
         }
@@ -62,7 +62,7 @@ fn copy(bytes: usize, windows: u32) -> Figure {
 
 fn atomic(windows: u32) -> Figure {
     let word = AtomicU64::new(0);
-    certain(measure(windows, |count| {
+    infallible(measure(windows, |count| {
         for _ in 0..count {
             black_box(&word).fetch_add(1, Ordering::SeqCst);
         }
@@ -83,7 +83,7 @@ fn line(windows: u32, allowed: &Allowed) -> Figure {
     let echo = std::thread::spawn(move || {
         bind(allowed.processor(1));
         loop {
-            // Odd is ours to answer.
+            // An odd number is a request.
             let seen = other.0.load(Ordering::Acquire);
             if seen == STOP {
                 return;
@@ -93,12 +93,12 @@ fn line(windows: u32, allowed: &Allowed) -> Figure {
             }
         }
     });
-    let mut turn = 0;
-    let figure = certain(measure(windows, |count| {
+    let mut number = 0;
+    let figure = infallible(measure(windows, |count| {
         for _ in 0..count {
-            word.0.store(turn + 1, Ordering::Release);
-            turn += 2;
-            while word.0.load(Ordering::Acquire) != turn {
+            word.0.store(number + 1, Ordering::Release);
+            number += 2;
+            while word.0.load(Ordering::Acquire) != number {
                 std::hint::spin_loop();
             }
         }
@@ -110,46 +110,52 @@ fn line(windows: u32, allowed: &Allowed) -> Figure {
     figure
 }
 
+/// Values of the word that the threads of [`Baseline::Futex`] park on.
+const MEASURING: u32 = 0;
+const ECHOING: u32 = 1;
+const ENDED: u32 = 2;
+
 fn futex(windows: u32, allowed: &Allowed) -> Figure {
     let allowed = allowed.clone();
-    let turn = Arc::new(AtomicU32::new(0));
+    let word = Arc::new(AtomicU32::new(MEASURING));
     let start = Arc::new(Barrier::new(2));
     let main = std::thread::current();
-    let (other_turn, other_start) = (Arc::clone(&turn), Arc::clone(&start));
+    let (other_word, other_start) = (Arc::clone(&word), Arc::clone(&start));
     let echo = std::thread::spawn(move || {
         bind(allowed.processor(1));
         other_start.wait();
         loop {
-            wait_for(&other_turn, |turn| turn != 0);
-            if other_turn.load(Ordering::Acquire) == 2 {
+            park_until(&other_word, |value| value != MEASURING);
+            if other_word.load(Ordering::Acquire) == ENDED {
                 return;
             }
-            pass(&other_turn, 0, &main);
+            set_and_unpark(&other_word, MEASURING, &main);
         }
     });
     start.wait();
-    let figure = certain(measure(windows, |count| {
+    let figure = infallible(measure(windows, |count| {
         for _ in 0..count {
-            pass(&turn, 1, echo.thread());
-            wait_for(&turn, |turn| turn == 0);
+            set_and_unpark(&word, ECHOING, echo.thread());
+            park_until(&word, |value| value == MEASURING);
         }
         Ok(())
     }));
-    pass(&turn, 2, echo.thread());
+    set_and_unpark(&word, ENDED, echo.thread());
     let _ = echo.join();
     figure
 }
 
-/// Parking is a futex wait, unparking a futex wake.
-fn wait_for(turn: &AtomicU32, mine: impl Fn(u32) -> bool) {
-    while !mine(turn.load(Ordering::Acquire)) {
+/// Parks this thread until the word's value satisfies `is_ready`. Parking is a futex wait.
+fn park_until(word: &AtomicU32, is_ready: impl Fn(u32) -> bool) {
+    while !is_ready(word.load(Ordering::Acquire)) {
         std::thread::park();
     }
 }
 
-fn pass(turn: &AtomicU32, to: u32, whom: &Thread) {
-    turn.store(to, Ordering::Release);
-    whom.unpark();
+/// Stores the value and unparks the other thread, a futex wake.
+fn set_and_unpark(word: &AtomicU32, value: u32, thread: &Thread) {
+    word.store(value, Ordering::Release);
+    thread.unpark();
 }
 
 #[cfg(test)]

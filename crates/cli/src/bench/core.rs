@@ -1,9 +1,9 @@
-//! Binding threads to processors, so that two sides that spin do not share one.
+//! Binding threads to processors, so that two spinning threads do not share one.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Binds the calling thread, and the threads and processes that it starts from now on, to a
-/// processor. Does nothing where the system refuses: the figures are noisier then, not wrong.
+/// Binds the calling thread, and the threads and processes that it starts later, to a processor.
+/// Ignores a refusal by the system: unbound figures are noisier, not wrong.
 pub(crate) fn bind(processor: Option<usize>) {
     if let Some(processor) = processor {
         let mut set = CpuSet::new();
@@ -17,17 +17,17 @@ pub(crate) fn bind(processor: Option<usize>) {
 pub(crate) struct Allowed(Vec<usize>);
 
 impl Allowed {
-    /// The `number`th of them, counted round.
+    /// Returns processor `number` modulo the count.
     pub(crate) fn processor(&self, number: usize) -> Option<usize> {
         self.0.get(number % self.0.len().max(1)).copied()
     }
 
-    /// How many there are; at least one, even where the system does not tell.
+    /// Returns the number of processors; 1 if the system does not report them.
     pub(crate) fn count(&self) -> usize {
         self.0.len().max(1)
     }
 
-    /// Those of the calling thread. To be asked before the first `bind`.
+    /// Returns the processors that the calling thread may use. Call it before the first `bind`.
     pub(crate) fn now() -> Self {
         let Ok(set) = sched_getaffinity(None) else {
             return Self(Vec::new());
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_is_bound_to_one_processor() {
+    fn thread_is_bound_to_one_processor() {
         let allowed = Allowed::now();
         let bound = std::thread::spawn(move || {
             bind(allowed.processor(1));

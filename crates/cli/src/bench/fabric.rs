@@ -1,18 +1,18 @@
-//! `farside bench fabric`: what one-sided operations, messages and wake-ups cost, beside what the
-//! bare machine needs for the same.
+//! `farside bench fabric` of the shared-memory fabric: one-sided operations, messages and wake-ups, each with
+//! its baseline on the bare machine.
 
 use super::baseline::Baseline;
-use super::pair::{End, Mode, REGION_BYTES};
+use super::pair::{Mode, PairEnd, REGION_BYTES};
 use super::report::{Report, Target};
 use super::window::measure;
 use crate::failure::Failure;
 use farside_base::{LocalSlice, Operation, RemoteSlice, Source, Work};
 
-/// Requests of one post where a list is posted.
+/// Work requests of one post list.
 const BATCH: usize = 64;
 
-/// One-sided operations on an end whose peer executes nothing.
-pub(crate) fn one_sided(end: &mut End, report: &mut Report) -> Result<(), Failure> {
+/// Measures one-sided operations; the peer executes nothing.
+pub(crate) fn one_sided(end: &mut PairEnd, report: &mut Report) -> Result<(), Failure> {
     for bytes in [8, 64, 1024, 65_536] {
         let target = if bytes <= 64 { Target::AtMostNs(16.0) } else { Target::None };
         let baseline = Baseline::Copy(bytes as usize);
@@ -28,32 +28,32 @@ pub(crate) fn one_sided(end: &mut End, report: &mut Report) -> Result<(), Failur
     batches(end, report)
 }
 
-fn local(end: &End, bytes: u32) -> LocalSlice {
+fn local(end: &PairEnd, bytes: u32) -> LocalSlice {
     LocalSlice { region: end.region.id, offset: 0, bytes }
 }
 
-fn there(end: &End) -> RemoteSlice {
+fn remote(end: &PairEnd) -> RemoteSlice {
     RemoteSlice { region: end.remote, offset: REGION_BYTES / 4 }
 }
 
-fn write(end: &mut End, bytes: u32) -> Result<(), Failure> {
+fn write(end: &mut PairEnd, bytes: u32) -> Result<(), Failure> {
     let from = [local(end, bytes)];
     let operation =
-        Operation::Write { source: Source::Gather(&from), to: there(end), immediate: None };
+        Operation::Write { source: Source::Gather(&from), to: remote(end), immediate: None };
     end.complete(&[end.work(operation)])
 }
 
-fn read(end: &mut End, bytes: u32) -> Result<(), Failure> {
+fn read(end: &mut PairEnd, bytes: u32) -> Result<(), Failure> {
     let into = [local(end, bytes)];
-    let operation = Operation::Read { into: &into, from: there(end) };
+    let operation = Operation::Read { into: &into, from: remote(end) };
     end.complete(&[end.work(operation)])
 }
 
 /// Measures an operation that is posted, checked and completed before the next one.
 fn single(
-    end: &mut End,
+    end: &mut PairEnd,
     windows: u32,
-    mut operation: impl FnMut(&mut End) -> Result<(), Failure>,
+    mut operation: impl FnMut(&mut PairEnd) -> Result<(), Failure>,
 ) -> Result<super::window::Figure, Failure> {
     measure(windows, |count| {
         for _ in 0..count {
@@ -63,12 +63,12 @@ fn single(
     })
 }
 
-fn inline_write(end: &mut End, report: &mut Report) -> Result<(), Failure> {
+fn inline_write(end: &mut PairEnd, report: &mut Report) -> Result<(), Failure> {
     report.add("write 8 B inline", Baseline::Copy(8), Target::AtMostNs(16.0), |windows| {
         single(end, windows, |end| {
             let operation = Operation::Write {
                 source: Source::Inline(&[7; 8]),
-                to: there(end),
+                to: remote(end),
                 immediate: None,
             };
             end.complete(&[end.work(operation)])
@@ -76,7 +76,7 @@ fn inline_write(end: &mut End, report: &mut Report) -> Result<(), Failure> {
     })
 }
 
-fn atomics(end: &mut End, report: &mut Report) -> Result<(), Failure> {
+fn atomics(end: &mut PairEnd, report: &mut Report) -> Result<(), Failure> {
     let target = Target::AtMostNs(18.0);
     report.add("fetch_add", Baseline::Atomic, target, |windows| {
         single(end, windows, |end| end.complete(&[end.work(fetch_add(end))]))
@@ -85,7 +85,7 @@ fn atomics(end: &mut End, report: &mut Report) -> Result<(), Failure> {
         let mut value = 0;
         single(end, windows, |end| {
             let operation = Operation::CompareSwap {
-                at: there(end),
+                at: remote(end),
                 expected: value,
                 new: value + 1,
                 into: local(end, 8),
@@ -96,21 +96,21 @@ fn atomics(end: &mut End, report: &mut Report) -> Result<(), Failure> {
     })?;
     report.add("swap", Baseline::Atomic, Target::None, |windows| {
         single(end, windows, |end| {
-            let operation = Operation::Swap { at: there(end), new: 9, into: local(end, 8) };
+            let operation = Operation::Swap { at: remote(end), new: 9, into: local(end, 8) };
             end.complete(&[end.work(operation)])
         })
     })
 }
 
-fn fetch_add(end: &End) -> Operation<'static> {
-    Operation::FetchAdd { at: there(end), add: 1, into: local(end, 8) }
+fn fetch_add(end: &PairEnd) -> Operation<'static> {
+    Operation::FetchAdd { at: remote(end), add: 1, into: local(end, 8) }
 }
 
-/// Lists posted by one call, the last request signalled; the figure is for one request.
-fn batches(end: &mut End, report: &mut Report) -> Result<(), Failure> {
-    let (here, at) = ([local(end, 8)], there(end));
-    let write = Operation::Write { source: Source::Gather(&here), to: at, immediate: None };
-    let read = Operation::Read { into: &here, from: at };
+/// Measures post lists whose last work request is signalled; the figure is for one request.
+fn batches(end: &mut PairEnd, report: &mut Report) -> Result<(), Failure> {
+    let (local, remote) = ([local(end, 8)], remote(end));
+    let write = Operation::Write { source: Source::Gather(&local), to: remote, immediate: None };
+    let read = Operation::Read { into: &local, from: remote };
     let cases = [
         ("write 8 B, list of 64", write, Baseline::Copy(8)),
         ("read 8 B, list of 64", read, Baseline::Copy(8)),
@@ -131,8 +131,8 @@ fn batches(end: &mut End, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Messages to an end that sends them back.
-pub(crate) fn messages(end: &mut End, mode: Mode, report: &mut Report) -> Result<(), Failure> {
+/// Measures round trips of messages that the peer echoes.
+pub(crate) fn messages(end: &mut PairEnd, mode: Mode, report: &mut Report) -> Result<(), Failure> {
     match mode {
         Mode::Awake => {
             for bytes in [8, 1024, 4096] {
@@ -158,7 +158,7 @@ mod tests {
     use farside_fabric::MemFabric;
     use std::sync::mpsc::channel;
 
-    fn with_pair(mode: Mode, run: impl FnOnce(&mut End)) {
+    fn with_pair(mode: Mode, run: impl FnOnce(&mut PairEnd)) {
         let fabric = MemFabric::new();
         let other = fabric.another();
         let (sender, ready) = channel();
@@ -166,7 +166,7 @@ mod tests {
             serve(&other, "bench", mode, || sender.send(()).unwrap(), || false)
         });
         ready.recv().unwrap();
-        let mut end = End::connect(&fabric, "bench").unwrap();
+        let mut end = PairEnd::connect(&fabric, "bench").unwrap();
         run(&mut end);
         let link = end.link;
         end.port.close(link);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn every_one_sided_figure_can_be_measured() {
+    fn one_sided_operations_give_all_figures() {
         with_pair(Mode::Asleep, |end| {
             let mut report = Report::new(8, None);
             one_sided(end, &mut report).unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_come_back_from_both_kinds_of_peer() {
+    fn messages_are_echoed_in_both_modes() {
         for mode in [Mode::Awake, Mode::Asleep] {
             with_pair(mode, |end| {
                 let mut report = Report::new(8, None);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_peer_ends_the_measurement() {
+    fn lost_peer_ends_measurement() {
         with_pair(Mode::Asleep, |end| {
             let link = end.link;
             end.port.close(link);

@@ -1,4 +1,4 @@
-//! What a node costs beside its data: time when it has nothing to do, and memory for each line.
+//! What a node costs in addition to its data: processor time while idle, and memory for each line.
 
 use super::pause;
 use super::report::Report;
@@ -9,16 +9,16 @@ use crate::worker::{Answer, Command, NodeSpec};
 use farside::LineSize;
 use std::time::Duration;
 
-/// How long an idle node is watched.
+/// How long the processor time of idle nodes is measured.
 const IDLE: Duration = Duration::from_secs(2);
 /// The share of a core that an idle node may take.
 const IDLE_SHARE_MAX: f64 = 0.005;
-/// Lines that are made resident to see what they take.
+/// Resident lines of the memory measurement.
 const LINES: u64 = 131_072;
-/// Bytes that a resident line may take beside its data.
+/// Target: bytes that a resident line takes in addition to its data.
 const LINE_BYTES_MAX: f64 = 24.0;
 
-/// How much of a core a node takes that has nothing to do.
+/// Measures the share of a core that an idle node takes.
 pub(super) fn time(report: &mut Report) -> Result<(), Failure> {
     if !report.wants("idle") {
         return Ok(());
@@ -37,8 +37,8 @@ pub(super) fn time(report: &mut Report) -> Result<(), Failure> {
     cluster.leave()
 }
 
-/// How much private memory a resident line takes, at its home and where it is cached: what two nodes
-/// take with many lines resident, beyond what they take with hardly any.
+/// Measures the private memory of a resident line at its home and at a node that caches it: the difference
+/// between two clusters, one with many resident lines and one with 64.
 pub(super) fn memory(report: &mut Report) -> Result<(), Failure> {
     if !report.wants("memory") {
         return Ok(());
@@ -49,13 +49,13 @@ pub(super) fn memory(report: &mut Report) -> Result<(), Failure> {
     let (home, cache) = (each(0), each(1));
     let met = if home.max(cache) <= LINE_BYTES_MAX { "met" } else { "MISSED" };
     report.remark(format!(
-        "memory beside the data: {home:.1} B for each line at its home, {cache:.1} B where it is cached \
+        "memory in addition to the data: {home:.1} B for each line at its home, {cache:.1} B in a cache \
          (target 24 B: {met})"
     ));
     Ok(())
 }
 
-/// Private memory of a home and of a node that caches `lines` of its lines.
+/// Returns the private memory of a home and of a node that caches `lines` of its lines.
 fn private_bytes(lines: u64) -> Result<[u64; 2], Failure> {
     let data = lines * LineSize::DEFAULT.bytes() as u64;
     let mut shares = [0; LineSize::CLASSES];
@@ -82,7 +82,7 @@ fn private_bytes(lines: u64) -> Result<[u64; 2], Failure> {
     Ok(taken)
 }
 
-/// Private memory of a process: what is shared (regions) or of files is not counted.
+/// Returns the anonymous private memory of a process, without shared memory (regions) and files.
 fn anonymous_bytes(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
@@ -90,7 +90,7 @@ fn anonymous_bytes(process: u32) -> u64 {
     number.unwrap_or(0) * 1024
 }
 
-/// Processor time that all threads of a process have had.
+/// Returns the processor time of all threads of a process.
 fn busy_ns(process: u32) -> u64 {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else {
         return 0;

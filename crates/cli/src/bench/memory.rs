@@ -1,8 +1,7 @@
-//! `farside bench memory`: what operations of the coherent memory cost, beside what the bare machine
-//! needs for the same.
+//! `farside bench memory`: operations of the coherent memory, each with its baseline on the bare machine.
 //!
-//! This process is one node, a worker process the home of what is "cached" here. Misses are made by
-//! letting the home write the lines, which ends our copies, before each timed window.
+//! This process is one node; a worker process is the home of the lines that figures call "cached". Before each
+//! timed window of misses the home writes the lines, which invalidates this node's copies.
 
 use super::baseline::Baseline;
 use super::core::{Allowed, bind};
@@ -18,28 +17,28 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Lines that one window of misses reads: enough to time, few enough for any cache.
+/// Lines that one window of misses accesses: enough to time, few enough for any cache.
 const MISSES: usize = 512;
-/// Lines of the other node before those that misses are measured on.
+/// Lines of the other node that hits are measured on; those for misses follow them.
 const HITS: usize = 16;
-/// Asynchronous writes that are in flight together where they shall overlap.
+/// Writes in flight at once in figures of overlapping writes.
 const OVERLAP: usize = 8;
-/// After so long without work every node sleeps, whatever it spins.
+/// Idle time after which the other node sleeps, whatever its spin budget.
 const ASLEEP: Duration = Duration::from_millis(3);
-/// Windows of figures that talk to the worker process before each.
-const SPOILED_WINDOWS: u32 = 100;
+/// Most windows of a figure that commands the worker process before each window.
+const PREPARED_WINDOWS_MAX: u32 = 100;
 
 const READ_CACHED: &str = "read 8 B, cached";
 
-/// What the measurements work on.
+/// The session, nodes and allocations of the measurements.
 pub(crate) struct Bench<'a> {
     node: &'a Node,
     session: Session,
-    /// Its first worker is the other home.
+    /// Its worker 0 is the other node.
     cluster: &'a mut Cluster,
     /// Two lines of this node.
     own: GlobalAddress,
-    /// Lines of the other node: some for hits, the rest for misses.
+    /// Lines of the other node: `HITS` for hits, then `MISSES` for misses.
     other: GlobalAddress,
 }
 
@@ -55,7 +54,7 @@ impl<'a> Bench<'a> {
         Ok(Self { node, session, cluster, own, other })
     }
 
-    /// The line of the other node with this number.
+    /// Returns line `number` of the other node's allocation.
     fn line(&self, number: usize) -> Result<GlobalAddress, Failure> {
         let bytes = LineSize::DEFAULT.bytes() as u64 * number as u64;
         self.other
@@ -63,18 +62,18 @@ impl<'a> Bench<'a> {
             .ok_or_else(|| Failure::system("the allocation passes its home's end"))
     }
 
-    /// The lines that misses are measured on.
+    /// Returns the lines that misses are measured on.
     fn missing(&self) -> Result<Vec<GlobalAddress>, Failure> {
         (HITS..HITS + MISSES).map(|number| self.line(number)).collect()
     }
 
-    /// Lets the home write every line that misses are measured on.
-    fn spoil(&mut self) -> Result<(), Failure> {
+    /// Invalidates this node's copies of the lines for misses: their home writes all of them.
+    fn invalidate(&mut self) -> Result<(), Failure> {
         let command = Command::Touch { address: self.line(HITS)?.to_bits(), lines: MISSES as u64 };
         self.cluster.ask(0, command).map(|_| ())
     }
 
-    /// Everything that needs the other node awake, or not at all.
+    /// Measures everything for which the other node is awake or not involved.
     pub(crate) fn awake(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.hits(report)?;
         self.words(report)?;
@@ -164,7 +163,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Two threads on lines of their own; the figure is per operation of both together.
+    /// Measures two threads, each with its own line; the figure is per operation of both.
     fn scaling(&mut self, report: &mut Report) -> Result<(), Failure> {
         let lines = [self.line(0)?, self.line(12)?];
         let target = Target::AtMostTimes(1.0 / 1.8, READ_CACHED);
@@ -189,8 +188,8 @@ impl<'a> Bench<'a> {
         let target = Target::AtMostBaselines(6.0);
         report.add("read miss, home awake", Baseline::Line, target, |windows| {
             let lines = self.missing()?;
-            let windows = windows.min(SPOILED_WINDOWS);
-            measure_prepared(windows, MISSES as u64, self, Self::spoil, |bench| {
+            let windows = windows.min(PREPARED_WINDOWS_MAX);
+            measure_prepared(windows, MISSES as u64, self, Self::invalidate, |bench| {
                 let mut out = [0; 8];
                 for line in &lines {
                     bench.session.read(*line, &mut out)?;
@@ -207,9 +206,9 @@ impl<'a> Bench<'a> {
             let mut next = lines.chunks_exact(OVERLAP).cycle();
             let prepare = |bench: &mut Self| {
                 bench.session.fence()?;
-                bench.spoil()
+                bench.invalidate()
             };
-            let windows = windows.min(SPOILED_WINDOWS);
+            let windows = windows.min(PREPARED_WINDOWS_MAX);
             measure_prepared(windows, OVERLAP as u64, self, prepare, |bench| {
                 for line in next.next().unwrap_or_default() {
                     bench.session.write(*line, &[9; 8])?;
@@ -221,7 +220,7 @@ impl<'a> Bench<'a> {
         self.fenced_writes(report, "8 write misses and fence", OVERLAP)
     }
 
-    /// `at_once` write misses, then a fence; the figure is for one write.
+    /// Measures `at_once` write misses followed by a fence; the figure is for one write.
     fn fenced_writes(
         &mut self,
         report: &mut Report,
@@ -230,10 +229,10 @@ impl<'a> Bench<'a> {
     ) -> Result<(), Failure> {
         report.add(name, Baseline::Line, Target::None, |windows| {
             let lines = self.missing()?;
-            let windows = windows.min(SPOILED_WINDOWS);
-            measure_prepared(windows, MISSES as u64, self, Self::spoil, |bench| {
-                for some in lines.chunks_exact(at_once) {
-                    for line in some {
+            let windows = windows.min(PREPARED_WINDOWS_MAX);
+            measure_prepared(windows, MISSES as u64, self, Self::invalidate, |bench| {
+                for group in lines.chunks_exact(at_once) {
+                    for line in group {
                         bench.session.write(*line, &[9; 8])?;
                     }
                     bench.session.fence()?;
@@ -243,7 +242,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Everything that needs the other node asleep.
+    /// Measures everything for which the other node sleeps or is not involved.
     pub(crate) fn asleep(&mut self, report: &mut Report) -> Result<(), Failure> {
         self.scaling(report)?;
         measure_get(self.node, NodeId(self.cluster.node(0)), report)?;
@@ -251,11 +250,11 @@ impl<'a> Bench<'a> {
             let lines = self.missing()?;
             let mut next = 0;
             let prepare = |bench: &mut Self| {
-                bench.spoil()?;
+                bench.invalidate()?;
                 pause(ASLEEP);
                 Ok(())
             };
-            measure_prepared(windows.min(SPOILED_WINDOWS), 1, self, prepare, |bench| {
+            measure_prepared(windows.min(PREPARED_WINDOWS_MAX), 1, self, prepare, |bench| {
                 next = (next + 1) % lines.len();
                 Ok(bench.session.read(lines[next], &mut [0; 8])?)
             })
@@ -263,24 +262,24 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// What two measuring threads tell each other. Both spin: a sleeper's wake-up would be measured too.
+/// Orders of the measuring thread to a second one. Both spin: a wake-up would be part of the figure.
 #[derive(Default)]
 struct Orders {
-    /// How often the other thread shall do the operation, and the number of the order above it.
+    /// Low bits: how often the second thread does the operation; high bits: the order's number.
     order: AtomicU64,
-    /// The last order that the other thread has carried out.
+    /// The last order that the second thread has executed, or [`FAILED`].
     done: AtomicU64,
 }
 
-/// Bits of an order that are its count.
+/// Bits of an order that contain its count.
 const COUNT_BITS: u32 = 40;
-/// Not a count: the other thread ends.
+/// In place of a count: the second thread returns.
 const END: u64 = (1 << COUNT_BITS) - 1;
-/// Not the number of an order: the other thread has failed.
+/// In place of an order: the second thread has returned or failed.
 const FAILED: u64 = u64::MAX;
 
 impl Orders {
-    /// Carries out orders until the last.
+    /// Executes orders until one with [`END`].
     fn serve(&self, mut run: impl FnMut(u64) -> Result<(), Failure>) -> Result<(), Failure> {
         let mut last = 0;
         loop {
@@ -298,7 +297,7 @@ impl Orders {
         }
     }
 
-    /// Gives an order; what to wait for.
+    /// Stores an order and returns the value of `done` to wait for.
     fn give(&self, count: u64) -> u64 {
         let number = (self.order.load(Ordering::Relaxed) >> COUNT_BITS) + 1;
         let order = number << COUNT_BITS | count;
@@ -317,7 +316,7 @@ impl Orders {
     }
 }
 
-/// Measures the same operation on two threads at once, each with its own line.
+/// Measures one operation on two threads at once, each with its own line.
 fn together<R>(
     windows: u32,
     lines: [GlobalAddress; 2],

@@ -1,4 +1,4 @@
-//! `farside bench`: figures beside their baselines.
+//! `farside bench`: figures, each with its baseline.
 
 mod baseline;
 mod between;
@@ -23,14 +23,14 @@ pub(crate) use channels::Task;
 pub(crate) use core::bind;
 use farside::Node;
 use memory::Bench;
-use pair::End;
+use pair::PairEnd;
 pub(crate) use pair::{Mode, serve};
 use report::Report;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 pub(crate) use table::failed;
 
-/// A home that shall never sleep during a measurement spins so long.
+/// Spin budget of a home node that must not sleep during a measurement.
 const AWAKE_NS: u64 = 10_000_000_000;
 
 /// Measures the data channels.
@@ -38,7 +38,7 @@ pub(crate) fn channels(arguments: &BenchChannels, output: Output) -> Result<(), 
     channels::run(arguments, output)
 }
 
-/// Measures the memory.
+/// Measures the coherent memory.
 pub(crate) fn memory(arguments: &BenchMemory, output: Output) -> Result<(), Failure> {
     let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());
     output.note("home awake");
@@ -55,7 +55,7 @@ pub(crate) fn memory(arguments: &BenchMemory, output: Output) -> Result<(), Fail
     Ok(())
 }
 
-/// A cluster of one worker's node and this process's.
+/// Runs `run` on a cluster of two nodes: a worker's, which starts the cluster, and this process's.
 fn with_home(
     spec: &NodeSpec,
     run: impl FnOnce(&mut Bench<'_>) -> Result<(), Failure>,
@@ -69,14 +69,14 @@ fn with_home(
     cluster.leave()
 }
 
-/// Lets time pass in which this thread does nothing. Only where the passing of time is the point.
+/// Blocks this thread for `time`. For measurements of idle nodes only.
 fn pause(time: Duration) {
     let (sender, receiver) = channel::<()>();
     while receiver.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {}
     drop(sender);
 }
 
-/// Measures a fabric between two ends, or where none is named the shared-memory fabric.
+/// Measures a fabric between two ends; without an address, the shared-memory fabric.
 pub(crate) fn fabric(arguments: &BenchFabric, output: Output) -> Result<(), Failure> {
     if arguments.is_of_two_ends() {
         return between::run(arguments, output);
@@ -94,7 +94,7 @@ pub(crate) fn fabric(arguments: &BenchFabric, output: Output) -> Result<(), Fail
             },
         )?;
         let fabric = crate::fabrics::shm()?;
-        let mut end = End::connect(&*fabric, &listen)?;
+        let mut end = PairEnd::connect(&*fabric, &listen)?;
         if mode == Mode::Asleep {
             fabric::one_sided(&mut end, &mut report)?;
         }

@@ -1,4 +1,4 @@
-//! Two ends of a link for measuring a fabric: one that asks, one that executes nothing or echoes.
+//! Two ends of a link for measuring a fabric: a requester, and a responder that echoes messages.
 
 use farside_base::{
     Access, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation, Receive,
@@ -11,35 +11,35 @@ use std::time::Duration;
 
 use crate::failure::Failure;
 
-/// Bytes of the region that is measured on.
+/// Bytes of the measured region.
 pub(crate) const REGION_BYTES: u64 = 4 << 20;
 /// Receives that each end keeps posted, and bytes of each.
 const RECEIVES: u64 = 16;
 const RECEIVE_BYTES: u32 = 4096;
-/// Where the receives lie in the region; the front is for one-sided operations.
+/// Offset of the receive buffers in the region; one-sided operations use the bytes before it.
 const RECEIVES_AT: u64 = REGION_BYTES / 2;
-/// How often a connection is polled for before it counts as failed.
+/// How long a connection may take to be established.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the other end does between messages.
+/// How the other end waits for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Mode {
-    /// Polls all the time.
+    /// Polls continuously.
     Awake,
-    /// Sleeps as soon as there is nothing to do.
+    /// Sleeps whenever a poll returns nothing.
     Asleep,
 }
 
 /// One end of the link.
-pub(crate) struct End {
+pub(crate) struct PairEnd {
     pub(crate) port: Box<dyn Port>,
     pub(crate) link: LinkId,
     pub(crate) region: Region,
     /// The other end's region.
     pub(crate) remote: RemoteRegionId,
     queue: ReceiveQueueId,
-    /// Where polls put what has ended. Kept, as callers keep theirs, rather than blanked each time.
+    /// Completions of the last poll. Reused, as programs do, instead of cleared for each poll.
     out: [Completion; 4],
 }
 
@@ -75,7 +75,7 @@ fn receives(port: &mut dyn Port, region: &Region) -> Result<ReceiveQueueId, Fail
     Ok(queue)
 }
 
-impl End {
+impl PairEnd {
     /// Connects to the other end and imports its region.
     pub(crate) fn connect(fabric: &dyn Fabric, to: &str) -> Result<Self, Failure> {
         let region = region(fabric)?;
@@ -100,13 +100,13 @@ impl End {
         Ok(end)
     }
 
-    /// Touches what will be measured on.
+    /// Writes the measured region once, so that its pages are mapped.
     fn warm_up(&mut self) -> Result<(), Failure> {
         let zeroed = self.region.arena.zero(0, self.region.arena.len());
         zeroed.map_err(|_| Failure::system("the region is shorter than registered"))
     }
 
-    /// A signalled request.
+    /// Returns a signalled work request on the link.
     pub(crate) fn work<'a>(&self, operation: Operation<'a>) -> Work<'a> {
         Work {
             id: WorkId(u64::MAX),
@@ -116,7 +116,7 @@ impl End {
         }
     }
 
-    /// Posts requests of which the last alone is signalled, and waits for its completion.
+    /// Posts work requests of which only the last is signalled, and polls for its completion.
     #[inline]
     pub(crate) fn complete(&mut self, work: &[Work<'_>]) -> Result<(), Failure> {
         let mut rest = work;
@@ -140,7 +140,7 @@ impl End {
         }
     }
 
-    /// Sends `bytes` bytes and waits for the echo, polling, or sleeping when `waiting` says so.
+    /// Sends `bytes` bytes and waits for the echo as `mode` says.
     pub(crate) fn round_trip(&mut self, bytes: u32, mode: Mode) -> Result<(), Failure> {
         let from = [LocalSlice { region: self.region.id, offset: 0, bytes }];
         let operation = Operation::Send { source: Source::Gather(&from), immediate: None };
@@ -170,8 +170,8 @@ impl End {
     }
 }
 
-/// Serves one connection as the other end: calls `ready` when it listens, then sends every message
-/// back until the link is lost or `stop` says so.
+/// Serves one connection: calls `ready` when it listens, then echoes every message until the link is lost or
+/// `stop` returns true.
 pub(crate) fn serve(
     fabric: &dyn Fabric,
     listen: &str,
@@ -208,21 +208,21 @@ pub(crate) fn serve(
     Ok(())
 }
 
-/// Sends a received message back, then gives its place to the next one.
+/// Sends a received message back and posts its receive buffer again.
 fn echo(
     port: &mut dyn Port,
     region: &Region,
     queue: ReceiveQueueId,
-    came: &Completion,
+    received: &Completion,
 ) -> Result<(), Failure> {
-    if came.kind != CompletionKind::Receive || came.status != CompletionStatus::Success {
+    if received.kind != CompletionKind::Receive || received.status != CompletionStatus::Success {
         return Ok(());
     }
-    let again = receive(queue, region.id, came.id.0);
+    let again = receive(queue, region.id, received.id.0);
     let mut buffer = [0; 64];
-    let gathered = [LocalSlice { bytes: came.bytes, ..again.into }];
-    // Short ones travel in the request itself, so their place is free at once.
-    let short = buffer.get_mut(..usize::try_from(came.bytes).unwrap_or(usize::MAX));
+    let gathered = [LocalSlice { bytes: received.bytes, ..again.into }];
+    // Short messages are sent inline, so their receive buffer is free at once.
+    let short = buffer.get_mut(..usize::try_from(received.bytes).unwrap_or(usize::MAX));
     let inline = short.and_then(|bytes| {
         let copied = region.arena.read(again.into.offset, bytes);
         copied.ok().map(|()| &*bytes)
@@ -230,7 +230,7 @@ fn echo(
     let source = inline.map_or(Source::Gather(&gathered), Source::Inline);
     let work = Work {
         id: WorkId(0),
-        link: came.link,
+        link: received.link,
         flags: WorkFlags::default(),
         operation: Operation::Send { source, immediate: None },
     };
@@ -246,7 +246,7 @@ fn retries(stop: Option<farside_fabric::Stop>) -> bool {
     matches!(stop, Some(farside_fabric::Stop::QueueFull | farside_fabric::Stop::ReceiverNotReady))
 }
 
-/// Waits for the next event of a link; `None` when the time is up.
+/// Waits for the next event of a link; returns `None` after `timeout`.
 fn next_event(port: &mut dyn Port, timeout: Duration) -> Result<Option<LinkEvent>, Failure> {
     let start = std::time::Instant::now();
     let mut events = Vec::new();

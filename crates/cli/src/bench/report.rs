@@ -1,4 +1,4 @@
-//! Figures beside their baselines and targets.
+//! Reports of figures with their baselines and targets.
 
 use super::baseline::Baseline;
 use super::core::{Allowed, bind};
@@ -7,20 +7,20 @@ use crate::output::{Output, Table, time};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a figure shall reach. Judged by the best window.
+/// Target of a figure, judged by the best window.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) enum Target {
-    /// Nothing was promised.
+    /// The figure has no target.
     None,
-    /// At most so many nanoseconds.
+    /// At most this number of nanoseconds.
     AtMostNs(f64),
-    /// At most so many times the baseline.
+    /// At most this multiple of the baseline.
     AtMostBaselines(f64),
     /// At least this share of the baseline's speed.
     ShareOfBaseline(f64),
-    /// At most so many times this other figure of the same run.
+    /// At most this multiple of another figure of the same run.
     AtMostTimes(f64, &'static str),
-    /// At least so many times as fast as this other figure of the same run.
+    /// Faster than another figure of the same run by at least this factor.
     TimesFaster(f64, &'static str),
 }
 
@@ -33,26 +33,26 @@ pub(crate) struct Row {
     pub(crate) baseline: String,
     pub(crate) baseline_best_ns: f64,
     pub(crate) baseline_median_ns: f64,
-    /// Best by best.
+    /// The figure's best divided by the baseline's best.
     pub(crate) ratio: f64,
     pub(crate) target: String,
-    /// `None` where nothing was promised.
+    /// `None` if there is no target or it refers to a figure that was not measured.
     pub(crate) met: Option<bool>,
 }
 
-/// Collects rows; measures each baseline once, right before its first use.
+/// Collects rows and measures each baseline once, before its first use.
 pub(crate) struct Report {
     windows: u32,
     only: Option<String>,
     allowed: Allowed,
     baselines: BTreeMap<Baseline, Figure>,
     rows: Vec<Row>,
-    /// What could not be measured, and why.
+    /// Figures without a row, and what could not be measured and why.
     remarks: Vec<String>,
 }
 
 impl Report {
-    /// Binds this thread to the first processor.
+    /// Creates an empty report and binds this thread to the first processor.
     pub(crate) fn new(windows: u32, only: Option<String>) -> Self {
         let allowed = Allowed::now();
         bind(allowed.processor(0));
@@ -66,23 +66,23 @@ impl Report {
         }
     }
 
-    /// The processors that this process may use.
+    /// Returns the processors that this process may use.
     pub(crate) fn allowed(&self) -> &Allowed {
         &self.allowed
     }
 
-    /// How many figures there are.
+    /// Returns the number of figures.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether this figure is wanted.
+    /// Returns whether `--only` selects this figure.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// Measures a figure, if it is wanted, beside its baseline.
+    /// Measures a figure and its baseline, if `--only` selects it.
     pub(crate) fn add<E>(
         &mut self,
         name: &str,
@@ -112,7 +112,7 @@ impl Report {
         Ok(())
     }
 
-    /// Notes what could not be measured.
+    /// Adds a remark.
     pub(crate) fn remark(&mut self, text: impl Into<String>) {
         self.remarks.push(text.into());
     }
@@ -143,7 +143,7 @@ impl Report {
         }
     }
 
-    /// Prints everything.
+    /// Prints all rows and remarks.
     pub(crate) fn print(&self, output: Output) {
         #[derive(Serialize)]
         struct Whole<'a> {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_judged_by_the_best_window() {
+    fn targets_are_judged_by_best_window() {
         let mut report = Report::new(8, None);
         let added =
             report.add("read", Baseline::Copy(8), Target::None, |_| Ok::<_, ()>(figure(20.0)));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_wanted_is_measured() {
+    fn only_selected_figures_are_measured() {
         let mut report = Report::new(8, Some("miss".to_owned()));
         let added = report.add("read hit", Baseline::Atomic, Target::None, |_| Err(()));
         assert_eq!(added, Ok(()), "not measured, so it cannot fail");

@@ -1,5 +1,5 @@
-//! The hash table's GET beside DashMap's and, where `redis-server` is installed, pipelined Redis's, on
-//! the same keys and values.
+//! GET of the distributed hash table, compared with DashMap and, if `redis-server` is installed, pipelined Redis,
+//! on the same keys and values.
 
 use super::baseline::Baseline;
 use super::report::{Report, Target};
@@ -14,16 +14,16 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-/// Records; their lines fit any cache that is measured with.
+/// Records; their lines fit in the measured node's cache.
 const RECORDS: u64 = 10_000;
 const VALUE: [u8; 100] = [b'v'; 100];
-/// Requests that a Redis connection has under way.
+/// Requests in flight on the Redis connection.
 const PIPELINE: usize = 64;
 
 const DASHMAP_GET: &str = "GET, DashMap";
 const REDIS_GET: &str = "GET, Redis, 64 pipelined";
 
-/// Measures GET on a table whose buckets and records live at `home`, all lines cached here.
+/// Measures GET on a table whose home is `home`, with all lines cached at `node`.
 pub(crate) fn measure_get(node: &Node, home: NodeId, report: &mut Report) -> Result<(), Failure> {
     if !report.wants("GET") {
         return Ok(());
@@ -77,7 +77,7 @@ fn keys() -> Vec<Vec<u8>> {
     (0..RECORDS).map(|number| format!("user{number:012}").into_bytes()).collect()
 }
 
-/// Gets keys in a scattered order.
+/// Measures `get` on keys in a scattered order.
 fn each_key(
     windows: u32,
     keys: &[Vec<u8>],
@@ -87,7 +87,7 @@ fn each_key(
     let mut at = 0;
     measure(windows, |count| {
         for _ in 0..count {
-            // A step that shares no factor with the number of keys visits all of them.
+            // The step is coprime to the number of keys, so all of them are visited.
             at = (at + 7_919) % keys.len();
             get(black_box(&keys[at]), &mut out)?;
         }
@@ -95,7 +95,7 @@ fn each_key(
     })
 }
 
-/// A Redis server of our own on a Unix socket, ended with this value.
+/// A private Redis server on a Unix socket, killed when this value is dropped.
 struct Redis {
     server: Child,
     stream: UnixStream,
@@ -144,7 +144,7 @@ impl Redis {
         let reply = format!("${}\r\n", VALUE.len()).len() + VALUE.len() + 2;
         let mut batches = keys
             .chunks_exact(PIPELINE)
-            .map(|some| some.iter().flat_map(|key| request(&[b"GET", key])).collect::<Vec<u8>>());
+            .map(|keys| keys.iter().flat_map(|key| request(&[b"GET", key])).collect::<Vec<u8>>());
         let batches: Vec<_> = batches.by_ref().collect();
         let mut next = batches.iter().cycle();
         report.add(REDIS_GET, Baseline::Copy(100), Target::None, |windows| {
@@ -159,7 +159,7 @@ impl Redis {
         })
     }
 
-    /// Writes requests and reads replies of so many bytes together.
+    /// Writes requests and reads replies of `reply_bytes` bytes in total.
     fn exchange(&mut self, requests: &[u8], reply_bytes: usize) -> std::io::Result<()> {
         self.stream.write_all(requests)?;
         let mut replies = [0; 64 * 128];
@@ -176,7 +176,7 @@ impl Drop for Redis {
     }
 }
 
-/// A request in the Redis protocol: an array of strings.
+/// Encodes a request of the Redis protocol: an array of strings.
 fn request(words: &[&[u8]]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_have_the_protocol_s_form() {
+    fn request_is_an_array_of_strings() {
         assert_eq!(request(&[b"GET", b"ab"]), b"*2\r\n$3\r\nGET\r\n$2\r\nab\r\n");
     }
 
@@ -200,7 +200,7 @@ mod tests {
     fn every_key_is_visited() {
         let keys = keys();
         let mut seen = std::collections::HashSet::new();
-        // A stalled machine may get through a part of them only in that time.
+        // A stalled machine may visit only some of the keys in one measurement.
         for _ in 0..50 {
             each_key(40, &keys, |key, _| {
                 seen.insert(key.to_vec());

@@ -1,30 +1,30 @@
-//! Measuring in short windows. A machine shared with others disturbs long runs, but some window of a
-//! few tenths of a millisecond runs undisturbed: the best one tells what the operation costs, the
-//! median what it costs here and now.
+//! Measuring in short windows. Other work on a shared machine disturbs long runs, but some windows of a few
+//! tenths of a millisecond run undisturbed: the best window is the cost of the operation, the median its
+//! cost under the current load.
 
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// How long a window shall take.
+/// Intended length of a window.
 const WINDOW: Duration = Duration::from_micros(400);
-/// Windows that are thrown away first.
+/// Windows at the start that are discarded.
 const WARM_UP: u32 = 24;
 
 /// Time of one operation.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Figure {
-    /// In the shortest window.
+    /// Of the shortest window.
     pub(crate) best_ns: f64,
-    /// In the middle one.
+    /// Of the median window.
     pub(crate) median_ns: f64,
-    /// How many windows.
+    /// Number of windows.
     pub(crate) windows: u32,
     /// Operations of one window.
     pub(crate) operations: u64,
 }
 
 impl Figure {
-    /// From the time of single operations or windows of `operations` each.
+    /// Computes the figure from the times of windows of `operations` operations each.
     pub(crate) fn from_windows(mut windows_ns: Vec<f64>, operations: u64) -> Self {
         windows_ns.sort_by(f64::total_cmp);
         let each = |at: usize| windows_ns.get(at).map_or(f64::NAN, |ns| ns / operations as f64);
@@ -36,19 +36,19 @@ impl Figure {
         }
     }
 
-    /// The same for something that happens `count` times in each operation.
+    /// Returns the figure of an event that happens `count` times in each operation.
     pub(crate) fn per(self, count: f64) -> Self {
         Self { best_ns: self.best_ns / count, median_ns: self.median_ns / count, ..self }
     }
 }
 
-/// Measures `run(count)`, which does the operation `count` times. The count is chosen so that a
-/// window is short; the first windows warm caches, predictors and the other side up.
+/// Measures `run(count)`, which does the operation `count` times. Chooses the count so that a window is
+/// short; the first windows warm up caches, predictors and the peer.
 pub(crate) fn measure<E>(
     windows: u32,
     mut run: impl FnMut(u64) -> Result<(), E>,
 ) -> Result<Figure, E> {
-    // What the first one meets (a peer asleep, a line not here yet) says nothing of the others.
+    // The first operation is not typical: the peer may sleep, a line may not be cached yet.
     run(1)?;
     let mut count = 1_u64;
     loop {
@@ -72,8 +72,7 @@ pub(crate) fn measure<E>(
     Ok(Figure::from_windows(times, count))
 }
 
-/// Measures windows of `count` operations each, every one after `prepare`, which is not timed. For
-/// what needs a fresh state each time.
+/// Measures windows of `count` operations each and calls `prepare`, which is not timed, before each.
 pub(crate) fn measure_prepared<C, E>(
     windows: u32,
     count: u64,
@@ -98,14 +97,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn best_and_median_are_of_the_windows() {
+    fn figure_has_best_and_median_of_windows() {
         let figure = Figure::from_windows(vec![30.0, 10.0, 20.0, 90.0, 40.0], 10);
         assert_eq!((figure.best_ns, figure.median_ns, figure.windows), (1.0, 3.0, 5));
         assert_eq!(figure.per(2.0).best_ns, 0.5);
     }
 
     #[test]
-    fn a_failure_ends_the_measurement() {
+    fn failure_ends_measurement() {
         let mut left = 5;
         let done = measure(100, |_| {
             left -= 1;
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn every_window_is_prepared() {
+    fn prepare_runs_before_every_window() {
         let mut context = (0, 0);
         let prepare = |context: &mut (u32, u32)| {
             context.0 += 1;

@@ -1,4 +1,4 @@
-//! Which channels fit a need on a fabric, and why the others do not.
+//! Lists the channels that satisfy requirements on a fabric, and why the others do not.
 
 use crate::arguments::{Channels, FabricName};
 use crate::fabrics;
@@ -10,7 +10,7 @@ use farside_base::Capabilities;
 use farside_sim::fabric::{ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA};
 use serde_json::json;
 
-/// Prints what fits, best first, then what does not.
+/// Prints the suitable channels, best first, then the rejected ones with reasons.
 pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure> {
     let has = capabilities(arguments.fabric())?;
     let wish = arguments.wish();
@@ -33,7 +33,7 @@ pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure>
             "reasons": unfit.reasons,
         })).collect::<Vec<_>>(),
     }));
-    output.line(format!("fabric {fabric}, {}", sentence(&wish)));
+    output.line(format!("fabric {fabric}, {}", summary(&wish)));
     output.line("");
     output.line(fitting(&advice));
     output.line("");
@@ -41,7 +41,7 @@ pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// What a fabric can do: this machine's own, or the simulated one with a profile.
+/// Returns the capabilities of a fabric: this machine's shared memory, or a simulated profile.
 fn capabilities(fabric: FabricName) -> Result<Capabilities, Failure> {
     Ok(match fabric {
         FabricName::Shm => fabrics::shm()?.capabilities(),
@@ -52,10 +52,9 @@ fn capabilities(fabric: FabricName) -> Result<Capabilities, Failure> {
     })
 }
 
-fn sentence(wish: &Wish) -> String {
+fn summary(wish: &Wish) -> String {
     let needs: Vec<&str> = wish.needs.iter().map(|need| need.name()).collect();
-    let needs =
-        if needs.is_empty() { "nothing in particular".to_owned() } else { needs.join(", ") };
+    let needs = if needs.is_empty() { "none".to_owned() } else { needs.join(", ") };
     format!(
         "messages of at most {} B, {} to {}; needs: {needs}",
         wish.message_bytes_max, wish.fan_in, wish.fan_out
@@ -96,24 +95,24 @@ mod tests {
     use farside::channel::Need;
 
     #[test]
-    fn the_texts_name_every_channel_once() {
+    fn advice_names_every_channel_once() {
         let wish = Wish { needs: vec![Need::Blocking], fan_in: 64, ..Wish::default() };
         let advice = advise(&wish, &INFINIBAND);
         let text = format!("{}\n{}", fitting(&advice), unfit(&advice));
         assert_eq!(text.lines().count(), 22, "{text}");
         assert!(text.contains("its receiver must poll"), "{text}");
-        assert!(sentence(&wish).contains("64 to 1; needs: blocking"));
+        assert!(summary(&wish).contains("64 to 1; needs: blocking"));
     }
 
     #[test]
-    fn fewer_channels_survive_on_lesser_fabrics() {
+    fn fewer_capabilities_leave_fewer_channels() {
         let count = |fabric| advise(&Wish::default(), &capabilities(fabric).unwrap()).fitting.len();
         let counts = [FabricName::Infiniband, FabricName::Adaptive, FabricName::OneRma].map(count);
         assert!(counts[0] > counts[1] && counts[1] > counts[2] && counts[2] > 0, "{counts:?}");
     }
 
     #[test]
-    fn nothing_and_everything_have_their_words() {
+    fn empty_lists_have_a_message() {
         let none = Advice::default();
         assert_eq!(
             (fitting(&none).as_str(), unfit(&none).as_str()),

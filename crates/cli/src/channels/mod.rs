@@ -1,4 +1,4 @@
-//! `farside channels`: the data channels as they were measured, and which of them fit a need.
+//! `farside channels`: prints the measured data channels, or those that satisfy given requirements.
 
 mod advice;
 mod table;
@@ -7,7 +7,7 @@ use crate::arguments::Channels;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Prints the table, or advice where something is asked for.
+/// Prints the table, or advice if the arguments state requirements.
 pub(crate) fn run(arguments: &Channels, output: Output) -> Result<(), Failure> {
     if arguments.asks() {
         advice::print(arguments, output)

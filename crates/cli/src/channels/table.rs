@@ -1,4 +1,4 @@
-//! The table of all channels: Table 2 of paper 001 as it was measured.
+//! Prints the table of all channels: Table 2 of paper 001, as measured here.
 
 use crate::output::{Output, Table};
 use farside::channel::table::{Column, DEVIATIONS, MEASURED, PAPER, Row};
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 const COLUMNS: usize = 12;
 
-/// The heads, as Table 2 has them.
+/// Column heads, as in Table 2.
 const HEADS: [&str; COLUMNS] = [
     "channel",
     "# HRT",
@@ -24,7 +24,7 @@ const HEADS: [&str; COLUMNS] = [
     "in order",
 ];
 
-/// A cell that is not the paper's.
+/// A cell that differs from the paper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Deviation {
     channel: &'static str,
@@ -34,7 +34,7 @@ struct Deviation {
     reason: &'static str,
 }
 
-/// Prints it, with the reason for each cell that is not the paper's.
+/// Prints the table, with the reason for each cell that differs from the paper.
 pub(super) fn print(output: Output) {
     let deviations = deviations(&MEASURED, &PAPER, DEVIATIONS);
     output.value(&json!({
@@ -44,7 +44,7 @@ pub(super) fn print(output: Output) {
     output.line(text(&MEASURED, &deviations));
     output.line("");
     output.line(
-        "HRT: half round trips; yes/no: as the second channel has it; measured on the simulated fabric",
+        "HRT: half round trips; yes/no: depends on the second channel; measured on the simulated fabric",
     );
     for (number, deviation) in deviations.iter().enumerate() {
         let Deviation { channel, column, paper, reason, .. } = deviation;
@@ -53,7 +53,7 @@ pub(super) fn print(output: Output) {
     }
 }
 
-/// The cells of a row by the names of its fields, in the order of the columns.
+/// Returns the cells of a row with the names of their fields, in column order.
 fn cells(row: &Row) -> [(Column, String); COLUMNS - 1] {
     [
         ("half_round_trips", row.half_round_trips.to_string()),
@@ -70,7 +70,7 @@ fn cells(row: &Row) -> [(Column, String); COLUMNS - 1] {
     ]
 }
 
-/// The cells that are not the paper's, in the order of the table.
+/// Returns the cells that differ from the paper, in table order.
 fn deviations(
     measured: &[Row],
     paper: &[Row],
@@ -89,7 +89,7 @@ fn deviations(
                 column,
                 paper: theirs_text,
                 measured: ours_text,
-                // The test of the table fails when there is none.
+                // Tested: every deviation has a reason.
                 reason: reason.map_or("", |(_, _, reason)| reason),
             });
         }
@@ -138,7 +138,7 @@ mod tests {
     use farside::channel::table::Count;
 
     #[test]
-    fn every_channel_has_a_line_under_its_family() {
+    fn every_channel_has_a_line_in_its_family() {
         let text = text(&PAPER, &[]);
         assert_eq!(text.lines().count(), 1 + 6 + 20);
         for kind in Kind::ALL {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_that_is_not_the_paper_s_is_marked_and_explained() {
+    fn deviating_cell_is_marked_and_explained() {
         let mut ours = PAPER;
         ours[1].half_round_trips = Count::AtLeast(7);
         let reasons = [(Kind::SendShared, "half_round_trips", "it is slow")];
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn every_deviation_has_its_reason() {
+    fn every_deviation_has_a_reason() {
         let found = deviations(&MEASURED, &PAPER, DEVIATIONS);
         assert!(found.iter().all(|one| !one.reason.is_empty()), "{found:?}");
         assert_eq!(found.len(), DEVIATIONS.len());

@@ -1,4 +1,4 @@
-//! RDMA: how adapters are attached to processors and memory.
+//! Checks of how RDMA adapters are attached: PCI Express link, ACS, IOMMU and NUMA node.
 
 use super::check::{Finding, Group, Rule};
 use super::host::word;
@@ -14,57 +14,57 @@ pub(crate) const RULES: &[Rule] = &[
         name: "pcie_link",
         group: Group::RdmaBus,
         why: "an adapter in a narrow or slow slot does not reach the rate of its port",
-        look: pcie_link,
+        inspect: pcie_link,
     },
     Rule {
         name: "pcie_read_request",
         group: Group::RdmaBus,
         why: "an adapter fetches what it sends in requests of this size",
-        look: pcie_read_request,
+        inspect: pcie_read_request,
     },
     Rule {
         name: "relaxed_ordering",
         group: Group::RdmaBus,
-        why: "with it the bus may reorder an adapter's writes: faster on some processors, and flags may pass data",
-        look: relaxed_ordering,
+        why: "lets the bus reorder an adapter's writes: faster on some processors, but a flag may overtake its data",
+        inspect: relaxed_ordering,
     },
     Rule {
         name: "acs",
         group: Group::RdmaBus,
-        why: "access control services send traffic between devices of one switch through the processor",
-        look: acs,
+        why: "access control services redirect traffic between devices of one switch through the processor",
+        inspect: acs,
     },
     Rule {
         name: "iommu",
         group: Group::RdmaBus,
-        why: "a translating IOMMU looks up every page that an adapter touches",
-        look: iommu,
+        why: "a translating IOMMU looks up every page that an adapter accesses",
+        inspect: iommu,
     },
     Rule {
         name: "numa_node",
         group: Group::RdmaBus,
         why: "each access from the other socket crosses the link between them",
-        look: numa_node,
+        inspect: numa_node,
     },
 ];
 
-/// One finding for each device on a PCI bus.
-fn each_pci(subject: &Subject<'_>, look: impl Fn(&Device, &str) -> Finding) -> Vec<Finding> {
+/// Returns one finding for each device; devices without a PCI function are skipped.
+fn each_pci(subject: &Subject<'_>, inspect: impl Fn(&Device, &str) -> Finding) -> Vec<Finding> {
     each(subject, |device| match (&device.pci, device.software) {
-        (Some(folder), _) => look(device, folder),
-        (None, Some(_)) => Finding::skipped("software is on no bus"),
+        (Some(folder), _) => inspect(device, folder),
+        (None, Some(_)) => Finding::skipped("a software device is on no bus"),
         (None, None) => Finding::skipped("not on a PCI bus"),
     })
 }
 
-/// The address of a PCI function, from its folder.
+/// Returns the address of a PCI function, given its folder.
 fn address(folder: &str) -> &str {
     folder.rsplit_once('/').map_or(folder, |(_, address)| address)
 }
 
 const NEEDS_ROOT: &str = "only root reads the whole PCI configuration";
 
-/// Tenths of GT/s of `16.0 GT/s PCIe`, as older kernels write it `8 GT/s`.
+/// Parses `16.0 GT/s PCIe`, or `8 GT/s` of older kernels, into tenths of GT/s.
 fn deci_transfers(text: &str) -> Option<u64> {
     let (number, _) = text.split_once(" GT/s")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
@@ -81,7 +81,7 @@ fn pcie_link(subject: &Subject<'_>) -> Vec<Finding> {
             Some((deci_transfers(&speed)?, width))
         };
         let (Some(now), Some(most)) = (link("current"), link("max")) else {
-            return Finding::skipped("the bus tells no speed, as in virtual machines");
+            return Finding::skipped("the bus reports no speed, as in virtual machines");
         };
         let shown =
             |(speed, width): (u64, u64)| format!("{}.{} GT/s x{width}", speed / 10, speed % 10);
@@ -89,7 +89,7 @@ fn pcie_link(subject: &Subject<'_>) -> Vec<Finding> {
             return Finding::ok(shown(now));
         }
         let found = format!("{} of {}", shown(now), shown(most));
-        // From 8 GT/s on 128 of 130 bits are data, below 8 of 10; headers take some more.
+        // Line coding carries 128 of 130 bits from 8 GT/s on, 8 of 10 below; headers take a further share.
         let tenths = if now.0 >= 80 { 9 } else { 7 };
         let carried = now.0.saturating_mul(now.1).saturating_mul(tenths) / 10;
         let rates = device.ports.iter().filter(|port| port.is_active());
@@ -99,7 +99,7 @@ fn pcie_link(subject: &Subject<'_>) -> Vec<Finding> {
             return Finding::note(format!("{found}: enough for its ports"));
         }
         let fix = format!(
-            "move it to a slot of {}; sudo lspci -vvs {} names what limits it",
+            "move it to a slot of {}; sudo lspci -vvs {} shows what limits it",
             shown(most),
             word(address(folder))
         );
@@ -108,23 +108,23 @@ fn pcie_link(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// Runs `look` on the configuration of each device that has a PCI Express one and may be read.
+/// Runs `inspect` on the PCI Express configuration of each device; skips devices that have none or cannot be read.
 fn each_config(
     subject: &Subject<'_>,
-    look: impl Fn(&Device, &str, &Config) -> Option<Finding>,
+    inspect: impl Fn(&Device, &str, &Config) -> Option<Finding>,
 ) -> Vec<Finding> {
     each_pci(subject, |device, folder| {
         let bytes = device.pci_file("config").and_then(|file| subject.host.read(&file).ok());
         let config = Config::new(bytes.unwrap_or_default());
-        if config.is_cut() {
+        if config.is_truncated() {
             return Finding::skipped(NEEDS_ROOT);
         }
-        look(device, folder, &config)
+        inspect(device, folder, &config)
             .unwrap_or_else(|| Finding::skipped("no PCI Express capability"))
     })
 }
 
-/// Read requests below this take more round trips of the bus than they should.
+/// Smaller read requests need needlessly many round trips on the bus.
 const READ_REQUEST_BYTES_MIN: u64 = 512;
 
 fn pcie_read_request(subject: &Subject<'_>) -> Vec<Finding> {
@@ -135,7 +135,7 @@ fn pcie_read_request(subject: &Subject<'_>) -> Vec<Finding> {
         if request >= READ_REQUEST_BYTES_MIN {
             return Some(Finding::ok(found));
         }
-        // Bits 14:12 of Device Control: 2 stands for 512, 5 for 4,096.
+        // Bits 14:12 of Device Control: 2 means 512 bytes, 5 means 4,096.
         let fix = format!("sudo setpci -s {} CAP_EXP+8.w=5000:7000", word(address(folder)));
         Some(Finding::warning(found, fix))
     })
@@ -144,7 +144,7 @@ fn pcie_read_request(subject: &Subject<'_>) -> Vec<Finding> {
 fn relaxed_ordering(subject: &Subject<'_>) -> Vec<Finding> {
     each_config(subject, |_, _, config| {
         let finding = if config.device_control()?.relaxed_ordering {
-            Finding::ok("allowed, for regions that ask for it")
+            Finding::ok("allowed, for regions that request it")
         } else {
             Finding::ok("off")
         };
@@ -152,7 +152,7 @@ fn relaxed_ordering(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// The folders of the bridges above a PCI function.
+/// Returns the folders of the bridges between a PCI function and its root complex.
 fn bridges<'a>(subject: &Subject<'_>, folder: &'a str) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut at = folder;
@@ -178,7 +178,7 @@ fn acs(subject: &Subject<'_>) -> Vec<Finding> {
         for bridge in bridges {
             let bytes = subject.host.read(&format!("{bridge}/config")).unwrap_or_default();
             let config = Config::new(bytes);
-            if config.is_cut() {
+            if config.is_truncated() {
                 return Finding::skipped(NEEDS_ROOT);
             }
             if config.acs_redirects() == Some(true) {
@@ -194,7 +194,7 @@ fn acs(subject: &Subject<'_>) -> Vec<Finding> {
         );
         let finding = Finding::note(format!("redirected by {}", redirecting.join(", ")));
         finding
-            .detail("matters only to devices that talk to each other, as adapter and GPU")
+            .detail("affects only peer-to-peer traffic, such as between adapter and GPU")
             .fix(fix)
     })
 }
@@ -209,21 +209,20 @@ fn iommu(subject: &Subject<'_>) -> Vec<Finding> {
         };
         let kind = host.value(&format!("{group}/type"));
         match kind.as_deref() {
-            Some("identity") => Finding::ok("on, and passes this device through"),
+            Some("identity") => Finding::ok("on, in passthrough for this device"),
             Some(kind @ ("DMA" | "DMA-FQ")) => {
                 let asked = line.split_whitespace().any(|word| word == "iommu=pt");
                 let found = format!("translates each access ({kind})");
                 let fix = "add iommu=pt to the kernel's command line    # then restart the machine";
                 if asked {
-                    let finding =
-                        Finding::note(format!("{found}, although iommu=pt was asked for"));
-                    finding.detail("untrusted devices are translated all the same")
+                    let finding = Finding::note(format!("{found}, although iommu=pt is set"));
+                    finding.detail("the kernel translates untrusted devices regardless")
                 } else {
                     Finding::warning(found, fix)
                 }
             }
             Some(other) => Finding::skipped(format!("not understood: `{other}`")),
-            None => Finding::skipped("on; the kernel does not tell how"),
+            None => Finding::skipped("on; the kernel does not report its mode"),
         }
     })
 }
@@ -235,11 +234,11 @@ fn numa_node(subject: &Subject<'_>) -> Vec<Finding> {
         host.status("Cpus_allowed_list").and_then(|list| parse(&list)).unwrap_or_default();
     each_pci(subject, |_, folder| {
         if online.as_ref().is_none_or(|nodes| nodes.len() < 2) {
-            return Finding::ok("the machine has one");
+            return Finding::ok("the machine has one NUMA node");
         }
         let node = host.value(&format!("{folder}/numa_node"));
         let Some(node) = node.and_then(|node| node.parse::<u64>().ok()) else {
-            return Finding::note("the firmware does not tell");
+            return Finding::note("the firmware does not report it");
         };
         let local = host.value(&format!("/sys/devices/system/node/node{node}/cpulist"));
         let local = local.as_deref().and_then(parse).unwrap_or_default();
@@ -250,12 +249,17 @@ fn numa_node(subject: &Subject<'_>) -> Vec<Finding> {
         let fix = format!("numactl --cpunodebind={node} --membind={node} farside ...");
         match (near.len(), allowed.len()) {
             (0, _) => Finding::warning(
-                format!("node {node} (processors {}), this process is kept off it", shown(&local)),
+                format!(
+                    "node {node} (processors {}), none allowed for this process",
+                    shown(&local)
+                ),
                 fix,
             ),
-            (near, all) if near == all => Finding::ok(format!("node {node}, as this process")),
+            (near, all) if near == all => {
+                Finding::ok(format!("node {node}, the same as this process"))
+            }
             (near, all) => Finding::note(format!(
-                "node {node}: {near} of this process's {all} processors are near"
+                "node {node}: {near} of this process's {all} processors are local to it"
             ))
             .fix(fix),
         }
@@ -267,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn link_speeds_of_old_and_new_kernels_are_read() {
+    fn link_speed_parses_in_both_kernel_formats() {
         assert_eq!(deci_transfers("16.0 GT/s PCIe"), Some(160));
         assert_eq!(deci_transfers("8 GT/s"), Some(80));
         assert_eq!(deci_transfers("2.5 GT/s"), Some(25));

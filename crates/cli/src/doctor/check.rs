@@ -1,18 +1,18 @@
-//! What a check is, and what came out of one.
+//! Rules, their findings, and the checks that are printed.
 
 use super::subject::Subject;
 use serde::Serialize;
 
-/// How a check came out.
+/// Result of a check, in ascending severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
     Ok,
-    /// Could not be checked, or does not apply; what was found is the reason.
+    /// Not checked, or not applicable; `found` is the reason.
     Skipped,
-    /// Worth knowing; nothing has to be done.
+    /// Informational; no action needed.
     Note,
-    /// It works, but slower, for fewer nodes or in fewer places than it could.
+    /// It works, but slower, for fewer nodes or in fewer environments than possible.
     Warning,
     /// It will not work.
     Failing,
@@ -30,7 +30,7 @@ impl Verdict {
     }
 }
 
-/// Checks that belong together.
+/// Groups of checks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Group {
@@ -52,7 +52,7 @@ impl Group {
         Self::Network,
     ];
 
-    /// As `--only` and `--json` call it.
+    /// Returns the name used by `--only` and `--json`.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Machine => "machine",
@@ -64,12 +64,12 @@ impl Group {
         }
     }
 
-    /// As people read it.
+    /// Returns the heading of the printed report.
     pub(crate) const fn title(self) -> &'static str {
         match self {
-            Self::Machine => "This machine and what this process may do",
+            Self::Machine => "Machine and permissions of this process",
             Self::SharedMemory => "Shared memory",
-            Self::RdmaSoftware => "RDMA: devices, software and rights",
+            Self::RdmaSoftware => "RDMA: devices, software and permissions",
             Self::RdmaPort => "RDMA: ports",
             Self::RdmaBus => "RDMA: bus and memory",
             Self::Network => "Network",
@@ -77,17 +77,17 @@ impl Group {
     }
 }
 
-/// One rule: what is looked at and why.
+/// A rule: a function that inspects the subject, and why it matters.
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
     pub(crate) group: Group,
-    /// Why it matters, in one line.
+    /// Why the rule matters, in one line.
     pub(crate) why: &'static str,
-    /// One finding for each thing that was looked at; at least one.
-    pub(crate) look: fn(&Subject<'_>) -> Vec<Finding>,
+    /// Returns one finding for each device, port or setting inspected; at least one.
+    pub(crate) inspect: fn(&Subject<'_>) -> Vec<Finding>,
 }
 
-/// What one look found.
+/// Result of inspecting one device, port or setting.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Finding {
     of: Option<String>,
@@ -114,17 +114,17 @@ impl Finding {
         Self::new(Verdict::Skipped, reason)
     }
 
-    /// A warning, with the line that mends it.
+    /// Returns a warning, with the command that fixes it.
     pub(crate) fn warning(found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(Verdict::Warning, found).fix(fix)
     }
 
-    /// A failure, with the line that mends it.
+    /// Returns a failure, with the command that fixes it.
     pub(crate) fn failing(found: impl Into<String>, fix: impl Into<String>) -> Self {
         Self::new(Verdict::Failing, found).fix(fix)
     }
 
-    /// The device or port that it is about.
+    /// Sets the device or port that the finding is about.
     pub(crate) fn of(self, what: impl Into<String>) -> Self {
         Self { of: Some(what.into()), ..self }
     }
@@ -133,7 +133,7 @@ impl Finding {
         Self { fix: Some(line.into()), ..self }
     }
 
-    /// One more line about what was found.
+    /// Adds a line of detail.
     pub(crate) fn detail(mut self, line: impl Into<String>) -> Self {
         self.details.push(line.into());
         self
@@ -144,7 +144,7 @@ impl Finding {
         self
     }
 
-    /// The same as a warning at most.
+    /// Lowers a failure to a warning.
     pub(crate) fn at_most_warning(self) -> Self {
         Self { verdict: self.verdict.min(Verdict::Warning), ..self }
     }
@@ -154,28 +154,28 @@ impl Finding {
     }
 }
 
-/// A rule with one of its findings: what is printed.
+/// A rule together with one of its findings, as printed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
     pub(crate) group: Group,
-    /// The device or port, of checks that are made for each.
+    /// The device or port, for checks made per device or port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) of: Option<String>,
     pub(crate) verdict: Verdict,
-    /// What was found; of skipped checks, why they were.
+    /// What was found; for a skipped check, the reason.
     pub(crate) found: String,
     pub(crate) why: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) details: Vec<String>,
-    /// The line to type or the setting to change.
+    /// The command to run or the setting to change.
     pub(crate) fix: Option<String>,
 }
 
 impl Rule {
-    /// Looks.
+    /// Runs the rule.
     pub(crate) fn checks(&self, subject: &Subject<'_>) -> Vec<Check> {
-        let findings = (self.look)(subject).into_iter();
+        let findings = (self.inspect)(subject).into_iter();
         let check = |finding: Finding| Check {
             name: self.name,
             group: self.group,
@@ -190,7 +190,7 @@ impl Rule {
     }
 }
 
-/// `1 port`, `2 ports`.
+/// Formats a count with its noun: `1 port`, `2 ports`.
 pub(crate) fn some(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }

@@ -1,11 +1,11 @@
-//! RDMA: what ports have counted since they came up. Totals without a time, so judged by the share of
-//! packets; a second run tells whether they grow.
+//! Checks of port counters. The counters are totals since the port came up, without a time, and are therefore
+//! judged relative to the packets received; a second run shows whether they grow.
 
 use super::check::Finding;
 use super::host::{Host, word};
 use super::rdma::{Port, Transport};
 
-/// Errors of the link itself, in `counters/`.
+/// Link errors, in `counters/`.
 const LINK: &[&str] = &[
     "symbol_error",
     "port_rcv_errors",
@@ -14,10 +14,10 @@ const LINK: &[&str] = &[
     "excessive_buffer_overrun_errors",
     "link_error_recovery",
 ];
-/// Errors of a network device's link, in its `statistics/`.
+/// Link errors of a network device, in its `statistics/`.
 const NETDEV_LINK: &[&str] = &["rx_crc_errors", "rx_frame_errors"];
 
-/// Packets lost or sent again, in `hw_counters/`: mlx5, rxe, bnxt_re, irdma and efa in turn.
+/// Packets lost or retransmitted, in `hw_counters/` of mlx5, rxe, bnxt_re, irdma and efa, in this order.
 const LOSS: &[&str] = &[
     "out_of_sequence",
     "packet_seq_err",
@@ -38,11 +38,11 @@ const LOSS: &[&str] = &[
     "retrans_pkts",
     "retrans_timeout_events",
 ];
-/// The same in `counters/` and in the network device's `statistics/`.
+/// Packets discarded, in `counters/` and in the network device's `statistics/`.
 const DISCARDS: &[&str] = &["port_xmit_discards"];
 const NETDEV_DISCARDS: &[&str] = &["rx_missed_errors", "rx_over_errors", "rx_fifo_errors"];
 
-/// Signs that congestion is notified, in `hw_counters/`: mlx5, bnxt_re and irdma.
+/// Congestion notifications, in `hw_counters/` of mlx5, bnxt_re and irdma.
 const NOTIFIED: &[&str] = &[
     "np_ecn_marked_roce_packets",
     "np_cnp_sent",
@@ -55,10 +55,10 @@ const NOTIFIED: &[&str] = &[
     "cnpHandled",
 ];
 
-/// More errors than one in so many packets are a warning.
+/// More than one error in this number of packets is a warning.
 const PACKETS_PER_ERROR: u64 = 100_000;
 
-/// Counters of a folder that were found, with their values.
+/// Returns the counters that exist in a folder, with their values.
 fn read(host: &dyn Host, folder: &str, names: &[&'static str]) -> Vec<(&'static str, u64)> {
     let value = |name: &&'static str| Some((*name, host.number(&format!("{folder}/{name}"))?));
     names.iter().filter_map(value).collect()
@@ -69,7 +69,7 @@ fn statistics(host: &dyn Host, port: &Port, names: &[&'static str]) -> Vec<(&'st
     folder.map(|folder| read(host, &folder, names)).unwrap_or_default()
 }
 
-/// Packets that the port has received, by whichever counter there is.
+/// Returns the packets that the port has received, from the first counter available.
 fn received(host: &dyn Host, port: &Port) -> u64 {
     let folders = ["counters/port_rcv_packets", "hw_counters/rcvd_pkts", "hw_counters/rx_pkts"];
     let own = folders.iter().find_map(|file| host.number(&port.file(file)).filter(|n| *n > 0));
@@ -107,7 +107,7 @@ pub(crate) fn link_errors(host: &dyn Host, port: &Port) -> Finding {
     let downed = host.number(&port.file("counters/link_downed")).unwrap_or(0);
     let fix = || match port.transport {
         Transport::InfiniBand => format!(
-            "ibqueryerrors -C {} -P {}    # twice: where it grows, reseat or replace the cable",
+            "ibqueryerrors -C {} -P {}    # run twice: if it grows, reseat or replace the cable",
             word(&port.device),
             word(&port.number)
         ),
@@ -115,7 +115,7 @@ pub(crate) fn link_errors(host: &dyn Host, port: &Port) -> Finding {
             Some(netdev) => {
                 let netdev = word(netdev);
                 format!(
-                    "ethtool -S {netdev} | grep -i err    # twice: where it grows, replace the cable"
+                    "ethtool -S {netdev} | grep -i err    # run twice: if it grows, replace the cable"
                 )
             }
             None => "reseat or replace the cable".to_owned(),
@@ -136,20 +136,20 @@ pub(crate) fn retransmissions(host: &dyn Host, port: &Port) -> Finding {
     judged(counters, received(host, port), || match (port.transport, &port.netdev) {
         (Transport::Roce, Some(netdev)) => {
             format!(
-                "sudo mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0 --trust dscp    # or ECN; the switch likewise",
+                "sudo mlnx_qos -i {} --pfc 0,0,0,1,0,0,0,0 --trust dscp    # or ECN; also at the switch",
                 word(netdev)
             )
         }
-        _ => "run this again under load: if it grows, look at the switch for discards".to_owned(),
+        _ => "run this again under load: if it grows, check the switch for discards".to_owned(),
     })
 }
 
 pub(crate) fn flow_control(host: &dyn Host, port: &Port) -> Finding {
     if port.transport != Transport::Roce {
-        return Finding::skipped("only RoCE needs it set up");
+        return Finding::skipped("only RoCE needs it configured");
     }
     if port.software {
-        return Finding::skipped("soft-RoCE lives with lost packets");
+        return Finding::skipped("soft-RoCE tolerates packet loss");
     }
     let Some(netdev) = &port.netdev else {
         return Finding::skipped("its network device is not known");
@@ -172,14 +172,14 @@ pub(crate) fn flow_control(host: &dyn Host, port: &Port) -> Finding {
         }
         None if !shown.is_empty() => Finding::ok(format!("ECN works: {}", shown.join(", "))),
         None => {
-            let finding = Finding::skipped("the driver tells nothing of it in sysfs");
-            finding.detail(format!("dcb pfc show dev {} and the switch tell", word(netdev)))
+            let finding = Finding::skipped("the driver does not report it in sysfs");
+            finding.detail(format!("see dcb pfc show dev {}, and the switch", word(netdev)))
         }
     }
 }
 
-/// Priorities for which both the notification and the reaction point are on; `None` where the driver
-/// has no such files (NVIDIA's own driver has them).
+/// Returns the priorities with both notification point and reaction point enabled; `None` if the driver lacks these
+/// files (NVIDIA's out-of-tree driver has them).
 fn ecn_priorities(host: &dyn Host, netdev: &str) -> Option<Vec<u64>> {
     let folder = format!("/sys/class/net/{netdev}/ecn");
     if !host.exists(&format!("{folder}/roce_np")) {

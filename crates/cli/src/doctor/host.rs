@@ -1,30 +1,30 @@
-//! What the checks look at: files, links, device nodes and routes of one machine.
+//! Reads the files, symbolic links, device nodes and routes of one machine for the checks.
 //!
-//! A trait, so that tests judge recorded machines. Whatever is read may be hostile or broken (a guest's
-//! adapter fills sysfs too): it is bounded here, and text is made printable before anybody sees it.
+//! [`Host`] is a trait so that tests can check recorded machines. Content may be hostile or broken (a guest's
+//! adapter fills sysfs too): its length is bounded here, and text is made printable before it is shown.
 
 use rustix::net::sockopt;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of one file that are looked at; `/proc/mounts` and PCI configuration fit.
+/// Maximum bytes read of one file; `/proc/mounts` and PCI configuration fit.
 const BYTES_MAX: usize = 256 << 10;
-/// Most names of one folder that are looked at; the longest GID table has 1,024.
+/// Maximum names read of one folder; the longest GID table has 1,024.
 const NAMES_MAX: usize = 4_096;
-/// Most characters of a value that are shown.
+/// Maximum characters of a value that are shown.
 const SHOWN_MAX: usize = 80;
 
 /// Why something could not be read or opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refusal {
-    /// It is not there.
+    /// It does not exist (ENOENT or ENOTDIR).
     Missing,
     /// Its mode or owner forbids it (EACCES).
     Access,
-    /// Something beyond its mode forbids it, such as a device control group (EPERM).
+    /// A rule other than its mode forbids it, such as a device control group (EPERM).
     Permission,
-    /// The kernel has nothing to say there (EINVAL), as for GID entries that are unset.
+    /// The kernel has no value for it (EINVAL), as for unset GID entries.
     Invalid,
     /// Another error.
     Other,
@@ -42,43 +42,43 @@ impl From<&std::io::Error> for Refusal {
     }
 }
 
-/// The way that packets for a peer take.
+/// The route that packets to a peer take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Route {
     /// The peer's address.
     pub(crate) to: IpAddr,
-    /// The address of this machine that they leave from.
+    /// This machine's source address.
     pub(crate) from: IpAddr,
-    /// Largest IP packet, as far as the kernel knows now.
+    /// Path MTU that the kernel currently knows.
     pub(crate) mtu: u32,
 }
 
-/// One machine.
+/// A machine to check: this one, a recorded one, or random content.
 pub(crate) trait Host {
-    /// The content of a file.
+    /// Returns the content of a file.
     fn read(&self, path: &str) -> Result<Vec<u8>, Refusal>;
-    /// The names in a folder, in any order; none when there is no such folder.
+    /// Returns the names in a folder, in any order; none if the folder does not exist.
     fn list(&self, path: &str) -> Vec<String>;
-    /// What a symbolic link says.
+    /// Returns the target of a symbolic link.
     fn link(&self, path: &str) -> Option<String>;
-    /// The path without symbolic links in it.
+    /// Returns the path with all symbolic links resolved; `None` if it does not exist.
     fn resolve(&self, path: &str) -> Option<String>;
-    /// Whether this process may open a device node for reading and writing.
+    /// Opens a device node for reading and writing, and closes it.
     fn open(&self, path: &str) -> Result<(), Refusal>;
-    /// A variable of the environment.
+    /// Returns an environment variable.
     fn variable(&self, name: &str) -> Option<String>;
-    /// The route to a peer, by name or address.
+    /// Returns the route to a peer, given by name or address.
     fn route(&self, peer: &str) -> Result<Route, String>;
 }
 
-/// Reading, for every machine alike.
+/// Parsing, the same for every machine.
 impl dyn Host + '_ {
-    /// A file as printable text, without blanks around it; `None` when it cannot be read.
+    /// Returns a file as printable text, trimmed; `None` if it cannot be read.
     pub(crate) fn text(&self, path: &str) -> Option<String> {
         self.read(path).ok().map(|bytes| printable(&bytes))
     }
 
-    /// One value of a file, short enough to be shown; `None` when there is none.
+    /// Returns the first line of a file, shortened for printing; `None` if it is empty or cannot be read.
     pub(crate) fn value(&self, path: &str) -> Option<String> {
         let text = self.text(path)?;
         let words: Vec<_> = text.lines().next()?.split_whitespace().collect();
@@ -86,12 +86,12 @@ impl dyn Host + '_ {
         (!line.is_empty()).then(|| line.chars().take(SHOWN_MAX).collect())
     }
 
-    /// A name that may become a part of a path.
+    /// Returns a file's value if it is a valid path component.
     pub(crate) fn name(&self, path: &str) -> Option<String> {
         self.value(path).filter(|name| is_name(name))
     }
 
-    /// A number, in decimal or after `0x`.
+    /// Returns a file's value as a number, in decimal or after `0x`.
     pub(crate) fn number(&self, path: &str) -> Option<u64> {
         number(&self.value(path)?)
     }
@@ -100,7 +100,7 @@ impl dyn Host + '_ {
         self.resolve(path).is_some()
     }
 
-    /// The printable names in a folder, those with numbers by number.
+    /// Returns the printable names in a folder, sorted by prefix and then by trailing number.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let mut names = self.list(path);
         names.retain(|name| is_name(name));
@@ -109,7 +109,7 @@ impl dyn Host + '_ {
         names
     }
 
-    /// A number of `/proc/meminfo`, such as `MemTotal:  24 kB`, in bytes.
+    /// Returns a value of `/proc/meminfo`, such as `MemTotal:  24 kB`, in bytes.
     pub(crate) fn meminfo_bytes(&self, name: &str) -> Option<u64> {
         let text = self.text("/proc/meminfo")?;
         let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -119,14 +119,14 @@ impl dyn Host + '_ {
         Some(number.saturating_mul(scale))
     }
 
-    /// A line of `/proc/self/status`, after its name.
+    /// Returns the value of a line of `/proc/self/status`.
     pub(crate) fn status(&self, name: &str) -> Option<String> {
         let text = self.text("/proc/self/status")?;
         let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         Some(rest.trim().to_owned())
     }
 
-    /// Soft and hard limit of a line of `/proc/self/limits`; `None` when there is no such line.
+    /// Returns the soft and hard limit of a line of `/proc/self/limits`; `None` if there is no such line.
     pub(crate) fn limit(&self, name: &str) -> Option<(Amount, Amount)> {
         let text = self.text("/proc/self/limits")?;
         let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -135,7 +135,7 @@ impl dyn Host + '_ {
     }
 }
 
-/// A bound that may be none.
+/// A limit, or unlimited.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Amount {
     Of(u64),
@@ -151,7 +151,7 @@ impl Amount {
     }
 }
 
-/// The number that a text is.
+/// Parses a number, in decimal or after `0x`.
 pub(crate) fn number(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -159,14 +159,14 @@ pub(crate) fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Text of bytes. The kernel writes ASCII; everything else is replaced, as terminals act on some of it.
+/// Returns bytes as text. The kernel writes ASCII; other bytes are replaced, since terminals act on some.
 fn printable(bytes: &[u8]) -> String {
     let bytes = bytes.get(..BYTES_MAX).unwrap_or(bytes).trim_ascii();
     let plain = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\n' | b'\t');
     bytes.iter().map(|byte| if plain(*byte) { char::from(*byte) } else { '?' }).collect()
 }
 
-/// Names that can be a part of a path and be shown: kernels make no others.
+/// Whether a name is a printable path component, as all names made by kernels are.
 fn is_name(name: &str) -> bool {
     let fits = !name.is_empty() && name.len() <= SHOWN_MAX && name != "." && name != "..";
     fits && name.chars().all(|c| c.is_ascii_graphic() && c != '/')
@@ -180,7 +180,7 @@ fn suffix(name: &str) -> u64 {
     name.get(prefix(name).len()..).and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// A word of a line for the shell: names of devices may hold nearly anything.
+/// Quotes a word for the shell: device names may contain nearly any character.
 pub(crate) fn word(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-:/@=+,".contains(c);
     if !name.is_empty() && name.chars().all(plain) && !name.starts_with('-') {
@@ -189,7 +189,7 @@ pub(crate) fn word(name: &str) -> String {
     format!("'{}'", name.replace('\'', "'\\''"))
 }
 
-/// The machine that this process runs on, as seen from a root folder.
+/// The machine that this process runs on, below a root folder.
 pub(crate) struct Live {
     root: PathBuf,
 }
@@ -244,10 +244,10 @@ impl Host for Live {
     }
 }
 
-/// Port that a route is asked for; nothing is sent there (discard).
+/// UDP port of the route query (discard); no packet is sent.
 const PORT: u16 = 9;
 
-/// Asks the kernel for the route by connecting a UDP socket, which sends nothing.
+/// Queries the kernel for the route by connecting a UDP socket, which sends no packet.
 fn route(peer: &str) -> std::io::Result<Route> {
     let mut addresses = (peer, PORT).to_socket_addrs()?;
     let to = addresses.next().ok_or(std::io::ErrorKind::NotFound)?;
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_with_numbers_come_in_order_and_strange_ones_not_at_all() {
+    fn names_sort_by_number_and_unprintable_names_are_dropped() {
         struct Names;
         impl Host for Names {
             fn read(&self, _: &str) -> Result<Vec<u8>, Refusal> {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_the_shell_stay_words() {
+    fn shell_words_are_quoted() {
         assert_eq!(word("enp59s0f0np0"), "enp59s0f0np0");
         assert_eq!(word("0000:3b:00.0"), "0000:3b:00.0");
         assert_eq!(word("eth0;reboot"), "'eth0;reboot'");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_host_is_read_below_its_root() {
+    fn live_host_reads_below_its_root() {
         let folder = std::env::temp_dir().join(format!("farside-doctor-{}", std::process::id()));
         let inner = folder.join("sys/class");
         std::fs::create_dir_all(&inner).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_route_to_this_machine_leaves_from_itself() {
+    fn route_to_loopback_starts_at_loopback() {
         let found = route("127.0.0.1").unwrap();
         assert_eq!((found.to, found.from), (found.from, found.to));
         assert!(found.mtu >= 1_280, "{found:?}");

@@ -1,17 +1,17 @@
-//! Where the loader would find a shared library. By looking at files: nothing is loaded here.
+//! Finds the shared library that the dynamic loader would load, without loading it.
 
 use super::host::Host;
 
-/// Folders of `ld.so.conf` and its includes that are looked at.
+/// Maximum number of folders searched.
 const FOLDERS_MAX: usize = 128;
 
-/// The path of a library, in the loader's order: `LD_LIBRARY_PATH`, `ld.so.conf`, the default folders.
+/// Returns the path of a library, in the loader's search order: `LD_LIBRARY_PATH`, `ld.so.conf`, the default folders.
 pub(crate) fn find_library(host: &dyn Host, name: &str) -> Option<String> {
     let paths = folders(host).into_iter().map(|folder| format!("{folder}/{name}"));
     paths.into_iter().find(|path| host.exists(path))
 }
 
-/// The path of a provider of libibverbs. They lie in a folder beside it.
+/// Returns the path of a provider library, from the `libibverbs` subfolder of each search folder.
 pub(crate) fn find_provider(host: &dyn Host, provider: &str) -> Option<String> {
     let start = format!("lib{provider}-rdmav");
     for folder in folders(host) {
@@ -45,7 +45,7 @@ fn folders(host: &dyn Host) -> Vec<String> {
     folders
 }
 
-/// The folders that `include /etc/ld.so.conf.d/*.conf` brings.
+/// Returns the folders that `include /etc/ld.so.conf.d/*.conf` adds.
 fn included(host: &dyn Host, pattern: &str) -> Vec<String> {
     let Some((folder, files)) = pattern.rsplit_once('/') else {
         return Vec::new();

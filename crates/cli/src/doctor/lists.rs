@@ -1,9 +1,9 @@
-//! Lists of processors as the kernel writes them: `0-3,8,10-11`.
+//! CPU lists in the kernel's format: `0-3,8,10-11`.
 
-/// More processors than any kernel is built for.
+/// Bound on CPU numbers; no kernel is built for more.
 const PROCESSORS_MAX: u64 = 65_536;
 
-/// The numbers of a list, ascending; `None` when it is none.
+/// Parses a list into ascending numbers; `None` if `text` is not a list.
 pub(crate) fn parse(text: &str) -> Option<Vec<u64>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -22,17 +22,17 @@ pub(crate) fn parse(text: &str) -> Option<Vec<u64>> {
     Some(numbers)
 }
 
-/// Those in both.
+/// Returns the numbers in both lists. `others` must be sorted.
 pub(crate) fn overlap(some: &[u64], others: &[u64]) -> Vec<u64> {
     some.iter().copied().filter(|number| others.binary_search(number).is_ok()).collect()
 }
 
-/// The first, or 0.
+/// Returns the first number, or 0 if the list is empty.
 pub(crate) fn first_in(numbers: &[u64]) -> u64 {
     numbers.first().copied().unwrap_or(0)
 }
 
-/// As the kernel writes it.
+/// Formats a sorted list as the kernel does.
 pub(crate) fn shown(numbers: &[u64]) -> String {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_and_written() {
+    fn cpu_list_round_trips() {
         for text in ["0", "0-3", "0-3,8,10-11"] {
             assert_eq!(shown(&parse(text).unwrap()), text);
         }

@@ -1,4 +1,4 @@
-//! The machine as such: what every fabric needs.
+//! Checks of the machine itself, which every fabric depends on.
 
 use super::check::{Finding, Group, Rule};
 use super::host::{Amount, word};
@@ -10,94 +10,94 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         name: "system",
         group: Group::Machine,
-        why: "memory is mapped and shared by calls that only 64-bit Linux has",
-        look: system,
+        why: "memory is mapped and shared by system calls that only 64-bit Linux has",
+        inspect: system,
     },
     Rule {
         name: "memory",
         group: Group::Machine,
-        why: "a node takes its global memory when it starts and keeps it",
-        look: memory,
+        why: "a node allocates its global memory at start and keeps it",
+        inspect: memory,
     },
     Rule {
         name: "overcommit",
         group: Group::Machine,
-        why: "with strict accounting the kernel refuses memory that is free",
-        look: overcommit,
+        why: "with strict accounting the kernel refuses allocations although memory is free",
+        inspect: overcommit,
     },
     Rule {
         name: "cores",
         group: Group::Machine,
-        why: "a thread that waits for a peer on the same core waits for the scheduler too",
-        look: cores,
+        why: "a thread that waits for a peer on the same core also waits for the scheduler",
+        inspect: cores,
     },
     Rule {
         name: "cpu_isolation",
         group: Group::Machine,
-        why: "the scheduler does not spread threads over isolated processors: they all share the first",
-        look: cpu_isolation,
+        why: "the scheduler does not balance threads over isolated processors: all share the first",
+        inspect: cpu_isolation,
     },
     Rule {
         name: "frequency_governor",
         group: Group::Machine,
-        why: "a processor that sleeps between messages answers them late",
-        look: governor,
+        why: "a processor in a low-power state between messages answers late",
+        inspect: governor,
     },
     Rule {
         name: "clock",
         group: Group::Machine,
-        why: "deadlines read the clock on every turn; a slow source costs a system call or a bus access",
-        look: clock,
+        why: "every poll of the engine reads the clock; a slow source costs a system call or a bus access",
+        inspect: clock,
     },
     Rule {
         name: "processes",
         group: Group::Machine,
         why: "each node is a process with some threads",
-        look: processes,
+        inspect: processes,
     },
     Rule {
         name: "open_files",
         group: Group::Machine,
-        why: "a node keeps descriptors for each peer: sockets, shared memory, event channels",
-        look: open_files,
+        why: "a node keeps file descriptors for each peer: sockets, shared memory, event channels",
+        inspect: open_files,
     },
     Rule {
         name: "transparent_huge_pages",
         group: Group::Machine,
-        why: "large regions in small pages miss the processor's and the adapter's translation caches",
-        look: transparent_huge_pages,
+        why: "large regions in small pages miss the TLB and the adapter's translation cache",
+        inspect: transparent_huge_pages,
     },
     Rule {
         name: "reserved_huge_pages",
         group: Group::Machine,
-        why: "reserved pages are the only ones that never have to be found when a node starts",
-        look: reserved_huge_pages,
+        why: "only reserved huge pages are guaranteed to be available when a node starts",
+        inspect: reserved_huge_pages,
     },
     Rule {
         name: "persistent_memory",
         group: Group::Machine,
-        why: "only devdax memory stays registered with an adapter: file systems move fsdax pages",
-        look: persistent_memory,
+        why: "only devdax memory can stay registered with an adapter: file systems move fsdax pages",
+        inspect: persistent_memory,
     },
     Rule {
         name: "container",
         group: Group::Machine,
-        why: "a container sees the host's adapters in sysfs and still may not use them",
-        look: container,
+        why: "a container sees the host's adapters in sysfs, but may lack access to them",
+        inspect: container,
     },
 ];
 
-/// Open files that a node needs: its own, and for each peer a socket and descriptors of shared memory.
+/// File descriptors that a node needs for each peer (sockets and shared memory), and independent of peers.
 const FILES_PER_PEER: u64 = 8;
 const FILES_OF_NODE: u64 = 64;
-/// Threads of one node process, roomily.
+/// Generous estimate of the threads of one node process.
 const THREADS_OF_NODE: u64 = 16;
 
 fn system(subject: &Subject<'_>) -> Vec<Finding> {
     let kernel = |name: &str| subject.host.value(&format!("/proc/sys/kernel/{name}"));
     let system = kernel("ostype").unwrap_or_else(|| std::env::consts::OS.to_owned());
     let release = kernel("osrelease").unwrap_or_else(|| "of an unknown release".to_owned());
-    // Older kernels do not tell; then this program runs on what it was compiled for.
+    // Older kernels do not report the architecture: assume that of this build.
     let machine = kernel("arch").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let found = format!("{system} {release}, {machine}");
     let linux = system.eq_ignore_ascii_case("linux");
@@ -111,7 +111,7 @@ fn memory(subject: &Subject<'_>) -> Vec<Finding> {
     let plan = &subject.plan;
     let need = plan.nodes.saturating_mul(plan.memory_bytes);
     let Some(available) = subject.host.meminfo_bytes("MemAvailable") else {
-        return Finding::skipped("/proc/meminfo says nothing of available memory").one();
+        return Finding::skipped("/proc/meminfo does not report available memory").one();
     };
     let group = cgroup_memory_left(subject);
     let left = available.min(group.unwrap_or(u64::MAX));
@@ -131,15 +131,15 @@ fn memory(subject: &Subject<'_>) -> Vec<Finding> {
     Finding::failing(found, fix).one()
 }
 
-/// The folders of this process's control group and of those around it, the innermost first: version 2,
-/// mounted alone or beside controllers of version 1.
+/// Returns the folders of this process's control group and its ancestors, innermost first: version 2, mounted
+/// alone or together with version 1 controllers.
 fn cgroups(subject: &Subject<'_>) -> Vec<String> {
     let own = subject.host.text("/proc/self/cgroup").unwrap_or_default();
     let inside = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
     folders(&["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], inside)
 }
 
-/// The same for the memory controller of version 1.
+/// Like [`cgroups`], for the memory controller of version 1.
 fn memory_cgroups(subject: &Subject<'_>) -> Vec<String> {
     let own = subject.host.text("/proc/self/cgroup").unwrap_or_default();
     let inside = own.lines().find_map(|line| line.split_once(":memory:")).map_or("/", |(_, at)| at);
@@ -158,14 +158,14 @@ fn folders(mounts: &[&str], inside: &str) -> Vec<String> {
     }
 }
 
-/// A file of this process's control group and of those around it, where they have it.
+/// Returns the content of a file in this process's control group and in each ancestor that has the file.
 pub(crate) fn cgroup_files(subject: &Subject<'_>, name: &str) -> Vec<String> {
     let texts = cgroups(subject).into_iter();
     texts.filter_map(|folder| subject.host.text(&format!("{folder}/{name}"))).collect()
 }
 
-/// The least that any of the groups around this process leaves. Files that are only cached do not
-/// count as used: the kernel drops them when memory is wanted.
+/// Returns the minimum memory left in this process's control group and its ancestors. The inactive page cache
+/// does not count as used: the kernel reclaims it on demand.
 fn cgroup_memory_left(subject: &Subject<'_>) -> Option<u64> {
     let left = |folder: &str, limit: &str, used: &str, cached: &str| {
         let limit = subject.host.number(&format!("{folder}/{limit}"))?;
@@ -192,12 +192,12 @@ fn overcommit(subject: &Subject<'_>) -> Vec<Finding> {
     let need = subject.plan.nodes.saturating_mul(subject.plan.memory_bytes);
     let finding = match (mode, left) {
         (Some(2), Some(left)) if left < need => Finding::failing(
-            format!("strict, {} left to promise, {} planned", bytes(left), bytes(need)),
+            format!("strict, {} left to commit, {} planned", bytes(left), bytes(need)),
             "sudo sysctl vm.overcommit_memory=0",
         ),
-        (Some(2), Some(left)) => Finding::ok(format!("strict, {} left to promise", bytes(left))),
+        (Some(2), Some(left)) => Finding::ok(format!("strict, {} left to commit", bytes(left))),
         (Some(0 | 1), _) => Finding::ok("not strict"),
-        _ => Finding::skipped("the kernel does not tell its mode"),
+        _ => Finding::skipped("the kernel does not report its mode"),
     };
     finding.one()
 }
@@ -205,7 +205,7 @@ fn overcommit(subject: &Subject<'_>) -> Vec<Finding> {
 fn cores(subject: &Subject<'_>) -> Vec<Finding> {
     let Some(allowed) = subject.host.status("Cpus_allowed_list").and_then(|list| parse(&list))
     else {
-        return Finding::skipped("/proc/self/status says nothing of processors").one();
+        return Finding::skipped("/proc/self/status does not report processors").one();
     };
     let nodes = subject.plan.nodes;
     let group = cgroup_files(subject, "cpu.max").iter().filter_map(|text| permille(text)).min();
@@ -222,7 +222,7 @@ fn cores(subject: &Subject<'_>) -> Vec<Finding> {
     Finding::warning(found, fix).one()
 }
 
-/// `max 100000` or `150000 100000`: time and period in us, as thousandths of a processor.
+/// Parses `cpu.max` (`max 100000` or `150000 100000`: quota and period in us) into thousandths of a processor.
 fn permille(text: &str) -> Option<u64> {
     let (time, period) = text.split_once(' ')?;
     let (time, period): (u64, u64) = (time.parse().ok()?, period.trim().parse().ok()?);
@@ -240,10 +240,10 @@ fn cpu_isolation(subject: &Subject<'_>) -> Vec<Finding> {
     let shared = overlap(&allowed, &isolated);
     let found = format!("{} isolated", shown(&isolated));
     if shared.len() < allowed.len() || allowed.len() < 2 {
-        return Finding::ok(format!("{found}; this process may run on others")).one();
+        return Finding::ok(format!("{found}; this process may run on other processors")).one();
     }
     let fix = format!("taskset -c {} farside ...    # each node on one", first_in(&allowed));
-    Finding::warning(format!("{found}, and this process may run on those alone"), fix).one()
+    Finding::warning(format!("{found}, and this process may run on no others"), fix).one()
 }
 
 fn governor(subject: &Subject<'_>) -> Vec<Finding> {
@@ -269,7 +269,7 @@ fn governor(subject: &Subject<'_>) -> Vec<Finding> {
 fn clock(subject: &Subject<'_>) -> Vec<Finding> {
     let folder = "/sys/devices/system/clocksource/clocksource0";
     let Some(source) = subject.host.value(&format!("{folder}/current_clocksource")) else {
-        return Finding::skipped("the kernel does not tell its source").one();
+        return Finding::skipped("the kernel does not report its source").one();
     };
     let slow =
         matches!(source.as_str(), "hpet" | "acpi_pm" | "jiffies" | "refined-jiffies" | "xen");
@@ -279,7 +279,7 @@ fn clock(subject: &Subject<'_>) -> Vec<Finding> {
     let others = subject.host.value(&format!("{folder}/available_clocksource")).unwrap_or_default();
     if !others.split_whitespace().any(|other| other == "tsc") {
         let finding = Finding::warning(source, "add tsc=reliable to the kernel's command line");
-        return finding.detail("the kernel found the processor's counter unstable").one();
+        return finding.detail("the kernel found the TSC unstable").one();
     }
     Finding::warning(source, format!("echo tsc | sudo tee {folder}/current_clocksource")).one()
 }
@@ -287,7 +287,7 @@ fn clock(subject: &Subject<'_>) -> Vec<Finding> {
 fn processes(subject: &Subject<'_>) -> Vec<Finding> {
     let need = THREADS_OF_NODE.saturating_mul(subject.plan.nodes);
     let Some((soft, _)) = subject.host.limit("Max processes") else {
-        return Finding::skipped("/proc/self/limits says nothing of processes").one();
+        return Finding::skipped("/proc/self/limits does not report processes").one();
     };
     let groups = cgroup_files(subject, "pids.max");
     let group = groups.iter().filter_map(|text| text.parse::<u64>().ok()).min();
@@ -312,7 +312,7 @@ fn processes(subject: &Subject<'_>) -> Vec<Finding> {
 
 fn open_files(subject: &Subject<'_>) -> Vec<Finding> {
     let Some((soft, hard)) = subject.host.limit("Max open files") else {
-        return Finding::skipped("/proc/self/limits says nothing of open files").one();
+        return Finding::skipped("/proc/self/limits does not report open files").one();
     };
     let nodes = subject.plan.nodes;
     let need = FILES_OF_NODE.saturating_add(FILES_PER_PEER.saturating_mul(nodes));
@@ -338,7 +338,7 @@ fn open_files(subject: &Subject<'_>) -> Vec<Finding> {
 fn transparent_huge_pages(subject: &Subject<'_>) -> Vec<Finding> {
     let file = "/sys/kernel/mm/transparent_hugepage/enabled";
     let Some(text) = subject.host.value(file) else {
-        return Finding::skipped("the kernel has none").one();
+        return Finding::skipped("the kernel has no huge pages").one();
     };
     let chosen = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     match chosen.map(|(chosen, _)| chosen) {
@@ -353,48 +353,48 @@ fn reserved_huge_pages(subject: &Subject<'_>) -> Vec<Finding> {
     let (Some(total), Some(size)) =
         (host.meminfo_bytes("HugePages_Total"), host.meminfo_bytes("Hugepagesize"))
     else {
-        return Finding::skipped("the kernel has none").one();
+        return Finding::skipped("the kernel has no huge pages").one();
     };
     let free = host.meminfo_bytes("HugePages_Free").unwrap_or(0);
     if total == 0 {
-        let found = format!("none of {}; nothing needs them", bytes(size));
+        let found = format!("none of {}; not needed", bytes(size));
         return Finding::ok(found).one();
     }
     let found = format!("{free} of {total} free, {} each", bytes(size));
     let held = total.saturating_mul(size);
     let available = host.meminfo_bytes("MemAvailable").unwrap_or(u64::MAX);
     if free > 0 && held > available {
-        let fix = "sudo sysctl vm.nr_hugepages=0    # unless another program waits for them";
-        let finding = Finding::note(format!("{found}: more than all other memory that is left"));
+        let fix = "sudo sysctl vm.nr_hugepages=0    # unless another program needs them";
+        let finding = Finding::note(format!("{found}: more than all other available memory"));
         return finding.fix(fix).one();
     }
     Finding::ok(found).one()
 }
 
-/// Namespaces of `/sys/bus/nd`, whose modes sysfs calls by other names than ndctl does, and dax devices.
+/// Checks the namespaces of `/sys/bus/nd`, whose modes have other names in sysfs than in ndctl, and dax devices.
 fn persistent_memory(subject: &Subject<'_>) -> Vec<Finding> {
     let host = subject.host;
     let folder = "/sys/bus/nd/devices";
     let mut findings = Vec::new();
     for name in host.names(folder).into_iter().filter(|name| name.starts_with("namespace")) {
         let size = host.number(&format!("{folder}/{name}/size")).unwrap_or(0);
-        // Each region keeps an empty namespace as the seed of the next one.
+        // Each region keeps an empty namespace as the seed for the next one.
         if size == 0 {
             continue;
         }
         let mode = host.value(&format!("{folder}/{name}/mode")).unwrap_or_default();
         let reconfigure = format!(
-            "sudo ndctl create-namespace -f -e {} --mode=devdax    # destroys what it holds",
+            "sudo ndctl create-namespace -f -e {} --mode=devdax    # destroys its content",
             word(&name)
         );
         let size = bytes(size);
         let finding = match mode.as_str() {
             "dax" => Finding::ok(format!("devdax, {size}")),
-            "memory" => Finding::note(format!("fsdax, {size}: serves files, not adapters"))
-                .detail("an adapter may not hold pages of an fsdax file for long: ibv_reg_mr says EOPNOTSUPP")
+            "memory" => Finding::note(format!("fsdax, {size}: for files, not for adapters"))
+                .detail("long-term pins of fsdax pages are not permitted: ibv_reg_mr fails with EOPNOTSUPP")
                 .fix(reconfigure),
             "safe" => Finding::note(format!("sector, {size}: a disk")).fix(reconfigure),
-            "raw" => Finding::note(format!("raw, {size}: not mapped")).fix(reconfigure),
+            "raw" => Finding::note(format!("raw, {size}: cannot be mapped")).fix(reconfigure),
             other => Finding::skipped(format!("mode not understood: `{other}`")),
         };
         findings.push(finding.of(name));
@@ -417,9 +417,9 @@ fn persistent_memory(subject: &Subject<'_>) -> Vec<Finding> {
 
 fn container(subject: &Subject<'_>) -> Vec<Finding> {
     match subject.container() {
-        None => Finding::ok("none seen").one(),
+        None => Finding::ok("none detected").one(),
         Some(kind) => {
-            Finding::note(format!("{kind}: limits and devices are those it was given")).one()
+            Finding::note(format!("{kind}: it determines limits and visible devices")).one()
         }
     }
 }
@@ -429,7 +429,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quotas_are_thousandths_of_a_processor() {
+    fn cpu_quota_parses_to_thousandths_of_a_processor() {
         assert_eq!(permille("max 100000"), None);
         assert_eq!(permille("150000 100000"), Some(1_500));
         assert_eq!(permille("1 0"), None);

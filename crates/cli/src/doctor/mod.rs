@@ -1,9 +1,9 @@
-//! `farside doctor`: what this machine lacks, and the line that mends it.
+//! `farside doctor`: checks whether this machine can run each fabric, and prints the command that fixes a fault.
 //!
-//! A [`check::Rule`] looks at a [`subject::Subject`] (a machine behind the trait [`host::Host`], and what
-//! is planned on it) and gives a finding for each thing that it looked at. Rules read and compute; they
-//! change nothing, and no content of any file makes them fail. One loads something: `device_limits` asks
-//! libibverbs, where there is a device to be asked.
+//! A [`check::Rule`] inspects a [`subject::Subject`] (a machine behind the trait [`host::Host`], and the nodes planned
+//! on it) and returns one finding for each device or setting that it inspected. Rules only read and compute: they
+//! change nothing, and no file content makes them panic. Only `device_limits` loads a library: it queries devices
+//! through libibverbs.
 
 mod bus;
 mod check;
@@ -33,29 +33,28 @@ use check::{Check, Group, Rule, Verdict};
 use host::Live;
 use report::{Counts, Report, fabrics, label, lines};
 use serde::Serialize;
-use subject::{DeviceLimits, Plan, Subject, Tried};
+use subject::{DeviceLimits, Plan, Probe, Subject};
 
-/// Every rule, in the order in which they are printed.
+/// Returns every rule, in printing order.
 fn rules() -> impl Iterator<Item = &'static Rule> {
     let groups =
         [machine::RULES, shared::RULES, software::RULES, ports::RULES, bus::RULES, network::RULES];
     groups.into_iter().flatten()
 }
 
-/// The rules of these names or groups; all when none is named.
+/// Returns the rules with these names or in these groups; all if `only` is empty.
 fn chosen(only: &[String]) -> Result<Vec<&'static Rule>, Failure> {
     let fits = |rule: &Rule, name: &str| rule.name == name || rule.group.name() == name;
     if let Some(name) = only.iter().find(|name| !rules().any(|rule| fits(rule, name))) {
         let groups = Group::ALL.map(Group::name).join(", ");
-        let text =
-            format!("no check is called `{name}`: farside doctor --list; groups are {groups}");
+        let text = format!("no check `{name}`: see farside doctor --list; the groups are {groups}");
         return Err(Failure::usage(text));
     }
     let wanted = |rule: &&Rule| only.is_empty() || only.iter().any(|name| fits(rule, name));
     Ok(rules().filter(wanted).collect())
 }
 
-/// Checks the machine; fails when something will not work.
+/// Checks the machine; returns an error if a check is failing.
 pub(crate) fn run(arguments: &Doctor, output: Output) -> Result<(), Failure> {
     let rules = chosen(&arguments.only)?;
     if arguments.list {
@@ -70,11 +69,11 @@ pub(crate) fn run(arguments: &Doctor, output: Output) -> Result<(), Failure> {
     };
     let shared = rules.iter().any(|rule| rule.group == Group::SharedMemory);
     let probed = if shared { farside_fabric_shm::probe() } else { Vec::new() };
-    let tried = probed.into_iter().map(Tried::from).collect();
+    let probes = probed.into_iter().map(Probe::from).collect();
     let limits = |device: &str| crate::rdma::limits(device).map(DeviceLimits::from);
-    let subject = Subject::new(&host, plan, tried, Some(&limits));
+    let subject = Subject::new(&host, plan, probes, Some(&limits));
     let checks: Vec<_> = rules.iter().flat_map(|rule| rule.checks(&subject)).collect();
-    tell(&checks, &subject, !arguments.only.is_empty(), output);
+    print(&checks, &subject, !arguments.only.is_empty(), output);
     let failing: Vec<_> = failing(&checks).map(label).collect();
     if failing.is_empty() {
         return Ok(());
@@ -100,12 +99,12 @@ fn list(rules: &[&Rule], output: Output) {
     }
 }
 
-fn tell(checks: &[Check], subject: &Subject<'_>, at_length: bool, output: Output) {
+fn print(checks: &[Check], subject: &Subject<'_>, verbose: bool, output: Output) {
     let fabrics = fabrics(checks, &subject.devices);
     let counts = Counts::of(checks);
     let report = Report { checks, fabrics, counts };
     output.value(&report);
-    for line in lines(checks, at_length) {
+    for line in lines(checks, verbose) {
         output.line(line);
     }
     let Counts { ok, notes, warnings, failing, skipped } = counts;
@@ -113,13 +112,13 @@ fn tell(checks: &[Check], subject: &Subject<'_>, at_length: bool, output: Output
     output.line(format!(
         "ok {ok}, notes {notes}, warnings {warnings}, failing {failing}, skipped {skipped}"
     ));
-    if at_length {
+    if verbose {
         return;
     }
     for fabric in &report.fabrics {
         let name = fabric.name.replace('_', " ");
         output.line(match fabric.outlook {
-            "ready" => format!("{name}: nothing found that keeps it from working"),
+            "ready" => format!("{name}: no failing check"),
             "absent" => format!("{name}: no device"),
             _ => format!("{name}: will not work here: {}", fabric.failing.join(", ")),
         });

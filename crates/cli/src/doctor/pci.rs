@@ -1,14 +1,14 @@
-//! PCI configuration space, as far as the checks look (PCI Express base specification, 7.5 and 7.7).
+//! Parses the parts of PCI configuration space that the checks read (PCI Express base specification, 7.5 and 7.7).
 //!
-//! The bytes come from a device: every offset is checked, and both lists of capabilities are walked
-//! for as many steps as fit and no more.
+//! The bytes come from a device and are untrusted: every offset is checked, and walks of both capability lists are
+//! bounded by the number of capabilities that fit.
 
 /// The configuration of one PCI function.
 pub(crate) struct Config {
     bytes: Vec<u8>,
 }
 
-/// What the Device Control register says.
+/// Fields of the Device Control register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct DeviceControl {
     pub(crate) relaxed_ordering: bool,
@@ -16,13 +16,13 @@ pub(crate) struct DeviceControl {
     pub(crate) read_request_bytes: u64,
 }
 
-/// The header that everybody may read.
+/// Size of the header, which any user may read.
 const HEADER_BYTES: usize = 64;
 const CAPABILITY_POINTER: usize = 0x34;
 const PCI_EXPRESS: u8 = 0x10;
 const EXTENDED_START: usize = 0x100;
 const ACCESS_CONTROL: u16 = 0x000d;
-/// Capabilities have four bytes at least, so no list is longer.
+/// Maximum list lengths: a capability has at least four bytes.
 const CAPABILITIES_MAX: usize = 256 / 4;
 const EXTENDED_MAX: usize = 4_096 / 4;
 /// P2P Request Redirect and P2P Completion Redirect.
@@ -33,8 +33,8 @@ impl Config {
         Self { bytes }
     }
 
-    /// Whether only the header is there, which is what the kernel gives to all but root.
-    pub(crate) fn is_cut(&self) -> bool {
+    /// Whether only the header was read: the kernel shows the rest to root only.
+    pub(crate) fn is_truncated(&self) -> bool {
         self.bytes.len() <= HEADER_BYTES
     }
 
@@ -46,7 +46,7 @@ impl Config {
         Some(u16::from_le_bytes([self.u8_at(offset)?, self.u8_at(offset.checked_add(1)?)?]))
     }
 
-    /// The offset of a capability.
+    /// Returns the offset of a capability.
     fn capability(&self, wanted: u8) -> Option<usize> {
         let mut at = usize::from(self.u8_at(CAPABILITY_POINTER)? & !3);
         for _ in 0..CAPABILITIES_MAX {
@@ -61,7 +61,7 @@ impl Config {
         None
     }
 
-    /// The offset of an extended capability.
+    /// Returns the offset of an extended capability.
     fn extended(&self, wanted: u16) -> Option<usize> {
         let mut at = EXTENDED_START;
         for _ in 0..EXTENDED_MAX {
@@ -86,7 +86,7 @@ impl Config {
         })
     }
 
-    /// Whether access control services redirect traffic between devices; `None` without them.
+    /// Whether access control services redirect peer-to-peer traffic; `None` without that capability.
     pub(crate) fn acs_redirects(&self) -> Option<bool> {
         let control = self.u16_at(self.extended(ACCESS_CONTROL)?.checked_add(6)?)?;
         Some(control & ACS_REDIRECTS != 0)
@@ -97,13 +97,13 @@ impl Config {
 mod tests {
     use super::*;
 
-    /// 4 KiB with a power-management capability at 0x40, then PCI Express at 0x60, and ACS at 0x148.
+    /// Returns 4 KiB with a power-management capability at 0x40, then PCI Express at 0x60, and ACS at 0x148.
     fn sample() -> Vec<u8> {
         let mut bytes = vec![0; 4_096];
         bytes[0x34] = 0x40;
         bytes[0x40..0x42].copy_from_slice(&[0x01, 0x60]);
         bytes[0x60..0x62].copy_from_slice(&[0x10, 0x00]);
-        // Read requests of 4,096, payload of 256, relaxed ordering.
+        // Read requests of 4,096 bytes, payload of 256, relaxed ordering.
         bytes[0x68..0x6a].copy_from_slice(&0x5130_u16.to_le_bytes());
         bytes[0x100..0x104].copy_from_slice(&0x1481_0001_u32.to_le_bytes());
         bytes[0x148..0x14c].copy_from_slice(&0x0001_000d_u32.to_le_bytes());
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_are_found_by_their_capabilities() {
+    fn capability_registers_are_parsed() {
         let config = Config::new(sample());
         let expected =
             DeviceControl { relaxed_ordering: true, payload_bytes: 256, read_request_bytes: 4_096 };
@@ -124,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn cut_circular_and_broken_lists_end() {
-        assert!(Config::new(sample()[..64].to_vec()).is_cut());
+    fn capability_walk_terminates_on_broken_lists() {
+        assert!(Config::new(sample()[..64].to_vec()).is_truncated());
         for length in 0..600 {
             let config = Config::new(sample()[..length].to_vec());
             let _ = (config.device_control(), config.acs_redirects());

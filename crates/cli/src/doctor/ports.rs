@@ -1,4 +1,4 @@
-//! RDMA: state, addresses and counters of ports.
+//! Checks of RDMA ports: state, GID table, MTU and counters.
 
 use super::check::{Finding, Group, Rule, some};
 use super::counters;
@@ -12,67 +12,67 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         name: "port_state",
         group: Group::RdmaPort,
-        why: "only an ACTIVE port with its link up carries packets of programs",
-        look: port_state,
+        why: "only an ACTIVE port with its link up carries application packets",
+        inspect: port_state,
     },
     Rule {
         name: "port_rate",
         group: Group::RdmaPort,
-        why: "a link that lost lanes or fell back to a lower speed still works, slowly",
-        look: port_rate,
+        why: "a link that lost lanes or trained at a lower speed still works, but slowly",
+        inspect: port_rate,
     },
     Rule {
         name: "subnet_manager",
         group: Group::RdmaPort,
-        why: "an InfiniBand port has no address until a subnet manager gives it one",
-        look: subnet_manager,
+        why: "an InfiniBand port has no LID until a subnet manager assigns one",
+        inspect: subnet_manager,
     },
     Rule {
         name: "gid_table",
         group: Group::RdmaPort,
-        why: "a connection with the wrong entry of this table times out without a word",
-        look: gid_table,
+        why: "a connection that uses the wrong GID times out without an error from the adapter",
+        inspect: gid_table,
     },
     Rule {
         name: "port_netdev",
         group: Group::RdmaPort,
-        why: "addresses, routes and MTU of a RoCE or iWARP port are those of its network device",
-        look: port_netdev,
+        why: "a RoCE or iWARP port takes its addresses, routes and MTU from its network device",
+        inspect: port_netdev,
     },
     Rule {
         name: "roce_mtu",
         group: Group::RdmaPort,
-        why: "large transfers are cut into packets of this size, and each costs both adapters the same",
-        look: roce_mtu,
+        why: "large transfers are split into packets of this size, and adapters have a fixed cost per packet",
+        inspect: roce_mtu,
     },
     Rule {
         name: "link_errors",
         group: Group::RdmaPort,
-        why: "a bad cable or connector shows here first",
-        look: |subject| each_port(subject, |port| counters::link_errors(subject.host, port)),
+        why: "a bad cable or connector shows in these counters first",
+        inspect: |subject| each_port(subject, |port| counters::link_errors(subject.host, port)),
     },
     Rule {
         name: "retransmissions",
         group: Group::RdmaPort,
-        why: "each lost packet stalls its connection for the time-out of the adapter, milliseconds or more",
-        look: |subject| each_port(subject, |port| counters::retransmissions(subject.host, port)),
+        why: "each lost packet stalls its connection for the adapter's retransmission timeout, milliseconds or more",
+        inspect: |subject| each_port(subject, |port| counters::retransmissions(subject.host, port)),
     },
     Rule {
         name: "flow_control",
         group: Group::RdmaPort,
-        why: "without ECN or PFC a busy Ethernet drops packets, which RoCE pays dearly for",
-        look: |subject| each_port(subject, |port| counters::flow_control(subject.host, port)),
+        why: "without ECN or PFC a congested Ethernet drops packets, and RoCE recovers from loss slowly",
+        inspect: |subject| each_port(subject, |port| counters::flow_control(subject.host, port)),
     },
 ];
 
-/// One finding for each port; `NO_DEVICE` when there is none.
-fn each_port(subject: &Subject<'_>, look: impl Fn(&Port) -> Finding) -> Vec<Finding> {
+/// Returns one finding for each port; [`NO_DEVICE`] if there is none.
+fn each_port(subject: &Subject<'_>, inspect: impl Fn(&Port) -> Finding) -> Vec<Finding> {
     let ports = subject.devices.iter().flat_map(|device| &device.ports);
-    let findings: Vec<_> = ports.map(|port| look(port).of(port.name.clone())).collect();
+    let findings: Vec<_> = ports.map(|port| inspect(port).of(port.name.clone())).collect();
     if findings.is_empty() { Finding::skipped(NO_DEVICE).one() } else { findings }
 }
 
-/// The same as a warning at most while another port of the machine works: cards have spare ports.
+/// Lowers a failure to a warning if another port of the machine works: adapters often have an unused port.
 fn unless_another_works(subject: &Subject<'_>, port: &Port, finding: Finding) -> Finding {
     if another_works(subject, port) { finding.at_most_warning() } else { finding }
 }
@@ -85,7 +85,7 @@ fn another_works(subject: &Subject<'_>, port: &Port) -> bool {
 fn port_state(subject: &Subject<'_>) -> Vec<Finding> {
     each_port(subject, |port| {
         let Some((number, state)) = &port.state else {
-            return Finding::skipped("the device tells no state");
+            return Finding::skipped("the device reports no state");
         };
         let (phys, phys_name) = match &port.phys_state {
             Some((number, name)) => (*number, name.as_str()),
@@ -99,7 +99,7 @@ fn port_state(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// The line that brings a port up, by what it waits for.
+/// Returns the command that brings a port up, by its logical and physical state.
 fn bring_up(port: &Port, state: u64, phys: u64) -> String {
     let Port { device, number, .. } = port;
     match (port.transport, state, phys) {
@@ -111,7 +111,7 @@ fn bring_up(port: &Port, state: u64, phys: u64) -> String {
             format!("sudo ibportstate -C {} -D 0 {} enable", word(device), word(number))
         }
         (Transport::InfiniBand, _, 1 | 2) => {
-            "plug in the cable, or enable the port at the other end (Polling: nobody answers)"
+            "plug in the cable, or enable the port at the other end (Polling: no answer from it)"
                 .to_owned()
         }
         _ => match &port.netdev {
@@ -123,18 +123,18 @@ fn bring_up(port: &Port, state: u64, phys: u64) -> String {
     }
 }
 
-/// `100 Gb/sec (4X EDR)`: active speed times active width.
+/// Checks `rate`, active speed times active width: `100 Gb/sec (4X EDR)`.
 fn port_rate(subject: &Subject<'_>) -> Vec<Finding> {
     each_port(subject, |port| {
         let Some(rate) = subject.host.value(&port.file("rate")) else {
-            return Finding::skipped("the device tells no rate");
+            return Finding::skipped("the device reports no rate");
         };
         if !port.is_active() {
             return Finding::skipped("the port is not active");
         }
         if port.software {
             return Finding::skipped(format!(
-                "{rate} is made up: the rate is its network device's"
+                "{rate} is nominal: the network device determines the rate"
             ));
         }
         let lanes = rate.split_once('(').and_then(|(_, rest)| rest.split_once('X'));
@@ -157,7 +157,7 @@ fn port_rate(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// Tenths of Gb/s of `2.5 Gb/sec (1X SDR)`.
+/// Parses `2.5 Gb/sec (1X SDR)` into tenths of Gb/s.
 pub(crate) fn deci_gigabits(rate: &str) -> Option<u64> {
     let (number, _) = rate.split_once(" Gb/sec")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
@@ -177,10 +177,10 @@ fn subnet_manager(subject: &Subject<'_>) -> Vec<Finding> {
         let lid = subject.host.number(&port.file("lid"));
         let sm_lid = subject.host.number(&port.file("sm_lid"));
         let (Some(lid), Some(sm_lid)) = (lid, sm_lid) else {
-            return Finding::skipped("the device tells no LID");
+            return Finding::skipped("the device reports no LID");
         };
         let found = format!("LID {lid}, subnet manager at LID {sm_lid}");
-        // 0 is no LID; a port that was never configured may say 0xffff, the permissive LID.
+        // 0 is no LID; a port that was never configured may report 0xffff, the permissive LID.
         if lid == 0 || lid == 0xffff || sm_lid == 0 {
             let fix = "sudo systemctl start opensm    # on one machine of the subnet, unless a switch runs it";
             return unless_another_works(subject, port, Finding::failing(found, fix));
@@ -189,7 +189,7 @@ fn subnet_manager(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// Most entries of a table that are shown one by one.
+/// Maximum number of table entries that are printed.
 const ENTRIES_SHOWN_MAX: usize = 32;
 
 fn gid_table(subject: &Subject<'_>) -> Vec<Finding> {
@@ -217,14 +217,14 @@ fn gid_table(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// The finding for a table's best entry.
+/// Returns the finding for the chosen GID, or for the reason why none is usable.
 fn judged(port: &Port, choice: Result<GidChoice, NoGid>) -> Finding {
     let netdev = word(port.netdev.as_deref().unwrap_or("DEVICE"));
     let address = || format!("sudo ip addr add ADDRESS/PREFIX dev {netdev}");
     let GidChoice { index, reason } = match choice {
         Ok(choice) => choice,
         Err(NoGid::Empty) if port.transport == Transport::Iwarp => {
-            return Finding::skipped("iWARP connects by IP addresses, without this table");
+            return Finding::skipped("iWARP connects by IP address, without this table");
         }
         Err(why @ NoGid::NoneUsable(GidRejection::NetdevDown)) => {
             return Finding::failing(why.to_string(), format!("sudo ip link set {netdev} up"));
@@ -262,7 +262,7 @@ fn port_netdev(subject: &Subject<'_>) -> Vec<Finding> {
         }
         let Some(netdev) = &port.netdev else {
             return Finding::failing(
-                "no network device of this network namespace belongs to it",
+                "no network device in this network namespace belongs to it",
                 "run in the network namespace of the device: docker run --network=host ...",
             );
         };
@@ -298,13 +298,13 @@ fn port_netdev(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// What RoCE v2 adds to a packet: GRH or IP, UDP, BTH, and the largest headers behind (Linux,
-/// `iboe_get_mtu`).
+/// Bytes that RoCE v2 adds to a packet: GRH or IP, UDP, BTH, and the largest extension headers
+/// (Linux, `iboe_get_mtu`).
 const ROCE_HEADERS_BYTES: u64 = 40 + 8 + 12 + 4 + 28 + 4;
-/// Usual advice for packets of 4,096 bytes, a little above the least.
+/// Netdev MTU recommended for a RoCE MTU of 4,096; a little above the minimum of 4,192.
 const NETDEV_MTU_FOR_4096: u64 = 4_200;
 
-/// The MTU that RoCE has over a network device of this MTU: a power of two from 256 to 4,096, or 0.
+/// Returns the RoCE MTU for a network device's MTU: a power of two from 256 to 4,096, or 0 if none fits.
 pub(crate) fn roce_mtu_of(netdev_mtu: u64) -> u64 {
     let left = netdev_mtu.saturating_sub(ROCE_HEADERS_BYTES);
     [4_096, 2_048, 1_024, 512, 256].into_iter().find(|mtu| *mtu <= left).unwrap_or(0)
@@ -313,7 +313,7 @@ pub(crate) fn roce_mtu_of(netdev_mtu: u64) -> u64 {
 fn roce_mtu(subject: &Subject<'_>) -> Vec<Finding> {
     each_port(subject, |port| {
         if port.transport != Transport::Roce {
-            return Finding::skipped("only RoCE takes it from a network device");
+            return Finding::skipped("only RoCE derives its MTU from a network device");
         }
         let mtu = port.netdev.as_ref().and_then(|netdev| {
             subject.host.number(&format!("/sys/class/net/{netdev}/mtu")).map(|mtu| (netdev, mtu))
@@ -331,7 +331,7 @@ fn roce_mtu(subject: &Subject<'_>) -> Vec<Finding> {
         };
         match roce {
             4_096 => Finding::ok(found),
-            1_024 | 2_048 => Finding::note(format!("{found}; 4096 from {NETDEV_MTU_FOR_4096} on"))
+            1_024 | 2_048 => Finding::note(format!("{found}; 4096 needs {NETDEV_MTU_FOR_4096}"))
                 .fix(fix(NETDEV_MTU_FOR_4096)),
             0 => Finding::failing(format!("none fits (network device {mtu})"), fix(1_500)),
             _ => Finding::warning(format!("{found}: below 1024"), fix(1_500)),
@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_roce_mtu_leaves_room_for_headers() {
+    fn roce_mtu_excludes_headers() {
         let cases = [
             (9_000, 4_096),
             (4_200, 4_096),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_tenths_of_gigabits() {
+    fn rate_parses_to_tenths_of_gigabits() {
         assert_eq!(deci_gigabits("100 Gb/sec (4X EDR)"), Some(1_000));
         assert_eq!(deci_gigabits("2.5 Gb/sec (1X SDR)"), Some(25));
         assert_eq!(deci_gigabits("10 Gb/sec (4X)"), Some(100));

@@ -1,4 +1,4 @@
-//! The RDMA devices and ports of a machine, as its sysfs has them
+//! Reads the RDMA devices and ports of a machine from sysfs
 //! (Linux, `Documentation/ABI/stable/sysfs-class-infiniband`).
 
 use super::host::Host;
@@ -6,11 +6,11 @@ use farside_base::{GidEntry, GidKind};
 use std::net::Ipv6Addr;
 
 const CLASS: &str = "/sys/class/infiniband";
-/// Bounds on what is looked at; no machine has as many.
+/// Bounds on devices and ports read; no machine has more.
 const DEVICES_MAX: usize = 64;
 const PORTS_MAX: usize = 16;
 
-/// What kind of network a port is on.
+/// Network type of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Transport {
     InfiniBand,
@@ -33,14 +33,14 @@ impl Transport {
     }
 }
 
-/// A device without hardware of its own.
+/// Kind of a device without hardware.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Software {
     /// `rdma_rxe`
     SoftRoce,
     /// `siw`
     SoftIwarp,
-    /// Neither, but on no bus.
+    /// Another device that is on no bus.
     Other,
 }
 
@@ -59,14 +59,14 @@ impl Software {
 pub(crate) struct Device {
     pub(crate) name: String,
     pub(crate) transport: Transport,
-    /// Whether no adapter is behind it.
+    /// Kind of software device; `None` for an adapter.
     pub(crate) software: Option<Software>,
-    /// The folder of its PCI function, without links, where it has one.
+    /// Folder of its PCI function, with links resolved, if it has one.
     pub(crate) pci: Option<String>,
     /// The kernel module that drives the PCI function.
     pub(crate) driver: Option<String>,
     pub(crate) firmware: Option<String>,
-    /// The name of its node under `/dev/infiniband`.
+    /// Name of its device node in `/dev/infiniband`.
     pub(crate) uverbs: Option<String>,
     pub(crate) ports: Vec<Port>,
 }
@@ -74,26 +74,26 @@ pub(crate) struct Device {
 /// A port of an RDMA device.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Port {
-    /// `mlx5_0/1`
+    /// Device and port number: `mlx5_0/1`.
     pub(crate) name: String,
-    /// Its folder.
+    /// Its folder in sysfs.
     pub(crate) path: String,
     pub(crate) device: String,
     pub(crate) number: String,
     pub(crate) transport: Transport,
     pub(crate) software: bool,
-    /// Number and name, as in `4: ACTIVE`.
+    /// Number and name, from `4: ACTIVE`.
     pub(crate) state: Option<(u64, String)>,
     pub(crate) phys_state: Option<(u64, String)>,
     pub(crate) gids: Vec<Gid>,
-    /// Its network device, where one is known.
+    /// Its network device, if known.
     pub(crate) netdev: Option<String>,
-    /// Whether that device is in this network namespace, or none is needed. Where namespaces share
-    /// RDMA devices, those of all others are listed too.
+    /// Whether the network device is in this network namespace, or the port needs none. If namespaces share RDMA
+    /// devices, sysfs also lists those of other namespaces.
     pub(crate) here: bool,
 }
 
-/// One entry of a GID table that is set.
+/// A set entry of a GID table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Gid {
     pub(crate) index: u32,
@@ -114,7 +114,7 @@ impl Gid {
         }
     }
 
-    /// As people write it: IPv4 where it is mapped.
+    /// Formats the address; as IPv4 if it is an IPv4-mapped address.
     pub(crate) fn address(&self) -> String {
         let six = Ipv6Addr::from(self.gid);
         six.to_ipv4_mapped().map_or_else(|| six.to_string(), |four| four.to_string())
@@ -126,24 +126,24 @@ impl Port {
         self.state.as_ref().is_some_and(|(number, _)| *number == 4)
     }
 
-    /// Whether it is active and can be used from this network namespace.
+    /// Whether the port is active and usable from this network namespace.
     pub(crate) fn works_here(&self) -> bool {
         self.is_active() && self.here
     }
 
-    /// A file of the port.
+    /// Returns the path of a file of the port.
     pub(crate) fn file(&self, name: &str) -> String {
         format!("{}/{name}", self.path)
     }
 }
 
 impl Device {
-    /// A file of its PCI function.
+    /// Returns the path of a file of its PCI function.
     pub(crate) fn pci_file(&self, name: &str) -> Option<String> {
         Some(format!("{}/{name}", self.pci.as_ref()?))
     }
 
-    /// What it is, for people.
+    /// Returns a printable name of the device's kind.
     pub(crate) fn kind(&self) -> String {
         match self.software {
             Some(software) => software.name().to_owned(),
@@ -151,7 +151,7 @@ impl Device {
         }
     }
 
-    /// The name of its provider library, `mlx5` of `libmlx5-rdmav34.so`.
+    /// Returns the name of its provider library: `mlx5` for `libmlx5-rdmav34.so`.
     pub(crate) fn provider(&self) -> Option<&str> {
         match self.software {
             Some(Software::SoftRoce) => return Some("rxe"),
@@ -164,7 +164,7 @@ impl Device {
     }
 }
 
-/// Drivers of PCI functions whose provider has another name.
+/// PCI drivers whose provider library has another name.
 const PROVIDERS: &[(&str, &str)] = &[
     ("mlx5_core", "mlx5"),
     ("mlx4_core", "mlx4"),
@@ -179,7 +179,7 @@ const PROVIDERS: &[(&str, &str)] = &[
     ("ib_qib", "ipathverbs"),
 ];
 
-/// All RDMA devices that this process sees.
+/// Returns all RDMA devices visible to this process.
 pub(crate) fn devices(host: &dyn Host) -> Vec<Device> {
     let mut names = host.names(CLASS);
     names.truncate(DEVICES_MAX);
@@ -217,7 +217,7 @@ fn device(host: &dyn Host, name: String) -> Device {
     }
 }
 
-/// The PCI function that a device is, or is a part of (as sub-functions are).
+/// Returns the PCI function that a device is, or that contains it (sub-functions).
 fn pci_function(host: &dyn Host, folder: &str) -> Option<String> {
     let mut at = folder;
     while at.starts_with("/sys/devices/pci") {
@@ -229,16 +229,16 @@ fn pci_function(host: &dyn Host, folder: &str) -> Option<String> {
     None
 }
 
-/// Whether it is a software device, and which. Names are free, and old kernels hang these devices below
-/// the PCI function of their network device. But only soft-RoCE has a file that names its parent.
+/// Returns the kind of a software device; `None` for an adapter. Device names are arbitrary, and old kernels place
+/// software devices below the PCI function of their network device; but only soft-RoCE has a `parent` file.
 fn software(host: &dyn Host, path: &str, node_type: &str) -> Option<Software> {
     if host.name(&format!("{path}/parent")).is_some() {
         return Some(Software::SoftRoce);
     }
     let described = host.value(&format!("{path}/node_desc"));
-    let told = described.is_some_and(|text| text.starts_with("Software iWARP stack"));
+    let siw = described.is_some_and(|text| text.starts_with("Software iWARP stack"));
     let on_a_bus = host.exists(&format!("{path}/device"));
-    match (node_type, told, on_a_bus) {
+    match (node_type, siw, on_a_bus) {
         ("RNIC", true, _) | ("RNIC", _, false) => Some(Software::SoftIwarp),
         (_, _, false) => Some(Software::Other),
         (_, _, true) => None,
@@ -274,7 +274,7 @@ fn port(
     let of_gid = gids.iter().find_map(|gid| gid.netdev.clone());
     let netdev = of_gid.or_else(|| netdev(host, device, &number));
     let needs_netdev = matches!(transport, Transport::Roce | Transport::Iwarp);
-    // One of that name: another network namespace may have its own.
+    // A network device of the same name may exist in another network namespace.
     let is_there = |netdev: &String| host.exists(&format!("/sys/class/net/{netdev}"));
     Port {
         here: !needs_netdev
@@ -292,15 +292,15 @@ fn port(
     }
 }
 
-/// Whether IPv4 addresses are among these GIDs and none of them is this network namespace's. `false`
-/// where that cannot be told.
+/// Whether the GIDs contain IPv4 addresses, none of which is local to this network namespace. Returns `false` if
+/// that cannot be determined.
 fn has_foreign_address(host: &dyn Host, gids: &[Gid]) -> bool {
     let addresses = gids.iter().filter_map(|gid| Ipv6Addr::from(gid.gid).to_ipv4_mapped());
     let lines: Vec<_> = addresses.map(|address| format!("|-- {address}")).collect();
     let Some(text) = host.text("/proc/net/fib_trie").filter(|_| !lines.is_empty()) else {
         return false;
     };
-    // An address, then what it is in each table: `/32 host LOCAL`.
+    // A line with an address, then its role in each table: `/32 host LOCAL`.
     let mut of_ours = false;
     !text.lines().map(str::trim).any(|line| {
         if line.starts_with("|--") {
@@ -310,15 +310,15 @@ fn has_foreign_address(host: &dyn Host, gids: &[Gid]) -> bool {
     })
 }
 
-/// `4: ACTIVE`
+/// Parses `4: ACTIVE`.
 fn numbered(value: Option<String>) -> Option<(u64, String)> {
     let value = value?;
     let (number, name) = value.split_once(": ")?;
     Some((number.parse().ok()?, name.to_owned()))
 }
 
-/// The network device of a port that has no address: of the same PCI function and port, or the one
-/// that soft-RoCE names.
+/// Returns the network device of a port without GIDs: the one of the same PCI function and port, or soft-RoCE's
+/// parent.
 fn netdev(host: &dyn Host, device: &str, port: &str) -> Option<String> {
     let path = format!("{CLASS}/{device}");
     if let Some(parent) = host.name(&format!("{path}/parent")) {
@@ -336,7 +336,7 @@ fn gids(host: &dyn Host, port: &str, transport: Transport) -> Vec<Gid> {
     indexes.filter_map(|name| gid(host, port, transport, name.parse().ok()?)).collect()
 }
 
-/// One entry, unless it is unset (all zero; its type and network device then read as EINVAL).
+/// Reads a GID entry; `None` if it is unset (all zero; reads of its type and network device then fail with EINVAL).
 fn gid(host: &dyn Host, port: &str, transport: Transport, index: u32) -> Option<Gid> {
     let address: Ipv6Addr = host.value(&format!("{port}/gids/{index}"))?.parse().ok()?;
     if address.is_unspecified() {
@@ -354,11 +354,11 @@ fn gid(host: &dyn Host, port: &str, transport: Transport, index: u32) -> Option<
     Some(Gid { index, gid: address.octets(), kind, netdev, netdev_up })
 }
 
-/// Whether a network device of this network namespace is up and has a carrier.
+/// Whether a network device in this network namespace is up and has a carrier; `None` if unknown.
 pub(crate) fn is_up(host: &dyn Host, netdev: &str) -> Option<bool> {
     match host.value(&format!("/sys/class/net/{netdev}/operstate"))?.as_str() {
         "up" => Some(true),
-        // Tunnels, bridges and loopback often tell no state; their flags have IFF_UP.
+        // Tunnels, bridges and loopback often report no state; IFF_UP in their flags decides.
         "unknown" => {
             host.number(&format!("/sys/class/net/{netdev}/flags")).map(|flags| flags & 1 == 1)
         }

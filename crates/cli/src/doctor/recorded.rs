@@ -1,4 +1,4 @@
-//! Recorded machines: a whole tree of files in one text.
+//! Recorded machines: a file tree in one text.
 //!
 //! ```text
 //! # A comment.
@@ -14,12 +14,12 @@
 //! variable LD_LIBRARY_PATH /opt/lib
 //! ```
 //!
-//! `{4..255}` stands for each of these numbers. In `hex` lines `@60` goes on at that offset.
+//! `{4..255}` expands to each of these numbers. In `hex` lines `@60` sets the offset of the next byte.
 
 use super::host::{Host, Refusal, Route};
 use std::collections::BTreeMap;
 
-/// What is at a path.
+/// Content of a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Node {
     File(Vec<u8>),
@@ -36,7 +36,7 @@ pub(crate) struct Recorded {
 }
 
 impl Recorded {
-    /// Reads a recording; panics, with the line, where it makes no sense.
+    /// Parses a recording; panics with the line if it is invalid.
     pub(crate) fn parse(text: &str) -> Self {
         let mut recorded = Self::default();
         let mut open: Option<String> = None;
@@ -59,7 +59,7 @@ impl Recorded {
         recorded
     }
 
-    /// One line; the path that lines with `|` continue.
+    /// Parses a line; returns the path that following `|` lines extend.
     fn line(&mut self, line: &str) -> Option<String> {
         let (first, rest) = line.split_once(' ').unwrap_or((line, ""));
         let words: Vec<_> = rest.split_whitespace().collect();
@@ -101,12 +101,12 @@ impl Recorded {
 
     fn put(&mut self, path: &str, node: &Node) {
         for path in expanded(path) {
-            let before = self.nodes.insert(path.clone(), node.clone());
-            assert!(before.is_none(), "twice: {path}");
+            let previous = self.nodes.insert(path.clone(), node.clone());
+            assert!(previous.is_none(), "twice: {path}");
         }
     }
 
-    /// The path with every link in it followed.
+    /// Returns the path with all links resolved; `None` after 40 links.
     fn follow(&self, path: &str) -> Option<String> {
         let mut at = String::new();
         let mut rest: Vec<String> = parts(path).rev().map(str::to_owned).collect();
@@ -143,7 +143,7 @@ fn parts(path: &str) -> impl DoubleEndedIterator<Item = &str> {
     path.split('/').filter(|part| !part.is_empty() && *part != ".")
 }
 
-/// `a{1..3}b`
+/// Expands `a{1..3}b`.
 fn expanded(path: &str) -> Vec<String> {
     let Some((before, rest)) = path.split_once('{') else {
         return vec![path.to_owned()];
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recording_is_read_as_it_is_written() {
+    fn recording_parses_to_its_files() {
         let text = "\
 # comment
 /a/b: one

@@ -1,15 +1,15 @@
-//! What was found, as text for people and as one value for programs.
+//! Formats check results as text, and as one value for `--json`.
 
 use super::check::{Check, Group, Verdict};
 use super::rdma::Device;
 use serde::Serialize;
 
-/// Columns of text before it is broken.
+/// Line width at which text wraps.
 const COLUMNS: usize = 100;
-/// Where the found begins: verdict, name, and blanks between them.
+/// Column at which `found` begins, after the verdict and the name.
 const INDENT: usize = 34;
 
-/// All checks, and what follows for each fabric.
+/// All checks, and the outlook for each fabric.
 #[derive(Serialize)]
 pub(crate) struct Report<'a> {
     pub(crate) checks: &'a [Check],
@@ -17,18 +17,17 @@ pub(crate) struct Report<'a> {
     pub(crate) counts: Counts,
 }
 
-/// Whether a fabric will work here.
+/// Whether a fabric will work on this machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct Fabric {
     pub(crate) name: &'static str,
-    /// `ready` when nothing was found that keeps it from working, `fails`, or `absent` when the machine
-    /// has no device for it.
+    /// `ready` if no check of it is failing, `fails`, or `absent` if the machine has no device for it.
     pub(crate) outlook: &'static str,
-    /// The checks that fail.
+    /// The failing checks.
     pub(crate) failing: Vec<String>,
 }
 
-/// How many checks came out how.
+/// Number of checks with each verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub(crate) struct Counts {
     pub(crate) ok: usize,
@@ -54,9 +53,9 @@ impl Counts {
     }
 }
 
-/// What follows for each fabric, from the groups of checks that it rests on.
+/// Returns the outlook for each fabric, from the groups of checks that it requires.
 pub(crate) fn fabrics(checks: &[Check], devices: &[Device]) -> Vec<Fabric> {
-    let rests_on = [
+    let required = [
         ("shared_memory", vec![Group::Machine, Group::SharedMemory]),
         ("rdma", vec![Group::Machine, Group::RdmaSoftware, Group::RdmaPort, Group::RdmaBus]),
         ("tcp", vec![Group::Machine, Group::Network]),
@@ -73,10 +72,10 @@ pub(crate) fn fabrics(checks: &[Check], devices: &[Device]) -> Vec<Fabric> {
         };
         Fabric { name, outlook, failing }
     };
-    rests_on.into_iter().map(fabric).collect()
+    required.into_iter().map(fabric).collect()
 }
 
-/// The name of a check, with what it is about.
+/// Returns the name of a check, with its device or port.
 pub(crate) fn label(check: &Check) -> String {
     match &check.of {
         Some(of) => format!("{} ({of})", check.name),
@@ -84,8 +83,8 @@ pub(crate) fn label(check: &Check) -> String {
     }
 }
 
-/// The lines of a report, grouped. `at_length` shows the details of what is fine too.
-pub(crate) fn lines(checks: &[Check], at_length: bool) -> Vec<String> {
+/// Returns the lines of a report, by group. `verbose` adds reason and details to every check.
+pub(crate) fn lines(checks: &[Check], verbose: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for group in Group::ALL {
         let of_group: Vec<_> = checks.iter().filter(|check| check.group == group).collect();
@@ -96,42 +95,42 @@ pub(crate) fn lines(checks: &[Check], at_length: bool) -> Vec<String> {
             lines.push(String::new());
         }
         lines.push(group.title().to_owned());
-        let (skipped, looked): (Vec<&Check>, Vec<&Check>) =
+        let (skipped, inspected): (Vec<&Check>, Vec<&Check>) =
             of_group.into_iter().partition(|check| check.verdict == Verdict::Skipped);
-        for check in looked {
-            lines.extend(block(check, at_length));
+        for check in inspected {
+            lines.extend(block(check, verbose));
         }
         lines.extend(skipped_lines(&skipped));
     }
     lines
 }
 
-/// One check: its verdict, name and finding, then whatever explains what is not fine.
-fn block(check: &Check, at_length: bool) -> Vec<String> {
+/// Returns the lines of one check: verdict, name and finding, then reason, details and fix of a check that is not `ok`.
+fn block(check: &Check, verbose: bool) -> Vec<String> {
     let found = match &check.of {
         Some(of) => format!("{of}: {}", check.found),
         None => check.found.clone(),
     };
     let head = format!("  {:<8} {:<22} ", check.verdict.name(), check.name);
-    let mut lines = broken(&head, &found);
+    let mut lines = wrapped(&head, &found);
     let grave = matches!(check.verdict, Verdict::Warning | Verdict::Failing);
     let pad = " ".repeat(INDENT);
-    if grave || at_length {
-        lines.extend(broken(&format!("{pad}why: "), check.why));
+    if grave || verbose {
+        lines.extend(wrapped(&format!("{pad}why: "), check.why));
     }
-    if check.verdict != Verdict::Ok || at_length {
+    if check.verdict != Verdict::Ok || verbose {
         for detail in &check.details {
-            lines.extend(broken(&pad, detail));
+            lines.extend(wrapped(&pad, detail));
         }
     }
-    // A line to type is never broken.
+    // A command is never wrapped.
     lines.extend(check.fix.iter().map(|fix| format!("{pad}fix: {fix}")));
     lines
 }
 
-/// Skipped checks, those with the same reason and devices together.
+/// Returns the lines of skipped checks, merged by equal reason and devices.
 fn skipped_lines(skipped: &[&Check]) -> Vec<String> {
-    // Of each check and reason, the devices.
+    // The devices of each pair of check and reason.
     let mut each: Vec<(&str, &str, Vec<&str>)> = Vec::new();
     for check in skipped {
         let same = |(name, found, _): &&mut (&str, &str, Vec<&str>)| {
@@ -144,25 +143,25 @@ fn skipped_lines(skipped: &[&Check]) -> Vec<String> {
             }
         }
     }
-    let mut together: Vec<(&str, Vec<&str>, Vec<&str>)> = Vec::new();
+    let mut merged: Vec<(&str, Vec<&str>, Vec<&str>)> = Vec::new();
     for (name, found, devices) in each {
-        match together.iter_mut().find(|(other, of, _)| *other == found && *of == devices) {
+        match merged.iter_mut().find(|(other, of, _)| *other == found && *of == devices) {
             Some((.., names)) => names.push(name),
-            None => together.push((found, devices, vec![name])),
+            None => merged.push((found, devices, vec![name])),
         }
     }
     let mut lines = Vec::new();
-    for (found, devices, names) in together {
+    for (found, devices, names) in merged {
         let of =
             if devices.is_empty() { String::new() } else { format!(" ({})", devices.join(", ")) };
         let head = format!("  {:<8} ", Verdict::Skipped.name());
-        lines.extend(broken(&head, &format!("{}{of}: {found}", names.join(", "))));
+        lines.extend(wrapped(&head, &format!("{}{of}: {found}", names.join(", "))));
     }
     lines
 }
 
-/// A head and a text behind it, broken between words, the rest below the text's beginning.
-fn broken(head: &str, text: &str) -> Vec<String> {
+/// Wraps `text` after `head` between words; continuation lines are indented by the width of `head`.
+fn wrapped(head: &str, text: &str) -> Vec<String> {
     let indent = head.chars().count();
     let mut lines = Vec::new();
     let mut line = head.to_owned();
@@ -195,30 +194,30 @@ mod tests {
             found: "as found".to_owned(),
             why: "it matters",
             details: vec!["more of it".to_owned()],
-            fix: Some("mend it".to_owned()),
+            fix: Some("fix it".to_owned()),
         }
     }
 
     #[test]
-    fn only_what_is_not_fine_is_explained() {
+    fn only_failing_checks_are_explained() {
         let fine = check("a", Verdict::Ok);
         let bad = check("b", Verdict::Failing);
         assert_eq!(
             lines(&[Check { fix: None, ..fine.clone() }], false),
             [
-                "This machine and what this process may do",
+                "Machine and permissions of this process",
                 "  ok       a                      as found"
             ]
         );
         let text = lines(&[bad], false).join("\n");
-        for part in ["FAILING  b", "why: it matters", "more of it", "fix: mend it"] {
+        for part in ["FAILING  b", "why: it matters", "more of it", "fix: fix it"] {
             assert!(text.contains(part), "{text}");
         }
         assert!(lines(&[fine], true).join("\n").contains("why: it matters"));
     }
 
     #[test]
-    fn skipped_checks_share_a_line_for_each_reason() {
+    fn skipped_checks_merge_by_reason() {
         let skipped: Vec<_> = ["a", "b"].map(|name| check(name, Verdict::Skipped)).to_vec();
         assert_eq!(lines(&skipped, false)[1..], ["  skipped  a, b: as found"]);
         let of = |name, device: &str| Check {
@@ -231,11 +230,11 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_broken_between_words() {
+    fn long_text_wraps_between_words() {
         let text = ["word"; 60].join(" ");
-        let lines = broken("  head ", &text);
+        let lines = wrapped("  head ", &text);
         assert!(lines.len() > 2 && lines.iter().all(|line| line.chars().count() <= COLUMNS));
         assert!(lines[1..].iter().all(|line| line.starts_with("       word")));
-        assert_eq!(broken("h ", &"x".repeat(300)).len(), 1, "words stay whole");
+        assert_eq!(wrapped("h ", &"x".repeat(300)).len(), 1, "a word is never split");
     }
 }

@@ -1,4 +1,4 @@
-//! RDMA: which devices there are, what drives them, and whether this process may use them.
+//! Checks of RDMA devices: drivers, libraries, permissions and limits.
 
 use super::check::{Finding, Group, Rule, some};
 use super::host::{Amount, Refusal, word};
@@ -12,109 +12,109 @@ pub(crate) const RULES: &[Rule] = &[
     Rule {
         name: "rdma_devices",
         group: Group::RdmaSoftware,
-        why: "nodes on different machines reach each other's memory through them",
-        look: rdma_devices,
+        why: "nodes on different machines access each other's memory through RDMA devices",
+        inspect: rdma_devices,
     },
     Rule {
         name: "rdma_adapters",
         group: Group::RdmaSoftware,
-        why: "an adapter whose RDMA module is not loaded is a network card and no more",
-        look: rdma_adapters,
+        why: "an adapter without its RDMA module is only a network card",
+        inspect: rdma_adapters,
     },
     Rule {
         name: "rdma_modules",
         group: Group::RdmaSoftware,
-        why: "programs reach adapters through ib_uverbs, and make connections through rdma_ucm",
-        look: rdma_modules,
+        why: "programs access adapters through ib_uverbs, and connect through rdma_ucm",
+        inspect: rdma_modules,
     },
     Rule {
         name: "uverbs_nodes",
         group: Group::RdmaSoftware,
-        why: "a program opens this node to use the device",
-        look: uverbs_nodes,
+        why: "a program opens this device node to use the adapter",
+        inspect: uverbs_nodes,
     },
     Rule {
         name: "rdma_cm_node",
         group: Group::RdmaSoftware,
-        why: "connections by IP address are made through it; iWARP knows no others",
-        look: rdma_cm_node,
+        why: "connections by IP address are made through this device node; iWARP has no others",
+        inspect: rdma_cm_node,
     },
     Rule {
         name: "libibverbs",
         group: Group::RdmaSoftware,
-        why: "it is loaded when the program runs, so that machines without RDMA need none",
-        look: |subject| library(subject, "libibverbs.so.1", Package::Verbs),
+        why: "verbs calls go through this library; it is loaded at run time, so machines without RDMA need none",
+        inspect: |subject| library(subject, "libibverbs.so.1", Package::Verbs),
     },
     Rule {
         name: "librdmacm",
         group: Group::RdmaSoftware,
-        why: "it is loaded when the program runs, and makes connections by IP address",
-        look: |subject| library(subject, "librdmacm.so.1", Package::ConnectionManager),
+        why: "this library makes connections by IP address; it is loaded at run time",
+        inspect: |subject| library(subject, "librdmacm.so.1", Package::ConnectionManager),
     },
     Rule {
         name: "provider_libraries",
         group: Group::RdmaSoftware,
-        why: "libibverbs drives each make of adapter by a library of its own; without it the device is not listed",
-        look: provider_libraries,
+        why: "libibverbs needs a provider library for each adapter model, else it does not list the device",
+        inspect: provider_libraries,
     },
     Rule {
         name: "firmware",
         group: Group::RdmaSoftware,
-        why: "which operations an adapter has, and which bugs, depends on it",
-        look: firmware,
+        why: "an adapter's operations and bugs depend on its firmware version",
+        inspect: firmware,
     },
     Rule {
         name: "device_limits",
         group: Group::RdmaSoftware,
-        why: "a device refuses the region or queue pair that passes its bounds, and all later ones",
-        look: device_limits,
+        why: "a device refuses regions and queue pairs beyond its limits",
+        inspect: device_limits,
     },
     Rule {
         name: "locked_memory",
         group: Group::RdmaSoftware,
-        why: "an adapter pins what is registered with it, and the kernel counts that against the process",
-        look: locked_memory,
+        why: "registered memory is pinned, and the kernel counts it against the process",
+        inspect: locked_memory,
     },
     Rule {
         name: "capabilities",
         group: Group::RdmaSoftware,
-        why: "CAP_IPC_LOCK lifts the limit of locked memory; CAP_NET_RAW allows raw packets, which are not needed",
-        look: capabilities,
+        why: "CAP_IPC_LOCK lifts the limit of locked memory; CAP_NET_RAW allows raw packets and is not needed",
+        inspect: capabilities,
     },
     Rule {
         name: "cgroup_rdma",
         group: Group::RdmaSoftware,
         why: "the control group may allow fewer device handles and objects than the device has",
-        look: cgroup_rdma,
+        inspect: cgroup_rdma,
     },
     Rule {
         name: "rdma_netns",
         group: Group::RdmaSoftware,
-        why: "in exclusive mode a device is seen in one network namespace alone",
-        look: rdma_netns,
+        why: "in exclusive mode a device is visible in one network namespace only",
+        inspect: rdma_netns,
     },
     Rule {
         name: "soft_roce_kernel",
         group: Group::RdmaSoftware,
-        why: "before Linux 7.1 soft-RoCE receives in the first network namespace alone: peers time out",
-        look: soft_roce_kernel,
+        why: "before Linux 7.1 soft-RoCE receives only in the initial network namespace: peers elsewhere time out",
+        inspect: soft_roce_kernel,
     },
 ];
 
-/// The reason to skip whatever is about RDMA devices.
+/// Reason to skip a check of RDMA devices.
 pub(crate) const NO_DEVICE: &str = "no RDMA device";
 
-/// One finding for each device that is an adapter or software; `NO_DEVICE` when there is none.
-pub(crate) fn each(subject: &Subject<'_>, look: impl Fn(&Device) -> Finding) -> Vec<Finding> {
+/// Returns one finding for each device, adapter or software; [`NO_DEVICE`] if there is none.
+pub(crate) fn each(subject: &Subject<'_>, inspect: impl Fn(&Device) -> Finding) -> Vec<Finding> {
     if subject.devices.is_empty() {
         return Finding::skipped(NO_DEVICE).one();
     }
-    subject.devices.iter().map(|device| look(device).of(device.name.clone())).collect()
+    subject.devices.iter().map(|device| inspect(device).of(device.name.clone())).collect()
 }
 
 fn rdma_devices(subject: &Subject<'_>) -> Vec<Finding> {
     if subject.devices.is_empty() {
-        let found = "none: nodes of this machine share memory, others are reached by TCP";
+        let found = "none: nodes on this machine use shared memory, nodes on others TCP";
         return Finding::note(found).one();
     }
     each(subject, |device| {
@@ -122,14 +122,14 @@ fn rdma_devices(subject: &Subject<'_>) -> Vec<Finding> {
         let found = format!("{}{driver}, {}", device.kind(), some(device.ports.len(), "port"));
         match (device.software, device.transport) {
             (Some(Software::SoftRoce | Software::SoftIwarp), _) => Finding::note(format!(
-                "{found}: works, but it is software"
+                "{found}: works, but in software"
             ))
-            .detail("correct and good for trials; slower than shared memory and often than TCP"),
+            .detail("correct and useful for tests; slower than shared memory, and often slower than TCP"),
             (_, Transport::Efa) => Finding::note(found)
-                .detail("it has no reliable connections, no atomics and no order among messages")
+                .detail("it has no reliable connections, no atomics and no message order")
                 .fix("farside channels --fabric efa    # the channels that fit it"),
             (_, Transport::Iwarp) => Finding::note(found).detail(
-                "connections are made by rdma_cm alone; many such adapters have no atomics",
+                "connections need rdma_cm; many iWARP adapters have no atomics",
             ),
             (_, Transport::InfiniBand | Transport::Roce) => Finding::ok(found),
             (_, Transport::Unknown) => Finding::skipped(format!("{found}: not understood")),
@@ -137,8 +137,8 @@ fn rdma_devices(subject: &Subject<'_>) -> Vec<Finding> {
     })
 }
 
-/// Drivers of network functions that have an RDMA side, and the module of that.
-const RDMA_SIDES: &[(&str, &str)] = &[
+/// Network drivers of RDMA-capable adapters, each with its RDMA module.
+const RDMA_MODULES: &[(&str, &str)] = &[
     ("mlx5_core", "mlx5_ib"),
     ("mlx4_core", "mlx4_ib"),
     ("mlx4_en", "mlx4_ib"),
@@ -168,10 +168,10 @@ fn rdma_adapters(subject: &Subject<'_>) -> Vec<Finding> {
         let driver = host.resolve(&format!("{path}/driver"));
         let driver = driver.as_deref().and_then(|path| Some(path.rsplit_once('/')?.1));
         let id = |file: &str| host.number(&format!("{path}/{file}"));
-        let side = RDMA_SIDES.iter().find(|(known, _)| Some(*known) == driver);
-        let module = match (side, id("vendor"), id("device"), id("class")) {
+        let known = RDMA_MODULES.iter().find(|(name, _)| Some(*name) == driver);
+        let module = match (known, id("vendor"), id("device"), id("class")) {
             (Some((_, module)), ..) => module,
-            // Network functions without any driver: NVIDIA's, and Amazon's EFA.
+            // Network functions of NVIDIA and Amazon (EFA) that have no driver bound.
             (None, Some(0x15b3), _, Some(0x02_0000..=0x02_ffff)) if driver.is_none() => "mlx5_ib",
             (None, Some(0x1d0f), Some(0xefa0..=0xefaf), _) if driver.is_none() => "efa",
             _ => continue,
@@ -181,12 +181,12 @@ fn rdma_adapters(subject: &Subject<'_>) -> Vec<Finding> {
         findings.push(Finding::note(found).fix(format!("sudo modprobe {module}")).of(name));
     }
     if findings.is_empty() {
-        return Finding::skipped("no adapter on the PCI bus that could do RDMA").one();
+        return Finding::skipped("no RDMA-capable adapter on the PCI bus").one();
     }
     findings
 }
 
-/// Modules, each with a place that shows it when it is built in.
+/// Required modules, each with a sysfs path that exists even if the module is built in.
 const MODULES: [(&str, &str); 4] = [
     ("ib_core", "/sys/class/infiniband"),
     ("ib_uverbs", "/sys/class/infiniband_verbs"),
@@ -199,13 +199,13 @@ fn rdma_modules(subject: &Subject<'_>) -> Vec<Finding> {
         return Finding::skipped(NO_DEVICE).one();
     }
     let loaded = subject.host.text("/proc/modules").unwrap_or_default();
-    let is_there = |(module, place): &(&str, &str)| {
+    let is_loaded = |(module, path): &(&str, &str)| {
         let listed = loaded.lines().any(|line| line.split(' ').next() == Some(*module));
         let shown = subject.host.exists(&format!("/sys/module/{module}"));
-        listed || shown || subject.host.exists(place)
+        listed || shown || subject.host.exists(path)
     };
     let missing: Vec<_> =
-        MODULES.iter().filter(|module| !is_there(module)).map(|(module, _)| *module).collect();
+        MODULES.iter().filter(|module| !is_loaded(module)).map(|(module, _)| *module).collect();
     if missing.is_empty() {
         return Finding::ok(MODULES.map(|(module, _)| module).join(", ")).one();
     }
@@ -215,7 +215,7 @@ fn rdma_modules(subject: &Subject<'_>) -> Vec<Finding> {
 
 fn uverbs_nodes(subject: &Subject<'_>) -> Vec<Finding> {
     each(subject, |device| match &device.uverbs {
-        None => Finding::failing("no node for it", "sudo modprobe ib_uverbs"),
+        None => Finding::failing("it has no device node", "sudo modprobe ib_uverbs"),
         Some(name) => {
             let remake = "sudo udevadm trigger --subsystem-match=infiniband_verbs";
             node(subject, &format!("/dev/infiniband/{name}"), remake)
@@ -237,16 +237,16 @@ fn rdma_cm_node(subject: &Subject<'_>) -> Vec<Finding> {
     if needed { finding.one() } else { finding.at_most_warning().one() }
 }
 
-/// Whether a device node may be opened; `remake` makes one that is missing.
+/// Checks that a device node can be opened; `remake` is the command that creates a missing one.
 fn node(subject: &Subject<'_>, path: &str, remake: &str) -> Finding {
-    let given = || {
+    let withheld = || {
         let found = match subject.container() {
-            Some(kind) => format!("{kind} has not given {path} to this container"),
-            None => format!("{path} is not in this process's device control group"),
+            Some(kind) => format!("{kind} does not expose {path} to this container"),
+            None => format!("the device control group of this process does not allow {path}"),
         };
         let fix = match subject.container() {
             Some("kubernetes") => {
-                "resources: { limits: { rdma/hca: 1 } }    # of an RDMA device plugin"
+                "resources: { limits: { rdma/hca: 1 } }    # from an RDMA device plugin"
             }
             Some("podman") => {
                 "podman run --device=/dev/infiniband --cap-add=IPC_LOCK --ulimit memlock=-1 ..."
@@ -259,16 +259,16 @@ fn node(subject: &Subject<'_>, path: &str, remake: &str) -> Finding {
     };
     match subject.host.open(path) {
         Ok(()) => Finding::ok(format!("{path} may be opened")),
-        Err(Refusal::Missing) if subject.container().is_some() => given(),
+        Err(Refusal::Missing) if subject.container().is_some() => withheld(),
         Err(Refusal::Missing) => Finding::failing(format!("{path} is missing"), remake),
-        Err(Refusal::Permission) => given(),
+        Err(Refusal::Permission) => withheld(),
         Err(Refusal::Access) => Finding::failing(
             format!("{path} may not be opened by this user"),
             format!("sudo chmod 666 {}    # as the udev rules of rdma-core do", word(path)),
         ),
         Err(Refusal::Invalid | Refusal::Other) => Finding::failing(
             format!("{path} cannot be opened"),
-            "sudo dmesg | tail    # the driver says there why",
+            "sudo dmesg | tail    # the driver logs the reason",
         ),
     }
 }
@@ -280,7 +280,7 @@ fn library(subject: &Subject<'_>, name: &str, package: Package) -> Vec<Finding> 
     let finding = match find_library(subject.host, name) {
         Some(path) => Finding::ok(path),
         None => Finding::failing(
-            format!("{name} is in no folder of the loader"),
+            format!("{name} is in no search path of the dynamic loader"),
             subject.install(package),
         ),
     };
@@ -296,7 +296,7 @@ fn provider_libraries(subject: &Subject<'_>) -> Vec<Finding> {
         match (find_provider(subject.host, provider), subject.host.exists(&driver_file)) {
             (Some(path), _) => Finding::ok(path),
             (None, true) => Finding::warning(
-                format!("{driver_file} names a library that is not where others are"),
+                format!("{driver_file} names a library that is not in the providers' folder"),
                 subject.install(Package::Providers),
             ),
             (None, false) => Finding::failing(
@@ -309,25 +309,25 @@ fn provider_libraries(subject: &Subject<'_>) -> Vec<Finding> {
 
 fn firmware(subject: &Subject<'_>) -> Vec<Finding> {
     each(subject, |device| match (&device.firmware, device.software) {
-        (_, Some(_)) => Finding::skipped("software has none"),
+        (_, Some(_)) => Finding::skipped("a software device has none"),
         (Some(version), None) => Finding::ok(version.clone()),
-        (None, None) => Finding::skipped("the device tells none"),
+        (None, None) => Finding::skipped("the device reports none"),
     })
 }
 
-/// Links that a node keeps to each other node, of both directions.
+/// Queue pairs that a node keeps to each other node, one for each direction.
 const QUEUE_PAIRS_PER_PEER: u64 = 2;
-/// Regions of a node: memory, cache, rings, slots, bells.
+/// Memory regions of a node: memory, cache, rings, slots, bells.
 const REGIONS_OF_NODE: u64 = 16;
 
 fn device_limits(subject: &Subject<'_>) -> Vec<Finding> {
-    let Some(ask) = subject.limits else {
+    let Some(query) = subject.limits else {
         let reason =
-            if subject.devices.is_empty() { NO_DEVICE } else { "libibverbs was not asked" };
+            if subject.devices.is_empty() { NO_DEVICE } else { "libibverbs was not queried" };
         return Finding::skipped(reason).one();
     };
-    each(subject, |device| match ask(&device.name) {
-        None => Finding::skipped("it cannot be asked: see libibverbs and provider_libraries"),
+    each(subject, |device| match query(&device.name) {
+        None => Finding::skipped("it cannot be queried: see libibverbs and provider_libraries"),
         Some(limits) => judged(subject, &limits),
     })
 }
@@ -342,12 +342,11 @@ fn judged(subject: &Subject<'_>, limits: &DeviceLimits) -> Finding {
         ("max_cq", limits.max_cq, nodes, "--nodes"),
     ];
     let finding = match needs.iter().find(|(_, has, need, _)| has < need) {
-        Some((name, has, need, option)) => Finding::failing(
-            format!("{name} is {has}, {need} needed"),
-            format!("plan less for this device: a smaller {option}"),
-        ),
+        Some((name, has, need, option)) => {
+            Finding::failing(format!("{name} is {has}, {need} needed"), format!("reduce {option}"))
+        }
         None if limits.max_srq == 0 => Finding::note("no shared receive queues"),
-        None => Finding::ok("enough for what is planned"),
+        None => Finding::ok("sufficient for the plan"),
     };
     let DeviceLimits { max_mr_size, max_mr, max_qp, max_cq, max_srq } = limits;
     finding.detail(format!(
@@ -355,7 +354,7 @@ fn judged(subject: &Subject<'_>, limits: &DeviceLimits) -> Finding {
     ))
 }
 
-/// The bit of a capability in `/proc/self/status`.
+/// Bits of capabilities in `CapEff` of `/proc/self/status`.
 const CAP_NET_RAW: u32 = 13;
 const CAP_IPC_LOCK: u32 = 14;
 
@@ -364,22 +363,22 @@ fn has_capability(subject: &Subject<'_>, bit: u32) -> Option<bool> {
     Some(u64::from_str_radix(&text, 16).ok()? >> bit & 1 == 1)
 }
 
-/// Whether this process is in the first user namespace, or the kernel has no others; capabilities of
-/// others lift no limit on pinning.
-fn in_first_user_namespace(subject: &Subject<'_>) -> bool {
+/// Whether this process is in the initial user namespace, or the kernel has no others. Capabilities in other
+/// namespaces do not lift the limit on pinned memory.
+fn in_initial_user_namespace(subject: &Subject<'_>) -> bool {
     let map = subject.host.value("/proc/self/uid_map");
     map.is_none_or(|map| map == "0 0 4294967295")
 }
 
 fn locked_memory(subject: &Subject<'_>) -> Vec<Finding> {
     let Some((soft, hard)) = subject.host.limit("Max locked memory") else {
-        return Finding::skipped("/proc/self/limits says nothing of locked memory").one();
+        return Finding::skipped("/proc/self/limits does not report locked memory").one();
     };
     let Amount::Of(most) = soft else {
         return Finding::ok("no limit").one();
     };
     if subject.devices.is_empty() {
-        return Finding::ok(format!("{}; shared memory needs none", bytes(most))).one();
+        return Finding::ok(format!("{}; shared memory needs no locked memory", bytes(most))).one();
     }
     let need = subject.plan.pinned_bytes();
     let found = format!("{}, a node registers {}", bytes(most), bytes(need));
@@ -387,7 +386,7 @@ fn locked_memory(subject: &Subject<'_>) -> Vec<Finding> {
         return Finding::ok(found).one();
     }
     let capable = has_capability(subject, CAP_IPC_LOCK) == Some(true);
-    if capable && in_first_user_namespace(subject) {
+    if capable && in_initial_user_namespace(subject) {
         return Finding::ok(format!("{found}; CAP_IPC_LOCK lifts the limit")).one();
     }
     let fix = match (hard >= Amount::Of(need), subject.container()) {
@@ -412,23 +411,23 @@ fn capabilities(subject: &Subject<'_>) -> Vec<Finding> {
             Some(true) => parts.push(format!("{name} yes")),
             Some(false) => parts.push(format!("{name} no")),
             None => {
-                return Finding::skipped("/proc/self/status says nothing of capabilities").one();
+                return Finding::skipped("/proc/self/status does not report capabilities").one();
             }
         }
     }
     let found = parts.join(", ");
-    if in_first_user_namespace(subject) {
+    if in_initial_user_namespace(subject) {
         return Finding::ok(found).one();
     }
-    let finding = Finding::note(format!("{found}, of a user namespace"));
-    finding.detail("capabilities of a user namespace do not lift the limit of locked memory").one()
+    let finding = Finding::note(format!("{found}, in a user namespace"));
+    finding.detail("capabilities in a user namespace do not lift the limit of locked memory").one()
 }
 
-/// `rdma.max` has a line for each device: `mlx5_0 hca_handle=2 hca_object=2000`, either may be `max`.
+/// Checks `rdma.max`, which has a line for each device: `mlx5_0 hca_handle=2 hca_object=max`.
 fn cgroup_rdma(subject: &Subject<'_>) -> Vec<Finding> {
     let files = cgroup_files(subject, "rdma.max");
     if subject.devices.is_empty() || files.is_empty() {
-        let reason = if subject.devices.is_empty() { NO_DEVICE } else { "no rdma controller" };
+        let reason = if subject.devices.is_empty() { NO_DEVICE } else { "no rdma control group" };
         return Finding::skipped(reason).one();
     }
     let nodes = subject.plan.nodes;
@@ -449,36 +448,38 @@ fn cgroup_rdma(subject: &Subject<'_>) -> Vec<Finding> {
                 return Finding::failing(found, fix);
             }
         }
-        Finding::ok("enough for what is planned")
+        Finding::ok("sufficient for the plan")
     })
 }
 
-/// Objects (protection domains, queues, regions) of a node, roomily.
+/// Generous estimate of the objects (protection domains, queues, regions) of a node.
 const OBJECTS_OF_NODE: u64 = 64;
 
 fn rdma_netns(subject: &Subject<'_>) -> Vec<Finding> {
     let finding = match subject.host.value("/sys/module/ib_core/parameters/netns_mode").as_deref() {
         Some("Y" | "1") => Finding::ok("shared"),
         Some("N" | "0") if subject.devices.is_empty() => Finding::note(
-            "exclusive: devices may be there in another network namespace",
+            "exclusive: another network namespace may have devices",
         )
-        .fix("sudo rdma system set netns shared    # in the first namespace, before others exist"),
+        .fix(
+            "sudo rdma system set netns shared    # in the initial namespace, before others exist",
+        ),
         Some("N" | "0") => {
-            Finding::note("exclusive: other network namespaces do not see these devices")
+            Finding::note("exclusive: these devices are not visible in other network namespaces")
         }
         Some(_) | None if subject.devices.is_empty() => Finding::skipped(NO_DEVICE),
-        Some(_) | None => Finding::skipped("the kernel does not tell"),
+        Some(_) | None => Finding::skipped("the kernel does not report it"),
     };
     finding.one()
 }
 
-/// Whether this network namespace is the first one; `None` where links of process 1 may not be read.
-fn in_first_network_namespace(subject: &Subject<'_>) -> Option<bool> {
+/// Whether this is the initial network namespace; `None` if the links of process 1 may not be read.
+fn in_initial_network_namespace(subject: &Subject<'_>) -> Option<bool> {
     let first = subject.host.link("/proc/1/ns/net")?;
     Some(first == subject.host.link("/proc/self/ns/net")?)
 }
 
-/// Soft-RoCE has had sockets in every network namespace since Linux 7.1.
+/// Checks the kernel release: soft-RoCE has sockets in every network namespace only since Linux 7.1.
 fn soft_roce_kernel(subject: &Subject<'_>) -> Vec<Finding> {
     let soft = |device: &&Device| device.software == Some(Software::SoftRoce);
     if !subject.devices.iter().any(|device| soft(&device)) {
@@ -493,13 +494,12 @@ fn soft_roce_kernel(subject: &Subject<'_>) -> Vec<Finding> {
         return Finding::ok(format!("Linux {major}.{minor}")).one();
     }
     let found = format!("Linux {major}.{minor}");
-    // Process 1 of a container is in its namespace too, so equality proves nothing there.
-    let first = in_first_network_namespace(subject).filter(|_| subject.container().is_none());
-    if first == Some(true) {
-        let fine = "this is the first network namespace; keep soft-RoCE in it";
+    // In a container, process 1 is in the container's namespace, so equality proves nothing.
+    let initial = in_initial_network_namespace(subject).filter(|_| subject.container().is_none());
+    if initial == Some(true) {
+        let fine = "this is the initial network namespace; keep soft-RoCE in it";
         return Finding::note(format!("{found}: {fine}")).one();
     }
-    let fix =
-        "run in the first network namespace (docker run --network=host), or on Linux 7.1 or later";
-    Finding::warning(format!("{found}, perhaps outside the first network namespace"), fix).one()
+    let fix = "run in the initial network namespace (docker run --network=host), or on Linux 7.1 or later";
+    Finding::warning(format!("{found}, perhaps outside the initial network namespace"), fix).one()
 }

@@ -1,44 +1,44 @@
-//! What the checks judge: a machine, what is planned on it, and what others found out about it.
+//! Input of the checks: a machine, the planned nodes, and the probe results of the shared-memory fabric.
 
 use super::host::Host;
 use super::rdma::{Device, devices};
 use serde::Serialize;
 
-/// What is planned on the machine.
+/// The planned deployment on the machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
-    /// Node processes on it.
+    /// Number of node processes.
     pub(crate) nodes: u64,
-    /// Global memory of each.
+    /// Global memory of each node.
     pub(crate) memory_bytes: u64,
-    /// A machine that nodes of this one will reach, by name or address.
+    /// Name or address of a machine that nodes on this one will connect to.
     pub(crate) peer: Option<String>,
 }
 
 impl Plan {
-    /// What one node registers with an adapter: its memory, its cache of others' lines, and buffers.
+    /// Returns the bytes that one node registers with an adapter: global memory, cache of remote lines, and buffers.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         self.memory_bytes.saturating_add(CACHE_BYTES).saturating_add(BUFFER_BYTES)
     }
 }
 
-/// The cache that a node has unless it is told otherwise.
+/// Default cache size of a node.
 const CACHE_BYTES: u64 = 64 << 20;
-/// Rings and slots of a node, roomily.
+/// Generous estimate of the rings and slots of a node.
 const BUFFER_BYTES: u64 = 64 << 20;
 
-/// One thing that the shared-memory fabric rests on or likes.
+/// Result of one probe of the shared-memory fabric.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Tried {
+pub(crate) struct Probe {
     pub(crate) name: String,
-    /// Whether nothing works without it.
+    /// Whether the fabric cannot work without it.
     pub(crate) needed: bool,
     pub(crate) works: bool,
     pub(crate) finding: String,
     pub(crate) remedy: String,
 }
 
-impl From<farside_fabric_shm::Check> for Tried {
+impl From<farside_fabric_shm::Check> for Probe {
     fn from(check: farside_fabric_shm::Check) -> Self {
         Self {
             name: check.name.replace(' ', "_"),
@@ -50,18 +50,18 @@ impl From<farside_fabric_shm::Check> for Tried {
     }
 }
 
-/// What a device query (`ibv_query_device`) says and sysfs does not.
+/// Limits that `ibv_query_device` returns and sysfs does not show.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub(crate) struct DeviceLimits {
-    /// Largest memory region.
+    /// Size of the largest memory region.
     pub(crate) max_mr_size: u64,
-    /// Memory regions.
+    /// Number of memory regions.
     pub(crate) max_mr: u64,
-    /// Queue pairs.
+    /// Number of queue pairs.
     pub(crate) max_qp: u64,
-    /// Completion queues.
+    /// Number of completion queues.
     pub(crate) max_cq: u64,
-    /// Shared receive queues.
+    /// Number of shared receive queues.
     pub(crate) max_srq: u64,
 }
 
@@ -77,17 +77,17 @@ impl From<farside_fabric_verbs::Limits> for DeviceLimits {
     }
 }
 
-/// Asks a device, by its name, for its limits; `None` when it cannot be asked.
-pub(crate) type AskLimits<'a> = &'a dyn Fn(&str) -> Option<DeviceLimits>;
+/// Queries the limits of a device, given its name; `None` if the query fails.
+pub(crate) type QueryLimits<'a> = &'a dyn Fn(&str) -> Option<DeviceLimits>;
 
-/// All that the checks may look at.
+/// Everything that the checks may inspect.
 pub(crate) struct Subject<'a> {
     pub(crate) host: &'a dyn Host,
     pub(crate) plan: Plan,
-    /// What the shared-memory fabric tried.
-    pub(crate) tried: Vec<Tried>,
-    /// Who answers for devices' limits; `None` when nobody was given.
-    pub(crate) limits: Option<AskLimits<'a>>,
+    /// Probe results of the shared-memory fabric.
+    pub(crate) probes: Vec<Probe>,
+    /// Query for device limits; `None` in tests without a verbs library.
+    pub(crate) limits: Option<QueryLimits<'a>>,
     /// The RDMA devices, read once.
     pub(crate) devices: Vec<Device>,
 }
@@ -96,13 +96,13 @@ impl<'a> Subject<'a> {
     pub(crate) fn new(
         host: &'a dyn Host,
         plan: Plan,
-        tried: Vec<Tried>,
-        limits: Option<AskLimits<'a>>,
+        probes: Vec<Probe>,
+        limits: Option<QueryLimits<'a>>,
     ) -> Self {
-        Self { host, plan, tried, limits, devices: devices(host) }
+        Self { host, plan, probes, limits, devices: devices(host) }
     }
 
-    /// In which kind of container this process runs, as far as that can be seen.
+    /// Returns the kind of container that this process runs in, if a marker file shows it.
     pub(crate) fn container(&self) -> Option<&'static str> {
         let marks = [
             ("/run/.containerenv", "podman"),
@@ -115,7 +115,7 @@ impl<'a> Subject<'a> {
         })
     }
 
-    /// The line that installs packages on this distribution.
+    /// Returns the command that installs a package on this distribution.
     pub(crate) fn install(&self, package: Package) -> String {
         let release = self.host.text("/etc/os-release").unwrap_or_default();
         let words: Vec<_> = release
@@ -136,7 +136,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Packages by what they bring.
+/// Packages, by content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Package {
     Verbs,
@@ -145,7 +145,7 @@ pub(crate) enum Package {
 }
 
 impl Package {
-    /// Names on Debian, Fedora, Arch and Alpine.
+    /// Returns the package names on Debian, Fedora, Arch and Alpine.
     const fn names(self) -> [&'static str; 4] {
         match self {
             Self::Verbs => ["libibverbs1", "libibverbs", "rdma-core", "rdma-core"],

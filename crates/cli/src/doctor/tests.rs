@@ -1,12 +1,12 @@
-//! Every check on recorded machines, and on machines of random bytes.
+//! Tests every check on recorded machines, and on machines with random content.
 //!
-//! The machines lie in `crates/cli/tests/doctor`; `recorded` says how they are written.
+//! The recordings are in `crates/cli/tests/doctor`; [`super::recorded`] describes their format.
 
 use super::check::{Check, Group, Verdict};
 use super::host::{Host, Refusal, Route};
 use super::recorded::{Node, Recorded};
 use super::report::{Counts, Report, fabrics, lines};
-use super::subject::{DeviceLimits, Plan, Subject, Tried};
+use super::subject::{DeviceLimits, Plan, Probe, Subject};
 use super::{chosen, failing, label, rules};
 use std::cell::Cell;
 
@@ -18,31 +18,31 @@ macro_rules! machine {
 
 const PLAN: Plan = Plan { nodes: 3, memory_bytes: 256 << 20, peer: None };
 
-/// All that the shared-memory fabric likes, as on the machine that it was probed on.
-fn tried() -> Vec<Tried> {
+/// Returns successful probes of the shared-memory fabric.
+fn probes() -> Vec<Probe> {
     let names = ["memfd", "huge_pages", "futex", "name_folder", "membarrier", "descriptors"];
-    let tried = |name: &str| Tried {
+    let probe = |name: &str| Probe {
         name: name.to_owned(),
         needed: true,
         works: true,
-        finding: "as tried".to_owned(),
+        finding: "as probed".to_owned(),
         remedy: String::new(),
     };
-    names.map(tried).to_vec()
+    names.map(probe).to_vec()
 }
 
 fn checked(host: &dyn Host, plan: Plan) -> Vec<Check> {
-    let subject = Subject::new(host, plan, tried(), None);
+    let subject = Subject::new(host, plan, probes(), None);
     rules().flat_map(|rule| rule.checks(&subject)).collect()
 }
 
-/// Every check that is neither fine nor skipped, as `verdict name (of)`.
+/// Returns every check that is neither ok nor skipped, as `verdict name (of)`.
 fn troubles(checks: &[Check]) -> Vec<String> {
-    let told = checks.iter().filter(|check| check.verdict > Verdict::Skipped);
-    told.map(|check| format!("{} {}", check.verdict.name(), label(check))).collect()
+    let reported = checks.iter().filter(|check| check.verdict > Verdict::Skipped);
+    reported.map(|check| format!("{} {}", check.verdict.name(), label(check))).collect()
 }
 
-/// The one check of this name, or of this name and device.
+/// Returns the only check of this name, or of this name and device.
 fn one<'a>(checks: &'a [Check], name: &str) -> &'a Check {
     let mut fitting = checks.iter().filter(|check| check.name == name || label(check) == name);
     let found = fitting.next().unwrap_or_else(|| panic!("no check {name}"));
@@ -62,7 +62,7 @@ fn finds(checks: &[Check], name: &str, verdict: Verdict, parts: &[&str]) {
 }
 
 #[test]
-fn there_are_many_checks_each_with_a_name_and_a_reason_of_its_own() {
+fn rules_have_unique_names_and_reasons() {
     let all: Vec<_> = rules().collect();
     assert!(all.len() >= 30, "{}", all.len());
     for (at, rule) in all.iter().enumerate() {
@@ -73,7 +73,7 @@ fn there_are_many_checks_each_with_a_name_and_a_reason_of_its_own() {
 }
 
 #[test]
-fn rules_are_chosen_by_name_and_group() {
+fn rules_are_selected_by_name_and_group() {
     let names = |only: &[&str]| {
         let only: Vec<_> = only.iter().map(|name| (*name).to_owned()).collect();
         chosen(&only).map(|rules| rules.iter().map(|rule| rule.name).collect::<Vec<_>>())
@@ -85,7 +85,7 @@ fn rules_are_chosen_by_name_and_group() {
 }
 
 #[test]
-fn a_roce_host_in_order_needs_nothing() {
+fn healthy_roce_host_has_no_warning() {
     let checks = checked(&machine!("connectx-roce"), PLAN);
     assert_eq!(troubles(&checks), ["note numa_node (mlx5_0)"]);
     finds(&checks, "gid_table", Verdict::Ok, &["index 3, 192.168.10.5: RoCE v2, routable"]);
@@ -105,7 +105,7 @@ fn a_roce_host_in_order_needs_nothing() {
     finds(&checks, "pcie_link", Verdict::Ok, &["16.0 GT/s x16"]);
     finds(&checks, "pcie_read_request", Verdict::Ok, &["reads of 4096, writes of 256"]);
     finds(&checks, "relaxed_ordering", Verdict::Ok, &["allowed"]);
-    finds(&checks, "iommu", Verdict::Ok, &["passes this device through"]);
+    finds(&checks, "iommu", Verdict::Ok, &["in passthrough for this device"]);
     finds(&checks, "acs", Verdict::Ok, &["no bridge above it redirects"]);
     finds(
         &checks,
@@ -115,14 +115,14 @@ fn a_roce_host_in_order_needs_nothing() {
     );
     finds(&checks, "firmware", Verdict::Ok, &["22.39.2048"]);
     finds(&checks, "provider_libraries", Verdict::Ok, &["libmlx5-rdmav57.so"]);
-    finds(&checks, "device_limits", Verdict::Skipped, &["libibverbs was not asked"]);
+    finds(&checks, "device_limits", Verdict::Skipped, &["libibverbs was not queried"]);
     let subject_devices = super::rdma::devices(&machine!("connectx-roce"));
     let outlooks: Vec<_> = fabrics(&checks, &subject_devices).iter().map(|f| f.outlook).collect();
     assert_eq!(outlooks, ["ready", "ready", "ready"]);
 }
 
 #[test]
-fn infiniband_ports_that_are_down_fail_with_what_they_wait_for() {
+fn infiniband_port_that_is_down_fails_with_its_cause() {
     let checks = checked(&machine!("infiniband-down"), PLAN);
     assert_eq!(
         troubles(&checks),
@@ -141,7 +141,7 @@ fn infiniband_ports_that_are_down_fail_with_what_they_wait_for() {
 }
 
 #[test]
-fn a_spare_port_that_is_down_is_a_warning() {
+fn spare_port_that_is_down_is_a_warning() {
     let mut host = machine!("infiniband-down");
     let port = "/sys/devices/pci0000:c0/0000:c0:01.1/0000:c1:00.1/infiniband/mlx5_1/ports/1";
     for (file, text) in [("state", "4: ACTIVE\n"), ("lid", "0x1d\n"), ("sm_lid", "0x1\n")] {
@@ -154,7 +154,7 @@ fn a_spare_port_that_is_down_is_a_warning() {
 }
 
 #[test]
-fn roce_v1_alone_below_a_small_mtu_is_warned_of() {
+fn roce_v1_with_small_mtu_is_a_warning() {
     let checks = checked(&machine!("roce-v1-small-mtu"), PLAN);
     assert_eq!(
         troubles(&checks),
@@ -205,7 +205,7 @@ fn iwarp_needs_the_connection_manager() {
 }
 
 #[test]
-fn efa_is_named_with_what_it_lacks() {
+fn efa_device_lists_missing_operations() {
     let checks = checked(&machine!("efa"), PLAN);
     assert_eq!(troubles(&checks), ["note rdma_devices (rdmap0s6)", "FAILING locked_memory"]);
     finds(&checks, "rdma_devices", Verdict::Note, &["EFA, efa", "no reliable connections"]);
@@ -216,7 +216,7 @@ fn efa_is_named_with_what_it_lacks() {
 }
 
 #[test]
-fn soft_roce_is_named_as_software_and_its_kernel_judged() {
+fn soft_roce_is_reported_as_software_and_its_kernel_checked() {
     let checks = checked(&machine!("soft-roce"), Plan { nodes: 2, ..PLAN });
     assert_eq!(
         troubles(&checks),
@@ -227,29 +227,24 @@ fn soft_roce_is_named_as_software_and_its_kernel_judged() {
             "note tcp_buffers",
         ]
     );
-    finds(
-        &checks,
-        "rdma_devices",
-        Verdict::Note,
-        &["soft-RoCE (rxe)", "works, but it is software"],
-    );
+    finds(&checks, "rdma_devices", Verdict::Note, &["soft-RoCE (rxe)", "works, but in software"]);
     finds(&checks, "soft_roce_kernel", Verdict::Warning, &["Linux 6.12", "7.1"]);
     finds(&checks, "gid_table", Verdict::Ok, &["index 1, 10.99.0.2: RoCE v2, routable"]);
     finds(&checks, "roce_mtu", Verdict::Note, &["1024 (network device 1500)", "veth1 mtu 4200"]);
     finds(&checks, "provider_libraries", Verdict::Ok, &["librxe-rdmav57.so"]);
-    finds(&checks, "pcie_link", Verdict::Skipped, &["software is on no bus"]);
+    finds(&checks, "pcie_link", Verdict::Skipped, &["a software device is on no bus"]);
 
-    let mut first = machine!("soft-roce");
+    let mut initial = machine!("soft-roce");
     let link = Node::Link("net:[4026531840]".to_owned());
-    first.nodes.insert("/proc/self/ns/net".to_owned(), link);
-    finds(&checked(&first, PLAN), "soft_roce_kernel", Verdict::Note, &["keep soft-RoCE in it"]);
+    initial.nodes.insert("/proc/self/ns/net".to_owned(), link);
+    finds(&checked(&initial, PLAN), "soft_roce_kernel", Verdict::Note, &["keep soft-RoCE in it"]);
     let newer = Node::File(b"7.3.4-1-amd64\n".to_vec());
-    first.nodes.insert("/proc/sys/kernel/osrelease".to_owned(), newer);
-    finds(&checked(&first, PLAN), "soft_roce_kernel", Verdict::Ok, &["Linux 7.3"]);
+    initial.nodes.insert("/proc/sys/kernel/osrelease".to_owned(), newer);
+    finds(&checked(&initial, PLAN), "soft_roce_kernel", Verdict::Ok, &["Linux 7.3"]);
 }
 
 #[test]
-fn soft_iwarp_is_told_from_an_adapter() {
+fn soft_iwarp_is_distinguished_from_an_adapter() {
     let checks = checked(&machine!("soft-iwarp"), Plan { nodes: 2, ..PLAN });
     assert_eq!(troubles(&checks), ["note rdma_devices (siw0)"]);
     finds(&checks, "rdma_devices", Verdict::Note, &["soft-iWARP (siw), 1 port", "software"]);
@@ -260,7 +255,7 @@ fn soft_iwarp_is_told_from_an_adapter() {
 }
 
 #[test]
-fn devices_of_other_network_namespaces_disturb_nobody() {
+fn devices_in_other_network_namespaces_are_notes() {
     let host = machine!("soft-roce-nodes");
     let plan = Plan { nodes: 2, peer: Some("10.77.0.2".to_owned()), ..PLAN };
     let checks = checked(&host, plan.clone());
@@ -274,9 +269,9 @@ fn devices_of_other_network_namespaces_disturb_nobody() {
         ]
     );
     finds(&checks, "port_netdev (rxe2/1)", Verdict::Note, &["e2 is in another"]);
-    finds(&checks, "peer_route", Verdict::Ok, &["by rxe1/1: RoCE MTU 4096"]);
+    finds(&checks, "peer_route", Verdict::Ok, &["through rxe1/1: RoCE MTU 4096"]);
 
-    // All namespaces may call theirs by the same name.
+    // Network devices in several namespaces may have the same name.
     let mut alike = host.clone();
     for index in [0, 1] {
         let netdev =
@@ -291,7 +286,7 @@ fn devices_of_other_network_namespaces_disturb_nobody() {
     finds(&checks, "port_netdev (rxe1/1)", Verdict::Ok, &["e1 is up"]);
     finds(&checks, "port_netdev (rxe2/1)", Verdict::Note, &["e1 is in another"]);
 
-    // Without the own port, the other one is of no use here.
+    // If the local port is down, the port in the other namespace does not replace it.
     let mut alone = host;
     let state = "/sys/devices/virtual/infiniband/rxe1/ports/1/state".to_owned();
     alone.nodes.insert(state, Node::File(b"1: DOWN\n".to_vec()));
@@ -301,7 +296,7 @@ fn devices_of_other_network_namespaces_disturb_nobody() {
 }
 
 #[test]
-fn a_container_without_rights_fails_with_the_options_it_lacks() {
+fn container_without_permissions_fails_with_its_missing_options() {
     let checks = checked(&machine!("container"), PLAN);
     assert_eq!(
         troubles(&checks),
@@ -334,7 +329,7 @@ fn a_container_without_rights_fails_with_the_options_it_lacks() {
 }
 
 #[test]
-fn control_groups_of_both_versions_bound_memory() {
+fn memory_is_bounded_by_both_cgroup_versions() {
     let left = |files: &[(&str, &str)]| {
         let mut host = machine!("laptop");
         for (path, text) in files {
@@ -362,7 +357,7 @@ fn control_groups_of_both_versions_bound_memory() {
 }
 
 #[test]
-fn a_laptop_runs_nodes_of_its_own() {
+fn laptop_without_rdma_runs_local_nodes() {
     let checks = checked(&machine!("laptop"), PLAN);
     assert_eq!(
         troubles(&checks),
@@ -375,16 +370,16 @@ fn a_laptop_runs_nodes_of_its_own() {
         ]
     );
     finds(&checks, "open_files", Verdict::Failing, &["64 of at most 524288", "ulimit -n 88"]);
-    finds(&checks, "locked_memory", Verdict::Ok, &["shared memory needs none"]);
+    finds(&checks, "locked_memory", Verdict::Ok, &["shared memory needs no locked memory"]);
     finds(&checks, "network_devices", Verdict::Ok, &["up, MTU 1500"]);
-    finds(&checks, "tcp_congestion_control", Verdict::Ok, &["bbr", "takes cubic or reno instead"]);
+    finds(&checks, "tcp_congestion_control", Verdict::Ok, &["bbr", "uses cubic or reno instead"]);
     finds(&checks, "gid_table", Verdict::Skipped, &["no RDMA device"]);
     let outlooks: Vec<_> = fabrics(&checks, &[]).iter().map(|fabric| fabric.outlook).collect();
     assert_eq!(outlooks, ["fails", "absent", "fails"]);
 }
 
 #[test]
-fn a_misplaced_adapter_is_told_from_its_bus_memory_and_counters() {
+fn misplaced_adapter_is_found_by_bus_memory_and_counters() {
     let checks = checked(&machine!("roce-misplaced"), PLAN);
     assert_eq!(
         troubles(&checks),
@@ -428,7 +423,7 @@ fn a_misplaced_adapter_is_told_from_its_bus_memory_and_counters() {
 }
 
 #[test]
-fn the_way_to_a_peer_is_judged_by_address_and_size() {
+fn peer_route_is_checked_by_address_and_mtu() {
     let host = machine!("connectx-roce");
     let to = |peer: &str| {
         let checks = checked(&host, Plan { peer: Some(peer.to_owned()), ..PLAN });
@@ -436,20 +431,23 @@ fn the_way_to_a_peer_is_judged_by_address_and_size() {
     };
     let good = to("192.168.10.6");
     assert_eq!(good.verdict, Verdict::Ok, "{good:?}");
-    assert!(good.found.contains("by mlx5_0/1: RoCE MTU 4096"), "{good:?}");
+    assert!(good.found.contains("through mlx5_0/1: RoCE MTU 4096"), "{good:?}");
     let narrow = to("192.168.10.7");
     assert_eq!(narrow.verdict, Verdict::Warning, "{narrow:?}");
-    assert!(narrow.found.contains("RoCE could send 4096 and the way takes 1024"), "{narrow:?}");
+    assert!(
+        narrow.found.contains("the port has RoCE MTU 4096, the route allows 1024"),
+        "{narrow:?}"
+    );
     let elsewhere = to("10.0.0.6");
     assert_eq!(elsewhere.verdict, Verdict::Warning, "{elsewhere:?}");
-    assert!(elsewhere.found.contains("not by an RDMA port"), "{elsewhere:?}");
+    assert!(elsewhere.found.contains("not through an RDMA port"), "{elsewhere:?}");
     let unknown = to("no;such");
     assert_eq!(unknown.verdict, Verdict::Failing, "{unknown:?}");
     assert!(unknown.fix.unwrap().contains("'no;such'"));
 }
 
 #[test]
-fn limits_of_devices_are_judged_when_somebody_answers() {
+fn device_limits_are_compared_with_the_plan() {
     let host = machine!("connectx-roce");
     let limits = DeviceLimits {
         max_mr_size: u64::MAX,
@@ -459,8 +457,8 @@ fn limits_of_devices_are_judged_when_somebody_answers() {
         max_srq: 8_388_608,
     };
     let judged = |limits: Option<DeviceLimits>| {
-        let ask = move |_: &str| limits;
-        let subject = Subject::new(&host, PLAN, tried(), Some(&ask));
+        let query = move |_: &str| limits;
+        let subject = Subject::new(&host, PLAN, probes(), Some(&query));
         let rule = rules().find(|rule| rule.name == "device_limits").unwrap();
         rule.checks(&subject).remove(0)
     };
@@ -474,48 +472,48 @@ fn limits_of_devices_are_judged_when_somebody_answers() {
 }
 
 #[test]
-fn limits_come_from_the_library() {
-    let library = farside_fabric_verbs_fake::Fake::path().expect("the library beside the test");
+fn device_limits_are_queried_from_the_library() {
+    let library = farside_fabric_verbs_fake::Fake::path().expect("the library next to the test");
     let library = library.to_string_lossy();
-    let ask = |device: &str| {
+    let query = |device: &str| {
         let limits = crate::rdma::limits_by(&library, device);
         limits.map(DeviceLimits::from)
     };
-    let limits = ask("fake0").expect("a device that answers");
+    let limits = query("fake0").expect("a device with limits");
     assert_eq!((limits.max_qp, limits.max_cq, limits.max_srq), (4096, 1024, 1024));
     assert_eq!((limits.max_mr_size, limits.max_mr), (1 << 40, 1 << 16));
-    assert_eq!(ask("no-such-device"), None);
+    assert_eq!(query("no-such-device"), None);
     assert_eq!(crate::rdma::limits_by("no-such-library", "fake0").map(DeviceLimits::from), None);
     let host = machine!("connectx-roce");
-    let always = |_: &str| ask("fake0");
-    let subject = Subject::new(&host, PLAN, tried(), Some(&always));
+    let always = |_: &str| query("fake0");
+    let subject = Subject::new(&host, PLAN, probes(), Some(&always));
     let rule = rules().find(|rule| rule.name == "device_limits").unwrap();
     let check = rule.checks(&subject).remove(0);
     assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
 }
 
 #[test]
-fn what_the_fabric_needs_fails_and_what_it_likes_is_a_warning() {
+fn missing_required_probe_fails_and_optional_probe_warns() {
     let host = machine!("laptop");
-    let mut tried = tried();
-    for tried in &mut tried {
-        tried.works = false;
-        tried.remedy = "mend it".to_owned();
-        tried.needed = tried.name == "memfd";
+    let mut probes = probes();
+    for probe in &mut probes {
+        probe.works = false;
+        probe.remedy = "fix it".to_owned();
+        probe.needed = probe.name == "memfd";
     }
-    let subject = Subject::new(&host, PLAN, tried, None);
+    let subject = Subject::new(&host, PLAN, probes, None);
     let of_fabric = rules().filter(|rule| rule.group == Group::SharedMemory);
     let checks: Vec<_> = of_fabric.flat_map(|rule| rule.checks(&subject)).collect();
-    finds(&checks, "memfd", Verdict::Failing, &["mend it"]);
-    finds(&checks, "futex", Verdict::Warning, &["mend it"]);
+    finds(&checks, "memfd", Verdict::Failing, &["fix it"]);
+    finds(&checks, "futex", Verdict::Warning, &["fix it"]);
 }
 
-/// What holds of every result, whatever was read.
+/// Asserts the invariants of every result, for any content.
 #[track_caller]
 fn sound(host: &dyn Host) -> Vec<Check> {
     let checks = checked(host, Plan { peer: Some("peer".to_owned()), ..PLAN });
     for rule in rules() {
-        assert!(checks.iter().any(|check| check.name == rule.name), "{} is silent", rule.name);
+        assert!(checks.iter().any(|check| check.name == rule.name), "{} has no finding", rule.name);
     }
     for check in &checks {
         let grave = matches!(check.verdict, Verdict::Failing | Verdict::Warning);
@@ -532,7 +530,7 @@ fn sound(host: &dyn Host) -> Vec<Check> {
 }
 
 #[test]
-fn every_recorded_machine_is_judged_soundly() {
+fn recorded_machines_satisfy_invariants() {
     for host in machines() {
         sound(&host);
     }
@@ -556,7 +554,7 @@ fn machines() -> Vec<Recorded> {
 }
 
 #[test]
-fn hostile_content_neither_escapes_nor_becomes_a_command() {
+fn hostile_content_is_escaped_and_quoted() {
     let checks = sound(&machine!("hostile"));
     for check in &checks {
         let fix = check.fix.clone().unwrap_or_default();
@@ -571,7 +569,7 @@ fn hostile_content_neither_escapes_nor_becomes_a_command() {
     assert!(checks.iter().any(|check| check.of.as_deref() == Some("-rf")));
 }
 
-/// xorshift64*: enough for choosing bytes, and the same everywhere.
+/// xorshift64*: sufficient for choosing bytes, and reproducible on every machine.
 struct Random(Cell<u64>);
 
 impl Random {
@@ -596,7 +594,7 @@ impl Random {
         among[self.below(among.len())]
     }
 
-    /// Bytes that parsers half understand, and some that they cannot.
+    /// Returns bytes that are partly valid input of the parsers.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         for _ in 0..self.below(12) {
@@ -616,7 +614,7 @@ impl Random {
     }
 }
 
-/// What files of the kernel are made of.
+/// Fragments of kernel files.
 const PIECES: &[&str] = &[
     "4: ACTIVE",
     "5: LinkUp",
@@ -661,7 +659,7 @@ const PIECES: &[&str] = &[
     "6.12.1",
 ];
 
-/// A machine that answers every question anew with random content.
+/// A machine that answers every read with new random content.
 struct Noise(Random);
 
 impl Host for Noise {
@@ -735,8 +733,8 @@ impl Host for Noise {
 
 /// Runs `test` with many seeds, or with the one of `FARSIDE_SEED`; a panic names the seed.
 fn seeded(runs: u64, test: impl Fn(u64)) {
-    struct Told(u64);
-    impl Drop for Told {
+    struct SeedReport(u64);
+    impl Drop for SeedReport {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 let line = format!("run again with FARSIDE_SEED={}\n", self.0);
@@ -746,14 +744,14 @@ fn seeded(runs: u64, test: impl Fn(u64)) {
     }
     let given = std::env::var("FARSIDE_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in given.map_or(0..runs, |seed: u64| seed..seed + 1) {
-        let told = Told(seed);
+        let report = SeedReport(seed);
         test(seed);
-        drop(told);
+        drop(report);
     }
 }
 
 #[test]
-fn no_content_of_a_recorded_machine_makes_a_check_fail() {
+fn checks_survive_random_content_in_recorded_machines() {
     let machines = machines();
     seeded(300, |seed| {
         let random = Random::new(seed);
@@ -773,7 +771,7 @@ fn no_content_of_a_recorded_machine_makes_a_check_fail() {
 }
 
 #[test]
-fn a_machine_of_noise_is_judged_soundly() {
+fn random_machine_satisfies_invariants() {
     seeded(300, |seed| {
         sound(&Noise(Random::new(seed)));
     });

@@ -1,13 +1,13 @@
-//! The first join: a node that finds no cluster waits for one, or founds it once it is certain that there is
-//! none.
+//! Joining a cluster: a node that finds none waits for one, or founds it after each other host has confirmed that
+//! there is none.
 //!
-//! A host that does not answer may be a member of a cluster behind a broken link. So a founder founds only after
-//! each other host of `--join` has *answered* that its node waits too. A waiting node answers at a port of
-//! its own, with whether it may found and with its address: of two founders the lower address founds.
-//! `--found-alone` is the operator's word that no other host has the cluster.
+//! A host that does not answer may be a member of a cluster on the other side of a partition. So a founder founds
+//! only after each other host of `--join` has *answered* that its node waits too. A waiting node answers at a
+//! separate port with its address and whether it may found; of two founders, the one with the lower address founds.
+//! With `--found-alone` the operator asserts that no other host has the cluster.
 //!
-//! *Why two founders that name each other do not both found.* The answer of the lower one never allows the
-//! higher one to found, and a missing answer allows nothing.
+//! Two founders that name each other do not both found: the answer of the lower one never allows the higher one to
+//! found, and a missing answer allows nothing.
 
 use super::Event;
 use super::settings::Plan;
@@ -25,31 +25,33 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// How long other hosts may take to answer: longer than a waiting node tries to join without answering.
+/// Time that other hosts have to answer; longer than a join attempt, in which a waiting node does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often a waiting node looks for questions of others.
+/// Interval at which a waiting node polls for queries of other hosts.
 const PERIOD: Duration = Duration::from_millis(10);
-/// The longest time between two attempts.
+/// Maximum back-off between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 const FOUND_ALONE: &str =
     "if none of them has the cluster, end this command and start it with --found-alone";
-const GO_ON_ALONE: &str = "they may have gone on without this node, or have ended; if they have ended and will not be \
-    started, end this command and start it with --found-alone: a new cluster, without what was in memory";
+const CONTINUE_ALONE: &str = "they may have continued without this node, or have ended; if they have ended and will \
+    not be started, end this command and start it with --found-alone: a new cluster, without the previous contents \
+    of memory";
 
-/// Whether a node starts, or was cut off before.
+/// Whether a node starts for the first time, or after it was isolated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
-    /// It founds the cluster if the plan says so.
+    /// It founds the cluster if the plan allows it.
     First,
-    /// It joins only: the others may have gone on without it. Errors that end a first start are told and retried.
+    /// It only joins, since the others may have continued without it. Errors that end a first start are reported
+    /// and retried.
     Again,
 }
 
-/// Joins, or founds as the plan says, as soon as that is possible; `None` when told to end. A node that waits
-/// answers the founders that ask it.
+/// Joins the cluster, or founds it if the plan allows it, as soon as possible; `None` after a request to end. While
+/// it waits, the node answers the queries of founders.
 ///
 /// # Errors
-/// At a first start those that waiting does not mend: a wrong key, other limits, a cluster that is full.
+/// At a first start, permanent ones: a wrong key, different limits, a full cluster.
 pub(super) fn join(
     plan: &Plan,
     start: Start,
@@ -60,20 +62,20 @@ pub(super) fn join(
     if plan.options.hosts.is_empty() {
         return Life::begin(plan, plan.founds).map(Some);
     }
-    let (mut waiting, mut pause, mut told) = (None, BACK_OFF, Vec::new());
+    let (mut waiting, mut pause, mut reported) = (None, BACK_OFF, Vec::new());
     loop {
         match attempt(&mut waiting, plan, plan.founds && !again) {
             Ok(Attempt::Member(life)) => return Ok(Some(life)),
             Ok(Attempt::Unanswered(unanswered)) => {
                 let hosts: Vec<String> = unanswered.iter().map(|one| one.host.clone()).collect();
-                if hosts != told {
+                if hosts != reported {
                     tell_waiting(plan, start, &unanswered, output);
-                    told = hosts;
+                    reported = hosts;
                 }
             }
             Err(failure) if again => {
                 Event::NotJoined { reason: &failure.to_string() }.tell(output);
-                told.clear();
+                reported.clear();
             }
             Err(failure) => return Err(failure),
         }
@@ -91,7 +93,7 @@ fn attempt(waiting: &mut Option<Waiting>, plan: &Plan, founds: bool) -> Result<A
     }
 }
 
-/// One more attempt of a node that was cut off, for a command that has other work.
+/// Tries once to join again after isolation, for a command that has other work.
 ///
 /// # Errors
 /// As [`once`]; a later attempt may succeed.
@@ -107,14 +109,14 @@ fn tell_waiting(plan: &Plan, start: Start, hosts: &[Unanswered], output: Output)
     let remedy = match start {
         Start::First if founds => Some(FOUND_ALONE),
         Start::First => None,
-        Start::Again => Some(GO_ON_ALONE),
+        Start::Again => Some(CONTINUE_ALONE),
     };
     let event = Event::Waiting { founds, hosts, remedy };
     output.value(&event);
     output.warning(event.text());
 }
 
-/// Answers founders that ask during a pause; false when told to end.
+/// Answers queries of founders during a pause; returns false after a request to end.
 pub(super) fn sleep(
     mut waiting: Option<&mut Waiting>,
     pause: Duration,
@@ -133,7 +135,7 @@ pub(super) fn sleep(
     true
 }
 
-/// One attempt, for a command that does not wait.
+/// Tries once to join or found, for a command that does not wait.
 ///
 /// # Errors
 /// As [`join`], and `NoSuchCluster`, which names the hosts and the reason of each.
@@ -147,7 +149,7 @@ pub(super) fn once(plan: &Plan) -> Result<Life, Failure> {
     }
 }
 
-/// A host that has to answer before this node founds, and why its answer is missing.
+/// A host that must answer before this node founds, and why its answer is missing.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub(super) struct Unanswered {
     pub(super) host: String,
@@ -156,28 +158,28 @@ pub(super) struct Unanswered {
 
 enum Attempt {
     Member(Life),
-    /// There is no cluster within reach; with the hosts that have to answer first.
+    /// No cluster can be reached; with the hosts that must answer first.
     Unanswered(Vec<Unanswered>),
 }
 
-/// A node that is no member yet, and says so to others who ask.
+/// A node that is not a member yet, and answers the queries of founders.
 pub(super) struct Waiting {
     fabric: Arc<dyn Fabric>,
-    /// Where others reach it.
+    /// The address at which others reach it.
     address: SocketAddr,
     admission: Option<Admission>,
     port: Box<dyn Port>,
-    /// What it answers.
+    /// Its answer to queries.
     answer: Answer,
     founds: bool,
 }
 
-/// What a host answers to a founder, as text.
+/// A host's answer to the query of a founder, in text form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Answer {
-    /// It waits, to found the cluster.
+    /// It waits to found the cluster.
     Founds { address: SocketAddr },
-    /// It waits, to join.
+    /// It waits to join.
     Joins { address: SocketAddr },
     /// It is a member.
     Member { cluster_id: u64, address: SocketAddr },
@@ -194,7 +196,7 @@ impl fmt::Display for Answer {
 }
 
 impl Answer {
-    /// `None` for what no node of this release says.
+    /// Parses an answer; `None` for a text that no node of this release sends.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(bytes).ok()?.split(' ');
         let kind = words.next()?;
@@ -213,7 +215,7 @@ impl Answer {
     }
 }
 
-/// The name of the port where nodes answer.
+/// Returns the name of the port at which nodes answer queries.
 pub(super) fn waiting_name(plan: &Plan) -> String {
     format!("farside.{}.waiting", plan.config.cluster)
 }
@@ -254,7 +256,7 @@ impl Waiting {
         Ok(Attempt::Unanswered(unanswered))
     }
 
-    /// Answers others who ask whether there is a cluster here.
+    /// Answers queries for a cluster at this host.
     fn answer(&mut self) {
         let mut events = Vec::new();
         self.port.link_events(&mut events);
@@ -266,7 +268,8 @@ impl Waiting {
         }
     }
 
-    /// Asks every other host whether its node waits too; those whose answer does not allow to found.
+    /// Queries every other host whether its node waits too, and returns the hosts whose answer does not allow this
+    /// node to found.
     fn ask(&mut self, plan: &Plan) -> Result<Vec<Unanswered>, Failure> {
         let mut port = self.fabric.open(&PortSpec::default()).map_err(failed)?;
         let queue = port.create_receive_queue(1).map_err(failed)?;
@@ -296,7 +299,9 @@ impl Waiting {
                     LinkEvent::NotReached { why: NotReached::Nobody, .. } => {
                         Some(port.trouble(link).unwrap_or_else(|| "no node waits there".to_owned()))
                     }
-                    _ => Some(port.trouble(link).unwrap_or_else(|| "it is not reached".to_owned())),
+                    _ => Some(
+                        port.trouble(link).unwrap_or_else(|| "it cannot be reached".to_owned()),
+                    ),
                 };
                 unanswered.extend(refusal.map(|reason| Unanswered { host, reason }));
             }
@@ -310,21 +315,21 @@ impl Waiting {
         Ok(unanswered)
     }
 
-    /// Why an answer does not allow this node to found; `None` when it does.
+    /// Returns why an answer does not allow this node to found; `None` if it does.
     fn judge(&self, answer: &[u8]) -> Option<String> {
         match Answer::read(answer) {
             Some(Answer::Joins { .. }) => None,
             Some(Answer::Founds { address }) if address > self.address => None,
             Some(Answer::Founds { .. }) => {
-                Some("it founds the cluster, for its address is lower".to_owned())
+                Some("it founds the cluster, since its address is lower".to_owned())
             }
             Some(Answer::Member { .. }) => Some("it is a member of the cluster".to_owned()),
-            None => Some("its answer is not understood; bring both to one release".to_owned()),
+            None => Some("its answer is unknown: install one release on both hosts".to_owned()),
         }
     }
 }
 
-/// Whether a later attempt to join may succeed without an operator.
+/// Returns whether a later attempt to join may succeed without an operator.
 fn may_pass(code: ErrorCode) -> bool {
     use ErrorCode::{Busy, Isolated, NoSuchCluster, NodeClosed, TimedOut};
     matches!(code, Busy | Isolated | NoSuchCluster | NodeClosed | TimedOut)
@@ -335,7 +340,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_as_they_are_written() {
+    fn answers_survive_a_round_trip_through_text() {
         let address = "10.0.0.1:7400".parse().unwrap();
         for answer in [
             Answer::Founds { address },

@@ -25,12 +25,12 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How often the members are looked at.
+/// Interval between checks of the members.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long to wait before joining again, at first; it doubles from then on.
+/// Initial back-off before joining again; it doubles with each attempt.
 const BACK_OFF: Duration = Duration::from_millis(250);
 
-/// What happens to a node, as `--json` shows it.
+/// An event of a node, in the form of `--json`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum Event<'a> {
@@ -38,19 +38,19 @@ enum Event<'a> {
     Started {
         cluster: &'a str,
         node: u16,
-        /// Where others reach it.
+        /// The address at which others reach it.
         address: SocketAddr,
         security: &'a str,
-        /// What the operator must know of that, with what to do.
+        /// A security warning for the operator, with a remedy.
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<&'a str>,
         memory_bytes: u64,
         members: usize,
-        /// How many there can be at a time.
+        /// The maximum number of members.
         members_max: usize,
-        /// An outage that lasts longer removes a member; the founder has set it.
+        /// A member that is unreachable for longer is removed; set by the founder.
         lease_ms: u64,
-        /// It joined again after it was cut off.
+        /// It joined again after it was isolated.
         again: bool,
     },
     MemberJoined {
@@ -63,7 +63,7 @@ enum Event<'a> {
         members: usize,
         members_max: usize,
     },
-    /// It is no member any more.
+    /// It was partitioned from the cluster, which continues without it.
     Isolated {
         reason: &'a str,
         /// Whether it will join again.
@@ -73,19 +73,19 @@ enum Event<'a> {
     NotJoined {
         reason: &'a str,
     },
-    /// There is no cluster within reach; the reason of each host.
+    /// No cluster can be reached; with a reason for each host.
     Waiting {
-        /// It founds one, once each of these hosts has answered that it has none.
+        /// It founds one after each of these hosts has answered that it has none.
         founds: bool,
         hosts: &'a [founding::Unanswered],
-        /// What the operator can do where waiting does not help.
+        /// What the operator can do if waiting does not help.
         #[serde(skip_serializing_if = "Option::is_none")]
         remedy: Option<&'a str>,
     },
     /// A host of `--join` belongs to another cluster of this name.
     OtherCluster {
         host: &'a str,
-        /// In hexadecimal, as the own one.
+        /// Its cluster's identifier in hexadecimal, as `own`.
         other: String,
         own: String,
     },
@@ -93,7 +93,7 @@ enum Event<'a> {
         cluster: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
-        /// Bytes in use of its memory, which went with it.
+        /// Bytes of its memory that were in use and are lost.
         #[serde(skip_serializing_if = "Option::is_none")]
         memory_bytes: Option<u64>,
     },
@@ -104,7 +104,7 @@ impl Event<'_> {
         output.event(self, |time| self.lines(time));
     }
 
-    /// The event after which the command ends.
+    /// Prints the event that ends the command.
     fn tell_last(&self, output: Output) {
         output.last_event(self, |time| self.lines(time));
     }
@@ -141,13 +141,17 @@ impl Event<'_> {
             Self::MemberLost { node, members, members_max } => {
                 format!("node {node} is lost, members {members} of {members_max}")
             }
-            Self::Isolated { reason, rejoins: true } => format!("cut off, joins again: {reason}"),
-            Self::Isolated { reason, rejoins: false } => format!("cut off: {reason}"),
+            Self::Isolated { reason, rejoins: true } => {
+                format!("isolated from the cluster, joins again: {reason}")
+            }
+            Self::Isolated { reason, rejoins: false } => {
+                format!("isolated from the cluster: {reason}")
+            }
             Self::NotJoined { reason } => format!("not joined yet: {reason}"),
             Self::Waiting { founds, hosts, remedy } => {
                 let hosts: Vec<_> =
                     hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
-                let what = if *founds { "waits, to found the cluster, for" } else { "waits for" };
+                let what = if *founds { "waits to found the cluster, for" } else { "waits for" };
                 let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
                 format!("{what} {}{remedy}", hosts.join(", "))
             }
@@ -156,22 +160,25 @@ impl Event<'_> {
                  the nodes of one of them, and start them with --join and without --found-alone"
             ),
             Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
-                format!("has left cluster {cluster}, and {} in use with it", bytes(*gone))
+                format!(
+                    "has left cluster {cluster}; {} of its memory in use are lost",
+                    bytes(*gone)
+                )
             }
             Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
         }
     }
 }
 
-/// How a node's time as a member ended.
+/// Why a node stopped being a member.
 enum End {
-    /// It is to leave.
+    /// It was asked to leave.
     Asked,
-    /// It is no member any more.
-    CutOff(Failure),
+    /// It was isolated.
+    Isolated(Failure),
 }
 
-/// Runs the node until it is told to leave, or is cut off for good.
+/// Runs the node until a request to leave, or until it is isolated and does not join again.
 pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Failure> {
     let mut plan = Plan::of(arguments)?;
     let output = output.for_service()?;
@@ -192,10 +199,10 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
                 let memory_bytes = left.as_ref().ok().map(|departure| departure.memory_bytes);
                 let (cluster, reason) = (&plan.config.cluster, reason.as_deref());
                 Event::Ended { cluster, reason, memory_bytes }.tell_last(output);
-                // What it could not hand over in time is lost.
+                // Lines that it could not hand over in time are lost.
                 return left.map(|_| ()).map_err(Failure::from);
             }
-            End::CutOff(failure) => failure,
+            End::Isolated(failure) => failure,
         };
         plan.learn(&life);
         let rejoins = plan.joins_again();
@@ -220,9 +227,9 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
 }
 
 impl Plan {
-    /// What is to be known of a node that was cut off, to join again.
+    /// Records the addresses with which an isolated node can join again.
     fn learn(&mut self, life: &Life) {
-        // Also a founder, which was told of nobody, has met others.
+        // A founder without `--join` has learned the addresses of its members too.
         let own = life.node.id();
         let others = life.node.members().into_iter().filter(|member| member.node != own);
         for host in others.filter_map(|member| member.host).map(Endpoint::from) {
@@ -230,7 +237,7 @@ impl Plan {
                 self.options.hosts.push(host);
             }
         }
-        // A port that the system chose is kept: others know this node by it.
+        // Other nodes know this one by the port that the system chose: keep it.
         if let Some(listen) = self.options.listen.as_mut().filter(|listen| listen.port == 0) {
             listen.port = life.address.port();
         }
@@ -241,16 +248,16 @@ impl Plan {
     }
 }
 
-/// The node of a command that does more than be one, with the settings of a file.
+/// The node of a command with other work, set up from a file.
 pub(crate) struct Member {
     plan: Plan,
     life: Option<Life>,
-    /// Answers founders after it was cut off.
+    /// Answers queries of founders after isolation.
     waiting: Option<founding::Waiting>,
 }
 
 impl Member {
-    /// Joins, or founds, as the file says.
+    /// Joins or founds the cluster, as the file requests.
     pub(crate) fn begin(settings: &Path) -> Result<Self, Failure> {
         let (settings, file) = (Default::default(), Some(settings.to_owned()));
         let plan = Plan::of(&arguments::Node { settings, config: file })?;
@@ -258,12 +265,12 @@ impl Member {
         Ok(Self { plan, life, waiting: None })
     }
 
-    /// The node, unless it was cut off.
+    /// Returns the node, unless it was isolated.
     pub(crate) fn node(&self) -> Option<&Node> {
         self.life.as_ref().map(|life| &life.node)
     }
 
-    /// Gives up a node that was cut off; whether it is to join again.
+    /// Drops an isolated node, and returns whether to join again.
     pub(crate) fn give_up(&mut self) -> bool {
         if let Some(life) = self.life.take() {
             self.plan.learn(&life);
@@ -271,31 +278,31 @@ impl Member {
         self.plan.joins_again()
     }
 
-    /// Joins as a new node; one attempt. No clone of the former node may be left, whose port this one takes.
+    /// Tries once to join as a new node. No clone of the previous node may remain, since the new one uses its port.
     pub(crate) fn join_again(&mut self) -> Result<(), Failure> {
         self.life = Some(founding::again(&mut self.waiting, &self.plan)?);
         self.waiting = None;
         Ok(())
     }
 
-    /// A pause between two attempts; false when told to end.
+    /// Waits between two attempts; returns false after a request to end.
     pub(crate) fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> bool {
         founding::sleep(self.waiting.as_mut(), pause, asked)
     }
 }
 
-/// A node from its start to its end, with a fabric of its own.
+/// One membership of a node, with its fabric.
 struct Life {
     node: Node,
-    /// Where others reach it.
+    /// The address at which others reach it.
     address: SocketAddr,
-    /// Who may connect to it.
+    /// The peers that may connect to it.
     admission: Option<Admission>,
     fabric: Arc<dyn Fabric>,
 }
 
 impl Life {
-    /// Founds, or joins: one attempt.
+    /// Tries once to found or join.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
         let options = plan.options.clone();
         let ((fabric, address), admission) = hosts::open_for(plan.fabric, &plan.rdma, options)?;
@@ -336,20 +343,20 @@ impl Life {
         .tell(output);
     }
 
-    /// Tells who comes and goes until the node is asked to leave or is cut off.
+    /// Reports members that join and leave, until the node is asked to leave or is isolated.
     fn watch(&self, plan: &Plan, asked: &Receiver<()>, output: Output) -> End {
         let mut others = Others::open(plan, self)
             .inspect_err(|failure| output.warning(format!("other hosts get no answer: {failure}")))
             .ok();
-        // A number may be another member's by the next look.
+        // Before the next check another member may have got the same number.
         let own = self.node.members().into_iter().find(|member| member.node == self.node.id());
         let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
         let members_max = self.node.members_max();
         loop {
-            // First: a node that was removed reports that alone, not the members it takes for lost.
+            // Checked first: an isolated node reports only that, not members that it believes lost.
             match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
                 Err(error) if error.code != ErrorCode::TimedOut => {
-                    return End::CutOff(error.into());
+                    return End::Isolated(error.into());
                 }
                 _ => {}
             }
@@ -384,7 +391,7 @@ impl Life {
     }
 }
 
-/// Why a node is no member; where no cluster was found, also what is amiss with each host.
+/// Returns why a node did not become a member; if it found no cluster, with the error of each host.
 fn unjoined(plan: &Plan, error: farside::Error) -> Failure {
     let failure = Failure::from(error);
     let searched = failure.is(ErrorCode::NoSuchCluster);

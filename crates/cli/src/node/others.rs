@@ -1,11 +1,11 @@
-//! Clusters of one name that meet.
+//! Detection of two clusters with one name.
 //!
-//! `--found-alone` may found a cluster although another one of the name runs behind a broken link. The two never
-//! merge. So a member asks now and then whether the hosts of `--join` that are no members of its own cluster
-//! belong to another one, and answers those that ask it.
+//! With `--found-alone` a node may found a cluster while another one of the same name runs on the other side of a
+//! partition. The two never merge. So a member periodically queries the hosts of `--join` that are not members of
+//! its cluster whether they belong to another one, and answers such queries.
 //!
-//! What a host answers is not trusted: a question has a deadline, only a refusal is an answer, each link is closed
-//! whatever comes over it, and a host is reported once until it was a member of this cluster.
+//! Answers are not trusted: a query has a deadline, only a refusal is an answer, each link is closed after its first
+//! event, and a host is reported once until it has been a member of this cluster.
 
 use super::Life;
 use super::founding::{Answer, waiting_name};
@@ -17,9 +17,9 @@ use farside_fabric::{FabricError, LinkEvent, Port, PortSpec};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How often other hosts are asked.
+/// Interval between queries of other hosts.
 const PERIOD: Duration = Duration::from_secs(2);
-/// How long a host may take to answer.
+/// Deadline of a query.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A host that belongs to another cluster of the name.
@@ -29,30 +29,32 @@ pub(super) struct Other {
     pub(super) cluster_id: u64,
 }
 
-/// What a member knows of hosts that are no members of its cluster.
+/// The queries of a member to hosts that are not members of its cluster.
 pub(super) struct Others {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
-    /// What it answers.
+    /// Its answer to queries of other hosts.
     answer: Answer,
     cluster_id: u64,
-    /// At most one question to each host of `--join`.
-    asked: Vec<Question>,
+    /// Queries in flight, at most one to each host of `--join`.
+    asked: Vec<Query>,
     ask_at: Instant,
-    /// Hosts of `--join` that were reported; each at most once.
+    /// Hosts of `--join` that were reported, each at most once.
     reported: Vec<Endpoint>,
 }
 
-/// A question that has no answer yet.
-struct Question {
+/// A query in flight.
+struct Query {
     link: LinkId,
     host: Endpoint,
     deadline: Instant,
 }
 
 impl Others {
+    /// Opens the port for queries and answers.
+    ///
     /// # Errors
-    /// The name where this node answers is taken.
+    /// The name of the port is in use.
     pub(super) fn open(plan: &Plan, life: &Life) -> Result<Self, Failure> {
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let opened = life
@@ -74,7 +76,7 @@ impl Others {
         Ok(Self { port, queue, answer, cluster_id, asked, ask_at: now, reported })
     }
 
-    /// Answers, asks when it is time, and returns hosts of other clusters that were not reported before.
+    /// Answers queries, sends queries when they are due, and returns newly found hosts of other clusters.
     pub(super) fn poll(&mut self, plan: &Plan, life: &Life) -> Vec<Other> {
         let now = Instant::now();
         let found = self.take_events(now);
@@ -88,7 +90,7 @@ impl Others {
         found
     }
 
-    /// Answers others, takes answers, and closes links over which nothing is to come any more.
+    /// Answers queries, takes answers, and closes links of finished and expired queries.
     fn take_events(&mut self, now: Instant) -> Vec<Other> {
         let (mut events, mut found) = (Vec::new(), Vec::new());
         self.port.link_events(&mut events);
@@ -98,13 +100,13 @@ impl Others {
                 let _ = self.port.refuse(link, self.answer.to_string().as_bytes());
                 continue;
             }
-            // A host that accepts does not answer. A link that is gone is closed without effect.
+            // A host that accepts the link does not answer. Closing a lost link has no effect.
             self.port.close(event.link());
-            let of_question = |question: &Question| question.link == event.link();
-            let Some(at) = self.asked.iter().position(of_question) else {
+            let is_of_link = |query: &Query| query.link == event.link();
+            let Some(at) = self.asked.iter().position(is_of_link) else {
                 continue;
             };
-            let Question { host, .. } = self.asked.swap_remove(at);
+            let Query { host, .. } = self.asked.swap_remove(at);
             if let LinkEvent::Refused { reason, .. } = event
                 && let Some(Answer::Member { cluster_id, .. }) = Answer::read(&reason)
                 && cluster_id != self.cluster_id
@@ -114,13 +116,13 @@ impl Others {
                 self.reported.push(host);
             }
         }
-        for question in self.asked.extract_if(.., |question| now >= question.deadline) {
-            self.port.close(question.link);
+        for query in self.asked.extract_if(.., |query| now >= query.deadline) {
+            self.port.close(query.link);
         }
         found
     }
 
-    /// Asks those of `hosts` that are no members and have no question that is open.
+    /// Queries the hosts that are not members and have no query in flight.
     fn ask<'a>(
         &mut self,
         hosts: impl Iterator<Item = &'a Endpoint>,
@@ -129,15 +131,15 @@ impl Others {
         now: Instant,
     ) {
         self.ask_at = now + PERIOD;
-        // One that leaves this cluster for another is news again.
+        // A host that leaves this cluster for another one is reported again.
         self.reported.retain(|host| !members.contains(host));
         for host in hosts.filter(|host| !members.contains(host)) {
-            if self.asked.iter().any(|question| question.host == *host) {
+            if self.asked.iter().any(|query| query.host == *host) {
                 continue;
             }
             if let Ok(link) = self.port.connect(&format!("{host}/{name}"), &[], self.queue) {
                 let deadline = now + ANSWER_TIMEOUT;
-                self.asked.push(Question { link, host: host.clone(), deadline });
+                self.asked.push(Query { link, host: host.clone(), deadline });
             }
         }
     }
@@ -152,7 +154,7 @@ mod tests {
     const WATCHDOG: Duration = Duration::from_secs(60);
     const NAME: &str = "farside.test.waiting";
 
-    /// A host with a port where nodes answer.
+    /// A host with a port for queries.
     struct Host {
         _fabric: TcpFabric,
         address: SocketAddr,
@@ -176,7 +178,7 @@ mod tests {
             self.address.into()
         }
 
-        /// Takes what has come; `accepts` what asks.
+        /// Takes link events; accepts requests if `accepts`.
         fn poll(&mut self, accepts: bool) {
             let mut events = Vec::new();
             self.port.link_events(&mut events);
@@ -194,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A member that asks, at a time of its own.
+    /// A member that sends queries, with a simulated clock.
     struct Member {
         _fabric: TcpFabric,
         others: Others,
@@ -227,9 +229,9 @@ mod tests {
         }
     }
 
-    /// Each link that it accepts is closed, and it is asked again.
+    /// After each link that the host accepts, it is queried again.
     #[test]
-    fn links_that_a_hostile_host_accepts_are_closed() {
+    fn links_accepted_by_a_hostile_host_are_closed() {
         let (mut host, mut member) = (Host::new(), Member::new());
         for round in 1..=3 {
             until("a link that is accepted and closed", || {
@@ -242,9 +244,9 @@ mod tests {
         }
     }
 
-    /// A host that never answers has one link at a time, until its deadline.
+    /// A silent host has one link at a time, until the deadline of the query.
     #[test]
-    fn questions_without_an_answer_end_at_their_deadline() {
+    fn unanswered_queries_end_at_their_deadline() {
         let (mut silent, mut other, mut member) = (Host::new(), Host::new(), Member::new());
         let hosts = [silent.endpoint(), other.endpoint()];
         for round in 1..=3 {
@@ -270,7 +272,7 @@ mod tests {
         }
     }
 
-    /// Whatever it answers, until it is a member.
+    /// With changing answers, until it is a member.
     #[test]
     fn a_host_of_another_cluster_is_reported_once() {
         let (mut host, mut member) = (Host::new(), Member::new());

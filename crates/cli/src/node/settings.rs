@@ -1,4 +1,4 @@
-//! What a node is told, checked and put together from flags and a file.
+//! The settings of a node: merged from flags and a file, and checked.
 
 use crate::agent::is_loopback;
 use crate::arguments::{CongestionName, HostFabric, Node, NodeSettings, Protection};
@@ -13,31 +13,31 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-/// How a node is to be.
+/// The checked settings of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) config: Config,
     pub(super) fabric: HostFabric,
     pub(super) rdma: Rdma,
-    /// Of either fabric what it has.
+    /// Options of both fabrics; verbs ignores TCP-only options.
     pub(super) options: TcpOptions,
-    /// Whether it founds the cluster at its start, should there be none.
+    /// Whether it founds the cluster at its start if there is none.
     pub(super) founds: bool,
-    /// Whether it does so although other hosts have not answered.
+    /// Whether it founds without the answers of other hosts.
     pub(super) founds_alone: bool,
     pub(super) rejoins: bool,
-    /// The lease that the settings name.
+    /// The lease in the settings, if any.
     pub(super) lease: Option<Duration>,
 }
 
 impl Plan {
-    /// From the command line, and its file.
+    /// Reads the settings of the command line and its file.
     pub(super) fn of(arguments: &Node) -> Result<Self, Failure> {
         let file = arguments.config.as_deref().map(load).transpose()?.unwrap_or_default();
         Self::with(arguments.settings.clone().or(file))
     }
 
-    /// Whether a host of `--join` is this node, which is reached at `address`.
+    /// Returns whether a host of `--join` is this node, which others reach at `address`.
     pub(super) fn is_own(&self, host: &Endpoint, address: SocketAddr) -> bool {
         let own = [&self.options.listen, &self.options.advertise].into_iter().flatten();
         own.chain([&Endpoint::from(address)]).any(|own| own == host)
@@ -46,15 +46,16 @@ impl Plan {
     fn with(settings: NodeSettings) -> Result<Self, Failure> {
         let Some(listen) = settings.listen.clone() else {
             return Err(Failure::usage(
-                "where is this node reached? Name it: --listen HOST:PORT, or listen = \"HOST:PORT\" in \
-                 the file of --config",
+                "the address of this node is missing: give --listen HOST:PORT, or listen = \"HOST:PORT\" in the \
+                 file of --config",
             ));
         };
         let insecure = settings.insecure.unwrap_or(false);
         check_security(&settings, &listen, insecure)?;
         if is_everywhere(&listen) && settings.advertise.is_none() {
             return Err(Failure::usage(format!(
-                "{listen} is every address of this host: say by --advertise HOST:PORT which one others call"
+                "{listen} means every address of this host: give the one that others connect to by --advertise \
+                 HOST:PORT"
             )));
         }
         let fabric = settings.fabric.unwrap_or(HostFabric::Tcp);
@@ -63,7 +64,7 @@ impl Plan {
         let over_tcp = fabric == HostFabric::Tcp;
         let congestion = CongestionName::of(settings.congestion, over_tcp)?;
         let usual = TcpOptions::default();
-        // Half of it to notice the silence, half to try for a new link.
+        // One half to detect the silence, one half to reconnect.
         let lease =
             settings.lease.map_or(usual.lease, |lease| Duration::from_secs_f64(lease / 2.0));
         let options = TcpOptions {
@@ -79,7 +80,9 @@ impl Plan {
         let founds_alone = settings.found_alone.unwrap_or(false);
         let founds = founds_alone || settings.found.unwrap_or(settings.join.is_empty());
         if !founds && settings.join.is_empty() {
-            return Err(Failure::usage("neither to found the cluster nor where to join it"));
+            return Err(Failure::usage(
+                "this node can neither found nor join a cluster: give --found or --join HOST:PORT",
+            ));
         }
         let rejoins = settings.rejoin.unwrap_or(true);
         let asked = settings.lease.map(|_| lease * 2);
@@ -90,7 +93,7 @@ impl Plan {
     }
 }
 
-/// Refuses what would let anybody in without that being said.
+/// Refuses settings without authentication unless `--insecure` is given.
 fn check_security(
     settings: &NodeSettings,
     listen: &Endpoint,
@@ -99,15 +102,15 @@ fn check_security(
     let open = settings.key.is_none() || settings.protect == Some(Protection::Nothing);
     if open && !insecure && !is_loopback(listen) {
         return Err(Failure::usage(format!(
-            "without a key anybody who reaches {listen} could read and write all memory: make one by \
-             `farside key new cluster.key`, copy it to every host and say --key cluster.key. On a network \
-             that nobody else is on, --insecure does without"
+            "without a key every process that reaches {listen} could read and write all memory: create one with \
+             `farside key new cluster.key`, copy it to every host and give --key cluster.key. On a private \
+             network, --insecure runs without a key"
         )));
     }
     Ok(())
 }
 
-/// Whether it stands for all addresses of a host.
+/// Returns whether an endpoint means all addresses of a host.
 fn is_everywhere(listen: &Endpoint) -> bool {
     matches!(&listen.host, Host::Ip(number) if number.is_unspecified())
 }
@@ -125,19 +128,19 @@ fn config(settings: &NodeSettings) -> Result<Config, Failure> {
     Ok(config)
 }
 
-/// Reads a file of settings.
+/// Reads a settings file.
 fn load(path: &Path) -> Result<NodeSettings, Failure> {
     let text = input_file::read_text(path)?;
     let mut settings =
         parse(&text).map_err(|reason| Failure::usage(format!("{}: {reason}", path.display())))?;
-    // A file is moved together with what it names.
+    // Relative to the file, which can so be moved together with the key.
     if let (Some(key), Some(folder)) = (settings.key.as_mut(), path.parent()) {
         *key = folder.join(&*key);
     }
     Ok(settings)
 }
 
-/// Reads settings; an error tells line and name.
+/// Parses settings; an error has the line and the name.
 fn parse(text: &str) -> Result<NodeSettings, String> {
     toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())
 }
@@ -174,12 +177,12 @@ insecure = false
         let line = format!("farside node {line}");
         match Arguments::try_parse_from(line.split(' ')).unwrap().command {
             Command::Node(arguments) => arguments.settings,
-            other => unreachable!("the line says node, not {other:?}"),
+            other => unreachable!("the command is node, not {other:?}"),
         }
     }
 
     #[test]
-    fn a_file_says_what_flags_say() {
+    fn file_and_flags_are_equivalent() {
         let flags = flags(
             "--listen 10.0.0.2:7400 --advertise node2.example:7400 --join \
              10.0.0.1:7400,[fd00::3]:7400 --cluster lab --memory-bytes 4G --cache-bytes 1M \
@@ -193,7 +196,7 @@ insecure = false
     }
 
     #[test]
-    fn flags_win() {
+    fn flags_override_the_file() {
         let both = flags("--join 10.0.0.9:1 --cluster other --rejoin").or(parse(ALL).unwrap());
         let file = parse(ALL).unwrap();
         assert_eq!(both.join, ["10.0.0.9:1".parse().unwrap()]);
@@ -202,7 +205,7 @@ insecure = false
     }
 
     #[test]
-    fn mistakes_are_named_with_their_line() {
+    fn errors_of_the_file_name_their_line() {
         for (line, says) in [
             ("colour = 1", &["line 20", "unknown field `colour`", "`memory_bytes`"][..]),
             ("lease = 0", &["line 20", "0.01 to 3600"]),
@@ -227,7 +230,7 @@ insecure = false
     }
 
     #[test]
-    fn nobody_is_let_in_by_mistake() {
+    fn insecure_settings_need_a_flag() {
         let plan = |line: &str| Plan::with(flags(line));
         let everywhere = "--listen 0.0.0.0:7 --advertise alpha:7";
         assert!(
@@ -246,7 +249,7 @@ insecure = false
     }
 
     #[test]
-    fn who_joins_does_not_found_unless_told() {
+    fn joining_node_founds_only_with_found() {
         let founds = |line: &str| Plan::with(flags(line)).unwrap().founds;
         assert!(founds("--listen 127.0.0.1:0"));
         assert!(!founds("--listen 127.0.0.1:0 --join 127.0.0.1:1"));

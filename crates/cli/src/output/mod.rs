@@ -1,9 +1,9 @@
-//! The only module that prints: text or JSON on standard output, progress and errors on standard error.
-//! Progress is drawn for people at a terminal only.
+//! Output: text or JSON on standard output, progress and errors on standard error. No other module prints.
+//! Progress is drawn only on terminals.
 //!
-//! Standard output is one for the process, and so is what became of it: the first write that fails is kept,
-//! and [`Output::finish`] returns it, so that no command succeeds whose result was not written. A service
-//! writes by a bounded queue ([`Output::for_service`]), so that nothing waits for the reader of its events.
+//! The state of standard output is global: the first failed write is recorded, and [`Output::finish`] returns it, so
+//! a command with a lost result never succeeds. A service writes through a bounded queue ([`Output::for_service`])
+//! and never waits for the reader of its events.
 
 mod queue;
 mod time;
@@ -19,21 +19,21 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-/// How long a reader of standard error is waited for once the process is to end.
+/// Time to wait for the reader of standard error when the process ends.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What became of this process's standard output.
+/// The state of this process's standard output.
 static STANDARD_OUTPUT: StandardOutput =
     StandardOutput { failure: Mutex::new(None), queue: OnceLock::new() };
 
 struct StandardOutput {
-    /// Of the first write that failed; nothing is written after it.
+    /// The error of the first failed write, after which nothing is written.
     failure: Mutex<Option<io::Error>>,
-    /// Of a service.
+    /// The event queue of a service.
     queue: OnceLock<EventQueue>,
 }
 
-/// The command's standard output and standard error, in the form that was asked for.
+/// The command's standard output and standard error, in the requested form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
     json: bool,
@@ -46,8 +46,8 @@ impl Output {
         Self { json, progress }
     }
 
-    /// Starts the thread that writes what a service prints from now on: printing blocks no more, and events
-    /// that are not read in time are dropped and counted.
+    /// Starts the writer thread of a service: from now on printing does not block, and events that are not read in
+    /// time are dropped and counted.
     pub(crate) fn for_service(self) -> Result<Self, Failure> {
         let say = |reason: &str| put_error(&format!("farside: standard output: {reason}"));
         let queue = EventQueue::start(std::io::stdout(), self.json, say);
@@ -56,9 +56,8 @@ impl Output {
         Ok(self)
     }
 
-    /// Prints an event of a service: with `--json` as one object with its `time`, else as the lines that
-    /// `lines` returns for that time. Does not block; an event for which the queue has no room is dropped
-    /// and counted by the next one that is written.
+    /// Prints an event of a service: with `--json` as one object with its `time`, otherwise as the lines that `lines`
+    /// returns for that time. Does not block; if the queue is full, the event is dropped and counted by the next one.
     pub(crate) fn event(&self, event: &impl Serialize, lines: impl FnOnce(&str) -> Vec<String>) {
         match STANDARD_OUTPUT.queue.get() {
             Some(queue) => queue.push(|| self.event_text(event, lines)),
@@ -66,7 +65,7 @@ impl Output {
         }
     }
 
-    /// Prints the event that ends a service, for which the queue always has room.
+    /// Prints the event that ends a service, even if the queue is full.
     pub(crate) fn last_event(
         &self,
         event: &impl Serialize,
@@ -90,64 +89,66 @@ impl Output {
         if self.json { json(&Timed { event, time }) } else { lines(time).join("\n") }
     }
 
-    /// A line of text for people; nothing with `--json`.
+    /// Prints a line of text; nothing with `--json`.
     pub(crate) fn line(&self, text: impl AsRef<str>) {
         if !self.json {
             STANDARD_OUTPUT.line(text.as_ref().to_owned());
         }
     }
 
-    /// The result as one line of JSON; nothing without `--json`.
+    /// Prints the result as one line of JSON; nothing without `--json`.
     pub(crate) fn value(&self, value: &impl Serialize) {
         if self.json {
             STANDARD_OUTPUT.line(json(value));
         }
     }
 
-    /// The result as one line of JSON, which also says why the command fails where it does; nothing
-    /// without `--json`. What it returns ends the command.
+    /// Prints the result as one line of JSON, with the failure of the command, if any; nothing without `--json`.
+    /// Returns the result of the command.
     pub(crate) fn ended(&self, mut value: Value, end: Result<(), Failure>) -> Result<(), Failure> {
         if let (Err(failure), Some(fields)) = (&end, value.as_object_mut()) {
             fields.insert("error".to_owned(), serde_json::json!(failure));
         }
         self.value(&value);
-        end.map_err(|failure| Failure::Told(Box::new(failure)))
+        end.map_err(|failure| Failure::Reported(Box::new(failure)))
     }
 
-    /// Lines that are the result itself and may be read by another program; nothing with `--json`.
+    /// Prints lines that are the result itself, for people and programs; nothing with `--json`.
     pub(crate) fn text(&self, lines: &[u8]) {
         if !self.json {
             STANDARD_OUTPUT.write(lines);
         }
     }
 
-    /// A word about what goes on, for people who watch.
+    /// Prints a progress message on a terminal.
     pub(crate) fn note(&self, text: impl AsRef<str>) {
         if self.progress {
             put_error(text.as_ref());
         }
     }
 
-    /// A sentence about what went wrong while a service continues.
+    /// Prints a problem with which the command continues.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
         say_error(text.as_ref());
     }
 
-    /// Why the command fails.
+    /// Prints why the command fails.
     pub(crate) fn failure(&self, failure: &Failure) {
         #[derive(Serialize)]
         struct Wrapped<'a> {
             error: &'a Failure,
         }
-        if !matches!(failure, Failure::Told(_)) {
+        if !matches!(failure, Failure::Reported(_)) {
             self.value(&Wrapped { error: failure });
         }
         say_error(&failure.to_string());
     }
 
-    /// Waits until standard output is written, and returns what of it could not be. A reader that has
-    /// closed its end (`farside info | head -1`) is no failure. After a signal a reader that takes nothing
-    /// for a second is given up.
+    /// Waits until standard output is written.
+    ///
+    /// # Errors
+    /// The first failed write. A reader that has closed the pipe (`farside info | head -1`) is no failure. After a
+    /// signal, output that is not read for a second is abandoned.
     pub(crate) fn finish(&self) -> Result<(), Failure> {
         let failed = |reason: &dyn std::fmt::Display| {
             Err(Failure::system(format!("standard output: {reason}")))
@@ -163,7 +164,7 @@ impl Output {
         }
     }
 
-    /// A progress bar for `total` things, hidden unless somebody watches.
+    /// Returns a progress bar for `total` items, hidden unless standard error is a terminal.
     pub(crate) fn bar(&self, label: &str, total: u64) -> ProgressBar {
         let target =
             if self.progress { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -199,12 +200,12 @@ impl StandardOutput {
     }
 }
 
-/// Values are structures of this program with string keys, which always have a JSON form.
+/// Serializes a structure of this program, whose keys are strings, so that it always has a JSON form.
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Prints a failure or a warning on standard error. Does not wait for its reader once the process is to end.
+/// Prints a failure or a warning on standard error; when the process ends, waits for its reader at most a second.
 fn say_error(text: &str) {
     let line = format!("farside: {text}");
     if !signals::is_stopping() {
@@ -218,16 +219,16 @@ fn say_error(text: &str) {
     let _ = done.recv_timeout(LAST_WORD_TIMEOUT);
 }
 
-/// Writes a line to standard error. Where that fails too there is nothing left to say it on.
+/// Writes a line to standard error. A failure cannot be reported.
 fn put_error(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
 }
 
-/// A table for people: the first column to the left, the others to the right.
+/// A text table: the first column is aligned to the left, the others to the right.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
-    /// Another column to the left.
+    /// Another column that is aligned to the left.
     left: Option<usize>,
 }
 
@@ -242,12 +243,12 @@ impl Table {
         self.rows.push(cells.to_vec());
     }
 
-    /// The same with this column to the left too: sentences.
+    /// Aligns this column to the left too, for text.
     pub(crate) fn left(self, column: usize) -> Self {
         Self { left: Some(column), ..self }
     }
 
-    /// The lines of the table, columns aligned.
+    /// Returns the lines of the table.
     pub(crate) fn text(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
@@ -276,7 +277,7 @@ impl Table {
     }
 }
 
-/// A count with thousands apart, as people read it.
+/// Formats a count with thousands separators.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -289,7 +290,7 @@ pub(crate) fn count(number: u64) -> String {
     out
 }
 
-/// A time with a unit that suits it.
+/// Formats a time with a suitable unit.
 pub(crate) fn time(time_ns: f64) -> String {
     match time_ns {
         ns if ns < 100.0 => format!("{ns:.1} ns"),
@@ -300,7 +301,7 @@ pub(crate) fn time(time_ns: f64) -> String {
     }
 }
 
-/// A number of bytes with a unit that suits it.
+/// Formats a number of bytes with a suitable unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -317,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_readable() {
+    fn numbers_have_separators_and_units() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!(
             [7.25, 150.0, 12_345.0, 2e9].map(time),
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let mut table = Table::new(["name", "n"]);
         table.row(["a".to_owned(), "12".to_owned()]);
         assert_eq!(table.text(), "name   n\na     12");

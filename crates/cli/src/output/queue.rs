@@ -1,8 +1,8 @@
 //! A bounded queue of events between a service and its standard output, which one thread drains: a reader
-//! that stops reading (a full pipe, a paused terminal) blocks that thread alone.
+//! that stops reading (a full pipe, a paused terminal) blocks only that thread.
 //!
 //! Invariants: events are written in the order in which they were accepted; an event that was not written is
-//! counted by the next one that is; memory is bounded by [`EVENTS_MAX`] and [`BYTES_MAX`], and the few lines
+//! counted by the next one that is; memory is bounded by [`EVENTS_MAX`] and [`BYTES_MAX`], plus the few lines
 //! that end a service.
 
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Events that may be pending.
+/// Maximum number of pending events.
 const EVENTS_MAX: usize = 1024;
-/// Bytes of pending events.
+/// Maximum bytes of pending events.
 const BYTES_MAX: usize = 1 << 20;
-/// How long a writer that makes no progress is waited for once the process is to end.
+/// Time after which a writer without progress is abandoned when the process ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Events of a service, pending until they are written.
@@ -32,28 +32,27 @@ struct Shared {
 struct Pending {
     events: VecDeque<QueuedEvent>,
     bytes: usize,
-    /// Events that found no room since the last one that did.
+    /// Events that were dropped since the last accepted one.
     dropped: u64,
-    /// Whether the writer is in a write.
+    /// Whether a write is in progress.
     writes: bool,
     /// Writes that have ended.
     ended: u64,
-    /// Events that a failed write lost.
+    /// Events that failed writes lost.
     lost: u64,
-    /// Why the last write that failed did.
+    /// The error of the last failed write.
     failure: Option<String>,
 }
 
 /// An event as text, without the end of its line.
 struct QueuedEvent {
     text: String,
-    /// Events that were dropped between the one before and this one.
+    /// Events that were dropped between the previous one and this one.
     dropped: u64,
 }
 
 impl EventQueue {
-    /// Starts the thread that writes to `out`. `failed` is called there with the reason of the first write
-    /// that fails.
+    /// Starts the thread that writes to `out` and calls `failed` with the error of the first failed write.
     pub(super) fn start(
         out: impl Write + Send + 'static,
         json: bool,
@@ -66,7 +65,7 @@ impl EventQueue {
         Ok(Self { shared })
     }
 
-    /// Accepts an event, or counts it as dropped where the queue is full. Does not block.
+    /// Accepts an event, or counts it as dropped if the queue is full. Does not block.
     pub(super) fn push(&self, text: impl FnOnce() -> String) {
         let mut pending = self.shared.pending();
         if pending.events.len() >= EVENTS_MAX || pending.bytes >= BYTES_MAX {
@@ -76,7 +75,7 @@ impl EventQueue {
         self.accept(pending, text());
     }
 
-    /// Accepts a line that ends the service, for which there is always room. Does not block.
+    /// Accepts a line that ends the service, even if the queue is full. Does not block.
     pub(super) fn push_last(&self, text: String) {
         self.accept(self.shared.pending(), text);
     }
@@ -88,11 +87,10 @@ impl EventQueue {
         self.shared.changed.notify_all();
     }
 
-    /// Waits until everything is written. Once `is_stopped`, a writer that makes no progress for a second is
-    /// given up.
+    /// Waits until all events are written. Once `is_stopped`, a writer without progress for a second is abandoned.
     ///
     /// # Errors
-    /// Why events were not written, and how many.
+    /// The reason, and how many events were not written.
     pub(super) fn finish(&self, is_stopped: impl Fn() -> bool) -> Result<(), String> {
         let mut pending = self.shared.pending();
         while pending.writes || !pending.events.is_empty() {
@@ -124,7 +122,7 @@ impl Shared {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes events for as long as the process runs.
+    /// Writes events until the process ends.
     fn drain(&self, mut out: impl Write, json: bool, failed: impl FnOnce(&str)) {
         let (mut failed, mut unreported, mut is_torn) = (Some(failed), 0, false);
         loop {
@@ -141,7 +139,7 @@ impl Shared {
                 Err(error) => {
                     unreported = before + 1;
                     is_torn |= written > 0;
-                    // A reader that has closed its end wants no more, which is no failure.
+                    // A reader that has closed the pipe needs no more events: no failure.
                     if error.kind() != ErrorKind::BrokenPipe {
                         pending.lost += 1;
                         let reason = error.to_string();
@@ -167,7 +165,7 @@ impl Shared {
     }
 }
 
-/// An event with the number of those that were dropped before it, if any.
+/// Returns the text of an event, with the number of events that were dropped before it.
 fn reported(mut text: String, dropped: u64, json: bool) -> String {
     match dropped {
         0 => text,
@@ -185,7 +183,7 @@ fn events(number: u64) -> String {
     if number == 1 { "1 event was".to_owned() } else { format!("{number} events were") }
 }
 
-/// Writes all of it; how much was written before it failed.
+/// Writes all bytes, and returns how many were written before a failure.
 fn write(out: &mut impl Write, mut bytes: &[u8]) -> (usize, io::Result<()>) {
     let length = bytes.len();
     let result = loop {
@@ -208,7 +206,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// A reader that takes one write for each permit, with the result that the permit names.
+    /// A reader that takes one write per permit, with the permit's result.
     struct SlowReader {
         started: Sender<()>,
         permits: Receiver<io::Result<()>>,
@@ -252,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn unread_events_are_dropped_and_counted_by_the_next_one_that_is_written() {
+    fn unread_events_are_dropped_and_counted() {
         let fixture = Fixture::new(true);
         fixture.queue.push(|| r#"{"event":"first"}"#.to_owned());
         fixture.started.recv().unwrap();
@@ -279,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_that_reads_nothing_is_given_up_once_stopped() {
+    fn unread_output_is_abandoned_after_a_stop() {
         let fixture = Fixture::new(true);
         (0..3).for_each(|_| fixture.queue.push(|| "{}".to_owned()));
         fixture.started.recv().unwrap();

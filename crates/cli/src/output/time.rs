@@ -1,16 +1,16 @@
-//! Times of events.
+//! Timestamps of events.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Seconds of a day, which leap seconds do not lengthen (POSIX.1 4.16).
+/// Seconds per day, without leap seconds (POSIX.1 4.16).
 const DAY_SECONDS: u64 = 86_400;
 
-/// The time now, in RFC 3339 and UTC, to the millisecond.
+/// Returns the current UTC time in the form of RFC 3339, with milliseconds.
 pub(super) fn now() -> String {
     rfc3339(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// A time since 1970 in RFC 3339.
+/// Formats a time since 1970 as in RFC 3339.
 fn rfc3339(since_epoch: Duration) -> String {
     let seconds = since_epoch.as_secs();
     let (year, month, day) = date(seconds / DAY_SECONDS);
@@ -20,9 +20,9 @@ fn rfc3339(since_epoch: Duration) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
 }
 
-/// Year, month and day of a day since 1970, in the proleptic Gregorian calendar. *Source:* H. Hinnant,
-/// chrono-compatible low-level date algorithms, `civil_from_days`: years begin in March, so that leap days
-/// end them.
+/// Returns year, month and day of a number of days since 1970, in the proleptic Gregorian calendar. *Source:* H.
+/// Hinnant, chrono-compatible low-level date algorithms, `civil_from_days`: years begin in March and end with the
+/// leap day.
 fn date(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);

@@ -1,6 +1,6 @@
-//! `farside bench rmc`: a search as one remote memory call beside the same search by one-sided requests,
-//! at an executor in a process of its own; what registering costs; short calls beside long ones; and the
-//! engine beside native Rust. `--peers` adds what `bench/compare/rmc` measures: other engines.
+//! `farside bench rmc`: compares a search as one remote memory call with the same search by one-sided requests, at
+//! an executor in a separate process. Also measures registration, short calls during long ones, and the engine
+//! against native Rust. `--peers` adds other engines, measured by `bench/compare/rmc`.
 
 use super::call::failed;
 use super::fairness::{self, Fairness};
@@ -24,43 +24,43 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Lists that are searched to their ends.
+/// Numbers of list nodes visited by a search.
 const LENGTHS: [u64; 5] = [1, 4, 8, 16, 64];
-/// Nodes of the list in memory, and bytes of one: key, value, next.
+/// Number of list nodes in memory, and bytes of one: key, value, next.
 const NODES: u64 = 64;
 const NODE_BYTES: u64 = 24;
-/// Bytes of the memory at executors.
+/// Bytes of the executor's memory.
 const LONG_BYTES: usize = 1 << 20;
-/// Where the first place for a node is.
+/// Offset of the first list node.
 const START: u64 = 64;
-/// How often each length has its turn, and how often it is searched in a turn before its time counts.
+/// Passes over all lengths, and warm-up searches of a length in each pass.
 const PASSES: usize = 20;
 const FIRST: usize = 8;
-/// After so long a call counts as lost.
+/// Timeout of a call.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Calls that are in progress at once where their rate is measured.
+/// Calls in flight when the call rate is measured.
 const WINDOW: usize = 32;
 
-/// The whole of it.
+/// All results.
 #[derive(Debug, Serialize)]
 struct Report {
-    engine: Vec<Engine>,
+    engine: Vec<EngineTimes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peers: Option<Peers>,
-    fabrics: Vec<Over>,
+    fabrics: Vec<FabricReport>,
 }
 
-/// Searches on this processor alone: the least of many short rounds, in nanoseconds.
+/// Searches on this processor: the minimum of many short rounds, in nanoseconds.
 #[derive(Debug, Serialize)]
-struct Engine {
+struct EngineTimes {
     nodes: u64,
     native_ns: f64,
     farside_ns: f64,
 }
 
-/// What was measured over one fabric.
+/// Results over one fabric.
 #[derive(Debug, Serialize)]
-struct Over {
+struct FabricReport {
     fabric: &'static str,
     path: String,
     searches: Vec<Search>,
@@ -69,32 +69,32 @@ struct Over {
     fairness: Vec<Fairness>,
 }
 
-/// Medians of round trips, by turns.
+/// Median round trips of searches, measured alternately.
 #[derive(Clone, Debug, Serialize)]
 struct Search {
     nodes: u64,
     /// As one call.
     call_ns: u64,
-    /// By a READ for each node.
+    /// By one READ per node.
     one_sided_ns: u64,
-    /// One-sided against call.
+    /// One-sided time divided by call time.
     ratio: f64,
-    /// What round trips alone would make of it: one of a READ for each node against one call's, each as
-    /// measured here. See [`predict`].
+    /// Ratio predicted from round trips alone: one READ per node against one call, both as measured in this run. See
+    /// [`predict`].
     predicted: f64,
 }
 
-/// Key, value and next of each node, scattered; the place of the first.
+/// Returns memory with the list, its nodes scattered, and the offset of the first node.
 fn list() -> (Vec<u8>, u64) {
-    let place = |at: u64| START + (at * 37 % NODES) * NODE_BYTES;
+    let offset = |at: u64| START + (at * 37 % NODES) * NODE_BYTES;
     let mut memory = vec![0; (START + NODES * NODE_BYTES) as usize];
     for at in 0..NODES {
-        let next = if at + 1 < NODES { place(at + 1) } else { 0 };
+        let next = if at + 1 < NODES { offset(at + 1) } else { 0 };
         let node = [at + 1, (at + 1) * 10, next].map(u64::to_le_bytes).concat();
-        let start = place(at) as usize;
+        let start = offset(at) as usize;
         memory[start..start + node.len()].copy_from_slice(&node);
     }
-    (memory, place(0))
+    (memory, offset(0))
 }
 
 fn parameters(head: u64, key: u64) -> Vec<u8> {
@@ -117,7 +117,7 @@ pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         if arguments.fabric.is_none_or(|only| only == fabric) {
             output.note(format!("calls over {fabric:?}"));
-            fabrics.push(over(fabric, rounds)?);
+            fabrics.push(measure_fabric(fabric, rounds)?);
         }
     }
     let report = Report { engine, peers, fabrics };
@@ -126,14 +126,14 @@ pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An executor in a process of its own, which ends with this value.
+/// An executor in a separate process, killed on drop.
 pub(super) struct Server {
     child: Child,
     pub(super) address: String,
 }
 
 impl Server {
-    /// With `more` arguments.
+    /// Starts `farside rmc serve` with `more` arguments, and waits for its address.
     pub(super) fn start(
         at: &str,
         memory: &std::path::Path,
@@ -151,34 +151,34 @@ impl Server {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(system)?;
         let mut line = String::new();
-        if let Some(said) = child.stdout.take() {
-            BufReader::new(said).read_line(&mut line).map_err(system)?;
+        if let Some(printed) = child.stdout.take() {
+            BufReader::new(printed).read_line(&mut line).map_err(system)?;
         }
-        let said: Value = serde_json::from_str(&line).unwrap_or_default();
-        let address = said["address"].as_str().map(str::to_owned);
+        let event: Value = serde_json::from_str(&line).unwrap_or_default();
+        let address = event["address"].as_str().map(str::to_owned);
         let mut server = Self { child, address: address.unwrap_or_default() };
         if !server.address.is_empty() {
             return Ok(server);
         }
-        // Where it has ended by itself, that is how.
+        // If it has exited by itself, `wait` returns that status.
         let _ = server.child.kill();
         let ended = server.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-        let said = line.trim();
-        Err(system(std::io::Error::other(format!("it said `{said}` and is gone ({ended})"))))
+        let printed = line.trim();
+        Err(system(std::io::Error::other(format!("it printed `{printed}` and exited ({ended})"))))
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It keeps nothing that would need a clean end.
+        // It has no persistent state, so it needs no clean shutdown.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
+fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Failure> {
     let (mut memory, head) = list();
-    // Long calls find more: bytes without a pattern.
+    // The memory of long calls is filled with incompressible bytes.
     let mut last = 1_u32;
     memory.resize_with(LONG_BYTES, || {
         last = last.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -205,10 +205,17 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
     let fairness =
         fairness::measure(&mut caller, connect()?, &search, &parameters(head, 1), rounds)?;
-    Ok(Over { fabric: ours.name(), path, searches, calls_per_second, registrations, fairness })
+    Ok(FabricReport {
+        fabric: ours.name(),
+        path,
+        searches,
+        calls_per_second,
+        registrations,
+        fairness,
+    })
 }
 
-/// A call and what it took, and what it returned.
+/// Makes a call; returns its time in nanoseconds and its result.
 pub(super) fn timed(
     caller: &mut Caller,
     runs: Runs,
@@ -221,8 +228,8 @@ pub(super) fn timed(
     Ok((u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), answer.result))
 }
 
-/// A search whose result is looked at.
-fn searched(
+/// Makes a search, checks its result and returns its time in nanoseconds.
+fn timed_search(
     caller: &mut Caller,
     runs: Runs,
     search: &Program,
@@ -237,8 +244,8 @@ fn searched(
     Ok(ns)
 }
 
-/// All lengths by turns, and both ways by turns, so that what else the machine does meets all of them: both
-/// processes on one processor, say, for as long as the kernel leaves them there.
+/// Measures all lengths as calls and by one-sided requests. Lengths and methods alternate, so that other activity of
+/// the machine affects all: for example, the kernel may schedule both processes on one processor for a while.
 fn compare(
     caller: &mut Caller,
     search: &Program,
@@ -249,8 +256,8 @@ fn compare(
     for _ in 0..PASSES {
         for (nodes, calls, requests) in &mut samples {
             for round in 0..FIRST + rounds.div_ceil(PASSES) {
-                let call_ns = searched(caller, Runs::There, search, head, *nodes)?;
-                let one_sided_ns = searched(caller, Runs::Here, search, head, *nodes)?;
+                let call_ns = timed_search(caller, Runs::There, search, head, *nodes)?;
+                let one_sided_ns = timed_search(caller, Runs::Here, search, head, *nodes)?;
                 if round >= FIRST {
                     calls.push(call_ns);
                     requests.push(one_sided_ns);
@@ -267,8 +274,8 @@ fn compare(
     Ok(searches.to_vec())
 }
 
-/// Fills in what round trips predict: the shortest search as a call is the round trip of a call, and what
-/// each node more costs the longest one by one-sided requests is that of a READ.
+/// Sets `predicted` from the round trips of a call and of a READ. That of a call is the shortest search as a call; that
+/// of a READ is the slope of the one-sided searches, shortest to longest.
 fn predict(searches: &mut [Search]) {
     let ends = (searches.first().cloned(), searches.last().cloned());
     let (Some(first), Some(last)) = ends else { return };
@@ -279,7 +286,7 @@ fn predict(searches: &mut [Search]) {
     }
 }
 
-/// Searches of one node with a full window.
+/// Returns the rate of one-node searches with [`WINDOW`] calls in flight.
 fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Result<f64, Failure> {
     let parameters = parameters(head, 1);
     let (mut begun, mut ended) = (0, 0);
@@ -301,7 +308,7 @@ fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Resu
     Ok(calls as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Memory of this process, as an executor beside it answers.
+/// Memory of this process, accessed as by an executor.
 struct Host(Vec<u8>);
 
 impl Host {
@@ -333,8 +340,9 @@ impl Near for Host {
 fn native(memory: &Host, mut at: u64, key: u64) -> Option<u64> {
     while at != 0 {
         let node = memory.get(at, NODE_BYTES as usize)?;
-        let word =
-            |place: usize| Some(u64::from_le_bytes(node.get(place..place + 8)?.try_into().ok()?));
+        let word = |offset: usize| {
+            Some(u64::from_le_bytes(node.get(offset..offset + 8)?.try_into().ok()?))
+        };
         if word(0)? == key {
             return word(8);
         }
@@ -343,18 +351,18 @@ fn native(memory: &Host, mut at: u64, key: u64) -> Option<u64> {
     None
 }
 
-/// The least time of a turn over many short rounds.
-fn least_ns(mut turn: impl FnMut()) -> f64 {
-    const TURNS: u32 = 200;
+/// Returns the minimum time of an operation over many short rounds.
+fn minimum_ns(mut operation: impl FnMut()) -> f64 {
+    const OPERATIONS: u32 = 200;
     let rounds = (0..300).map(|_| {
         let began = Instant::now();
-        (0..TURNS).for_each(|_| turn());
-        began.elapsed().as_nanos() as f64 / f64::from(TURNS)
+        (0..OPERATIONS).for_each(|_| operation());
+        began.elapsed().as_nanos() as f64 / f64::from(OPERATIONS)
     });
     rounds.fold(f64::MAX, f64::min)
 }
 
-fn engine() -> Result<Vec<Engine>, Failure> {
+fn engine() -> Result<Vec<EngineTimes>, Failure> {
     let unusable =
         |text: String| failed(farside::Error::with(farside::ErrorCode::BadProgram, text));
     let entry = Entry::with_name("list_search");
@@ -364,29 +372,34 @@ fn engine() -> Result<Vec<Engine>, Failure> {
         verify(program, &Limits::DEFAULT).map_err(|error| unusable(error.to_string()))?;
     let (memory, head) = list();
     let mut host = Host(memory);
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for nodes in LENGTHS {
-        let native_ns = least_ns(|| {
+        let native_ns = minimum_ns(|| {
             black_box(native(&host, black_box(head), black_box(nodes)));
         });
         let bytes = parameters(head, nodes);
-        let farside_ns = ours(&verified, &bytes, nodes * 10, &mut host)?;
-        told.push(Engine { nodes, native_ns, farside_ns });
+        let farside_ns = program_ns(&verified, &bytes, nodes * 10, &mut host)?;
+        results.push(EngineTimes { nodes, native_ns, farside_ns });
     }
-    Ok(told)
+    Ok(results)
 }
 
-/// As machine code where the processor has a compiler, else interpreted.
-fn ours(verified: &Verified, bytes: &[u8], value: u64, host: &mut Host) -> Result<f64, Failure> {
+/// Measures the program as machine code if this target has a compiler, otherwise interpreted.
+fn program_ns(
+    verified: &Verified,
+    bytes: &[u8],
+    value: u64,
+    host: &mut Host,
+) -> Result<f64, Failure> {
     let mut machine = Machine::new();
     let budget = Limits::DEFAULT.budget;
     let mut wrong = None;
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     let compiled = farside::call::rmc::run::native::Compiled::new(verified.clone()).ok();
-    // As at an executor, whose machine code reads in place what it lends.
+    // As at an executor, where machine code reads lent regions directly.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     let (memory, region) = (host.0.clone(), farside::call::rmc::run::native::Region::of);
-    let ns = least_ns(|| {
+    let ns = minimum_ns(|| {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         let outcome = match &compiled {
             Some(code) => code
@@ -411,7 +424,7 @@ fn ours(verified: &Verified, bytes: &[u8], value: u64, host: &mut Host) -> Resul
     match wrong {
         None => Ok(ns),
         Some(outcome) => {
-            let text = format!("the search came to {outcome:?}");
+            let text = format!("the search ended with {outcome:?}");
             Err(failed(farside::Error::with(farside::ErrorCode::BadAnswer, text)))
         }
     }
@@ -432,29 +445,29 @@ fn interpreted(
 impl Report {
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![
-            "search of a list on this processor, the least of many rounds".to_owned(),
+            "list search on this processor, minimum of many rounds".to_owned(),
             format!("{:>8} {:>14} {:>14}", "nodes", "native Rust", "program"),
         ];
-        for Engine { nodes, native_ns, farside_ns } in &self.engine {
+        for EngineTimes { nodes, native_ns, farside_ns } in &self.engine {
             lines.push(format!("{nodes:>8} {native_ns:>11.1} ns {farside_ns:>11.1} ns"));
         }
         lines.extend(self.peers.iter().flat_map(|peers| peers.lines().iter().cloned()));
-        for over in &self.fabrics {
+        for fabric in &self.fabrics {
             lines.push(String::new());
-            lines.push(format!("at an executor over {}", over.path));
+            lines.push(format!("at an executor over {}", fabric.path));
             lines.push(format!(
                 "{:>8} {:>14} {:>14} {:>14} {:>14}",
-                "nodes", "one call", "one-sided", "one-sided/call", "by round trips"
+                "nodes", "one call", "one-sided", "one-sided/call", "predicted"
             ));
-            for Search { nodes, call_ns, one_sided_ns, ratio, predicted } in &over.searches {
+            for Search { nodes, call_ns, one_sided_ns, ratio, predicted } in &fabric.searches {
                 let (call, requests) = (time(*call_ns as f64), time(*one_sided_ns as f64));
                 let ratios = format!("{ratio:>14.2} {predicted:>14.2}");
                 lines.push(format!("{nodes:>8} {call:>14} {requests:>14} {ratios}"));
             }
-            let rate = over.calls_per_second;
-            lines.push(format!("{rate:>12.0} calls a second, {WINDOW} in progress"));
-            lines.extend(registrations::lines(&over.registrations));
-            lines.extend(fairness::lines(&over.fairness));
+            let rate = fabric.calls_per_second;
+            lines.push(format!("{rate:>12.0} calls per second, {WINDOW} in flight"));
+            lines.extend(registrations::lines(&fabric.registrations));
+            lines.extend(fairness::lines(&fabric.fairness));
         }
         lines
     }
@@ -465,7 +478,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn round_trips_predict_what_a_call_gains() {
+    fn ratio_is_predicted_from_round_trips() {
         let search = |nodes, call_ns, one_sided_ns| Search {
             nodes,
             call_ns,
@@ -473,7 +486,7 @@ mod tests {
             ratio: 0.0,
             predicted: 0.0,
         };
-        // A READ takes 10, beside 5 that are there once; the round trip of a call 20.
+        // A READ takes 10 plus a fixed 5 per search; the round trip of a call takes 20.
         let mut searches = [search(1, 20, 15), search(4, 21, 45), search(16, 25, 165)];
         predict(&mut searches);
         assert_eq!(searches.map(|search| search.predicted), [0.5, 2.0, 8.0]);

@@ -1,4 +1,4 @@
-//! `farside rmc build`: from C to an object that is accepted.
+//! `farside rmc build`: compiles C source into an object and verifies its programs.
 
 use super::check::{Checked, checked};
 use super::source;
@@ -12,18 +12,18 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What clang is told besides files.
+/// Arguments of clang besides files.
 const FLAGS: [&str; 9] = [
     "-target",
     "bpf",
     "-O2",
-    // Lines of the source, for messages.
+    // Source lines, for messages.
     "-g",
     "-Wall",
-    // There is no C library: its names are free for users, and loops stay loops, as nobody has a memcpy.
+    // There is no C library: programs may use its names, and clang must not turn loops into calls of memcpy.
     "-ffreestanding",
-    // The same source makes the same object in whatever folder it is compiled; the header's folder, whose
-    // name is another one each time, is renamed for the same reason.
+    // Reproducible builds: the same source yields the same object in any folder. The temporary folder of the
+    // header is remapped for the same reason.
     "-fdebug-compilation-dir=.",
     "-c",
     "-I",
@@ -34,14 +34,14 @@ pub(super) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
     let object = arguments.output.clone().unwrap_or_else(|| source.with_extension("o"));
     if object == *source {
         return Err(Failure::usage(format!(
-            "{}: the object would replace its source: name another with -o",
+            "{}: the object would replace its source: give another file with -o",
             source.display()
         )));
     }
     let bytes = compiled(source, clang)?;
     let programs = match source::object(source, &bytes) {
         Ok(programs) => programs,
-        // What cannot even be loaded is refused as well.
+        // An object that cannot be loaded is kept as well.
         Err(refusal) if *keep_refused => {
             result_file::write(&object, &bytes)?;
             return Err(refusal);
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
     let accepted = programs.iter().all(|program| program.accepted);
     let is_kept = accepted || *keep_refused;
     let written = if is_kept { result_file::write(&object, &bytes) } else { Ok(()) };
-    // What is accepted is said once it is there.
+    // Report acceptance only after the object has been written.
     if written.is_ok() {
         let shown = if is_kept { &object } else { source };
         programs.iter().flat_map(|program| program.lines(shown)).for_each(|line| output.line(line));
@@ -70,7 +70,7 @@ fn refusals(programs: &[Checked], is_written: bool) -> Option<Failure> {
     (!names.is_empty()).then(|| Failure::check(format!("refused: {}; {object}", names.join(", "))))
 }
 
-/// The object that clang makes of a source. What clang has to say, it says itself.
+/// Compiles a source with clang, which prints its own messages, and returns the object.
 fn compiled(source: &Path, clang: &Path) -> Result<Vec<u8>, Failure> {
     let folder = TemporaryFolder::new()?;
     let folder = folder.path();
@@ -102,8 +102,8 @@ fn no_clang(clang: &Path, error: &std::io::Error) -> Failure {
     let shown = clang.display();
     Failure::system(match error.kind() {
         ErrorKind::NotFound => format!(
-            "{shown}: not found: install clang (Debian and Ubuntu: apt-get install clang), or say \
-             where it is with --clang PATH"
+            "{shown}: not found: install clang (Debian and Ubuntu: apt-get install clang), or give \
+             its path with --clang PATH"
         ),
         _ => format!("{shown}: {error}"),
     })

@@ -1,6 +1,6 @@
-//! `farside rmc register` and `farside rmc call`: the callers of an executor.
+//! `farside rmc register` and `farside rmc call`: callers of an executor.
 
-use super::place::{Placing, Told};
+use super::place::{ExecutionSites, PlacementReport};
 use super::run::{hex, returned_text, status_of};
 use super::{NAME, membership, place, source};
 use crate::arguments::{CallerArguments, PlaceName, RmcCall, RmcRegister};
@@ -19,24 +19,24 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often who keeps a registration looks whether its executor is there.
+/// Interval at which `--keep` polls the connection and checks whether to stop.
 const PERIOD: Duration = Duration::from_millis(100);
-/// What a run here is made of.
+/// Describes a call that runs in this process.
 pub(super) const A_REQUEST_EACH: &str = "each access a one-sided request";
-/// An executor that stops a call at its deadline may say so a little later.
+/// Extra wait for an executor's answer that a call was stopped at its deadline.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A registration as an executor told it.
+/// A registration, as confirmed by the executor.
 #[derive(Debug, Serialize)]
 pub(super) struct Registered {
     pub(super) address: String,
     fabric: &'static str,
     security: String,
-    /// How the executor is reached, and why so.
+    /// How the executor is reached, and why.
     pub(super) path: String,
     regions: Vec<Region>,
-    programs: Vec<Listed>,
-    /// Sending the object, verifying and compiling it there, and the answer.
+    programs: Vec<ProgramInfo>,
+    /// Time to send, verify and compile the object, and to receive the answer.
     pub(super) registered_ns: u64,
 }
 
@@ -44,52 +44,52 @@ pub(super) struct Registered {
 struct Region {
     region: u8,
     bytes: u64,
-    /// What may be done with it.
+    /// Permitted accesses.
     access: Vec<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
-    /// What it is invoked by, made from its contents; in hexadecimal, since JSON's numbers are too short.
+struct ProgramInfo {
+    /// The number that invokes it, derived from its contents; in hexadecimal, since JSON numbers have only 53 bits.
     number: String,
     name: String,
     parameters_bytes: u32,
     keeps_state: bool,
 }
 
-/// What a call came to.
+/// Report of `farside rmc call`.
 #[derive(Debug, Serialize)]
-struct Called {
+struct CallReport {
     #[serde(flatten)]
     registered: Registered,
     program: String,
-    /// Where it ran: here, or at an executor.
+    /// Where the last call ran: `here`, or `there` at an executor.
     runs: &'static str,
     returned: Returned,
     /// In hexadecimal.
     output: String,
     calls: u64,
     round_trip_ns: Percentiles,
-    /// Where there were several places.
+    /// Present if there were several places.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    placing: Option<Placing>,
+    placement: Option<PlacementReport>,
 }
 
-/// What calls came to, wherever they ran.
-pub(super) struct Ended {
+/// Result of all calls, at one or several places.
+pub(super) struct CallOutcome {
     pub(super) registered: Registered,
     pub(super) program: String,
     pub(super) runs: Runs,
-    /// The last one's.
+    /// Answer of the last call.
     pub(super) answer: Answer,
     pub(super) latencies: Latencies,
-    pub(super) placing: Option<Placing>,
+    pub(super) placement: Option<PlacementReport>,
 }
 
 #[derive(Debug, Serialize)]
 struct Returned {
     result: u64,
-    /// Where it is one of the negative numbers of the header.
+    /// Present if it is one of the negative numbers of the header.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<&'static str>,
 }
@@ -102,9 +102,9 @@ pub(super) struct Connection {
 }
 
 pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Failure> {
-    let (told, stop) = channel();
+    let (stopping, stop) = channel();
     if arguments.keep {
-        signals::watch(move || told.send(()).is_ok())?;
+        signals::watch(move || stopping.send(()).is_ok())?;
     }
     let mut connection = Connection::open(&arguments.to, &arguments.object, &arguments.caller)?;
     output.value(&connection.registered);
@@ -128,35 +128,35 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
     let may_run_here = matches!(arguments.place.told(), PlaceName::Here | PlaceName::Choose);
     if shares && !may_run_here {
         return Err(Failure::usage(
-            "--cluster and --node are for --here and --place choose: elsewhere the program runs at its \
-             executor, which is part of a node where `farside rmc serve` was told so",
+            "--cluster and --node need --here or --place choose: otherwise the program runs at its executor, \
+             which joins a cluster by the same options of `farside rmc serve`",
         ));
     }
-    let ended = match place::told(arguments)? {
-        Told::One(runs) => call_at(runs, arguments, &parameters)?,
-        Told::Several(several) => place::call(several, arguments, &parameters)?,
+    let outcome = match place::placement(arguments)? {
+        ExecutionSites::Single(runs) => call_at(runs, arguments, &parameters)?,
+        ExecutionSites::Multiple(candidates) => place::call(candidates, arguments, &parameters)?,
     };
-    let Answer { result, output: emitted } = ended.answer;
-    let called = Called {
-        program: ended.program,
-        runs: match ended.runs {
+    let Answer { result, output: emitted } = outcome.answer;
+    let report = CallReport {
+        program: outcome.program,
+        runs: match outcome.runs {
             Runs::Here => "here",
             Runs::There => "there",
         },
         returned: Returned { result, status: status_of(result) },
         output: hex(&emitted),
         calls: arguments.times,
-        round_trip_ns: ended.latencies.percentiles(),
-        placing: ended.placing,
-        registered: ended.registered,
+        round_trip_ns: outcome.latencies.percentiles(),
+        placement: outcome.placement,
+        registered: outcome.registered,
     };
-    output.value(&called);
-    called.lines().iter().for_each(|line| output.line(line));
+    output.value(&report);
+    report.lines().iter().for_each(|line| output.line(line));
     Ok(())
 }
 
-/// Calls at one place, again and again.
-fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, Failure> {
+/// Makes all calls at one site.
+fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOutcome, Failure> {
     let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
     let program = connection.program(arguments)?;
     let node = membership::joined(&arguments.member)?;
@@ -173,15 +173,15 @@ fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, 
     }
     drop(connection.caller);
     if let Some(node) = node {
-        // Lines that were not taken back in time are so when it has left.
+        // The error is ignored: the node has left in any case, though lines that only it had may be lost.
         let _ = node.leave();
     }
-    Ok(Ended {
-        program: source::plain(&program.name),
+    Ok(CallOutcome {
+        program: source::printable(&program.name),
         runs,
         answer: last.ok_or_else(nothing_to_do)?,
         latencies,
-        placing: None,
+        placement: None,
         registered: connection.registered,
     })
 }
@@ -190,7 +190,7 @@ pub(super) fn nothing_to_do() -> Failure {
     Failure::usage("--times 0: nothing to do")
 }
 
-/// Calls once and waits for the end.
+/// Makes one call and waits for its answer.
 fn round_trip(
     caller: &mut Caller,
     runs: Runs,
@@ -204,20 +204,20 @@ fn round_trip(
         Runs::There => caller.invoke_until(program, parameters, timeout),
     };
     let Some(ticket) = begun.map_err(failed)? else {
-        // One call at a time has a slot, unless the executor is out of reach at present.
+        // A single call always has a slot, so the executor is disconnected: a poll returns the reason if it is final.
         caller.turn().map_err(failed)?;
         return Err(Failure::from(farside::Error::with(
             ErrorCode::PeerLost,
-            "the executor is out of reach at present",
+            "the executor is currently unreachable",
         )));
     };
-    let patience = match (timeout, runs) {
+    let wait = match (timeout, runs) {
         (Some(timeout), Runs::Here) => timeout,
         (Some(timeout), Runs::There) => timeout.saturating_add(GRACE),
         (None, _) => Duration::MAX,
     };
-    caller.wait(ticket, patience).map_err(|error| match (runs, error.code) {
-        // Whoever runs a call keeps its deadline, and nobody else was asked.
+    caller.wait(ticket, wait).map_err(|error| match (runs, error.code) {
+        // A call in this process has no executor that enforces its deadline: the wait timed out.
         (Runs::Here, ErrorCode::TimedOut) => failed(ErrorCode::DeadlinePassed.into()),
         _ => failed(error),
     })
@@ -245,7 +245,7 @@ impl Connection {
         Self::register(caller, &chosen, object, &contents)
     }
 
-    /// Registers all programs of a file at the executor of that address.
+    /// Registers all programs of a file at a connected executor.
     pub(super) fn register(
         mut caller: Caller,
         Chosen { fabric, address, security }: &Chosen,
@@ -263,29 +263,29 @@ impl Connection {
             security: security.clone(),
             path: caller.path().unwrap_or_default(),
             regions: caller.regions().map(Region::new).collect(),
-            programs: programs.iter().map(Listed::new).collect(),
+            programs: programs.iter().map(ProgramInfo::new).collect(),
             registered_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
         };
         Ok(Self { caller, programs, registered })
     }
 
-    /// The program that was asked for.
+    /// Returns the requested program.
     pub(super) fn program(&mut self, RmcCall { of, .. }: &RmcCall) -> Result<Program, Failure> {
         let programs = std::mem::take(&mut self.programs);
-        source::chosen(&of.object, programs, of.program.as_deref(), |program| &program.name)
+        source::select(&of.object, programs, of.program.as_deref(), |program| &program.name)
     }
 }
 
-/// A row of the table, whose details may hold what an object's author or a peer has written.
+/// Converts an error of a call, whose detail may contain untrusted text of an object or a peer.
 pub(super) fn failed(error: farside::Error) -> Failure {
-    let error = farside::Error { detail: source::plain(&error.detail), ..error };
+    let error = farside::Error { detail: source::printable(&error.detail), ..error };
     if error.code == ErrorCode::BadParameters {
         return Failure::usage(format!("--parameters: {}", error.detail));
     }
     error.into()
 }
 
-/// The same, naming whom it is about.
+/// Like [`failed`], with the executor's address in the detail.
 pub(super) fn failed_at(address: &str, error: farside::Error) -> Failure {
     let detail = match error.detail.as_str() {
         "" => address.to_owned(),
@@ -308,11 +308,11 @@ impl Region {
     }
 }
 
-impl Listed {
+impl ProgramInfo {
     fn new(program: &Program) -> Self {
         Self {
             number: format!("{:#018x}", program.number),
-            name: source::plain(&program.name),
+            name: source::printable(&program.name),
             parameters_bytes: program.parameter_bytes,
             keeps_state: program.keeps_state,
         }
@@ -332,26 +332,28 @@ impl Registered {
             format!("path        {}", self.path),
         ];
         lines.extend(self.regions.iter().map(Region::text));
-        lines.extend(self.programs.iter().map(Listed::text));
+        lines.extend(self.programs.iter().map(ProgramInfo::text));
         lines.push(format!("registered  in {}", time(self.registered_ns as f64)));
         lines
     }
 }
 
-impl Called {
+impl CallReport {
     fn lines(&self) -> Vec<String> {
         let mut lines = self.registered.lines();
-        lines.extend(self.placing.iter().flat_map(Placing::also_lines));
+        lines.extend(self.placement.iter().flat_map(PlacementReport::also_lines));
         let Returned { result, status } = self.returned;
         lines.push(returned_text(result, status));
         let length = self.output.len() / 2;
         if length > 0 {
             lines.push(format!("output      {length} B: {}", self.output));
         }
-        match (&self.placing, self.runs) {
-            (Some(placing), _) => lines.extend(placing.lines()),
+        match (&self.placement, self.runs) {
+            (Some(placement), _) => lines.extend(placement.lines()),
             (None, "here") => lines.push(format!("ran         here, {A_REQUEST_EACH}")),
-            (None, _) => lines.push("ran         there, one round trip a call".to_owned()),
+            (None, _) => {
+                lines.push("ran         at the executor, one round trip per call".to_owned())
+            }
         }
         let Percentiles { p50_ns, p99_ns, .. } = self.round_trip_ns;
         lines.push(match self.calls {

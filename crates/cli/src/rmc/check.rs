@@ -1,4 +1,4 @@
-//! `farside rmc check`: whether programs are accepted, and what they cost.
+//! `farside rmc check`: verifies programs and reports their worst-case cost.
 
 use super::source;
 use crate::arguments::RmcCheck;
@@ -13,23 +13,23 @@ use farside_rmc::{Limits, Program, Verified, verify};
 use serde::Serialize;
 use std::path::Path;
 
-/// What is said of a program.
+/// Verification result of a program.
 #[derive(Debug, Serialize)]
 pub(super) struct Checked {
     pub(super) program: String,
     pub(super) accepted: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) refusal: Option<Refused>,
-    /// Of an accepted program alone.
+    /// Present if the program is accepted.
     #[serde(flatten)]
     pub(super) facts: Option<Facts>,
     slots: usize,
     constants_bytes: usize,
     own_variables_bytes: usize,
     shared_variables_bytes: usize,
-    /// All of its file, since each program has the same.
-    states: Vec<State>,
-    /// Those of them that it does not name, and others of its file may.
+    /// All states of its file, which its programs share.
+    states: Vec<StateInfo>,
+    /// States that this program does not use.
     unused_states: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     listing: Vec<String>,
@@ -45,11 +45,11 @@ pub(super) struct Refused {
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<usize>,
     instruction: String,
-    /// What was found and what was expected.
+    /// The violation, with found and expected values.
     pub(super) problem: String,
 }
 
-/// What is known of an accepted program.
+/// Properties of an accepted program.
 #[derive(Debug, Serialize)]
 pub(super) struct Facts {
     pub(super) metered: bool,
@@ -57,12 +57,12 @@ pub(super) struct Facts {
     pub(super) parameters_bytes: u32,
     frames: usize,
     unreached: usize,
-    /// Where there is a compiler for this processor.
+    /// Present if this target has a compiler.
     #[serde(skip_serializing_if = "Option::is_none")]
     machine_code_bytes: Option<usize>,
 }
 
-/// What a call costs at most.
+/// Worst-case cost of a call.
 #[derive(Debug, Serialize)]
 pub(super) struct Worst {
     instructions: u64,
@@ -91,25 +91,25 @@ impl Worst {
     }
 }
 
-/// A number of things.
+/// Formats a count with its noun.
 pub(super) fn counted(number: u64, what: &str) -> String {
-    let many = if number == 1 { "" } else { "s" };
-    format!("{} {what}{many}", count(number))
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", count(number))
 }
 
 #[derive(Debug, Serialize)]
-struct State {
+struct StateInfo {
     name: String,
     kind: &'static str,
     key_bytes: u32,
     value_bytes: u32,
     entries: u32,
-    /// What it takes when it is full.
+    /// Maximum memory.
     bytes: u64,
     shared: bool,
 }
 
-impl From<&StateDeclaration> for State {
+impl From<&StateDeclaration> for StateInfo {
     fn from(declared: &StateDeclaration) -> Self {
         let kind = match declared.kind {
             StateKind::Array => "array",
@@ -123,7 +123,7 @@ impl From<&StateDeclaration> for State {
     }
 }
 
-impl State {
+impl StateInfo {
     fn text(&self) -> String {
         let Self { name, kind, key_bytes, value_bytes, entries, bytes, shared } = self;
         let entry = match (*key_bytes, *value_bytes) {
@@ -136,7 +136,7 @@ impl State {
     }
 }
 
-/// Verifies a program; also the proof, where it is accepted.
+/// Verifies a program; returns the report, and the verified program if it is accepted.
 pub(super) fn checked(program: Program, listed: bool) -> (Checked, Option<Verified>) {
     let listing = if listed { listing(&program) } else { Vec::new() };
     let unused = program.states.iter().enumerate().filter(|(at, _)| !names_state(&program, *at));
@@ -150,7 +150,7 @@ pub(super) fn checked(program: Program, listed: bool) -> (Checked, Option<Verifi
         constants_bytes: program.constants.len(),
         own_variables_bytes: program.variables.own.len(),
         shared_variables_bytes: program.variables.shared.len(),
-        states: program.states.iter().map(State::from).collect(),
+        states: program.states.iter().map(StateInfo::from).collect(),
         unused_states,
         listing,
     };
@@ -167,7 +167,7 @@ pub(super) fn checked(program: Program, listed: bool) -> (Checked, Option<Verifi
     }
 }
 
-/// Whether an instruction of a program loads the handle of a state.
+/// Whether the program loads the handle of a state.
 fn names_state(program: &Program, state: usize) -> bool {
     program.code.iter().any(|instruction| match instruction {
         Instruction::LoadWide { value: Wide::StateHandle(at), .. } => {
@@ -210,7 +210,7 @@ fn machine_code_bytes(_: &Verified) -> Option<usize> {
     None
 }
 
-/// The instructions, each line of the source before those that came from it.
+/// Returns the instructions, each group after its source line.
 fn listing(program: &Program) -> Vec<String> {
     let mut lines = Vec::new();
     let mut from = None;
@@ -231,21 +231,24 @@ fn listing(program: &Program) -> Vec<String> {
 }
 
 impl Checked {
-    /// For people.
+    /// Returns the printed lines.
     pub(super) fn lines(&self, file: &Path) -> Vec<String> {
         let Self { program, .. } = self;
         let verdict = if self.accepted { "accepted" } else { "refused" };
         let mut lines = vec![format!("{}: {program}: {verdict}", file.display())];
         if let Some(refusal) = &self.refusal {
-            lines.push(format!("  {}", refusal.place()));
+            lines.push(format!("  {}", refusal.location()));
             lines.push(format!("  {}", refusal.problem));
         }
         let code = format!("  code        {} slots of 8 B", self.slots);
         match &self.facts {
             Some(facts) => {
                 lines.push(format!("  worst case  {}", facts.worst.text()));
-                let ends =
-                    if facts.metered { "metered: stopped there at the latest" } else { "proven" };
+                let ends = if facts.metered {
+                    "metered: a call is stopped at this bound"
+                } else {
+                    "proven"
+                };
                 lines.push(format!("              {ends}"));
                 lines.push(format!("  parameters  {} B", facts.parameters_bytes));
                 let machine_code = facts.machine_code_bytes;
@@ -273,8 +276,8 @@ impl Checked {
 }
 
 impl Refused {
-    /// Where: line, slot and instruction, as far as they are known.
-    fn place(&self) -> String {
+    /// Returns source line, slot and instruction, as far as known.
+    fn location(&self) -> String {
         let line = self.file.iter().zip(self.line).map(|(file, line)| format!("{file}:{line}"));
         let slot = self.slot.map(|slot| format!("slot {slot} `{}`", self.instruction));
         let parts: Vec<_> = line.chain(slot).collect();
@@ -282,7 +285,7 @@ impl Refused {
     }
 }
 
-/// What is said of a file.
+/// Result of one file.
 #[derive(Serialize)]
 struct Report {
     file: String,
@@ -311,7 +314,7 @@ pub(super) fn run(arguments: &RmcCheck, output: Output) -> Result<(), Failure> {
     output.ended(serde_json::json!({ "files": reports }), end)
 }
 
-/// What went wrong, in one sentence; a single file that is none keeps its own error.
+/// Returns all problems as one error; if a single file cannot be loaded, its own error.
 fn complaint(reports: &[Report]) -> Option<Failure> {
     if let [Report { error: Some(failure), .. }] = reports {
         return Some(failure.clone());

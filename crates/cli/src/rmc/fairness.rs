@@ -1,4 +1,4 @@
-//! What short calls take while another caller's long ones run at the same executor.
+//! Measures the latency of short calls while another caller's long calls run at the same executor.
 
 use super::bench::timed;
 use super::call::failed;
@@ -9,21 +9,20 @@ use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Long calls that are in progress at once.
+/// Long calls in flight at once.
 const LONG_CALLS: usize = 8;
-/// Blocks of short calls, alone and beside long ones by turns, so that what else the machine does meets
-/// both.
+/// Number of blocks of short calls. Blocks with and without long calls alternate, so that other activity of the
+/// machine affects both.
 const BLOCKS: usize = 20;
-/// How often a short call is made before its time counts, in each block; more often until the long ones have
-/// begun or ended.
+/// Warm-up calls of each block; continued until the long calls have started or ended.
 const FIRST: usize = 16;
-/// How long a block lasts at least: many turns of the long calls, and more than the kernel's own turns, of
-/// which a block that had met a single one would tell as if it were the rule.
+/// Minimum duration of a block: many slices of the long calls, and several scheduler slices of the kernel. A single
+/// preemption must not dominate a block.
 const BLOCK: Duration = Duration::from_millis(10);
 
-/// Long programs of each kind: about as many instructions as a call may execute; and the longest buffers that
-/// helpers take, read, hashed where they lie, hashed and compressed in the call's own memory, for some
-/// milliseconds. What a short call waits for does not depend on how many slices there are.
+/// Long programs by kind. `compute` executes about the maximum number of instructions of a call. The others run for
+/// milliseconds on the longest buffers that helpers accept: they read, hash in the region, and hash and compress in
+/// the call's private memory. The delay of a short call does not depend on the number of slices.
 const LONG: [(&str, &str); 5] = [
     (
         "compute",
@@ -116,15 +115,15 @@ again:
     ),
 ];
 
-/// Short calls, alone and beside long ones of one kind.
+/// Latency of short calls, alone and during long calls of one kind.
 #[derive(Debug, Serialize)]
 pub(super) struct Fairness {
     kind: &'static str,
     alone: Times,
     beside: Times,
-    /// The 99th percentile beside long calls against the one alone.
+    /// Ratio of the 99th percentiles: during long calls to alone.
     ratio_p99: f64,
-    /// Long calls that ended meanwhile, and what one takes alone.
+    /// Long calls completed during the measurement, and the latency of one alone.
     long_calls: usize,
     long_ns: u64,
 }
@@ -139,14 +138,14 @@ impl Times {
     fn of(mut samples: Vec<u64>) -> Self {
         samples.sort_unstable();
         let at = |share: f64| {
-            let place = (samples.len() as f64 * share) as usize;
-            samples.get(place.min(samples.len().saturating_sub(1))).copied().unwrap_or_default()
+            let index = (samples.len() as f64 * share) as usize;
+            samples.get(index.min(samples.len().saturating_sub(1))).copied().unwrap_or_default()
         };
         Self { median_ns: at(0.5), p99_ns: at(0.99) }
     }
 }
 
-/// Measures both for each kind. `long` is a caller of its own.
+/// Measures short calls alone and during long calls of each kind. `long` is a separate caller.
 pub(super) fn measure(
     short: &mut Caller,
     mut long: Caller,
@@ -156,13 +155,13 @@ pub(super) fn measure(
 ) -> Result<Vec<Fairness>, Failure> {
     let each = |(kind, text): &(&'static str, &str)| {
         let looping = long.register(text.as_bytes()).map_err(failed)?.remove(0);
-        beside(kind, (short, program, parameters), (&mut long, &looping), rounds)
+        measure_kind(kind, (short, program, parameters), (&mut long, &looping), rounds)
     };
     LONG.iter().map(each).collect()
 }
 
-/// Measures both for one kind.
-fn beside(
+/// Measures short calls alone and during long calls of one kind.
+fn measure_kind(
     kind: &'static str,
     (short, program, parameters): (&mut Caller, &Program, &[u8]),
     (long, looping): (&mut Caller, &Program),
@@ -183,8 +182,8 @@ fn beside(
                 runs.store(is_beside, Ordering::Release);
                 other.thread().unpark();
                 let mut first = 0;
-                let as_wanted = || (in_progress.load(Ordering::Acquire) > 0) == is_beside;
-                while (first < FIRST || !as_wanted()) && !other.is_finished() {
+                let settled = || (in_progress.load(Ordering::Acquire) > 0) == is_beside;
+                while (first < FIRST || !settled()) && !other.is_finished() {
                     timed(short, Runs::There, program, parameters)?;
                     first += 1;
                 }
@@ -199,7 +198,7 @@ fn beside(
         ends.store(true, Ordering::Release);
         other.thread().unpark();
         let Ok(kept) = other.join() else {
-            return Err(Failure::system("the caller of long calls has ended".to_owned()));
+            return Err(Failure::system("the thread of long calls panicked".to_owned()));
         };
         done?;
         let long_calls = kept?;
@@ -210,7 +209,7 @@ fn beside(
     })
 }
 
-/// Keeps long calls in progress while `runs` is set, until `ends` is; how many have ended.
+/// Keeps long calls in flight while `runs` is set, until `ends` is set; returns the number of completed calls.
 fn keep_busy(
     long: &mut Caller,
     program: &Program,
@@ -229,7 +228,7 @@ fn keep_busy(
         }
         in_progress.store(begun.len(), Ordering::Release);
         match begun.first().copied() {
-            // They end about in their order.
+            // They complete roughly in order.
             Some(ticket) => {
                 long.wait(ticket, Duration::from_secs(30)).map_err(failed)?;
                 begun.remove(0);
@@ -241,11 +240,11 @@ fn keep_busy(
     Ok(ended)
 }
 
-/// One row for each kind.
+/// Returns a table with a row for each kind.
 pub(super) fn lines(all: &[Fairness]) -> Vec<String> {
     let mut lines = vec![format!(
         "{:>14} {:>12} {:>12} {:>12} {:>12} {:>8} {:>10} {:>6}",
-        "short calls", "alone", "p99", "beside", "p99", "ratio", "one long", "ended"
+        "short calls", "alone", "p99", "with long", "p99", "ratio", "one long", "ended"
     )];
     for Fairness { kind, alone, beside, ratio_p99, long_calls, long_ns } in all {
         let [one, two, three, four, long] =

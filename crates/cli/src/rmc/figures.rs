@@ -1,4 +1,4 @@
-//! `farside rmc figures`: Figures 3 to 7 of paper 003 from calls in virtual time, as tables and drawings.
+//! `farside rmc figures`: Figures 3 to 7 of paper 003 from calls in virtual time, as tables and SVG drawings.
 
 use crate::arguments::RmcFigures;
 use crate::failure::Failure;
@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &RmcFigures, output: Output) -> Result<(), Failure>
     Ok(())
 }
 
-/// The least and the greatest, a little wider, so that no point lies on the edge.
+/// Returns the range of the values, slightly widened to keep points off the edge.
 fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     let (least, greatest) = values.fold((f64::MAX, 0.0_f64), |(least, greatest), value| {
         (least.min(value), greatest.max(value))
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_figure_is_marked_as_a_model_and_has_its_lines() {
+    fn figures_are_marked_as_models_and_contain_their_lines() {
         let all = figures().unwrap();
         assert_eq!(all.iter().map(|figure| figure.number).collect::<Vec<_>>(), [3, 4, 5, 6, 7]);
         for figure in &all {

@@ -1,4 +1,4 @@
-//! `farside rmc list`: the library, or what a file holds.
+//! `farside rmc list`: lists the programs of the library or of a file.
 
 use super::check::{Checked, Facts, checked};
 use super::source;
@@ -8,7 +8,7 @@ use crate::output::Output;
 use farside_rmc::library::{ENTRIES, Entry};
 use serde::Serialize;
 
-/// A program.
+/// A program in the list.
 #[derive(Serialize)]
 struct Listed {
     name: String,
@@ -24,7 +24,7 @@ struct Listed {
 
 pub(super) fn run(arguments: &RmcList, output: Output) -> Result<(), Failure> {
     let listed = match &arguments.of {
-        None => ENTRIES.iter().map(of_the_library).collect::<Result<Vec<_>, _>>()?,
+        None => ENTRIES.iter().map(library_program).collect::<Result<Vec<_>, _>>()?,
         Some(path) => {
             let programs = source::programs(path)?.into_iter();
             programs.map(|program| listed(checked(program, false).0, None)).collect()
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &RmcList, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn of_the_library(entry: &'static Entry) -> Result<Listed, Failure> {
+fn library_program(entry: &'static Entry) -> Result<Listed, Failure> {
     let failed = |e| Failure::check(format!("{}: {e}", entry.name));
     let program = entry.program().map_err(failed)?;
     Ok(listed(checked(program, false).0, Some(entry)))

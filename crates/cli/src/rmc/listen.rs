@@ -1,4 +1,4 @@
-//! `farside rmc listen`: prints what programs notify topics of.
+//! `farside rmc listen`: prints the notifications that programs send to topics.
 
 use super::NAME;
 use super::call::{connect, failed};
@@ -17,28 +17,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often whoever hears nothing looks whether it is to end.
+/// How long a wait for a notification lasts before the stop flag is checked again.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long subscribing may take.
+/// Timeout of a subscription.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Topics of one session.
+/// Maximum topics of one listener.
 const TOPICS_MAX: usize = 64;
 
-/// What happens, as `--json` shows it.
+/// Events, as `--json` prints them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum Event<'a> {
-    /// It is subscribed: nothing is missed from here on, or it is said so.
+    /// Subscribed: from here on every notification is received, or counted as lost.
     Listening {
         address: &'a str,
         fabric: &'a str,
         security: &'a str,
         topics: &'a [u64],
     },
-    /// A program has notified a topic.
+    /// A program has sent a notification to a topic.
     Notice {
         topic: u64,
-        /// Notices of this topic that were lost before this one.
+        /// Notifications of this topic that were lost before this one.
         lost: u64,
         /// In hexadecimal.
         bytes: String,
@@ -50,52 +50,49 @@ enum Event<'a> {
 }
 
 impl Event<'_> {
-    fn tell(&self, output: Output) {
+    fn emit(&self, output: Output) {
         output.event(self, |_| self.lines());
     }
 
-    /// The event after which the command ends.
-    fn tell_last(&self, output: Output) {
+    /// Emits the event after which the command ends.
+    fn emit_last(&self, output: Output) {
         output.last_event(self, |_| self.lines());
     }
 
     fn lines(&self) -> Vec<String> {
         match self {
             Self::Listening { address, fabric, security, topics } => {
-                let many = if topics.len() == 1 { "" } else { "s" };
+                let plural = if topics.len() == 1 { "" } else { "s" };
                 let topics: Vec<_> = topics.iter().map(u64::to_string).collect();
                 let topics = topics.join(", ");
                 vec![format!(
-                    "listening to topic{many} {topics} at {address} over {fabric} ({security}); Ctrl-C ends"
+                    "listening to topic{plural} {topics} at {address} over {fabric} ({security}); Ctrl-C ends"
                 )]
             }
             Self::Notice { topic, lost, bytes } => {
                 let length = bytes.len() / 2;
                 let lost = (*lost > 0).then(|| {
-                    format!(
-                        "topic {topic}: {} lost here, not taken in time",
-                        counted(*lost, "notice")
-                    )
+                    format!("topic {topic}: {} lost: not read in time", counted(*lost, "notice"))
                 });
                 let notice = format!("topic {topic}: {length} B: {bytes}");
                 lost.into_iter().chain([notice.trim_end_matches(": ").to_owned()]).collect()
             }
             Self::Ended { notices, lost: 0 } => {
-                vec![format!("{} heard", counted(*notices, "notice"))]
+                vec![format!("{} received", counted(*notices, "notice"))]
             }
             Self::Ended { notices, lost } => {
-                vec![format!("{} heard, {lost} lost", counted(*notices, "notice"))]
+                vec![format!("{} received, {lost} lost", counted(*notices, "notice"))]
             }
         }
     }
 }
 
-/// A caller that listens.
+/// A caller with its subscriptions.
 struct Listener {
     caller: Caller,
-    /// What waits for the next notice, and of which topic.
+    /// Topic of each pending request for the next notification.
     waiting: BTreeMap<Ticket, u64>,
-    /// What came while it subscribed.
+    /// Notifications that arrived during subscription.
     early: VecDeque<(u64, Answer)>,
 }
 
@@ -116,7 +113,7 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
     })?;
     let Chosen { fabric, address, security } =
         choice::caller(&arguments.caller.choice, &arguments.to, NAME)?;
-    // A slot for each topic, and one to subscribe by.
+    // One slot for each topic, and one to subscribe.
     let slots = u16::try_from(topics.len() + 1).unwrap_or(u16::MAX);
     let caller = connect(&fabric, &address, &arguments.caller, slots)?;
     let mut listener = Listener { caller, waiting: BTreeMap::new(), early: VecDeque::new() };
@@ -125,22 +122,22 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
     }
     let fabric = fabric.name();
     Event::Listening { address: &address, fabric, security: &security, topics: &topics }
-        .tell(output);
+        .emit(output);
     let (mut notices, mut lost_all) = (0, 0);
     while !stop.load(Ordering::Acquire) && arguments.count.is_none_or(|most| notices < most) {
         let Some((topic, Answer { result: lost, output: bytes })) = listener.next()? else {
             continue;
         };
         (notices, lost_all) = (notices + 1, lost_all + lost);
-        Event::Notice { topic, lost, bytes: hex(&bytes) }.tell(output);
+        Event::Notice { topic, lost, bytes: hex(&bytes) }.emit(output);
     }
-    Event::Ended { notices, lost: lost_all }.tell_last(output);
+    Event::Ended { notices, lost: lost_all }.emit_last(output);
     Ok(())
 }
 
 impl Listener {
-    /// Subscribes, and returns once the executor has answered that it has: to listen is answered by a
-    /// notice alone, but not to listen any more at once, and the subscription stays.
+    /// Subscribes to a topic, and returns after the executor has confirmed it. A `listen` is answered only by a
+    /// notification, but a cancel is answered at once and keeps the subscription; so the first `listen` is cancelled.
     fn subscribe(&mut self, topic: u64) -> Result<(), Failure> {
         let first = self.listen(topic)?;
         let cancelled = self.caller.cancel(first).map_err(failed)?;
@@ -161,7 +158,7 @@ impl Listener {
         ticket.ok_or_else(|| no_slot(self.waiting.len()))
     }
 
-    /// The next notice and its topic; none for a while is none.
+    /// Returns the next notification and its topic; `None` if none arrives within [`PERIOD`].
     fn next(&mut self) -> Result<Option<(u64, Answer)>, Failure> {
         if let Some(early) = self.early.pop_front() {
             return Ok(Some(early));
@@ -179,11 +176,11 @@ impl Listener {
     }
 }
 
-/// Why a topic cannot be listened to while so many are.
+/// Returns the error for a topic beyond the executor's slots.
 fn no_slot(topics: usize) -> Failure {
     let text = format!(
-        "the executor lets a caller wait for {} at once, besides what it asks: name fewer topics, or serve \
-         with more --slots",
+        "the slots at the executor suffice for {}, besides one for requests: listen to fewer topics, or \
+         serve with more --slots",
         counted(topics as u64, "topic")
     );
     failed(Error::with(ErrorCode::OverQuota, text))

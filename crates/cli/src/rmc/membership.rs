@@ -1,5 +1,6 @@
-//! The node of the global memory that an executor or a caller is part of: joined at its start, watched, and
-//! joined again where it was cut off.
+//! Membership of an executor or caller in a cluster of the global memory.
+//!
+//! Joins at start, watches the node, and rejoins after the cluster has removed it.
 
 use crate::arguments::NodeArguments;
 use crate::failure::Failure;
@@ -11,197 +12,198 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often a node is looked at.
+/// Interval at which a node's membership is checked.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long to wait before joining again, at first and at most; it doubles between.
+/// Back-off before rejoining: initial and maximum; it doubles between attempts.
 const BACK_OFF: Duration = Duration::from_millis(250);
 const BACK_OFF_MAX: Duration = Duration::from_secs(8);
 
-/// A node, of a cluster of this machine or of one of several hosts.
-enum Joined {
-    Here { config: Config, node: Option<Node> },
-    Between(Box<Member>),
+/// A node in a cluster of this machine or of several hosts.
+enum JoinedNode {
+    Local { config: Config, node: Option<Node> },
+    MultiHost(Box<Member>),
 }
 
-impl Joined {
+impl JoinedNode {
     fn begin(arguments: &NodeArguments) -> Result<Option<Self>, Failure> {
         Ok(match (&arguments.cluster, &arguments.node) {
-            // It uses the others' memory: what it gave would go with it.
+            // It contributes no memory: what it contributed would be lost when it leaves.
             (Some(cluster), _) => {
                 let config = Config { memory_bytes: 0, ..Config::new(cluster.as_str()) };
                 let node = Some(Node::join(&config)?);
-                Some(Self::Here { config, node })
+                Some(Self::Local { config, node })
             }
-            (None, Some(file)) => Some(Self::Between(Box::new(Member::begin(file)?))),
+            (None, Some(file)) => Some(Self::MultiHost(Box::new(Member::begin(file)?))),
             (None, None) => None,
         })
     }
 
     fn node(&self) -> Option<&Node> {
         match self {
-            Self::Here { node, .. } => node.as_ref(),
-            Self::Between(member) => member.node(),
+            Self::Local { node, .. } => node.as_ref(),
+            Self::MultiHost(member) => member.node(),
         }
     }
 
-    /// Gives up a node that was cut off; whether it is to join again.
-    fn give_up(&mut self) -> bool {
+    /// Drops a node that was removed from the cluster; returns whether to rejoin.
+    fn release(&mut self) -> bool {
         match self {
-            Self::Here { node, .. } => {
+            Self::Local { node, .. } => {
                 *node = None;
                 true
             }
-            Self::Between(member) => member.give_up(),
+            Self::MultiHost(member) => member.give_up(),
         }
     }
 
-    fn join_again(&mut self) -> Result<(), Failure> {
+    fn rejoin(&mut self) -> Result<(), Failure> {
         match self {
-            Self::Here { config, node } => {
+            Self::Local { config, node } => {
                 *node = Some(Node::join(config)?);
                 Ok(())
             }
-            Self::Between(member) => member.join_again(),
+            Self::MultiHost(member) => member.join_again(),
         }
     }
 
-    /// A pause between two attempts; false when told to end.
-    fn pause(&mut self, pause: Duration, asked: &Receiver<()>) -> bool {
+    /// Waits between two attempts; returns `false` if the membership is to end.
+    fn pause(&mut self, pause: Duration, released: &Receiver<()>) -> bool {
         match self {
-            Self::Here { .. } => asked.recv_timeout(pause) == Err(RecvTimeoutError::Timeout),
-            Self::Between(member) => member.pause(pause, asked),
+            Self::Local { .. } => released.recv_timeout(pause) == Err(RecvTimeoutError::Timeout),
+            Self::MultiHost(member) => member.pause(pause, released),
         }
     }
 }
 
-/// The node of a command that ends before long, if it is to have one.
+/// Joins for a short-lived command, if the arguments name a cluster or a node.
 pub(super) fn joined(arguments: &NodeArguments) -> Result<Option<Node>, Failure> {
-    Ok(Joined::begin(arguments)?.and_then(|joined| joined.node().cloned()))
+    Ok(JoinedNode::begin(arguments)?.and_then(|joined| joined.node().cloned()))
 }
 
-/// What happens to a membership.
-pub(super) enum News {
-    /// The node is no member any more. Whoever holds anything of it gives it up and says so by
-    /// [`Membership::given_up`]; then it joins again, if it does.
-    CutOff { reason: String, rejoins: bool },
-    /// It could not join again yet.
-    NotJoined(String),
-    /// It has, as this node.
-    Joined(Node),
+/// Events of a membership.
+pub(super) enum MembershipEvent {
+    /// The node was removed from the cluster. The owner of the membership must drop its sessions of the node and call
+    /// [`Membership::released`]; then the node rejoins if `rejoins` is set.
+    Removed { reason: String, rejoins: bool },
+    /// An attempt to rejoin failed.
+    RejoinFailed(String),
+    /// The membership continues as this new node.
+    Rejoined(Node),
 }
 
-/// A node that joins again where it was cut off.
+/// A node that rejoins after a removal, watched by a thread.
 pub(super) struct Membership {
-    /// Whether there may be news.
-    fresh: Arc<AtomicBool>,
-    news: Receiver<News>,
-    /// Says that nothing of a node that was cut off is held; its end ends the membership.
-    given_up: Sender<()>,
+    /// Whether events may be pending.
+    pending: Arc<AtomicBool>,
+    events: Receiver<MembershipEvent>,
+    /// Signals that nothing of a removed node is held any more; dropping it ends the membership.
+    released: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Membership {
-    /// Joins.
+    /// Joins, and starts the watching thread; `None` if the arguments name no cluster.
     pub(super) fn begin(arguments: &NodeArguments) -> Result<Option<(Self, Node)>, Failure> {
-        let joined = Joined::begin(arguments)?;
+        let joined = JoinedNode::begin(arguments)?;
         let Some((joined, node)) = joined.and_then(|joined| {
             let node = joined.node().cloned()?;
             Some((joined, node))
         }) else {
             return Ok(None);
         };
-        let (given_up, asked) = channel();
-        let (sender, news) = channel();
-        let fresh = Arc::new(AtomicBool::new(false));
-        let watch = Watch { joined, asked, news: sender, fresh: Arc::clone(&fresh) };
-        let thread = std::thread::spawn(move || watch.run());
-        Ok(Some((Self { fresh, news, given_up, thread }, node)))
+        let (released, receiver) = channel();
+        let (sender, events) = channel();
+        let pending = Arc::new(AtomicBool::new(false));
+        let watcher =
+            Watcher { joined, released: receiver, events: sender, pending: Arc::clone(&pending) };
+        let thread = std::thread::spawn(move || watcher.run());
+        Ok(Some((Self { pending, events, released, thread }, node)))
     }
 
-    /// Whether [`Self::news`] may have any.
-    pub(super) fn has_news(&self) -> bool {
-        self.fresh.load(Ordering::Acquire)
+    /// Whether [`Self::next_event`] may return an event.
+    pub(super) fn has_event(&self) -> bool {
+        self.pending.load(Ordering::Acquire)
     }
 
-    /// The next of them.
-    pub(super) fn news(&self) -> Option<News> {
-        let news = self.news.try_recv().ok();
-        if news.is_none() && self.fresh.swap(false, Ordering::AcqRel) {
-            // What was said between is not overlooked.
-            return self.news.try_recv().ok();
+    /// Returns the next event.
+    pub(super) fn next_event(&self) -> Option<MembershipEvent> {
+        let event = self.events.try_recv().ok();
+        if event.is_none() && self.pending.swap(false, Ordering::AcqRel) {
+            // An event may have been sent between the two operations.
+            return self.events.try_recv().ok();
         }
-        news
+        event
     }
 
-    /// Nothing of the node that was cut off is held any more.
-    pub(super) fn given_up(&self) {
-        let _ = self.given_up.send(());
+    /// Signals that nothing of the removed node is held any more.
+    pub(super) fn released(&self) {
+        let _ = self.released.send(());
     }
 
-    /// Leaves.
+    /// Leaves the cluster, and waits for the watching thread.
     pub(super) fn leave(self) {
-        drop(self.given_up);
+        drop(self.released);
         let _ = self.thread.join();
     }
 }
 
-/// The thread of a membership.
-struct Watch {
-    joined: Joined,
-    asked: Receiver<()>,
-    news: Sender<News>,
-    fresh: Arc<AtomicBool>,
+/// State of the thread that watches a membership.
+struct Watcher {
+    joined: JoinedNode,
+    released: Receiver<()>,
+    events: Sender<MembershipEvent>,
+    pending: Arc<AtomicBool>,
 }
 
-impl Watch {
-    fn tell(&self, news: News) {
-        let _ = self.news.send(news);
-        self.fresh.store(true, Ordering::Release);
+impl Watcher {
+    fn send(&self, event: MembershipEvent) {
+        let _ = self.events.send(event);
+        self.pending.store(true, Ordering::Release);
     }
 
-    /// Until it is to end, or was cut off for good.
+    /// Runs until the membership is to end, or the node was removed and does not rejoin.
     fn run(mut self) {
-        while let Some(reason) = self.cut_off() {
-            let rejoins = self.joined.give_up();
-            self.tell(News::CutOff { reason, rejoins });
-            let released = self.asked.recv().is_ok();
-            if !released || !rejoins || !self.join_again() {
+        while let Some(reason) = self.wait_for_removal() {
+            let rejoins = self.joined.release();
+            self.send(MembershipEvent::Removed { reason, rejoins });
+            let released = self.released.recv().is_ok();
+            if !released || !rejoins || !self.rejoin() {
                 return;
             }
         }
     }
 
-    /// Waits until the node is cut off, and tells why. `None` where it is to end: it has left then.
-    fn cut_off(&self) -> Option<String> {
+    /// Waits until the node is removed, and returns the reason; leaves and returns `None` if the membership is to end.
+    fn wait_for_removal(&self) -> Option<String> {
         let node = self.joined.node()?;
         loop {
-            // Nobody waits for so many: it is whether there is a cluster to wait in.
+            // A poll of the membership: the number is never reached, and any error but TimedOut is a removal.
             match node.wait_for_members(usize::MAX, Duration::ZERO) {
                 Err(error) if error.code != ErrorCode::TimedOut => return Some(error.to_string()),
                 _ => {}
             }
-            if self.asked.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected) {
-                // Lines that were not taken back in time are so when it has left.
+            if self.released.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected) {
+                // The error is ignored: the node has left in any case, though lines that only it had may be lost.
                 let _ = node.clone().leave();
                 return None;
             }
         }
     }
 
-    /// Tries until it is a member; false when told to end.
-    fn join_again(&mut self) -> bool {
+    /// Tries until the node is a member again; returns `false` if the membership is to end.
+    fn rejoin(&mut self) -> bool {
         let mut pause = BACK_OFF;
         loop {
-            if !self.joined.pause(pause, &self.asked) {
+            if !self.joined.pause(pause, &self.released) {
                 return false;
             }
-            match self.joined.join_again() {
+            match self.joined.rejoin() {
                 Ok(()) => {
                     let node = self.joined.node().cloned();
-                    node.into_iter().for_each(|node| self.tell(News::Joined(node)));
+                    node.into_iter().for_each(|node| self.send(MembershipEvent::Rejoined(node)));
                     return true;
                 }
-                Err(failure) => self.tell(News::NotJoined(failure.to_string())),
+                Err(failure) => self.send(MembershipEvent::RejoinFailed(failure.to_string())),
             }
             pause = (pause * 2).min(BACK_OFF_MAX);
         }

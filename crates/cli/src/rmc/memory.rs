@@ -1,4 +1,4 @@
-//! Files as the memory of a call, which counts what is done with it.
+//! Files as the memory of one call, with counts of its accesses.
 
 use super::states::States;
 use crate::arguments::Memory;
@@ -14,34 +14,34 @@ use std::time::Instant;
 
 /// A region and its file.
 struct Region {
-    /// As it was given.
+    /// Path in the arguments.
     file: PathBuf,
-    /// Where that leads to.
-    place: PathBuf,
+    /// Canonical path.
+    canonical: PathBuf,
     bytes: Vec<u8>,
-    /// As the file is.
-    before: Vec<u8>,
+    /// Contents of the file.
+    original: Vec<u8>,
 }
 
-/// What a call has done outside of itself.
+/// Accesses and helper calls of a program.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(super) struct Counts {
-    /// Accesses to regions: without a call beside the memory each is a round trip, since the next one
-    /// depends on its answer. The pieces of a vectored access go out together.
+    /// Accesses to regions. As one-sided requests each is a round trip, since the next one depends on its answer; the
+    /// pieces of a vectored access share one.
     pub(super) accesses: u64,
-    /// One-sided requests that these are: pieces are one each.
+    /// Equivalent one-sided requests: one for each piece.
     pub(super) requests: u64,
-    /// Bytes of regions that were read, or hashed where they are.
+    /// Bytes of regions read, or hashed in place.
     pub(super) bytes_read: u64,
-    /// Bytes of regions that were written.
+    /// Bytes of regions written.
     pub(super) bytes_written: u64,
-    /// Calls of state, waits, notifications and time, which one-sided requests have nothing for.
+    /// Helper calls without a one-sided equivalent: state, waits, notifications and time.
     pub(super) other_calls: u64,
-    /// All of them by helper.
+    /// Calls by helper.
     pub(super) helpers: BTreeMap<&'static str, u64>,
 }
 
-/// An executor for one call.
+/// Memory, states and counts of one call.
 pub(super) struct Files {
     regions: BTreeMap<u64, Region>,
     states: States,
@@ -54,16 +54,18 @@ impl Files {
         let mut regions: BTreeMap<u64, Region> = BTreeMap::new();
         for Memory { region, file } in memory {
             let bytes = input_file::read_region(file)?;
-            // A pipe that the shell has made has no name of its own.
-            let place = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
-            if let Some(number) = regions.keys().find(|number| regions[number].place == place) {
+            // A pipe of the shell (`<(...)`) has no canonical path.
+            let canonical = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+            if let Some(number) =
+                regions.keys().find(|number| regions[number].canonical == canonical)
+            {
                 return Err(Failure::usage(format!(
                     "{}: it is region {number} already: a file is one region",
                     file.display()
                 )));
             }
-            let before = bytes.clone();
-            let new = Region { file: file.clone(), place, bytes, before };
+            let original = bytes.clone();
+            let new = Region { file: file.clone(), canonical, bytes, original };
             if let Some(other) = regions.insert(*region, new) {
                 return Err(Failure::usage(format!(
                     "region {region} is {} already: give {} another number",
@@ -76,9 +78,9 @@ impl Files {
         Ok(Self { regions, states, started: Instant::now(), counts: Counts::default() })
     }
 
-    /// Writes changed regions to their files, each at once; which they were.
+    /// Writes changed regions to their files, each atomically; returns the files written.
     pub(super) fn write_back(&self) -> Result<Vec<String>, Failure> {
-        let changed = self.regions.values().filter(|region| region.bytes != region.before);
+        let changed = self.regions.values().filter(|region| region.bytes != region.original);
         let write = |region: &Region| {
             result_file::write(&region.file, &region.bytes)
                 .map(|()| region.file.display().to_string())
@@ -96,7 +98,7 @@ impl Files {
         self.bytes(region, offset, N as u64)?.try_into().ok()
     }
 
-    /// The eight bytes of an atomic, which are aligned as adapters want them.
+    /// Returns the word of an atomic; `None` if it is misaligned, as adapters require.
     fn atomic(&mut self, region: u64, offset: u64) -> Option<&mut [u8; 8]> {
         self.word(region, offset).filter(|_| offset.is_multiple_of(8))
     }
@@ -113,7 +115,7 @@ impl Files {
         *self.counts.helpers.entry(name).or_default() += 1;
     }
 
-    /// Helpers that return a word: `None` is refused.
+    /// Carries out a helper that returns a word; `None` if it is refused or returns a status.
     fn words(&mut self, request: &Request) -> Option<u64> {
         let [region, offset, c, d, _] = request.arguments;
         match request.call {
@@ -148,7 +150,7 @@ impl Files {
             }
             Call::Crc32cOf => {
                 self.count(1, c, 0);
-                // The helper's arguments are numbers of 64 bits; a CRC has 32.
+                // Helper arguments have 64 bits; a CRC has 32.
                 let [p, q, r, s, ..] = d.to_le_bytes();
                 let previous = u32::from_le_bytes([p, q, r, s]);
                 self.bytes(region, offset, c).map(|bytes| u64::from(crc32c(bytes, previous)))
@@ -165,7 +167,7 @@ impl Files {
         }
     }
 
-    /// Helpers that return a status: `None` for those that are no such.
+    /// Carries out a helper that returns a status; `None` for other helpers.
     fn statuses(&mut self, request: &Request, buffers: Buffers<'_>) -> Option<i64> {
         let [a, b, c, ..] = request.arguments;
         let Buffers { inputs, output } = buffers;
@@ -186,7 +188,7 @@ impl Files {
                 self.counts.other_calls += 1;
                 match self.word(a, b).map(|word| u64::from_le_bytes(*word)) {
                     Some(word) if word != c => status::OK,
-                    // Nobody else is here who would change it.
+                    // No other call runs that could change it.
                     Some(_) => status::TIMED_OUT,
                     None => status::NOT_PERMITTED,
                 }
@@ -211,27 +213,27 @@ impl Files {
         })
     }
 
-    /// The pieces of a vectored access, or `None` where one may not be accessed. Their lengths make the
-    /// buffer: the machine has seen to that.
+    /// Returns the pieces of a vectored access; `None` if one is out of range. The machine has checked that their
+    /// lengths add up to the buffer's.
     fn pieces(&mut self, region: u64, pieces: &[u8]) -> Option<Vec<(u64, usize)>> {
-        let mut places = Vec::new();
+        let mut ranges = Vec::new();
         for piece in pieces.chunks_exact(PIECE_BYTES as usize) {
             let (offset, rest) = piece.split_first_chunk()?;
             let offset = u64::from_le_bytes(*offset);
             let length = u32::from_le_bytes(*rest.first_chunk()?);
             self.bytes(region, offset, u64::from(length))?;
-            places.push((offset, usize::try_from(length).ok()?));
+            ranges.push((offset, usize::try_from(length).ok()?));
         }
-        Some(places)
+        Some(ranges)
     }
 
     fn read_vector(&mut self, region: u64, pieces: &[u8], mut out: &mut [u8]) -> i64 {
         let requests = (pieces.len() / PIECE_BYTES as usize) as u64;
         self.count(requests, out.len() as u64, 0);
-        let Some(places) = self.pieces(region, pieces) else {
+        let Some(ranges) = self.pieces(region, pieces) else {
             return status::NOT_PERMITTED;
         };
-        for (offset, length) in places {
+        for (offset, length) in ranges {
             let taken = std::mem::take(&mut out).split_at_mut_checked(length);
             let bytes = self.bytes(region, offset, length as u64);
             let (Some((part, rest)), Some(bytes)) = (taken, bytes) else {
@@ -246,10 +248,10 @@ impl Files {
     fn write_vector(&mut self, region: u64, pieces: &[u8], mut from: &[u8]) -> i64 {
         let requests = (pieces.len() / PIECE_BYTES as usize) as u64;
         self.count(requests, 0, from.len() as u64);
-        let Some(places) = self.pieces(region, pieces) else {
+        let Some(ranges) = self.pieces(region, pieces) else {
             return status::NOT_PERMITTED;
         };
-        for (offset, length) in places {
+        for (offset, length) in ranges {
             let taken = from.split_at_checked(length);
             let bytes = self.bytes(region, offset, length as u64);
             let (Some((part, rest)), Some(bytes)) = (taken, bytes) else {

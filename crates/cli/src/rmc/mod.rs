@@ -1,8 +1,8 @@
-//! `farside rmc`: remote memory calls from source to result.
+//! `farside rmc`: remote memory calls, from source to result.
 //!
-//! `build` and `check` say whether a program may run beside memory and what it costs at most; `run` runs
-//! it on files, with the engines that serve calls; `list` shows what there is. `serve` lends memory over a
-//! fabric; `register`, `call` and `listen` are its callers.
+//! `build` and `check` verify programs and report their worst-case cost; `run` runs one on files, with the engines
+//! that serve calls; `list` lists the library. `serve` lends memory over a fabric; `register`, `call` and `listen`
+//! are its callers.
 
 mod bench;
 mod build;
@@ -44,7 +44,7 @@ pub(crate) fn run(which: &Rmc, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// What a listening end is called where an address names only its host.
+/// Default name of a server, if an address gives only its host.
 const NAME: &str = "rmc";
 
 fn median(mut samples: Vec<u64>) -> u64 {

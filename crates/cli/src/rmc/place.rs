@@ -1,8 +1,12 @@
-//! Calls with several places: each runs where it is expected to take least, and where and why is shown.
+//! Calls with a choice of places: each call runs at the place with the lowest expected latency.
+//!
+//! The report shows where calls ran and why.
 
-use super::call::{A_REQUEST_EACH, Connection, Ended, Registered, connect, failed, nothing_to_do};
+use super::call::{
+    A_REQUEST_EACH, CallOutcome, Connection, Registered, connect, failed, nothing_to_do,
+};
 use super::check::counted;
-use super::probe::{Probe, Takes, readable};
+use super::probe::{CallCost, Probe, readable};
 use super::{NAME, membership, source};
 use crate::arguments::{PlaceName, RmcCall};
 use crate::choice::{self, Chosen};
@@ -19,27 +23,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the place in this process is called.
+/// Name of the place in this process.
 const HERE: &str = "here";
 
-/// Where calls run, as it was told.
-pub(super) enum Told {
-    /// All at one place of the executor that the command names.
-    One(Runs),
-    Several(Several),
+/// Where calls run, according to the arguments.
+pub(super) enum ExecutionSites {
+    /// All at one site of the executor that the command names.
+    Single(Runs),
+    /// At one of several places.
+    Multiple(Candidates),
 }
 
-/// Several places.
-pub(super) struct Several {
-    /// The executor that the command names, and the others.
-    ends: Vec<End>,
-    /// The one where all calls are to run.
+/// The places to choose from.
+pub(super) struct Candidates {
+    /// The executor that the command names, then those of `--also`.
+    executors: Vec<ExecutorAddress>,
+    /// The place where all calls run, if `--place` names one.
     pinned: Option<Pinned>,
 }
 
 /// An executor.
-struct End {
-    /// As it was told.
+struct ExecutorAddress {
+    /// Its name in the arguments.
     name: String,
     address: String,
 }
@@ -47,22 +52,22 @@ struct End {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pinned {
     Here,
-    /// At the executor of this number.
+    /// At the executor with this index.
     At(usize),
 }
 
-/// Reads where calls are to run.
-pub(super) fn told(arguments: &RmcCall) -> Result<Told, Failure> {
+/// Determines where calls run from the arguments.
+pub(super) fn placement(arguments: &RmcCall) -> Result<ExecutionSites, Failure> {
     let place = &arguments.place;
     let choice = &arguments.caller.choice;
     let full = |text: &str| choice::address_to_call(choice, text, NAME, &arguments.to);
-    let mut ends: Vec<End> = Vec::new();
+    let mut executors: Vec<ExecutorAddress> = Vec::new();
     for name in [&arguments.to].into_iter().chain(&place.also) {
         let address = full(name)?;
-        if ends.iter().any(|end| end.address == address) {
+        if executors.iter().any(|executor| executor.address == address) {
             return Err(Failure::usage(format!("--also {name}: it is a place already")));
         }
-        ends.push(End { name: name.clone(), address });
+        executors.push(ExecutorAddress { name: name.clone(), address });
     }
     let pinned = match place.told() {
         PlaceName::Choose => None,
@@ -70,38 +75,38 @@ pub(super) fn told(arguments: &RmcCall) -> Result<Told, Failure> {
         PlaceName::There => Some(Pinned::At(0)),
         PlaceName::At(name) => {
             let address = full(&name).unwrap_or_else(|_| name.clone());
-            let at = ends.iter().position(|end| end.address == address);
-            Some(Pinned::At(at.ok_or_else(|| no_place(&name, &ends))?))
+            let at = executors.iter().position(|executor| executor.address == address);
+            Some(Pinned::At(at.ok_or_else(|| no_place(&name, &executors))?))
         }
     };
     if place.accesses.is_some() && pinned.is_some() {
-        let text = "--accesses is for choosing: say --place choose, or --also alone";
+        let text = "--accesses needs --place choose, or --also without --place";
         return Err(Failure::usage(text));
     }
-    Ok(match (pinned, ends.len()) {
-        (Some(Pinned::Here), 1) => Told::One(Runs::Here),
-        (Some(Pinned::At(_)), 1) => Told::One(Runs::There),
-        _ => Told::Several(Several { ends, pinned }),
+    Ok(match (pinned, executors.len()) {
+        (Some(Pinned::Here), 1) => ExecutionSites::Single(Runs::Here),
+        (Some(Pinned::At(_)), 1) => ExecutionSites::Single(Runs::There),
+        _ => ExecutionSites::Multiple(Candidates { executors, pinned }),
     })
 }
 
-fn no_place(name: &str, ends: &[End]) -> Failure {
-    let also = ends.iter().skip(1).map(|end| format!(", {}", end.name)).collect::<String>();
-    let there = ends.first().map_or("", |end| &end.name);
+fn no_place(name: &str, executors: &[ExecutorAddress]) -> Failure {
+    let also = executors.iter().skip(1).map(|one| format!(", {}", one.name)).collect::<String>();
+    let there = executors.first().map_or("", |one| &one.name);
     Failure::usage(format!(
-        "--place {name}: no such place; there are choose, here, there ({there}){also}. Another executor \
-         becomes one by --also {name}"
+        "--place {name}: no such place; the places are choose, here, there ({there}){also}. Add an \
+         executor with --also {name}"
     ))
 }
 
-/// Calls again and again, each wherever it is expected to take least or all where it was told.
+/// Makes all calls: each at the place with the lowest expected latency, or all at the pinned place.
 pub(super) fn call(
-    Several { ends, pinned }: Several,
+    Candidates { executors, pinned }: Candidates,
     arguments: &RmcCall,
     parameters: &[u8],
-) -> Result<Ended, Failure> {
+) -> Result<CallOutcome, Failure> {
     let chosen = choice::caller(&arguments.caller.choice, &arguments.to, NAME)?;
-    let (mut connections, measured) = connect_all(&chosen, &ends, arguments)?;
+    let (mut connections, measured) = connect_all(&chosen, &executors, arguments)?;
     let programs = connections.iter_mut().map(|connection| connection.program(arguments));
     let programs = programs.collect::<Result<Vec<_>, _>>()?;
     let node = membership::joined(&arguments.member)?;
@@ -110,63 +115,63 @@ pub(super) fn call(
     node.iter().try_for_each(|node| caller.share(node)).map_err(failed)?;
     let not_here = match (caller.can_run_here(program), pinned) {
         (Ok(()), _) => None,
-        // One that notifies runs here where it is told to.
+        // A program that sends notifications may run in this process if pinned here.
         (Err(_), Some(Pinned::Here)) if !program.keeps_state => None,
         (Err(error), Some(Pinned::Here)) => return Err(failed(error)),
-        (Err(error), _) => Some(source::plain(&error.detail)),
+        (Err(error), _) => Some(source::printable(&error.detail)),
     };
-    let (name, keeps_state) = (source::plain(&program.name), program.keeps_state);
+    let (name, keeps_state) = (source::printable(&program.name), program.keeps_state);
     let (callers, mut registered): (Vec<_>, Vec<_>) =
         connections.into_iter().map(|one| (one.caller, one.registered)).unzip();
-    let mut places = Places::new(&chosen, &ends);
+    let mut places = Places::new(&chosen, &executors);
     places.add(callers, &measured, not_here.is_none())?;
     let program = places.placed.add_program(programs).map_err(failed)?;
     places.pin(program, keeps_state, pinned)?;
     let ran = run(&mut places.placed, program, parameters, arguments)?;
     let also = registered.split_off(1);
-    let placing = places.shown(program, &ran, not_here, also);
+    let placement = places.report(program, &ran, not_here, also);
     let runs = places.runs(ran.last.choice.place);
     drop(places);
     if let Some(node) = node {
-        // Lines that were not taken back in time are so when it has left.
+        // The error is ignored: the node has left in any case, though lines that only it had may be lost.
         let _ = node.leave();
     }
-    Ok(Ended {
+    Ok(CallOutcome {
         registered: registered.remove(0),
         program: name,
         runs,
         answer: ran.last.answer,
         latencies: ran.all,
-        placing: Some(placing),
+        placement: Some(placement),
     })
 }
 
-/// What was measured before the first call.
+/// Costs measured before the first call.
 struct Measured {
     /// At each executor.
-    there: Vec<Takes>,
-    /// In this process, where an executor lends memory that it reaches.
-    here: Option<Takes>,
-    /// The executor whose memory runs here work on.
+    there: Vec<CallCost>,
+    /// In this process, if an executor lends memory that it can read.
+    here: Option<CallCost>,
+    /// Index of the executor whose memory calls in this process access.
     here_by: usize,
 }
 
-/// Connects to all executors, measures what calls take there and here, and registers the programs.
+/// Connects to all executors, measures the cost of calls at each place, and registers the programs.
 fn connect_all(
     chosen: &Chosen,
-    ends: &[End],
+    executors: &[ExecutorAddress],
     arguments: &RmcCall,
 ) -> Result<(Vec<Connection>, Measured), Failure> {
     let contents = source::contents(&arguments.of.object)?;
     let slots = CallerOptions::default().slots;
     let callers =
-        ends.iter().map(|end| connect(&chosen.fabric, &end.address, &arguments.caller, slots));
+        executors.iter().map(|one| connect(&chosen.fabric, &one.address, &arguments.caller, slots));
     let mut callers = callers.collect::<Result<Vec<_>, _>>()?;
-    let measured = measure(&mut callers, ends)?;
-    let connections = callers.into_iter().zip(ends).map(|(caller, end)| {
+    let measured = measure(&mut callers, executors)?;
+    let connections = callers.into_iter().zip(executors).map(|(caller, executor)| {
         let chosen = Chosen {
             fabric: Arc::clone(&chosen.fabric),
-            address: end.address.clone(),
+            address: executor.address.clone(),
             security: chosen.security.clone(),
         };
         Connection::register(caller, &chosen, &arguments.of.object, &contents)
@@ -174,27 +179,27 @@ fn connect_all(
     Ok((connections.collect::<Result<_, _>>()?, measured))
 }
 
-/// Refuses executors whose memory is not the same, and measures all places.
-fn measure(callers: &mut [Caller], ends: &[End]) -> Result<Measured, Failure> {
+/// Refuses executors with different memory, and measures all places.
+fn measure(callers: &mut [Caller], executors: &[ExecutorAddress]) -> Result<Measured, Failure> {
     let mut owners = callers.iter().enumerate().filter(|(_, caller)| caller.regions().count() > 0);
     let owner = owners.next().map(|(at, _)| at);
     if let (Some(one), Some((other, _))) = (owner, owners.next()) {
-        let (one, other) = (&ends[one].name, &ends[other].name);
+        let (one, other) = (&executors[one].name, &executors[other].name);
         return Err(Failure::usage(format!(
-            "{one} and {other} have different memory: each lends its own. Places work on the same memory, \
-             as an executor of `farside rmc serve --beside {one}` does"
+            "{one} and {other} have different memory: each lends its own. All places must access the same \
+             memory: start the other executor with `farside rmc serve --beside {one}`"
         )));
     }
     let regions = owner.map(|at| readable(&callers[at])).unwrap_or_default();
     let region = regions.first().copied();
     let (mut there, mut here) = (Vec::new(), None);
-    for (at, (caller, end)) in callers.iter_mut().zip(ends).enumerate() {
-        let mut probe = Probe::register(caller, &end.name)?;
+    for (at, (caller, executor)) in callers.iter_mut().zip(executors).enumerate() {
+        let mut probe = Probe::register(caller, &executor.name)?;
         match owner {
             Some(owner) if owner == at && region.is_some() => {
                 here = Some(probe.measure(Runs::Here, region)?);
             }
-            Some(owner) if owner != at => probe.check(&regions, &ends[owner].name)?,
+            Some(owner) if owner != at => probe.check(&regions, &executors[owner].name)?,
             Some(_) | None => {}
         }
         there.push(probe.measure(Runs::There, region)?);
@@ -206,17 +211,17 @@ fn measure(callers: &mut [Caller], ends: &[End]) -> Result<Measured, Failure> {
 /// The places of calls.
 struct Places<'a> {
     placed: Placed,
-    ends: &'a [End],
-    /// The number of each executor's place.
+    executors: &'a [ExecutorAddress],
+    /// Index of each executor's place.
     there: Vec<usize>,
-    /// The number of the place in this process.
+    /// Index of the place in this process.
     here: Option<usize>,
 }
 
 impl<'a> Places<'a> {
-    fn new(chosen: &Chosen, ends: &'a [End]) -> Self {
+    fn new(chosen: &Chosen, executors: &'a [ExecutorAddress]) -> Self {
         let placed = Placed::new(&chosen.fabric, Prices::LATENCY, Manner::default());
-        Self { placed, ends, there: Vec::new(), here: None }
+        Self { placed, executors, there: Vec::new(), here: None }
     }
 
     fn add(
@@ -225,12 +230,13 @@ impl<'a> Places<'a> {
         measured: &Measured,
         runs_here: bool,
     ) -> Result<(), Failure> {
-        for (at, (caller, takes)) in callers.into_iter().zip(&measured.there).enumerate() {
-            let mut places = vec![(Runs::There, model(&self.ends[at].name, Core::Host, *takes))];
+        for (at, (caller, cost)) in callers.into_iter().zip(&measured.there).enumerate() {
+            let mut places =
+                vec![(Runs::There, model(&self.executors[at].name, Core::Host, *cost))];
             let is_here = runs_here && measured.here_by == at;
-            // What was not measured begins as cheap as can be, and so is tried.
-            let takes = measured.here.unwrap_or(Takes { call_ns: 0, access_ns: 0 });
-            places.extend(is_here.then(|| (Runs::Here, model(HERE, Core::Client, takes))));
+            // An unmeasured place starts with zero cost, so that it is tried.
+            let cost = measured.here.unwrap_or(CallCost { call_ns: 0, access_ns: 0 });
+            places.extend(is_here.then(|| (Runs::Here, model(HERE, Core::Client, cost))));
             let first = self.placed.add(caller, &places).map_err(failed)?;
             self.there.push(first);
             self.here = self.here.or(is_here.then_some(first + 1));
@@ -238,7 +244,7 @@ impl<'a> Places<'a> {
         Ok(())
     }
 
-    /// Makes all calls run where it was told.
+    /// Makes all calls run at the pinned place, if there is one.
     fn pin(
         &mut self,
         program: PlacedProgram,
@@ -248,7 +254,7 @@ impl<'a> Places<'a> {
         let place = match pinned {
             None => return Ok(()),
             Some(Pinned::Here) => self.here,
-            Some(Pinned::At(end)) => Some(self.there[end]),
+            Some(Pinned::At(executor)) => Some(self.there[executor]),
         };
         match place {
             Some(place) if keeps_state => self.placed.bind(program, place).map_err(failed),
@@ -264,44 +270,44 @@ impl<'a> Places<'a> {
     }
 
     fn name(&self, place: usize) -> &str {
-        let end = self.there.iter().position(|at| *at == place);
-        end.map_or(HERE, |end| &self.ends[end].name)
+        let executor = self.there.iter().position(|at| *at == place);
+        executor.map_or(HERE, |executor| &self.executors[executor].name)
     }
 
-    /// What happened, place by place: first here, then in the order in which they were told.
-    fn shown(
+    /// Returns the report of all places: this process first, then the executors in the order of the arguments.
+    fn report(
         &self,
         program: PlacedProgram,
-        ran: &Ran,
+        ran: &PlacedRun,
         not_here: Option<String>,
         also: Vec<Registered>,
-    ) -> Placing {
+    ) -> PlacementReport {
         let places = self.here.iter().chain(&self.there).map(|place| {
             let latencies = ran.at.get(place);
-            Place {
+            PlaceReport {
                 place: self.name(*place).to_owned(),
                 is_here: self.here == Some(*place),
                 calls: latencies.map_or(0, Latencies::operations),
                 round_trip_ns: latencies.map(Latencies::percentiles),
             }
         });
-        Placing {
+        PlacementReport {
             places: places.collect(),
-            last: Last::new(&ran.last.choice),
+            last: LastCall::new(&ran.last.choice),
             state_at: self.placed.bound(program).map(|place| self.name(place).to_owned()),
             not_here,
-            also: also.into_iter().map(Also::new).collect(),
+            also: also.into_iter().map(OtherExecutor::new).collect(),
         }
     }
 }
 
-/// What a call is taken to take at a place.
-fn model(name: &str, core: Core, Takes { call_ns, access_ns }: Takes) -> PlaceModel {
+/// Returns the cost model of a place.
+fn model(name: &str, core: Core, CallCost { call_ns, access_ns }: CallCost) -> PlaceModel {
     let (round_trip_ns, start_ns) = match core {
         Core::Client => (0, call_ns.max(1)),
         Core::Nic | Core::Host => (call_ns.max(1), 0),
     };
-    // Latency alone counts here, so that bytes need not be told.
+    // Only latency is priced, so byte counts are not needed.
     let (call_bytes, access_bytes) = (0, 0);
     PlaceModel {
         name: name.into(),
@@ -314,10 +320,10 @@ fn model(name: &str, core: Core, Takes { call_ns, access_ns }: Takes) -> PlaceMo
     }
 }
 
-/// What calls came to.
-struct Ran {
+/// Latencies and last answer of all calls.
+struct PlacedRun {
     all: Latencies,
-    /// By place.
+    /// Latencies by place.
     at: BTreeMap<usize, Latencies>,
     last: PlacedAnswer,
 }
@@ -327,7 +333,7 @@ fn run(
     program: PlacedProgram,
     parameters: &[u8],
     arguments: &RmcCall,
-) -> Result<Ran, Failure> {
+) -> Result<PlacedRun, Failure> {
     let patience = arguments.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
     let (mut all, mut at) = (Latencies::default(), BTreeMap::<_, Latencies>::new());
     let mut last = None;
@@ -341,26 +347,26 @@ fn run(
         at.entry(end.choice.place).or_default().add(&[(end.took_ns, 1)]);
         last = Some(end);
     }
-    Ok(Ran { all, at, last: last.ok_or_else(nothing_to_do)? })
+    Ok(PlacedRun { all, at, last: last.ok_or_else(nothing_to_do)? })
 }
 
 /// Where calls ran and why.
 #[derive(Debug, Serialize)]
-pub(super) struct Placing {
-    places: Vec<Place>,
-    last: Last,
-    /// The place of what the program keeps between calls.
+pub(super) struct PlacementReport {
+    places: Vec<PlaceReport>,
+    last: LastCall,
+    /// The place of the state that the program keeps between calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     state_at: Option<String>,
-    /// Why none ran in this process.
+    /// Why no call ran in this process.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_here: Option<String>,
     /// The executors of `--also`.
-    also: Vec<Also>,
+    also: Vec<OtherExecutor>,
 }
 
 #[derive(Debug, Serialize)]
-struct Place {
+struct PlaceReport {
     place: String,
     #[serde(skip)]
     is_here: bool,
@@ -371,48 +377,48 @@ struct Place {
 
 /// The place of the last call.
 #[derive(Debug, Serialize)]
-struct Last {
+struct LastCall {
     place: String,
     why: &'static str,
     expected_ns: u64,
-    /// The best of the others.
+    /// The best alternative.
     #[serde(skip_serializing_if = "Option::is_none")]
-    other: Option<Other>,
+    other: Option<Alternative>,
     #[serde(skip)]
     words: &'static str,
 }
 
 #[derive(Debug, Serialize)]
-struct Other {
+struct Alternative {
     place: String,
     expected_ns: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct Also {
+struct OtherExecutor {
     address: String,
     path: String,
     registered_ns: u64,
 }
 
-impl Also {
+impl OtherExecutor {
     fn new(Registered { address, path, registered_ns, .. }: Registered) -> Self {
         Self { address, path, registered_ns }
     }
 }
 
-impl Last {
+impl LastCall {
     fn new(choice: &Choice) -> Self {
         let (why, words) = match choice.why {
-            Why::Pinned => ("pinned", "as --place says"),
-            Why::StateThere => ("state_there", "where its state is"),
-            Why::Only => ("only", "since no other place in reach can run it"),
-            Why::Model => ("model", "which takes least by what was measured before the first call"),
-            Why::Measured => ("measured", "which takes least by what calls took"),
-            Why::Explored => ("explored", "to know what it takes there by now"),
+            Why::Pinned => ("pinned", "pinned by --place"),
+            Why::StateThere => ("state_there", "the place of its state"),
+            Why::Only => ("only", "the only reachable place that can run it"),
+            Why::Model => ("model", "fastest in the measurements before the first call"),
+            Why::Measured => ("measured", "fastest in the calls so far"),
+            Why::Explored => ("explored", "to measure it again"),
         };
-        // A microsecond costs one.
-        let other = choice.other.as_ref().map(|(name, cost)| Other {
+        // A cost of 1 is one microsecond.
+        let other = choice.other.as_ref().map(|(name, cost)| Alternative {
             place: name.to_string(),
             expected_ns: (cost * 1e3) as u64,
         });
@@ -428,7 +434,7 @@ impl Last {
     fn text(&self) -> String {
         let Self { place, expected_ns, words, .. } = self;
         let expected = time(*expected_ns as f64);
-        let other = self.other.as_ref().map(|Other { place, expected_ns }| {
+        let other = self.other.as_ref().map(|Alternative { place, expected_ns }| {
             format!("; {} {}", time(*expected_ns as f64), at(place))
         });
         let other = other.unwrap_or_default();
@@ -436,12 +442,12 @@ impl Last {
     }
 }
 
-/// A place as the end of a sentence.
+/// Formats a place: `here`, or `at` an executor.
 fn at(place: &str) -> String {
     if place == HERE { HERE.to_owned() } else { format!("at {place}") }
 }
 
-impl Place {
+impl PlaceReport {
     fn text(&self) -> String {
         let Self { place, is_here, calls, round_trip_ns } = self;
         let what = if *is_here { format!(", {A_REQUEST_EACH}") } else { String::new() };
@@ -454,18 +460,18 @@ impl Place {
     }
 }
 
-impl Placing {
-    /// The other executors.
+impl PlacementReport {
+    /// Returns the lines of the executors of `--also`.
     pub(super) fn also_lines(&self) -> impl Iterator<Item = String> {
         self.also.iter().map(|one| format!("also        {}, {}", one.address, one.path))
     }
 
     pub(super) fn lines(&self) -> Vec<String> {
-        let mut lines: Vec<_> = self.places.iter().map(Place::text).collect();
+        let mut lines: Vec<_> = self.places.iter().map(PlaceReport::text).collect();
         lines.extend(self.not_here.iter().map(|why| format!("not here    {why}")));
         lines.push(self.last.text());
         lines.extend(self.state_at.iter().map(|place| {
-            format!("state       at {place}, where all its calls run: state does not move")
+            format!("state       at {place}, which runs all its calls: state does not move")
         }));
         lines
     }

@@ -1,5 +1,4 @@
-//! A small program that measures what calls take at a place, and tells whether executors have the same
-//! memory.
+//! A probe program that measures the cost of calls at a place, and checks that executors access the same memory.
 
 use super::call::{failed, failed_at};
 use super::median;
@@ -11,14 +10,14 @@ use farside_base::Access;
 use farside_rmc::helpers::status;
 use std::time::{Duration, Instant};
 
-/// Calls of each size at each place, half as many before them.
+/// Measured calls of each size at each place, after half as many warm-up calls.
 const ROUNDS: usize = 16;
-/// Accesses of the larger size.
+/// Number of accesses of the longer call.
 const ACCESSES: u64 = 9;
-/// How long a call of it may take.
+/// Timeout of a call.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads a byte again and again: region, offset, how often. The status of the last read.
+/// Reads a byte repeatedly. Parameters: region, offset, count. Returns the status of the last read.
 const TEXT: &str = "
 .program placement_probe
     r6 = *(u64 *)(r1 + 0)
@@ -40,27 +39,27 @@ over:
     exit
 ";
 
-/// What a call takes at a place: itself, and each of its accesses.
+/// Cost of a call at a place: a fixed part, and a part for each access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Takes {
+pub(super) struct CallCost {
     pub(super) call_ns: u64,
     pub(super) access_ns: u64,
 }
 
-/// A region whose bytes may be read: its number and length.
+/// A readable region: its number and length.
 pub(super) type Readable = (u8, u64);
 
-/// The regions that an executor lends to whoever calls it, as far as they may be read.
+/// Returns the readable regions that an executor lends to this caller.
 pub(super) fn readable(caller: &Caller) -> Vec<Readable> {
     let regions = caller.regions().filter(|(.., access)| access.allows(Access::READ));
     regions.map(|(region, bytes, _)| (region, bytes)).collect()
 }
 
-/// The program, registered at an executor.
+/// The probe program, registered at an executor.
 pub(super) struct Probe<'a> {
     caller: &'a mut Caller,
     program: Program,
-    /// What people call the executor.
+    /// Name of the executor in messages.
     name: &'a str,
 }
 
@@ -72,7 +71,7 @@ impl<'a> Probe<'a> {
         Ok(Self { caller, program, name })
     }
 
-    /// Gives it back, so that it counts towards no quota.
+    /// Unregisters the program, so that it does not count towards a quota.
     pub(super) fn end(self) -> Result<(), Failure> {
         self.caller.unregister(&self.program).map_err(|e| failed_at(self.name, e))
     }
@@ -83,7 +82,7 @@ impl<'a> Probe<'a> {
         Ok(answer.result.cast_signed())
     }
 
-    /// Refuses an executor whose regions do not end where those of another one do.
+    /// Refuses an executor that has regions of other lengths than the owner's.
     pub(super) fn check(&mut self, regions: &[Readable], owner: &str) -> Result<(), Failure> {
         for (region, length) in regions {
             let mut at = |offset| self.run(Runs::There, *region, offset, 1);
@@ -92,15 +91,15 @@ impl<'a> Probe<'a> {
             match ends.map_err(|e| failed_at(name, e))? {
                 (status::OK, status::NOT_PERMITTED) => {}
                 (status::PEER_LOST, _) | (_, status::PEER_LOST) => {
-                    let text = format!("the memory that {name} works on is out of reach");
+                    let text = format!("the memory that {name} accesses is unreachable");
                     return Err(failed(Error::with(ErrorCode::PeerLost, text)));
                 }
                 _ => {
                     let length = bytes(*length);
                     return Err(Failure::usage(format!(
                         "{name} and {owner} have different memory: region {region} has {length} at \
-                         {owner}, and not so at {name}. Places work on the same memory, as an executor \
-                         of `farside rmc serve --beside {owner}` does"
+                         {owner}, but another length at {name}. All places must access the same memory: \
+                         start the other executor with `farside rmc serve --beside {owner}`"
                     )));
                 }
             }
@@ -108,12 +107,12 @@ impl<'a> Probe<'a> {
         Ok(())
     }
 
-    /// Measures a place that reaches this region, or no memory.
+    /// Measures a place, with accesses to `region` if one is given.
     pub(super) fn measure(
         &mut self,
         runs: Runs,
         region: Option<Readable>,
-    ) -> Result<Takes, Failure> {
+    ) -> Result<CallCost, Failure> {
         let one = u64::from(region.is_some());
         let region = region.map_or(0, |(region, _)| region);
         let mut median_of = |times: u64| -> Result<u64, Error> {
@@ -128,12 +127,12 @@ impl<'a> Probe<'a> {
         };
         let both = median_of(one).and_then(|few| Ok((few, median_of(one * ACCESSES)?)));
         let (few_ns, many_ns) = both.map_err(|e| failed_at(self.name, e))?;
-        Ok(Takes::of(few_ns, many_ns))
+        Ok(CallCost::of(few_ns, many_ns))
     }
 }
 
-impl Takes {
-    /// Of a call with one access and one with [`ACCESSES`].
+impl CallCost {
+    /// Computes the cost from the time of a call with one access and of one with [`ACCESSES`].
     const fn of(one_ns: u64, many_ns: u64) -> Self {
         let access_ns = many_ns.saturating_sub(one_ns) / (ACCESSES - 1);
         Self { call_ns: one_ns.saturating_sub(access_ns), access_ns }
@@ -145,10 +144,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_and_its_accesses_are_told_apart() {
-        let takes = |call_ns, access_ns| Takes { call_ns, access_ns };
-        assert_eq!(Takes::of(2_100, 2_900), takes(2_000, 100));
-        assert_eq!(Takes::of(50_000, 450_000), takes(0, 50_000), "each access a round trip");
-        assert_eq!(Takes::of(2_100, 2_000), takes(2_100, 0), "noise");
+    fn call_cost_separates_fixed_and_access_time() {
+        let cost = |call_ns, access_ns| CallCost { call_ns, access_ns };
+        assert_eq!(CallCost::of(2_100, 2_900), cost(2_000, 100));
+        assert_eq!(CallCost::of(50_000, 450_000), cost(0, 50_000), "each access a round trip");
+        assert_eq!(CallCost::of(2_100, 2_000), cost(2_100, 0), "noise");
     }
 }

@@ -1,4 +1,4 @@
-//! `farside rmc run`: one call, here, on files.
+//! `farside rmc run`: runs one call in this process, on files.
 
 use super::check::counted;
 use super::memory::{Counts, Files};
@@ -14,9 +14,9 @@ use serde::Serialize;
 use serde_json::json;
 use std::fmt::Write;
 
-/// Bytes of a program's identifier, which goes before the parameters.
+/// Bytes of a program's identifier, which precedes the parameters.
 const IDENTIFIER_BYTES: usize = 8;
-/// Bytes of what a program returns.
+/// Bytes of a program's result.
 const RESULT_BYTES: usize = 8;
 
 /// How a call ended.
@@ -25,7 +25,7 @@ const RESULT_BYTES: usize = 8;
 enum Ending {
     Returned {
         result: u64,
-        /// Where it is one of the negative numbers of the header.
+        /// Present if it is one of the negative numbers of the header.
         #[serde(skip_serializing_if = "Option::is_none")]
         status: Option<&'static str>,
     },
@@ -45,16 +45,16 @@ struct Report {
     /// In hexadecimal.
     output: String,
     counts: Counts,
-    /// What the client pays without the call: it does each access itself.
-    one_sided: Paid,
-    /// What it pays for the call.
-    as_call: Paid,
+    /// Network cost of the same accesses as one-sided requests.
+    one_sided: NetworkCost,
+    /// Network cost as one call.
+    as_call: NetworkCost,
     written_back: Vec<String>,
 }
 
-/// Round trips, and bytes on the way besides headers.
+/// Round trips, and payload bytes without headers.
 #[derive(Debug, Serialize)]
-struct Paid {
+struct NetworkCost {
     round_trips: u64,
     bytes_out: u64,
     bytes_back: u64,
@@ -63,7 +63,7 @@ struct Paid {
 pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
     let object = &arguments.of.object;
     let (programs, name) = (source::programs(object)?, arguments.of.program.as_deref());
-    let program = source::chosen(object, programs, name, |program| &program.name)?;
+    let program = source::select(object, programs, name, |program| &program.name)?;
     let parameters = arguments.of.parameters.read()?;
     let mut files = Files::open(&arguments.memory, &program)?;
     let verified = verify(program, &Limits::DEFAULT);
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
         ending,
         output: hex(machine.output()),
         one_sided: one_sided(&files.counts),
-        as_call: Paid {
+        as_call: NetworkCost {
             round_trips: 1,
             bytes_out: (IDENTIFIER_BYTES + parameters.len()) as u64,
             bytes_back: (RESULT_BYTES + machine.output().len()) as u64,
@@ -124,7 +124,7 @@ fn execute(
     })
 }
 
-/// Regions are left out, so that each access comes by here and is counted.
+/// Passes no regions to the machine code, so that every access calls `files` and is counted.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn compiled(
     machine: &mut Machine,
@@ -139,9 +139,7 @@ fn compiled(
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 fn compiled(_: &mut Machine, _: &Verified, _: Lent<'_>, _: &mut Files) -> Result<Outcome, Failure> {
-    Err(Failure::usage(
-        "--engine compiled: there is a compiler for x86-64 on Linux alone: use fast",
-    ))
+    Err(Failure::usage("--engine compiled: only available on x86-64 Linux: use --engine fast"))
 }
 
 fn ending(outcome: Outcome, program: &Program) -> Ending {
@@ -151,20 +149,24 @@ fn ending(outcome: Outcome, program: &Program) -> Ending {
     };
     match outcome {
         Outcome::Returned(result) => Ending::Returned { result, status: status_of(result) },
-        Outcome::Suspended(request) => {
-            stopped(format!("nobody answers {}", Helper::of(request.call).name), None)
-        }
-        Outcome::Paused => stopped("it was given a slice alone".to_string(), None),
+        Outcome::Suspended(request) => stopped(
+            format!(
+                "suspended in {}, which this command cannot resume",
+                Helper::of(request.call).name
+            ),
+            None,
+        ),
+        Outcome::Paused => stopped("its slice ended".to_string(), None),
         Outcome::Stopped(stop) => stopped(stop.to_string(), stop.slot()),
     }
 }
 
-/// What the header calls a result that is one of its negative numbers.
+/// Returns the header's name of a result that is one of its negative numbers.
 pub(super) fn status_of(result: u64) -> Option<&'static str> {
     answer(result).err().and_then(status_name)
 }
 
-/// As the header calls it.
+/// Returns the header's name of a status.
 fn status_name(number: i64) -> Option<&'static str> {
     Some(match number {
         status::NOT_PERMITTED => "FARSIDE_NOT_PERMITTED",
@@ -178,15 +180,15 @@ fn status_name(number: i64) -> Option<&'static str> {
     })
 }
 
-fn one_sided(counts: &Counts) -> Paid {
-    Paid {
+fn one_sided(counts: &Counts) -> NetworkCost {
+    NetworkCost {
         round_trips: counts.accesses,
         bytes_out: counts.bytes_written,
         bytes_back: counts.bytes_read,
     }
 }
 
-/// A result as people read it.
+/// Returns the printed line of a result.
 pub(super) fn returned_text(result: u64, status: Option<&str>) -> String {
     let signed = result.cast_signed();
     let status = status.map(|name| format!(", {name}")).unwrap_or_default();
@@ -196,13 +198,13 @@ pub(super) fn returned_text(result: u64, status: Option<&str>) -> String {
 pub(super) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
-        // Text takes whatever is written to it.
+        // Writing to a `String` cannot fail.
         let _ = write!(text, "{byte:02x}");
     }
     text
 }
 
-impl Paid {
+impl NetworkCost {
     fn text(&self) -> String {
         let Self { round_trips, bytes_out, bytes_back } = self;
         let (out, back) = (bytes(*bytes_out), bytes(*bytes_back));
@@ -233,7 +235,7 @@ impl Report {
         lines.push(format!("as a call   {}", self.as_call.text()));
         if counts.other_calls > 0 {
             lines.push(format!(
-                "other       {} for which there is no one-sided request",
+                "other       {} without a one-sided equivalent",
                 counted(counts.other_calls, "call")
             ));
         }

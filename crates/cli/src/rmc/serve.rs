@@ -1,6 +1,6 @@
-//! `farside rmc serve`: lends memory, and runs calls of others on it.
+//! `farside rmc serve`: lends memory, and runs callers' programs on it.
 
-use super::membership::{Membership, News};
+use super::membership::{Membership, MembershipEvent};
 use super::{NAME, check::counted};
 use crate::agent::is_loopback;
 use crate::arguments::{Lend, LendFrom, OnlyFor, RmcServe};
@@ -20,53 +20,53 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the host of the memory may take to answer.
+/// Timeout for the first answer of the memory host of `--beside`.
 const HOST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Turns before what calls in progress stand against is tried again.
-const TURNS_BETWEEN: u32 = 16;
+/// Polls before retrying a change that calls in flight prevent.
+const POLLS_BETWEEN_RETRIES: u32 = 16;
 
-/// What happens to an executor, as `--json` shows it.
+/// Events of an executor, as `--json` prints them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 enum Event<'a> {
     Serving {
-        /// What callers connect to.
+        /// The address for callers.
         address: &'a str,
         fabric: &'a str,
         security: &'a str,
-        regions: Vec<Shown>,
-        /// The executor that has the memory, where it is another one.
+        regions: Vec<RegionInfo>,
+        /// The executor that hosts the memory, if it is another one.
         #[serde(skip_serializing_if = "Option::is_none")]
         beside: Option<&'a str>,
-        /// Its number in the cluster of the global memory that calls reach.
+        /// Its node number, if calls can access a cluster's global memory.
         #[serde(skip_serializing_if = "Option::is_none")]
         node: Option<u16>,
     },
-    /// Callers or their programs are others than before.
+    /// The number of callers or programs has changed.
     Changed {
         sessions: usize,
         programs: usize,
         served: u64,
-        /// How each caller in reach is reached.
+        /// The path to each connected caller.
         paths: Vec<String>,
     },
-    /// The executor that has the memory is out of reach; it is called again until it is back.
+    /// The memory host is unreachable; the executor reconnects until it answers.
     HostLost {
         reason: &'a str,
     },
-    /// It is back.
+    /// The memory host is reachable again.
     HostFound,
-    /// Its node is no member of its cluster any more: calls on global addresses are told so.
+    /// The node was removed from its cluster: calls on global addresses fail.
     NodeLost {
         reason: &'a str,
-        /// Whether it joins again.
+        /// Whether it rejoins.
         rejoins: bool,
     },
-    /// It could not join again yet.
+    /// An attempt to rejoin failed.
     NodeNotJoined {
         reason: &'a str,
     },
-    /// It has.
+    /// It has rejoined as this node.
     NodeFound {
         node: u16,
     },
@@ -76,16 +76,16 @@ enum Event<'a> {
     },
 }
 
-/// A region that is lent.
+/// A lent region, as printed.
 #[derive(Debug, Serialize)]
-struct Shown {
+struct RegionInfo {
     region: u8,
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
 }
 
-impl Shown {
+impl RegionInfo {
     fn text(&self) -> String {
         let of = self.file.as_ref().map(|file| format!(" of {file}")).unwrap_or_default();
         format!("region {}: {}{of}", self.region, bytes(self.bytes))
@@ -93,12 +93,12 @@ impl Shown {
 }
 
 impl Event<'_> {
-    fn tell(&self, output: Output) {
+    fn emit(&self, output: Output) {
         output.event(self, |_| self.lines());
     }
 
-    /// The event after which the command ends.
-    fn tell_last(&self, output: Output) {
+    /// Emits the event after which the command ends.
+    fn emit_last(&self, output: Output) {
         output.last_event(self, |_| self.lines());
     }
 
@@ -106,9 +106,9 @@ impl Event<'_> {
         match self {
             Self::Serving { address, fabric, security, regions, beside, node } => {
                 let head = format!("serving at {address} over {fabric} ({security}); Ctrl-C ends");
-                let host = beside.map(|host| format!("beside {host}, by one-sided requests"));
-                let node = node.map(|node| format!("part of node {node} of the global memory"));
-                let regions = regions.iter().map(Shown::text);
+                let host = beside.map(|host| format!("memory of {host}, by one-sided requests"));
+                let node = node.map(|node| format!("global memory as node {node}"));
+                let regions = regions.iter().map(RegionInfo::text);
                 [head].into_iter().chain(host).chain(node).chain(regions).collect()
             }
             Self::Changed { sessions, programs, served, paths } => {
@@ -121,14 +121,14 @@ impl Event<'_> {
                 let paths = paths.map(|path| format!("  over {path}"));
                 [parts.join(", ")].into_iter().chain(paths).collect()
             }
-            Self::HostLost { reason } => vec![format!("no memory at present: {reason}")],
-            Self::HostFound => vec!["the memory is back".to_owned()],
+            Self::HostLost { reason } => vec![format!("memory unreachable: {reason}")],
+            Self::HostFound => vec!["memory reachable again".to_owned()],
             Self::NodeLost { reason, rejoins } => {
-                let then = if *rejoins { ", joins again" } else { "" };
-                vec![format!("no global memory at present: cut off{then}: {reason}")]
+                let then = if *rejoins { ", rejoining" } else { "" };
+                vec![format!("removed from the cluster{then}: {reason}")]
             }
-            Self::NodeNotJoined { reason } => vec![format!("not joined yet: {reason}")],
-            Self::NodeFound { node } => vec![format!("part of node {node} of the global memory")],
+            Self::NodeNotJoined { reason } => vec![format!("rejoin failed: {reason}")],
+            Self::NodeFound { node } => vec![format!("global memory as node {node}")],
             Self::Ended { served, written_back } => {
                 let files = written_back.iter().map(|file| format!("written     {file}"));
                 [format!("served {} requests", count(*served))].into_iter().chain(files).collect()
@@ -137,18 +137,18 @@ impl Event<'_> {
     }
 }
 
-/// A region as it is to be.
-struct Plan {
+/// A region to lend.
+struct RegionPlan {
     region: u8,
     bytes: u64,
     file: Option<PathBuf>,
-    /// What it begins with, zeros behind it.
+    /// Initial contents, followed by zeros.
     contents: Vec<u8>,
 }
 
-/// A region of this process.
-struct Own {
-    plan: Plan,
+/// A lent region of this process.
+struct LentRegion {
+    plan: RegionPlan,
     arena: Arena,
 }
 
@@ -156,8 +156,8 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     let shares = arguments.member.cluster.is_some() || arguments.member.node.is_some();
     if arguments.memory.is_empty() && arguments.beside.is_none() && !shares {
         return Err(Failure::usage(
-            "no memory to work on: lend some with --memory 0=FILE, name whose it is with --beside \
-             ADDRESS, or a cluster with --cluster NAME",
+            "no memory to serve: give --memory 0=FILE, --beside ADDRESS of an executor that hosts the \
+             memory, or --cluster NAME",
         ));
     }
     let options = options(arguments)?;
@@ -182,9 +182,9 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         Some(host) => CallServer::beside(&fabric, &address, host, &options)?,
         None => CallServer::listen(&fabric, &address, &options)?,
     };
-    let own = lend(&mut server, plans, arguments)?;
+    let lent = lend(&mut server, plans, arguments)?;
     if let Some(host) = &host {
-        find_host(&mut server, host, &stop)?;
+        wait_for_host(&mut server, host, &stop)?;
     }
     let (membership, node) = match Membership::begin(&arguments.member)? {
         Some((membership, node)) => {
@@ -193,7 +193,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         }
         None => (None, None),
     };
-    let shown = own.iter().map(|one| Shown {
+    let regions = lent.iter().map(|one| RegionInfo {
         region: one.plan.region,
         bytes: one.plan.bytes,
         file: one.plan.file.as_ref().map(|file| file.display().to_string()),
@@ -202,29 +202,29 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         address: &server.address().unwrap_or(address),
         fabric: fabric.name(),
         security: &security,
-        regions: shown.collect(),
+        regions: regions.collect(),
         beside: host.as_deref(),
         node,
     }
-    .tell(output);
+    .emit(output);
     let end = serve(&mut server, membership.as_ref(), &stop, output);
     let served = server.served();
-    // Nobody writes to the memory any more while it is compared and written.
+    // No caller may write to the memory while it is compared and written back.
     drop(server);
     membership.into_iter().for_each(Membership::leave);
     let (written_back, saved) =
-        if arguments.write_back { write_back(&own) } else { (Vec::new(), Ok(())) };
-    Event::Ended { served, written_back }.tell_last(output);
+        if arguments.write_back { write_back(&lent) } else { (Vec::new(), Ok(())) };
+    Event::Ended { served, written_back }.emit_last(output);
     end.and(saved)
 }
 
-/// Lends what was planned, as it is said and to whom it is said. Nobody is served before the first turn.
+/// Creates and lends the planned regions with their restrictions. No caller is served before the first poll.
 fn lend(
     server: &mut CallServer,
-    plans: Vec<Plan>,
+    plans: Vec<RegionPlan>,
     arguments: &RmcServe,
-) -> Result<Vec<Own>, Failure> {
-    let mut own = Vec::new();
+) -> Result<Vec<LentRegion>, Failure> {
+    let mut regions = Vec::new();
     for plan in plans {
         let access = match arguments.read_only.contains(&plan.region) {
             true => Access::READ,
@@ -233,7 +233,7 @@ fn lend(
         let arena = server.make_region(plan.region, plan.bytes, access)?;
         let wrong = |_| Failure::system(format!("region {} is shorter than asked", plan.region));
         arena.write(0, &plan.contents).map_err(wrong)?;
-        own.push(Own { plan, arena });
+        regions.push(LentRegion { plan, arena });
     }
     for OnlyFor { region, tenants } in &arguments.only_for {
         if let Some(lent) = server.take_back(*region) {
@@ -241,7 +241,7 @@ fn lend(
             server.lend_to(*region, &lent, &names)?;
         }
     }
-    Ok(own)
+    Ok(regions)
 }
 
 fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
@@ -251,7 +251,7 @@ fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
     for tenant in &arguments.tenant {
         if !seen.insert(&tenant.name) {
             let name = tenant.name.as_deref().unwrap_or("*");
-            return Err(Failure::usage(format!("--tenant {name}: said twice")));
+            return Err(Failure::usage(format!("--tenant {name}: given twice")));
         }
         match &tenant.name {
             Some(name) => {
@@ -263,32 +263,36 @@ fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
     Ok(options)
 }
 
-/// Reads what is to be lent. A file or a number comes once.
-fn plans(memory: &[Lend]) -> Result<Vec<Plan>, Failure> {
-    let (mut plans, mut places): (Vec<Plan>, Vec<PathBuf>) = (Vec::new(), Vec::new());
+/// Reads the regions to lend; refuses a file or region number that is given twice.
+fn plans(memory: &[Lend]) -> Result<Vec<RegionPlan>, Failure> {
+    let (mut plans, mut paths): (Vec<RegionPlan>, Vec<PathBuf>) = (Vec::new(), Vec::new());
     for Lend { region, from } in memory {
         if plans.iter().any(|plan| plan.region == *region) {
-            return Err(Failure::usage(format!("region {region} is lent twice: number it anew")));
+            return Err(Failure::usage(format!(
+                "region {region} is lent twice: give one another number"
+            )));
         }
         let plan = match from {
             LendFrom::Zeros(bytes) => {
-                Plan { region: *region, bytes: *bytes, file: None, contents: Vec::new() }
+                RegionPlan { region: *region, bytes: *bytes, file: None, contents: Vec::new() }
             }
             LendFrom::File(file) => {
                 let shown = file.display();
-                // A pipe that the shell has made has no name of its own.
-                let place = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
-                if places.contains(&place) {
+                // A pipe of the shell (`<(...)`) has no canonical path.
+                let path = std::fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+                if paths.contains(&path) {
                     let text = format!("{shown}: lent already: a file is one region");
                     return Err(Failure::usage(text));
                 }
-                places.push(place);
+                paths.push(path);
                 let contents = input_file::read_region(file)?;
                 if contents.is_empty() {
-                    return Err(Failure::usage(format!("{shown}: is empty: nothing to lend")));
+                    return Err(Failure::usage(format!(
+                        "{shown}: the file is empty: nothing to lend"
+                    )));
                 }
                 let (bytes, file) = (contents.len() as u64, Some(file.clone()));
-                Plan { region: *region, bytes, file, contents }
+                RegionPlan { region: *region, bytes, file, contents }
             }
         };
         plans.push(plan);
@@ -296,14 +300,14 @@ fn plans(memory: &[Lend]) -> Result<Vec<Plan>, Failure> {
     Ok(plans)
 }
 
-/// Refuses restrictions of what is not there, which would restrict nothing.
+/// Refuses restrictions on regions that are not lent or to unknown tenants, which would have no effect.
 fn check_restrictions(arguments: &RmcServe) -> Result<(), Failure> {
     let is_lent = |region: u8| arguments.memory.iter().any(|lend| lend.region == region);
     let only_for = arguments.only_for.iter().map(|one| ("--only-for", one.region));
     let read_only = arguments.read_only.iter().map(|region| ("--read-only", *region));
     for (flag, region) in only_for.chain(read_only) {
         if !is_lent(region) {
-            let text = format!("{flag} {region}: there is no such region: lend it by --memory");
+            let text = format!("{flag} {region}: no such region: lend it with --memory");
             return Err(Failure::usage(text));
         }
     }
@@ -311,32 +315,31 @@ fn check_restrictions(arguments: &RmcServe) -> Result<(), Failure> {
     let unknown = arguments.only_for.iter().flat_map(|one| &one.tenants).find(|name| !named(name));
     match unknown {
         Some(name) => {
-            let text =
-                format!("--only-for: tenant {name} is not named: say --tenant {name}=weight:1 too");
+            let text = format!("--only-for: unknown tenant {name}: add --tenant {name}=weight:1");
             Err(Failure::usage(text))
         }
         None => Ok(()),
     }
 }
 
-/// Refuses what would let anybody in without that being said.
+/// Refuses to listen on other hosts' networks without a key, unless `--insecure` is given.
 fn check_security(arguments: &RmcServe) -> Result<(), Failure> {
     let whole = arguments.at.split_once('/').map_or(&*arguments.at, |(host, _)| host);
     let host = format!("{whole}/{NAME}").parse::<Address>();
     let beyond = host.is_ok_and(|address| !is_loopback(&address.endpoint));
     if beyond && arguments.choice.key.is_none() && !arguments.insecure {
         return Err(Failure::usage(format!(
-            "without a key anybody who reaches {} could read and write what is lent: make one by \
-             `farside key new cluster.key`, copy it to every host and say --key cluster.key. On a \
-             network that nobody else is on, --insecure does without",
+            "without a key every process that can reach {} could read and write the lent memory: create \
+             one with `farside key new cluster.key`, copy it to every host and give --key cluster.key. \
+             On a private network, --insecure allows serving without a key",
             arguments.at
         )));
     }
     Ok(())
 }
 
-/// Waits until the memory of another executor is there.
-fn find_host(server: &mut CallServer, host: &str, stop: &AtomicBool) -> Result<(), Failure> {
+/// Waits until the memory of the host is available.
+fn wait_for_host(server: &mut CallServer, host: &str, stop: &AtomicBool) -> Result<(), Failure> {
     let end = Instant::now() + HOST_TIMEOUT;
     server.serve_while(|server| {
         let found = server.has_memory() || server.host_trouble().is_some();
@@ -352,7 +355,7 @@ fn find_host(server: &mut CallServer, host: &str, stop: &AtomicBool) -> Result<(
     Err(Failure::system(format!("--beside {host}: {why}")))
 }
 
-/// Serves until told to end, and tells what changes.
+/// Serves until `stop` is set, and emits events.
 fn serve(
     server: &mut CallServer,
     membership: Option<&Membership>,
@@ -366,58 +369,60 @@ fn serve(
             if now != known {
                 known = now;
                 let (served, paths) = (server.served(), server.paths());
-                Event::Changed { sessions: now.0, programs: now.1, served, paths }.tell(output);
+                Event::Changed { sessions: now.0, programs: now.1, served, paths }.emit(output);
             }
             match server.host_trouble() {
-                Some(reason) if !lost => Event::HostLost { reason }.tell(output),
-                None if lost => Event::HostFound.tell(output),
+                Some(reason) if !lost => Event::HostLost { reason }.emit(output),
+                None if lost => Event::HostFound.emit(output),
                 _ => {}
             }
             lost = server.host_trouble().is_some();
-            !stop.load(Ordering::Acquire) && !membership.is_some_and(Membership::has_news)
+            !stop.load(Ordering::Acquire) && !membership.is_some_and(Membership::has_event)
         });
         if let Some(membership) = membership {
-            take_news(server, membership, stop, output)?;
+            handle_events(server, membership, stop, output)?;
         }
     }
     Ok(())
 }
 
-/// Goes on with another node where the one before was cut off.
-fn take_news(
+/// Handles events of the membership: drops a removed node, and shares the new one.
+fn handle_events(
     server: &mut CallServer,
     membership: &Membership,
     stop: &AtomicBool,
     output: Output,
 ) -> Result<(), Failure> {
-    while let Some(news) = membership.news() {
-        match news {
-            News::CutOff { reason, rejoins } => {
-                Event::NodeLost { reason: &reason, rejoins }.tell(output);
+    while let Some(event) = membership.next_event() {
+        match event {
+            MembershipEvent::Removed { reason, rejoins } => {
+                Event::NodeLost { reason: &reason, rejoins }.emit(output);
                 if !rejoins && !server.has_memory() {
                     return Err(Failure::system(format!("nothing left to serve: {reason}")));
                 }
-                // Calls that wait for it are told first.
-                settled(server, stop, CallServer::unshare)?;
-                membership.given_up();
+                // Calls that wait for the node are answered first.
+                retry_while_busy(server, stop, CallServer::unshare)?;
+                membership.released();
             }
-            News::NotJoined(reason) => Event::NodeNotJoined { reason: &reason }.tell(output),
-            News::Joined(node) => {
-                let shared = settled(server, stop, |server| match server.share(&node) {
-                    // Cut off once more: there is news of that, or will be.
+            MembershipEvent::RejoinFailed(reason) => {
+                Event::NodeNotJoined { reason: &reason }.emit(output);
+            }
+            MembershipEvent::Rejoined(node) => {
+                let shared = retry_while_busy(server, stop, |server| match server.share(&node) {
+                    // Removed again: another event follows.
                     Err(error) if error.code == ErrorCode::NodeClosed => Ok(()),
                     shared => shared,
                 });
                 shared?;
-                Event::NodeFound { node: node.id().0 }.tell(output);
+                Event::NodeFound { node: node.id().0 }.emit(output);
             }
         }
     }
     Ok(())
 }
 
-/// Serves on until a change can be made that calls in progress may stand against.
-fn settled(
+/// Applies a change, serving calls between retries while calls in flight prevent it (`Busy`).
+fn retry_while_busy(
     server: &mut CallServer,
     stop: &AtomicBool,
     mut change: impl FnMut(&mut CallServer) -> Result<(), farside::Error>,
@@ -425,8 +430,8 @@ fn settled(
     loop {
         match change(server) {
             Err(error) if error.code == ErrorCode::Busy && !stop.load(Ordering::Acquire) => {
-                let mut turns = 0..TURNS_BETWEEN;
-                server.serve_while(|_| turns.next().is_some());
+                let mut polls = 0..POLLS_BETWEEN_RETRIES;
+                server.serve_while(|_| polls.next().is_some());
             }
             Err(error) if error.code == ErrorCode::Busy => return Ok(()),
             done => return Ok(done?),
@@ -434,11 +439,10 @@ fn settled(
     }
 }
 
-/// Writes changed regions to their files, each at once: which were written, and why the first that was not
-/// could not be.
-fn write_back(own: &[Own]) -> (Vec<String>, Result<(), Failure>) {
+/// Writes changed regions to their files, each atomically. Returns the files written, and the first error.
+fn write_back(regions: &[LentRegion]) -> (Vec<String>, Result<(), Failure>) {
     let (mut written, mut saved) = (Vec::new(), Ok(()));
-    for one in own {
+    for one in regions {
         match write_back_one(one) {
             Ok(file) => written.extend(file),
             Err(failure) => saved = saved.and(Err(failure)),
@@ -447,8 +451,8 @@ fn write_back(own: &[Own]) -> (Vec<String>, Result<(), Failure>) {
     (written, saved)
 }
 
-/// Writes a region to its file if it has changed; the file's name then.
-fn write_back_one(Own { plan, arena }: &Own) -> Result<Option<String>, Failure> {
+/// Writes a region to its file if it has changed; then returns the file's name.
+fn write_back_one(LentRegion { plan, arena }: &LentRegion) -> Result<Option<String>, Failure> {
     let Some(file) = &plan.file else { return Ok(None) };
     let mut now = vec![0; plan.contents.len()];
     let wrong = |_| Failure::system(format!("region {} is shorter than lent", plan.region));

@@ -1,4 +1,4 @@
-//! Programs from files, and from the library.
+//! Loads programs from files and from the library.
 
 use crate::failure::Failure;
 use farside_rmc::assembler::assemble_named;
@@ -9,8 +9,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The programs of a file: an object, or a source in assembler; or the call of the library with that
-/// name, where there is no such file.
+/// Loads the programs of a file (object or assembler source), or the library program with that name if there is no
+/// such file.
 pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
     let shown = path.display();
     if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
@@ -24,8 +24,8 @@ pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
     }
 }
 
-/// What registers the programs of a file, or of the call of the library with that name: an object, or a
-/// text for the assembler.
+/// Returns the bytes that register the programs of a file or of the library program with that name: an object, or
+/// assembler source.
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
     if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
         return Ok(entry.object.to_vec());
@@ -38,21 +38,19 @@ pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
 
 fn uncompiled(path: &Path) -> Failure {
     let shown = path.display();
-    Failure::usage(format!(
-        "{shown}: a source in C: compile it first, with farside rmc build {shown}"
-    ))
+    Failure::usage(format!("{shown}: C source: compile it first, with farside rmc build {shown}"))
 }
 
-/// The program that was asked for, or the only one.
-pub(super) fn chosen<P>(
+/// Returns the program with the requested name, or the only one.
+pub(super) fn select<P>(
     file: &Path,
     programs: Vec<P>,
     name: Option<&str>,
     name_of: impl Fn(&P) -> &str,
 ) -> Result<P, Failure> {
-    let names: Vec<_> = programs.iter().map(|program| plain(name_of(program))).collect();
+    let names: Vec<_> = programs.iter().map(|program| printable(name_of(program))).collect();
     let names = names.join(", ");
-    // A name of the library means that call of its object.
+    // The name of a library program selects it from its object.
     let name = name.or_else(|| {
         let entry = file.to_str().and_then(Entry::with_name).filter(|_| !file.exists());
         entry.map(|entry| entry.name)
@@ -73,30 +71,35 @@ pub(super) fn chosen<P>(
     }
 }
 
-/// The programs of an object.
+/// Loads the programs of an object.
 pub(super) fn object(path: &Path, bytes: &[u8]) -> Result<Vec<Program>, Failure> {
-    let failed = |e| Failure::check(format!("{}: {}", path.display(), plain(&format!("{e}"))));
-    Ok(load(bytes, &Limits::DEFAULT).map_err(failed)?.into_iter().map(named_plainly).collect())
+    let failed = |e| Failure::check(format!("{}: {}", path.display(), printable(&format!("{e}"))));
+    Ok(load(bytes, &Limits::DEFAULT)
+        .map_err(failed)?
+        .into_iter()
+        .map(with_printable_names)
+        .collect())
 }
 
-/// Names in a file are its author's, and may hold what a terminal would obey.
-fn named_plainly(mut program: Program) -> Program {
-    program.name = plain(&program.name);
-    program.functions.iter_mut().for_each(|function| function.name = plain(&function.name));
-    program.states.iter_mut().for_each(|state| state.name = plain(&state.name));
-    program.lines.iter_mut().for_each(|line| line.file = plain(&line.file).into());
+/// Makes the names of a program printable: those in a file may contain terminal control sequences.
+fn with_printable_names(mut program: Program) -> Program {
+    program.name = printable(&program.name);
+    program.functions.iter_mut().for_each(|function| function.name = printable(&function.name));
+    program.states.iter_mut().for_each(|state| state.name = printable(&state.name));
+    program.lines.iter_mut().for_each(|line| line.file = printable(&line.file).into());
     program
 }
 
-/// Text of others without what a terminal would obey.
-pub(super) fn plain(text: &str) -> String {
+/// Replaces control characters in untrusted text.
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
 fn assembled(path: &Path) -> Result<Program, Failure> {
     let shown = path.display();
-    let text = String::from_utf8(read(path)?)
-        .map_err(|_| Failure::check(format!("{shown}: no text, which assembler is")))?;
+    let text = String::from_utf8(read(path)?).map_err(|_| {
+        Failure::check(format!("{shown}: not UTF-8 text, as assembler source must be"))
+    })?;
     let name = |part: Option<&std::ffi::OsStr>| {
         part.map_or_else(|| "program".to_owned(), |part| part.to_string_lossy().into_owned())
     };
@@ -106,7 +109,7 @@ fn assembled(path: &Path) -> Result<Program, Failure> {
     Ok(program)
 }
 
-/// A file up to the limit of objects and a byte, which is over it.
+/// Reads a file, at most one byte more than the limit of objects.
 fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let failed = |e| Failure::system(format!("{}: {e}", path.display()));
     let most = u64::try_from(Limits::DEFAULT.file_bytes_max).unwrap_or(u64::MAX);

@@ -1,11 +1,11 @@
-//! States that a program declares, kept for one call.
+//! State declared by a program, kept for one call.
 
 use farside_rmc::helpers::{Call, StateKind, status};
 use farside_rmc::program::StateDeclaration;
 use std::collections::BTreeMap;
 
-/// A declared state. Values that were never written are zeros and take no memory.
-enum State {
+/// Storage of one declared state. Values never written read as zero and take no memory.
+enum StateStorage {
     Array { values: BTreeMap<u64, Vec<u8>>, entries: u64 },
     Counters { values: BTreeMap<u64, u64>, entries: u64 },
     Map { values: BTreeMap<Vec<u8>, Vec<u8>>, entries: u64 },
@@ -13,29 +13,29 @@ enum State {
 }
 
 /// All states of a program, by handle.
-pub(super) struct States(Vec<State>);
+pub(super) struct States(Vec<StateStorage>);
 
 impl States {
     pub(super) fn new(declared: &[StateDeclaration]) -> Self {
         let state = |declared: &StateDeclaration| {
             let entries = u64::from(declared.entries);
             match declared.kind {
-                StateKind::Array => State::Array { values: BTreeMap::new(), entries },
-                StateKind::Counters => State::Counters { values: BTreeMap::new(), entries },
-                StateKind::Map => State::Map { values: BTreeMap::new(), entries },
-                StateKind::Locks => State::Locks { held: BTreeMap::new(), entries },
+                StateKind::Array => StateStorage::Array { values: BTreeMap::new(), entries },
+                StateKind::Counters => StateStorage::Counters { values: BTreeMap::new(), entries },
+                StateKind::Map => StateStorage::Map { values: BTreeMap::new(), entries },
+                StateKind::Locks => StateStorage::Locks { held: BTreeMap::new(), entries },
             }
         };
         Self(declared.iter().map(state).collect())
     }
 
-    fn state(&mut self, handle: u64) -> Option<&mut State> {
+    fn state(&mut self, handle: u64) -> Option<&mut StateStorage> {
         self.0.get_mut(usize::try_from(handle).ok()?)
     }
 
-    /// The new value of a counter; `None` where there is none.
+    /// Adds to a counter and returns its new value; `None` if there is no such counter.
     pub(super) fn add(&mut self, handle: u64, index: u64, addend: u64) -> Option<u64> {
-        let Some(State::Counters { values, entries }) = self.state(handle) else {
+        let Some(StateStorage::Counters { values, entries }) = self.state(handle) else {
             return None;
         };
         if index >= *entries {
@@ -46,7 +46,7 @@ impl States {
         Some(*value)
     }
 
-    /// Carries a call with a status out; `None` where it is of no state.
+    /// Carries out a helper call that returns a status; `None` if it does not match the state's kind.
     pub(super) fn perform(
         &mut self,
         call: Call,
@@ -55,26 +55,28 @@ impl States {
         output: &mut [u8],
     ) -> Option<i64> {
         Some(match (call, self.state(handle)?) {
-            (Call::ArrayRead, State::Array { values, entries }) if index < *entries => {
+            (Call::ArrayRead, StateStorage::Array { values, entries }) if index < *entries => {
                 match values.get(&index) {
                     Some(value) => output.copy_from_slice(value),
                     None => output.fill(0),
                 }
                 status::OK
             }
-            (Call::ArrayWrite, State::Array { values, entries }) if index < *entries => {
+            (Call::ArrayWrite, StateStorage::Array { values, entries }) if index < *entries => {
                 values.insert(index, inputs[0].to_vec());
                 status::OK
             }
-            (Call::ArrayRead | Call::ArrayWrite, State::Array { .. }) => status::OUT_OF_RANGE,
-            (Call::MapGet, State::Map { values, .. }) => match values.get(inputs[0]) {
+            (Call::ArrayRead | Call::ArrayWrite, StateStorage::Array { .. }) => {
+                status::OUT_OF_RANGE
+            }
+            (Call::MapGet, StateStorage::Map { values, .. }) => match values.get(inputs[0]) {
                 Some(value) => {
                     output.copy_from_slice(value);
                     status::OK
                 }
                 None => status::NOT_FOUND,
             },
-            (Call::MapPut, State::Map { values, entries }) => {
+            (Call::MapPut, StateStorage::Map { values, entries }) => {
                 let full = values.len() as u64 >= *entries;
                 if full && !values.contains_key(inputs[0]) {
                     return Some(status::FULL);
@@ -82,18 +84,18 @@ impl States {
                 values.insert(inputs[0].to_vec(), inputs[1].to_vec());
                 status::OK
             }
-            (Call::MapRemove, State::Map { values, .. }) => match values.remove(inputs[0]) {
+            (Call::MapRemove, StateStorage::Map { values, .. }) => match values.remove(inputs[0]) {
                 Some(_) => status::OK,
                 None => status::NOT_FOUND,
             },
-            (Call::Lock | Call::TryLock | Call::Unlock, State::Locks { held, entries }) => {
+            (Call::Lock | Call::TryLock | Call::Unlock, StateStorage::Locks { held, entries }) => {
                 match call {
                     _ if index >= *entries => status::OUT_OF_RANGE,
                     Call::Unlock => {
                         held.remove(&index);
                         status::OK
                     }
-                    // Nobody else is here who would give it back.
+                    // No other call runs that could release it.
                     _ if held.contains_key(&index) => status::BUSY,
                     _ => {
                         held.insert(index, ());
@@ -129,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn states_hold_what_they_are_given_and_no_more() {
+    fn arrays_and_counters_check_bounds() {
         let mut states = states();
         let mut out = [9; 2];
         let none: [&[u8]; 2] = [&[], &[]];
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_bounded_and_locks_are_held_once() {
+    fn maps_are_bounded_and_locks_exclude() {
         let mut states = states();
         let mut put = |key: u8| states.perform(Call::MapPut, [2, 0], [&[key], &[key, 7]], &mut []);
         assert_eq!([put(1), put(2), put(1), put(3)], [0, 0, 0, status::FULL].map(Some));
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(lock(Call::Unlock, 1), Some(status::OK));
         assert_eq!(lock(Call::TryLock, 1), Some(status::OK));
         assert_eq!(lock(Call::Lock, 2), Some(status::OUT_OF_RANGE));
-        // A handle of another kind is nobody's here.
+        // The handle is of another kind.
         assert_eq!(lock(Call::MapGet, 1), None);
     }
 }

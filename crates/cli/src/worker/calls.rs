@@ -1,4 +1,4 @@
-//! The worker's executor of remote memory calls, on a thread of its own, and its callers of the others'.
+//! The worker's executor of remote memory calls, on its own thread, and its callers of other executors.
 
 use super::wire::Executor;
 use crate::failure::Failure;
@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// After so long a call is given up for a look-up without one: workers share processors.
+/// Timeout of a call, after which the look-up is done without one: workers share processors.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An executor that is part of the worker's node.
+/// The executor of the worker's node.
 pub(super) struct Calls {
     fabric: Arc<dyn Fabric>,
     node: NodeId,
@@ -24,7 +24,8 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Starts it at `name`; over the node's fabric, if that is one between hosts.
+    /// Starts the executor at `name`; over the node's fabric if it is one between hosts, otherwise over shared
+    /// memory.
     pub(super) fn start(
         node: &Node,
         between: Option<&Arc<dyn Fabric>>,
@@ -43,12 +44,12 @@ impl Calls {
         Ok(Self { fabric, node: node.id(), address, stop, thread })
     }
 
-    /// Where callers find it.
+    /// Returns the address for callers.
     pub(super) fn executor(&self) -> Executor {
         Executor { node: self.node.0, address: self.address.clone() }
     }
 
-    /// What a thread of this worker looks keys up with, at all these but the own one.
+    /// Connects a thread of this worker to all executors except its own.
     pub(super) fn lookups(&self, executors: &[Executor]) -> Result<Lookups, Failure> {
         let mut lookups = Lookups::new(TIMEOUT);
         for Executor { node, address } in executors {

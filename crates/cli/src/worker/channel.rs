@@ -1,4 +1,4 @@
-//! The worker's end of a data channel, on a thread of its own.
+//! The worker's end of a data channel, on its own thread.
 
 use super::wire::Answer;
 use crate::bench::{self, Task};
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
-/// A thread that is an end of a channel.
-pub(super) struct Served {
+/// A thread that runs an end of a channel.
+pub(super) struct ChannelThread {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<(), Failure>>,
 }
 
-impl Served {
-    /// Starts it; returns when the end listens or has asked to be connected. Also where its fabric
-    /// listens, if that is one between hosts.
+impl ChannelThread {
+    /// Starts the thread; returns when its end listens or has sent its connection request. Also returns the
+    /// address of its fabric, if that is one between hosts.
     pub(super) fn start(
         task: Task,
         key: Option<PathBuf>,
@@ -41,17 +41,17 @@ impl Served {
             };
             task.serve(fabric, ready, &its_stop)
         });
-        let served = Self { stop, thread };
+        let started = Self { stop, thread };
         match ready.recv() {
-            Ok(at) => Ok((served, at)),
-            Err(_) => Err(served
+            Ok(at) => Ok((started, at)),
+            Err(_) => Err(started
                 .end()
                 .err()
-                .unwrap_or_else(|| Failure::system("the end of the channel was never there"))),
+                .unwrap_or_else(|| Failure::system("the end of the channel did not start"))),
         }
     }
 
-    /// Ends it, and says how it went.
+    /// Stops the thread and returns its result.
     pub(super) fn end(self) -> Result<Answer, Failure> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {

@@ -1,5 +1,5 @@
-//! A process that hosts one node for a parent. It reads commands from standard input and dies when
-//! that closes, in the middle of work too, so that no parent leaves workers behind.
+//! A process that hosts one node for a parent. It reads commands from standard input and exits when that closes,
+//! even during a command, so that no worker outlives its parent.
 
 mod calls;
 mod channel;
@@ -12,7 +12,7 @@ use crate::arguments::Worker;
 use crate::bench::{self, Mode};
 use crate::failure::Failure;
 use calls::Calls;
-use channel::Served;
+use channel::ChannelThread;
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
 use farside_apps::dht::{Dht, DhtOptions};
 use farside_fabric::Fabric;
@@ -23,23 +23,22 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::{
-    Answer, Command, Event, Executor, HostSpec, LEASE, Looked, NodeSpec, NodeStats, Ran, Share,
-    Verified, WirePath,
+    Answer, Command, Event, Executor, HostSpec, LEASE, LookupStats, NodeSpec, NodeStats, Ran,
+    Share, Verified, WirePath,
 };
 pub(crate) use workload::workload;
 
-/// How long nodes wait for each other at the start.
+/// How long a node waits for other members at the start.
 const MEET_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Serves commands until told to leave.
+/// Executes commands until [`Command::Leave`].
 pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
-    // The second net: a parent that dies without closing the pipe (its descriptor inherited by
-    // somebody else) still takes us along.
+    // If the parent dies while another process holds the pipe open, this signal still ends the worker.
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
     let commands = listen();
     let (key, files) = (arguments.key.clone(), !arguments.without_files);
-    let mut host = Host {
+    let mut host = NodeHost {
         node: None,
         fabric: None,
         root: None,
@@ -55,7 +54,7 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
             Ok(answer) => Event::Done { answer },
             Err(failure) => Event::Failed { failure },
         };
-        say(&event);
+        send_event(&event);
         if leaves {
             break;
         }
@@ -63,7 +62,7 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads commands on a thread of its own, which ends the process when the parent is gone.
+/// Reads commands on a separate thread, which exits the process when standard input closes.
 fn listen() -> Receiver<Command> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
@@ -75,7 +74,7 @@ fn listen() -> Receiver<Command> {
                 }
                 Err(error) => {
                     let failure = Failure::usage(format!("not a command: {error}"));
-                    say(&Event::Failed { failure });
+                    send_event(&Event::Failed { failure });
                 }
             }
         }
@@ -84,33 +83,33 @@ fn listen() -> Receiver<Command> {
     receiver
 }
 
-/// Writes one event. A parent that does not read any more is gone, and so are we soon.
-fn say(event: &Event) {
+/// Writes one event. Ignores errors: they mean that the parent has ended, and this process exits soon.
+fn send_event(event: &Event) {
     let line = serde_json::to_string(event).unwrap_or_default();
     let mut out = std::io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// The node and what runs on it.
-struct Host {
+struct NodeHost {
     node: Option<Node>,
-    /// The node's, if it is one between hosts.
+    /// The node's fabric, if it is one between hosts.
     fabric: Option<Arc<dyn Fabric>>,
-    /// Of the hash table, once there is one.
+    /// Root of the hash table, once there is one.
     root: Option<GlobalAddress>,
     /// The executor of calls, once there is one.
     calls: Option<Arc<Calls>>,
     /// The end of a data channel that is being measured.
-    channel: Option<Served>,
+    channel: Option<ChannelThread>,
     /// The file with the cluster's key.
     key: Option<PathBuf>,
-    /// Whether it reads and writes files for its parent.
+    /// Whether the parent may have this process read and write files.
     files: bool,
-    /// Text that is to be counted.
+    /// Text to count.
     text: Vec<u8>,
 }
 
-impl Host {
+impl NodeHost {
     fn perform(&mut self, command: Command) -> Result<Answer, Failure> {
         match command {
             Command::Start(spec) => self.start(&spec),
@@ -128,12 +127,12 @@ impl Host {
             Command::Touch { address, lines } => self.touch(address, lines),
             Command::Serve { listen, mode, processor } => serve(listen, mode, processor),
             Command::Channel(task) => {
-                let (served, at) = Served::start(task, self.key.clone())?;
-                self.channel = Some(served);
+                let (channel, at) = ChannelThread::start(task, self.key.clone())?;
+                self.channel = Some(channel);
                 Ok(Answer::Listens(at))
             }
             Command::EndChannel => match self.channel.take() {
-                Some(served) => served.end(),
+                Some(channel) => channel.end(),
                 None => Ok(Answer::Nothing),
             },
             Command::CreateTable { nodes, record_line_bytes } => {
@@ -149,9 +148,9 @@ impl Host {
             Command::Run(share) => self.on_share(share, workload::Work::run),
             Command::Verify(share) => self.on_share(share, workload::Work::verify),
             Command::Words { files, part, parts } => {
-                self.touches_files()?;
+                self.check_files()?;
                 let files: Vec<_> = files.into_iter().map(|file| file.0).collect();
-                self.on_table(1, |hand| words::add(hand, &files, part, parts))
+                self.on_table(1, |context| words::add(context, &files, part, parts))
             }
             Command::Text { text, end } => {
                 self.text.extend_from_slice(text.as_bytes());
@@ -159,7 +158,7 @@ impl Host {
                     return Ok(Answer::Nothing);
                 }
                 let text = std::mem::take(&mut self.text);
-                self.on_table(1, |hand| words::add_text(hand, text.clone()))
+                self.on_table(1, |context| words::add_text(context, text.clone()))
             }
             Command::AllWords => self.on_table(1, words::all),
             Command::Leave => {
@@ -223,29 +222,29 @@ impl Host {
         Ok(Answer::Address(root.to_bits()))
     }
 
-    /// Does something with the table on several threads and puts their answers together.
+    /// Runs `work` with the table on several threads and merges their answers.
     fn on_table(
         &self,
         threads: u16,
-        work: impl Fn(threads::Hand<'_>) -> Result<Answer, Failure> + Sync,
+        work: impl Fn(threads::ThreadContext<'_>) -> Result<Answer, Failure> + Sync,
     ) -> Result<Answer, Failure> {
         let root = self.root.ok_or_else(|| Failure::usage("no table is open"))?;
-        let answers = threads::on_threads(self.node()?, root, threads, say, work)?;
+        let answers = threads::on_threads(self.node()?, root, threads, send_event, work)?;
         Ok(answers.into_iter().fold(Answer::Nothing, Answer::and))
     }
 
-    /// Does something with a share of a workload.
+    /// Runs `work` with a share of a workload.
     fn on_share(
         &self,
         share: Share,
-        work: impl Fn(&workload::Work, threads::Hand<'_>) -> Result<Answer, Failure> + Sync,
+        work: impl Fn(&workload::Work, threads::ThreadContext<'_>) -> Result<Answer, Failure> + Sync,
     ) -> Result<Answer, Failure> {
         if share.history.is_some() {
-            self.touches_files()?;
+            self.check_files()?;
         }
         let threads = share.threads;
         let common = workload::Work::new(share, self.calls.clone())?;
-        let answer = self.on_table(threads, |hand| work(&common, hand))?;
+        let answer = self.on_table(threads, |context| work(&common, context))?;
         common.finish()?;
         Ok(answer)
     }
@@ -263,12 +262,12 @@ impl Host {
         Ok(Answer::Nothing)
     }
 
-    /// Fails where the parent has no business with the files of this host.
-    fn touches_files(&self) -> Result<(), Failure> {
+    /// Fails if the parent may not access files of this host.
+    fn check_files(&self) -> Result<(), Failure> {
         if self.files {
             return Ok(());
         }
-        Err(Failure::usage("a worker for another host touches no files"))
+        Err(Failure::usage("a worker for another host does not access files"))
     }
 
     fn node(&self) -> Result<&Node, Failure> {
@@ -276,7 +275,7 @@ impl Host {
     }
 }
 
-/// Serves a bare link on a thread of its own, which ends with the link or the process.
+/// Serves a bare link on a separate thread, which ends with the link or the process.
 fn serve(listen: String, mode: Mode, processor: Option<usize>) -> Result<Answer, Failure> {
     let (sender, ready) = mpsc::channel();
     let failed = sender.clone();

@@ -1,5 +1,5 @@
-//! What a parent and its workers say to each other: one JSON object a line, commands on the
-//! worker's standard input, events on its standard output.
+//! Protocol between a parent and its workers: one JSON object a line, commands on the worker's standard input,
+//! events on its standard output.
 
 use crate::arguments::{HostFabric, Protection};
 use crate::bench::{Mode, Task};
@@ -21,8 +21,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// After so long a silence a node of these clusters is out of reach: workers share processors with
-/// others and may have to wait for theirs.
+/// Lease of the links of these clusters. Workers share processors with other programs, so a shorter silence of a
+/// node may only mean that it waits for a processor.
 pub(crate) const LEASE: Duration = Duration::from_secs(3);
 
 /// How a worker's node is set up.
@@ -30,44 +30,44 @@ pub(crate) const LEASE: Duration = Duration::from_secs(3);
 pub(crate) struct NodeSpec {
     /// The cluster's name.
     pub(crate) cluster: String,
-    /// Whether it starts the cluster; otherwise it joins.
+    /// Whether the node starts the cluster; otherwise it joins.
     pub(crate) create: bool,
     pub(crate) memory_bytes: u64,
     pub(crate) cache_bytes: u64,
     /// `None` for the default.
     pub(crate) line_bytes: Option<u32>,
-    /// Members that the cluster can have at a time; `None` for the default.
+    /// Most members of the cluster at a time; `None` for the default.
     #[serde(default)]
     pub(crate) nodes_max: Option<u16>,
     /// Shares of the cache by line size, smallest first; `None` for the default.
     pub(crate) cache_shares: Option<[u8; LineSize::CLASSES]>,
-    /// How long its threads spin before they sleep; `None` for the default.
+    /// Spin budget of its threads; `None` for the default.
     pub(crate) spin_ns: Option<u64>,
     /// The processor that its threads are bound to, if any.
     pub(crate) processor: Option<usize>,
-    /// How it is reached over TCP; `None` for shared memory.
+    /// Its fabric between hosts; `None` for shared memory.
     pub(crate) host: Option<HostSpec>,
-    /// It does not remove stopped nodes of its machine.
+    /// Whether the node does not remove stopped nodes of its machine.
     pub(crate) keep_stopped: bool,
 }
 
-/// A fabric between hosts, of a worker.
+/// A worker's fabric between hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct HostSpec {
-    /// Which.
+    /// TCP or verbs.
     pub(crate) fabric: HostFabric,
-    /// Over verbs, the device that was asked for, and how it is used.
+    /// For verbs, the requested device and its options.
     pub(crate) rdma: Rdma,
-    /// Where it listens; port 0 is any that is free.
+    /// The address to listen at; port 0 is any free one.
     pub(crate) listen: SocketAddr,
-    /// Where nodes of the cluster are reached.
+    /// Addresses of nodes of the cluster.
     pub(crate) hosts: Vec<SocketAddr>,
-    /// What is protected, with the key that the worker was started with.
+    /// What is protected with the worker's key.
     pub(crate) protect: Option<Protection>,
 }
 
 impl HostSpec {
-    /// The fabric, and where it is reached.
+    /// Opens the fabric; returns it with its address.
     pub(crate) fn fabric(
         &self,
         key: Option<&Path>,
@@ -87,7 +87,7 @@ impl HostSpec {
 }
 
 impl NodeSpec {
-    /// A node for a measurement, of a cluster that nobody else uses.
+    /// Returns the spec of a node for a measurement, in a cluster of its own.
     pub(crate) fn bench(what: &str, spin_ns: Option<u64>, processor: Option<usize>) -> Self {
         Self {
             cluster: format!("bench-{what}-{}", std::process::id()),
@@ -104,7 +104,7 @@ impl NodeSpec {
         }
     }
 
-    /// The facade's form.
+    /// Returns the node's configuration for the facade.
     pub(crate) fn config(&self) -> Result<Config, Failure> {
         let mut config = Config::new(self.cluster.as_str());
         config.memory_bytes = self.memory_bytes;
@@ -127,12 +127,12 @@ impl NodeSpec {
     }
 }
 
-/// A path, also one that is no UTF-8.
+/// A path, which need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(from = "PathForm", into = "PathForm")]
 pub(crate) struct WirePath(pub(crate) PathBuf);
 
-/// A path on the wire: its text, or the bytes of one that is no UTF-8.
+/// A path on the wire: text, or bytes if it is not UTF-8.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum PathForm {
@@ -158,44 +158,44 @@ impl From<WirePath> for PathForm {
     }
 }
 
-/// What a parent asks. Each is answered by `Done` or `Failed`, perhaps after `Progress`.
+/// A command of a parent. The worker answers `Done` or `Failed`, possibly after `Progress`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "command")]
 pub(crate) enum Command {
     /// Start the node; the answer is its number.
     Start(NodeSpec),
-    /// Wait until so many nodes are alive.
+    /// Wait until the cluster has `nodes` living members.
     Meet { nodes: usize },
-    /// Say what the node has done.
+    /// Return the node's counters.
     Stats,
-    /// Allocate so much at this node; the answer is its address.
+    /// Allocate memory at this node; the answer is its address.
     Allocate { bytes: u64 },
-    /// Write the first word of so many lines from `address` on.
+    /// Write the first word of each of `lines` lines from `address` on.
     Touch { address: u64, lines: u64 },
-    /// Be the other end of a link of the bare fabric, beside any node. Answered when it listens.
+    /// Run the other end of a link of the bare fabric, independent of any node. Answered when it listens.
     Serve { listen: String, mode: Mode, processor: Option<usize> },
-    /// Be an end of a data channel, beside any node. Answered when it listens, with where it does, or
-    /// asks to be connected.
+    /// Run an end of a data channel, independent of any node. Answered when it listens, with its address, or
+    /// when it has sent its connection request.
     Channel(Task),
-    /// Let that end go. Answered when it is gone, with what went wrong with it.
+    /// Stop that end. Answered when it has ended, with its failure if there was one.
     EndChannel,
-    /// Make a hash table over these nodes; the answer is its root.
+    /// Create a hash table over these nodes; the answer is its root.
     CreateTable { nodes: Vec<u16>, record_line_bytes: Option<u32> },
     /// Open the hash table with this root.
     OpenTable { root: u64 },
-    /// Run calls of others on the node's memory; the answer is where.
+    /// Start an executor of calls on the node's memory; the answer is its address.
     ServeCalls,
     /// Insert one share of a workload's records.
     Load(Share),
     /// Run one share of a workload's operations.
     Run(Share),
-    /// Look every record of a share up and check what is found.
+    /// Read and check every record of a share.
     Verify(Share),
     /// Count the words of one share of the files in the hash table.
     Words { files: Vec<WirePath>, part: u32, parts: u32 },
-    /// Take more text to count; at `end`, count all that was taken. No word goes on after that.
+    /// Receive more text to count; with `end`, count all of it. No word continues after that.
     Text { text: String, end: bool },
-    /// Tell every word of the hash table and its count.
+    /// Return every word of the hash table and its count.
     AllWords,
     /// Leave the cluster and end.
     Leave,
@@ -206,32 +206,33 @@ pub(crate) enum Command {
 pub(crate) struct Share {
     /// The workload, as lines of a property file of YCSB.
     pub(crate) properties: String,
-    /// Which share of how many.
+    /// Number of this share.
     pub(crate) part: u64,
+    /// Number of shares.
     pub(crate) parts: u64,
     pub(crate) threads: u16,
     pub(crate) seed: u64,
-    /// Where to write every operation as a line of JSON.
+    /// File to write every operation to, as a line of JSON.
     pub(crate) history: Option<WirePath>,
-    /// How many records each share has inserted before, beyond the loaded ones.
+    /// Records that each share has inserted before, in addition to the loaded ones.
     pub(crate) inserted: Vec<u64>,
-    /// Where reads go by calls, if they do.
+    /// Executors for reads by calls; empty if reads are done without.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) executors: Vec<Executor>,
 }
 
-/// An executor of calls that is part of a node.
+/// The executor of calls of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Executor {
     pub(crate) node: u16,
     pub(crate) address: String,
 }
 
-/// What a worker answers.
+/// A message of a worker.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub(crate) enum Event {
-    /// So much more of the work is done.
+    /// Units of work done since the last report.
     Progress { more: u64 },
     /// The command is done.
     Done { answer: Answer },
@@ -243,28 +244,28 @@ pub(crate) enum Event {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// Nothing to tell.
+    /// No result.
     Nothing,
-    /// The node's number, and where it is reached if others than this machine reach it.
+    /// The node's number, and its address if its fabric is between hosts.
     Node { number: u16, at: Option<SocketAddr> },
-    /// Where a fabric listens if others than this machine reach it.
+    /// The address that a fabric listens at if it is between hosts.
     Listens(Option<SocketAddr>),
-    /// Where calls are run.
+    /// The node's executor of calls.
     Executor(Executor),
-    /// What the node has done.
+    /// The node's counters.
     Stats(NodeStats),
     /// An address, for example of the root of a hash table.
     Address(u64),
-    /// What became of a share of a workload.
+    /// Result of a share of a workload.
     Ran(Ran),
-    /// What looking records up found.
+    /// Result of a check of records.
     Verified(Verified),
     /// Words and counts, in no order.
     Words(Vec<(String, u64)>),
 }
 
 impl Answer {
-    /// The answers of two threads as one.
+    /// Merges the answers of two threads.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Nothing, one) | (one, Self::Nothing) => one,
@@ -275,47 +276,47 @@ impl Answer {
     }
 }
 
-/// What became of a share of a workload.
+/// Result of a share of a workload.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Ran {
     pub(crate) elapsed_ns: u64,
-    /// For each kind of operation, its latencies: value in nanoseconds, how many.
+    /// Latencies by kind of operation: value in nanoseconds, and number of operations.
     pub(crate) latencies: BTreeMap<String, Vec<(u64, u64)>>,
     /// Operations that found no record.
     pub(crate) absent: u64,
-    /// Operations that found what nobody had written.
+    /// Operations that found a value that no operation had written.
     pub(crate) wrong: u64,
     /// Operations that failed.
     pub(crate) errors: u64,
-    /// Why the first of them did.
+    /// Why the first of them failed.
     pub(crate) first_error: Option<String>,
-    /// What became of reads, where they went by calls.
+    /// Results of reads by calls, with `--by-call`.
     #[serde(default)]
-    pub(crate) lookups: Option<Looked>,
+    pub(crate) lookups: Option<LookupStats>,
 }
 
-/// What became of reads of which some went by calls, as it travels and as `--json` shows it.
+/// How reads were done with `--by-call`, on the wire and in `--json`.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Looked {
+pub(crate) struct LookupStats {
     /// By one call, in one round trip.
     pub(crate) answered: u64,
-    /// Without one: the bucket was at the own node, or the key too long.
+    /// Without a call: the bucket was at this node, or the key was too long.
     pub(crate) direct: u64,
-    /// Again without one: the bucket was split,
+    /// Repeated without a call, because the bucket had been split.
     pub(crate) moved: u64,
-    /// the record was replaced meanwhile,
+    /// Repeated without a call, because the record was replaced meanwhile.
     pub(crate) stale: u64,
-    /// it was too large,
+    /// Repeated without a call, because the record was too large.
     pub(crate) large: u64,
-    /// or the call failed.
+    /// Repeated without a call, because the call failed.
     pub(crate) failed: u64,
-    /// Why the last one did.
+    /// Why the last call failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last_error: Option<String>,
 }
 
-impl Looked {
-    /// Both together.
+impl LookupStats {
+    /// Adds both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             answered: self.answered + other.answered,
@@ -329,7 +330,7 @@ impl Looked {
     }
 }
 
-impl From<&Lookups> for Looked {
+impl From<&Lookups> for LookupStats {
     fn from(lookups: &Lookups) -> Self {
         let stats = lookups.stats();
         Self {
@@ -345,7 +346,7 @@ impl From<&Lookups> for Looked {
 }
 
 impl Ran {
-    /// Both together; the longer one tells the time.
+    /// Adds both; the elapsed time is the longer one.
     fn and(mut self, other: Self) -> Self {
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
         for (kind, counted) in other.latencies {
@@ -363,21 +364,21 @@ impl Ran {
     }
 }
 
-/// What looking records up found.
+/// Result of a check of records.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Verified {
-    /// Found, and what somebody had written.
+    /// Records with a value that was written.
     pub(crate) right: u64,
-    /// Found, and nothing that anybody had written.
+    /// Records with a value that was never written.
     pub(crate) wrong: u64,
-    /// Not there, though nothing was lost.
+    /// Records that were not found, without an error.
     pub(crate) missing: u64,
-    /// Answered by a typed error, by its name.
+    /// Records whose read failed, by the name of the error.
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
 impl Verified {
-    /// Both together.
+    /// Adds both.
     pub(crate) fn and(mut self, other: Self) -> Self {
         self.right += other.right;
         self.wrong += other.wrong;
@@ -394,7 +395,7 @@ fn add(to: &mut BTreeMap<String, u64>, more: BTreeMap<String, u64>) {
     }
 }
 
-/// The facade's counters, as they travel and as `--json` shows them.
+/// The facade's counters, on the wire and in `--json`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct NodeStats {
     pub(crate) hits: u64,
@@ -441,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_of_any_bytes_come_back() {
+    fn paths_of_any_bytes_decode_to_themselves() {
         let path = |bytes: &[u8]| WirePath(OsString::from_vec(bytes.to_vec()).into());
         for (bytes, line) in [(&b"a/b"[..], "\"a/b\""), (b"caf\xe9", "[99,97,102,233]")] {
             assert_eq!(serde_json::to_string(&path(bytes)).unwrap(), line);
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_what_the_other_side_reads() {
+    fn lines_decode_to_the_same_values() {
         let command = Command::Meet { nodes: 3 };
         let line = serde_json::to_string(&command).unwrap();
         assert_eq!(line, r#"{"command":"meet","nodes":3}"#);

@@ -1,8 +1,8 @@
 //! One share of a YCSB workload on the shared table.
 
 use super::calls::Calls;
-use super::threads::Hand;
-use super::wire::{Answer, Looked, Ran, Share, Verified, WirePath};
+use super::threads::ThreadContext;
+use super::wire::{Answer, LookupStats, Ran, Share, Verified, WirePath};
 use crate::failure::Failure;
 use farside_apps::dht::Lookups;
 use farside_apps::ycsb::{History, Operation, Records, Report, Run, RunOptions, Workload};
@@ -10,12 +10,12 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// A share on its way: what the threads of this process have in common.
+/// A share that is being executed; the threads of this process have it in common.
 pub(super) struct Work {
     share: Share,
     run: Run,
     history: Option<History>,
-    /// What reads go by calls with, if they do.
+    /// The executor's callers, if reads are done by calls.
     calls: Option<Arc<Calls>>,
 }
 
@@ -44,27 +44,27 @@ impl Work {
     }
 
     /// Inserts this thread's part of the records.
-    pub(super) fn load(&self, hand: Hand<'_>) -> Result<Answer, Failure> {
-        let done = hand.done;
-        self.client(hand, None, |client, store| {
+    pub(super) fn load(&self, context: ThreadContext<'_>) -> Result<Answer, Failure> {
+        let progress = context.progress;
+        self.client(context, None, |client, store| {
             client.load(store, |more| {
-                done.add(more);
+                progress.add(more);
                 ControlFlow::Continue(())
             })
         })
     }
 
-    /// Does this thread's part of the operations.
-    pub(super) fn run(&self, hand: Hand<'_>) -> Result<Answer, Failure> {
-        let done = hand.done;
+    /// Executes this thread's part of the operations.
+    pub(super) fn run(&self, context: ThreadContext<'_>) -> Result<Answer, Failure> {
+        let progress = context.progress;
         let executors = &self.share.executors;
         let lookups = match self.calls.as_ref().filter(|_| !executors.is_empty()) {
             Some(calls) => Some(calls.lookups(executors)?),
             None => None,
         };
-        self.client(hand, lookups, |client, store| {
+        self.client(context, lookups, |client, store| {
             client.run(store, |more| {
-                done.add(more);
+                progress.add(more);
                 ControlFlow::Continue(())
             })
         })
@@ -72,29 +72,29 @@ impl Work {
 
     fn client(
         &self,
-        mut hand: Hand<'_>,
+        mut context: ThreadContext<'_>,
         mut lookups: Option<Lookups>,
         work: impl FnOnce(farside_apps::ycsb::Client<'_>, &mut farside_apps::dht::Handle<'_>) -> Report,
     ) -> Result<Answer, Failure> {
-        let process = self.share.part * u64::from(self.share.threads) + u64::from(hand.number);
+        let process = self.share.part * u64::from(self.share.threads) + u64::from(context.number);
         let history = self.history.as_ref().map(|history| history.log(process));
-        let client = self.run.client(hand.number, history);
-        let (table, session) = (&mut hand.table, &mut hand.session);
+        let client = self.run.client(context.number, history);
+        let (table, session) = (&mut context.table, &mut context.session);
         let report = match &mut lookups {
             Some(lookups) => work(client, &mut table.with_calls(session, lookups)),
             None => work(client, &mut table.with(session)),
         };
-        Ok(Answer::Ran(Ran { lookups: lookups.as_ref().map(Looked::from), ..ran(&report) }))
+        Ok(Answer::Ran(Ran { lookups: lookups.as_ref().map(LookupStats::from), ..ran(&report) }))
     }
 
-    /// Looks up this thread's part of all records, those included that a run has inserted.
-    pub(super) fn verify(&self, mut hand: Hand<'_>) -> Result<Answer, Failure> {
+    /// Reads and checks this thread's part of all records, including records that runs have inserted.
+    pub(super) fn verify(&self, mut context: ThreadContext<'_>) -> Result<Answer, Failure> {
         let workload = self.run.workload();
         let records = Records::new(workload);
         let clients = self.share.parts * u64::from(self.share.threads);
-        let client = self.share.part * u64::from(self.share.threads) + u64::from(hand.number);
+        let client = self.share.part * u64::from(self.share.threads) + u64::from(context.number);
         let mut found = Verified::default();
-        let mut table = hand.table.with(&mut hand.session);
+        let mut table = context.table.with(&mut context.session);
         let (mut key, mut record) = (Vec::new(), Vec::new());
         for (at, number) in numbers(workload, &self.share.inserted).enumerate() {
             if at as u64 % clients != client {
@@ -110,27 +110,27 @@ impl Work {
                     *found.errors.entry(name).or_default() += 1;
                 }
             }
-            hand.done.add(1);
+            context.progress.add(1);
         }
         Ok(Answer::Verified(found))
     }
 
-    /// Ends the history.
+    /// Completes the history.
     pub(super) fn finish(self) -> Result<(), Failure> {
         let written = self.history.map_or(Ok(()), History::finish);
         written.map_err(|e| Failure::system(format!("history: {e}")))
     }
 }
 
-/// The workload that property lines describe.
+/// Parses the property lines of a workload.
 pub(crate) fn workload(properties: &str) -> Result<Workload, Failure> {
     let parsed =
         Workload::from_properties(properties).map_err(|e| Failure::usage(e.to_string()))?;
     Ok(parsed.workload)
 }
 
-/// The numbers of all records: the loaded ones, then those that each process inserted, which go round
-/// among the processes.
+/// Returns the numbers of all records: the loaded ones, then the inserted ones. Processes number inserted records
+/// round-robin.
 fn numbers(workload: &Workload, inserted: &[u64]) -> impl Iterator<Item = u64> {
     let processes = inserted.len() as u64;
     let records = workload.records;
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inserted_records_are_numbered_as_the_driver_numbers_them() {
+    fn numbers_of_inserted_records_agree_with_the_driver() {
         let workload = workload("recordcount=3").unwrap();
         let all: Vec<_> = numbers(&workload, &[2, 0, 1]).collect();
         assert_eq!(all, [0, 1, 2, 3, 6, 5]);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_properties_are_wrong_usage() {
+    fn invalid_properties_are_usage_errors() {
         let refused = workload("recordcount=many").unwrap_err();
         assert!(matches!(refused, Failure::Usage { text } if text.contains("recordcount")));
     }

@@ -1,8 +1,8 @@
-//! The parts of a history, one file for each node, and joining them.
+//! Merging the parts of a history, one file for each node.
 //!
-//! A node writes lines while an operation is in flight, without `return_ns`, and one when it has ended; all
-//! have the same process and `invoke_ns`. The history has the last of them, so an operation in flight when its
-//! node was killed has none that says how it ended.
+//! A node writes lines without `return_ns` while an operation is in flight, and one line when it has ended; all
+//! of them have the same process and `invoke_ns`. The history contains the last line of each operation. An
+//! operation that was in flight when its node was killed thus has no `return_ns`.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -10,15 +10,15 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Where one node writes its part of a history.
+/// Returns the path of one node's part of a history.
 pub(super) fn part_of(folder: &Path, part: usize) -> PathBuf {
     folder.join(format!("history.{part}"))
 }
 
-/// Puts the parts together, in the order of nodes. Nodes that never began have none.
+/// Concatenates the parts in the order of nodes. A node that never began has no part.
 ///
 /// # Errors
-/// What the files cannot do, or what is no line of a history.
+/// A failure of a file, or a line that is not a line of a history.
 pub(super) fn join(folder: &Path, parts: usize, whole: &mut impl Write) -> io::Result<()> {
     let mut whole = BufWriter::new(whole);
     for part in 0..parts {
@@ -31,7 +31,7 @@ pub(super) fn join(folder: &Path, parts: usize, whole: &mut impl Write) -> io::R
     whole.flush()
 }
 
-/// What tells the lines of an operation from others.
+/// The members that identify the operation of a line, and whether it has ended.
 #[derive(Deserialize)]
 struct Head {
     process: u64,
@@ -39,8 +39,7 @@ struct Head {
     return_ns: Option<u64>,
 }
 
-/// Copies the last line of each operation. A line without an end was being written when its node was
-/// killed, and is left out.
+/// Copies the last line of each operation. Omits a line without a line feed: its node was killed while writing it.
 fn copy(mut from: impl BufRead, to: &mut impl Write) -> io::Result<()> {
     let mut begun: BTreeMap<u64, (u64, String)> = BTreeMap::new();
     let mut line = String::new();
@@ -73,9 +72,9 @@ mod tests {
     }
 
     #[test]
-    fn last_line_of_each_operation_is_kept() {
+    fn last_line_of_each_operation_is_copied() {
         let ended = line(1, "2", 10, "19", "ok");
-        let flying = line(1, "4", 20, "null", "unknown");
+        let in_flight = line(1, "4", 20, "null", "unknown");
         let other = line(2, "5", 15, "null", "unknown");
         let from = [
             line(1, "null", 10, "null", "unknown"),
@@ -84,16 +83,16 @@ mod tests {
             ended.clone(),
             line(1, "3", 20, "null", "unknown"),
             other.clone(),
-            flying.clone(),
+            in_flight.clone(),
             "{\"process\":1,\"oper".to_owned(),
         ];
         let mut to = Vec::new();
         copy(from.concat().as_bytes(), &mut to).unwrap();
-        assert_eq!(String::from_utf8(to).unwrap(), [ended, flying, other].concat());
+        assert_eq!(String::from_utf8(to).unwrap(), [ended, in_flight, other].concat());
     }
 
     #[test]
-    fn operation_without_an_end_before_another_is_kept() {
+    fn unfinished_operation_before_another_is_copied() {
         let lost = line(1, "2", 10, "null", "unknown");
         let next = line(1, "3", 20, "29", "ok");
         let mut to = Vec::new();
@@ -107,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_parts_are_left_out() {
+    fn missing_parts_are_skipped() {
         let folder = TemporaryFolder::new().unwrap();
         let ended = line(3, "1", 1, "2", "ok");
         std::fs::write(part_of(folder.path(), 1), &ended).unwrap();

@@ -1,4 +1,4 @@
-//! What tests of commands that reach other hosts share.
+//! Helpers of the tests that start commands.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// After so long a test is taken for hung.
+/// Time after which a test counts as hung.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// The command behind `wrapper`, a command that runs another.
+/// Returns the command, run by `wrapper`, if any.
 pub(crate) fn farside(wrapper: &[&str]) -> Command {
     let mut words = wrapper.iter().copied().chain([env!("CARGO_BIN_EXE_farside")]);
     let mut command = Command::new(words.next().unwrap());
@@ -20,12 +20,12 @@ pub(crate) fn farside(wrapper: &[&str]) -> Command {
     command
 }
 
-/// Runs the command to its end.
+/// Runs the command and waits for its end.
 pub(crate) fn output(wrapper: &[&str], arguments: &[&str]) -> Output {
     farside(wrapper).args(arguments).output().unwrap()
 }
 
-/// A name that no other test or run uses.
+/// Returns a name that no other test or run uses.
 pub(crate) fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("hosts-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -39,14 +39,13 @@ pub(crate) fn json(text: &str) -> Value {
     serde_json::from_str(text.trim()).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
 
-/// What a command prints with `--json`, which succeeded.
+/// Returns the JSON output of a command that must have succeeded.
 pub(crate) fn report(done: &Output) -> Value {
     assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
     json(&text(&done.stdout))
 }
 
-/// The exit code of a command with `--json` that failed, the name or else the kind of its error, and what
-/// it said of it.
+/// Returns the exit code of a failed command with `--json`, the name or otherwise the kind of its error, and the text.
 pub(crate) fn failure(done: &Output) -> (Option<i32>, String, String) {
     let said = text(&done.stdout);
     let error = json(said.lines().last().unwrap_or_default())["error"].clone();
@@ -60,25 +59,25 @@ pub(crate) fn signal(process: u32, signal: Signal) {
     kill_process(process, signal).unwrap();
 }
 
-/// Whether a process runs (and is not merely unreaped).
+/// Returns whether a process runs (zombies do not).
 pub(crate) fn runs(process: u32) -> bool {
     !matches!(state(&format!("/proc/{process}")), None | Some('Z' | 'X'))
 }
 
-/// Whether a process was stopped by a signal, with all its threads.
+/// Returns whether all threads of a process are stopped.
 pub(crate) fn is_stopped(process: u32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let state = |thread: std::fs::DirEntry| state(&thread.path().display().to_string());
     threads.map(Result::unwrap).all(|thread| state(thread) == Some('T'))
 }
 
-/// The letter of a process's or thread's state, from its folder.
+/// Returns the state letter of a process or thread, from its folder in `/proc`.
 fn state(folder: &str) -> Option<char> {
     let status = std::fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
     status.rsplit(") ").next().and_then(|rest| rest.chars().next())
 }
 
-/// A folder of a test's own, removed with the value.
+/// A temporary folder of a test, deleted on drop.
 pub(crate) struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -98,14 +97,14 @@ impl Folder {
         path
     }
 
-    /// A new cluster key.
+    /// Creates a cluster key, and returns its path.
     pub(crate) fn key(&self, file: &str) -> String {
         let path = self.path(file);
         report(&output(&[], &["key", "new", "--json", &path]));
         path
     }
 
-    /// Text whose words come again and again, and the counts that the usual pipeline prints.
+    /// Writes a text with repeated words, and returns its path and the output of the shell pipeline for it.
     pub(crate) fn text(&self) -> (String, String) {
         let mut long = String::from("-- ");
         for number in 0..60_000_u32 {
@@ -128,7 +127,7 @@ impl Drop for Folder {
     }
 }
 
-/// A running command that says what happens line by line; killed with the value.
+/// A running command that prints events line by line; killed on drop.
 pub(crate) struct Running {
     child: Child,
     lines: Receiver<String>,
@@ -153,39 +152,39 @@ impl Running {
         Self { child, lines, seen: Vec::new() }
     }
 
-    /// A `farside node` with little memory.
+    /// Starts `farside node` with little memory.
     pub(crate) fn node(wrapper: &[&str], arguments: &[&str]) -> Self {
         let fixed = ["--json", "node", "--memory-bytes", "16M", "--cache-bytes", "4M"];
         Self::start(wrapper, &[&fixed, arguments].concat())
     }
 
-    /// A `farside agent`, and its address.
+    /// Starts `farside agent`, and returns it with its address.
     pub(crate) fn agent(wrapper: &[&str], arguments: &[&str]) -> (Self, String) {
         let mut agent = Self::start(wrapper, &[&["--json", "agent"], arguments].concat());
         let address = agent.event("listening")["address"].as_str().unwrap().to_owned();
         (agent, address)
     }
 
-    /// The next line.
+    /// Returns the next line.
     pub(crate) fn line(&mut self) -> String {
         let Ok(line) = self.lines.recv_timeout(WATCHDOG) else {
             let mut said = String::new();
             let _ = self.child.kill();
             let _ = self.child.stderr.take().unwrap().read_to_string(&mut said);
-            panic!("it says no more, after {:?}: {said}", self.seen);
+            panic!("no further line, after {:?}: {said}", self.seen);
         };
         self.seen.push(line.clone());
         line
     }
 
-    /// All lines until now.
-    #[allow(dead_code, reason = "of the tests that name it in a failure")]
+    /// Returns all lines so far.
+    #[allow(dead_code, reason = "only some tests use it")]
     pub(crate) fn said(&mut self) -> &[String] {
         self.seen.extend(self.lines.try_iter());
         &self.seen
     }
 
-    /// The next event of this name; others are skipped.
+    /// Returns the next event of this name, and skips others.
     pub(crate) fn event(&mut self, name: &str) -> Value {
         loop {
             let event = json(&self.line());
@@ -195,12 +194,12 @@ impl Running {
         }
     }
 
-    /// The next event about this node.
+    /// Waits for the next event of this name about a node.
     pub(crate) fn event_of(&mut self, name: &str, node: u64) {
         while self.event(name)["node"] != node {}
     }
 
-    /// Where a node is reached, as its first event says.
+    /// Waits for the start of a node, and returns its number and address.
     pub(crate) fn started(&mut self) -> (u64, String) {
         let event = self.event("started");
         (event["node"].as_u64().unwrap(), event["address"].as_str().unwrap().to_owned())
@@ -214,7 +213,7 @@ impl Running {
         signal(self.child.id(), number);
     }
 
-    /// Its exit code and what it said of failures, once it has ended by itself.
+    /// Waits for its end, and returns its exit code and standard error.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -229,7 +228,7 @@ impl Drop for Running {
     }
 }
 
-/// Checks what `farside demo --json` promises of so many records.
+/// Checks the result of `farside demo --json` with this number of records.
 pub(crate) fn check_demo(shown: &Value, fabric: &str, records: u64) {
     assert_eq!(shown["fabric"], fabric);
     for workload in ["A", "B", "C", "D", "F"] {
@@ -242,5 +241,5 @@ pub(crate) fn check_demo(shown: &Value, fabric: &str, records: u64) {
     let lost: u64 = errors.values().map(|count| count.as_u64().unwrap()).sum();
     assert!(errors.keys().all(|name| name == "NodeLost" || name == "LineLost"), "{errors:?}");
     assert_eq!(after["right"].as_u64().unwrap() + lost, all);
-    assert!(lost > 0, "a dead node takes something with it");
+    assert!(lost > 0, "some records of the killed node are lost");
 }

@@ -1,47 +1,47 @@
-//! The end that measures.
+//! The measuring end.
 
-use super::end::{Data, End, failed};
-use super::wire::{self, Begin, Hello, Message, Reply};
+use super::end::{BenchEnd, Data, failed};
+use super::wire::{self, Begin, ControlMessage, Hello, Reply};
 use crate::failure::Failure;
 use farside_base::{Capabilities, LinkId, ReceiveQueueId, RemoteRegionId};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For how long the other end may not answer.
+/// How long the other end may be silent.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 
 /// The measuring end.
 pub(super) struct Client {
-    pub(super) end: End,
+    pub(super) end: BenchEnd,
     link: LinkId,
 }
 
 impl Client {
-    /// A session with the end that serves at an address, for tests of up to so many bytes.
+    /// Opens a session with the serving end at an address, for tests of up to `bytes_max` bytes.
     pub(super) fn connect(
         fabric: Arc<dyn Fabric>,
         to: &str,
         bytes_max: u32,
         strict_ordering: bool,
     ) -> Result<Self, Failure> {
-        let mut end = End::open(fabric, None, QUIET_MAX)?;
+        let mut end = BenchEnd::open(fabric, None, QUIET_MAX)?;
         if strict_ordering {
             end.keep_order();
         }
         let queue = end.prepare_control()?;
-        let (control, reply) = reach(&mut end, to, &Hello::Control { bytes_max }, queue)?;
+        let (control, reply) = connect_link(&mut end, to, &Hello::Control { bytes_max }, queue)?;
         end.control_link = Some(control);
-        let stray = || Failure::system("the other end answered another question");
-        let Reply::Control { session } = wire::decode_marked(&reply)? else {
+        let stray = || Failure::system("the other end sent a reply to another request");
+        let Reply::Control { session } = wire::decode_versioned(&reply)? else {
             return Err(stray());
         };
         let (mine, queue) = end.prepare(bytes_max)?;
         let hello = Hello::Data { session, token: mine.encode() };
-        let (link, reply) = reach(&mut end, to, &hello, queue)?;
-        // Known from here on, so that its loss is seen.
+        let (link, reply) = connect_link(&mut end, to, &hello, queue)?;
+        // Set before the import, so that the loss of the link is reported.
         end.data = Some(Data { link, remote: RemoteRegionId(0) });
-        let Reply::Data { token } = wire::decode_marked(&reply)? else {
+        let Reply::Data { token } = wire::decode_versioned(&reply)? else {
             return Err(stray());
         };
         let theirs = wire::token(&token)?;
@@ -50,7 +50,7 @@ impl Client {
         Ok(Self { end, link })
     }
 
-    /// Which way the measured link takes, for people.
+    /// Describes the path of the measured link.
     pub(super) fn path(&self) -> String {
         self.end.port.path(self.link)
     }
@@ -62,48 +62,52 @@ impl Client {
     /// Begins a test at both ends.
     pub(super) fn begin(&mut self, begin: Begin) -> Result<(), Failure> {
         self.end.reset();
-        self.end.wipe(begin.bytes);
-        self.end.tell(&Message::Begin(begin))?;
+        self.end.clear_landing(begin.bytes);
+        self.end.send_message(&ControlMessage::Begin(begin))?;
         match self.end.next_message()? {
-            Message::Ready => Ok(()),
-            Message::Refused { why } => Err(Failure::system(format!(
+            ControlMessage::Ready => Ok(()),
+            ControlMessage::Refused { why } => Err(Failure::system(format!(
                 "the other end refuses the test: {}",
-                wire::words(why.as_bytes())
+                wire::printable(why.as_bytes())
             ))),
-            _ => Err(Failure::system("the other end speaks out of turn")),
+            _ => Err(unexpected_message()),
         }
     }
 
-    /// Ends it, when the last request has ended and so many messages were sent.
+    /// Ends the test. All requests have completed; `messages` is the number of SENDs among them.
     pub(super) fn finish(&mut self, messages: u64) -> Result<(), Failure> {
-        self.ask(&Message::End { messages })
+        self.ask(&ControlMessage::End { messages })
     }
 
     /// Ends the session.
     pub(super) fn leave(mut self) -> Result<(), Failure> {
-        let done = self.ask(&Message::Bye);
+        let done = self.ask(&ControlMessage::Bye);
         self.end.clear();
         done
     }
 
-    fn ask(&mut self, message: &Message) -> Result<(), Failure> {
-        self.end.tell(message)?;
+    fn ask(&mut self, message: &ControlMessage) -> Result<(), Failure> {
+        self.end.send_message(message)?;
         match self.end.next_message()? {
-            Message::Done => Ok(()),
-            _ => Err(Failure::system("the other end speaks out of turn")),
+            ControlMessage::Done => Ok(()),
+            _ => Err(unexpected_message()),
         }
     }
 }
 
-/// Connects; the link and what the other end replied.
-fn reach(
-    end: &mut End,
+fn unexpected_message() -> Failure {
+    Failure::system("the other end sent an unexpected message")
+}
+
+/// Connects; returns the link and the other end's reply.
+fn connect_link(
+    end: &mut BenchEnd,
     to: &str,
     hello: &Hello,
     queue: ReceiveQueueId,
 ) -> Result<(LinkId, Vec<u8>), Failure> {
     let link =
-        end.port.connect(to, &wire::encode_marked(hello), queue).map_err(|why| match why {
+        end.port.connect(to, &wire::encode_versioned(hello), queue).map_err(|why| match why {
             FabricError::NobodyThere(_) => not_reached(to, NotReached::Nobody),
             FabricError::NotPermitted(_) => not_reached(to, NotReached::NotPermitted),
             other => Failure::system(format!("{to}: {other}")),
@@ -115,18 +119,18 @@ fn reach(
                 return Ok((link, reply));
             }
             Some(LinkEvent::Refused { link: of, reason }) if of == link => {
-                let reason = wire::words(&reason);
+                let reason = wire::printable(&reason);
                 return Err(Failure::system(format!("{to} refuses: {reason}")));
             }
             Some(LinkEvent::NotReached { link: of, why }) if of == link => {
-                return Err(with_trouble(end, link, not_reached(to, why)));
+                return Err(with_cause(end, link, not_reached(to, why)));
             }
             Some(LinkEvent::Lost { link: of, .. }) if of == link => {
-                let lost = Failure::system(format!("{to} is gone before it answered"));
-                return Err(with_trouble(end, link, lost));
+                let lost = Failure::system(format!("{to} disconnected before it answered"));
+                return Err(with_cause(end, link, lost));
             }
             Some(_) => {}
-            None if end.turn()? > 0 => {}
+            None if end.poll()? > 0 => {}
             None => end.sleep(Duration::from_millis(100)),
         }
     }
@@ -136,19 +140,19 @@ fn reach(
 fn not_reached(to: &str, why: NotReached) -> Failure {
     Failure::system(match why {
         NotReached::Nobody => {
-            format!("nobody listens at {to}: start `farside bench fabric --listen` there")
+            format!("no process listens at {to}: start `farside bench fabric --listen` there")
         }
         NotReached::NotPermitted => format!(
-            "{to} does not trust this process, or the other way round: the same user, --key and \
-             --protect on both sides"
+            "{to} does not trust this process, or this process does not trust it: use the same user, \
+             --key and --protect at both ends"
         ),
-        _ => format!("no answer from {to} in time, or no way there"),
+        _ => format!("no answer from {to} in time, or no route to it"),
     })
 }
 
-fn with_trouble(end: &End, link: LinkId, failure: Failure) -> Failure {
+fn with_cause(end: &BenchEnd, link: LinkId, failure: Failure) -> Failure {
     match end.port.trouble(link) {
-        Some(trouble) => Failure::system(format!("{failure} ({trouble})")),
+        Some(cause) => Failure::system(format!("{failure} ({cause})")),
         None => failure,
     }
 }

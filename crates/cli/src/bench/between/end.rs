@@ -1,7 +1,7 @@
-//! What both ends have: a port with the control link and the link that is measured, and one turn that
-//! takes what has come. The hot loops of the tests call `turn` and look at its counters.
+//! Common part of both ends: a port with the control link and the measured link, and a poll that processes
+//! completions. The inner loops of the tests call [`poll`](BenchEnd::poll) and read its counters.
 
-use super::wire::{MESSAGE_BYTES_MAX, Message};
+use super::wire::{ControlMessage, MESSAGE_BYTES_MAX};
 use crate::failure::Failure;
 use farside_base::{
     Access, Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice,
@@ -16,37 +16,37 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Receives of the control link, each in a slot of its region, and one slot to send from behind them.
+/// Receives of the control link, each in a slot of its region; one more slot, the last, is for sending.
 const CONTROL_RECEIVES: u32 = 8;
 /// Receives of the measured link, as many as perftest's receive depth.
 const DATA_RECEIVES: u32 = 512;
-/// Turns without anything after which this thread lets others run, looks at links and at the clock.
-/// Where the other end needs this very processor, spinning on would only delay it.
-const TURNS_ALONE: u32 = 256;
-/// The same over verbs, whose adapters bring what is waited for without this processor: some ten round
-/// trips of a guest. There each of those calls takes as long as a round trip, so where a slow one led
-/// to them the next would be slow again; with less than that the typical READ took twice its time.
-const TURNS_ALONE_OF_VERBS: u32 = 65_536;
-/// Turns without anything after which a message that nobody times is slept for.
-const TURNS_AWAKE: u32 = 4096;
-/// Completions taken at once.
+/// Empty polls after which this thread yields and checks link events and the clock. If the other end needs this
+/// processor, spinning on would only delay it.
+const EMPTY_POLLS_MAX: u32 = 256;
+/// The same over verbs, whose adapters need no processor to transfer data: about ten round trips of a guest.
+/// There each of those calls takes as long as a round trip, so one slow request would make the next one slow
+/// too; with fewer polls the typical READ took twice its time.
+const EMPTY_POLLS_MAX_OF_VERBS: u32 = 65_536;
+/// Empty polls after which waiting for a control message, which is not timed, sleeps.
+const EMPTY_POLLS_BEFORE_SLEEP: u32 = 4096;
+/// Completions of one poll.
 const COMPLETIONS: usize = 32;
-/// Parts of the measured region begin at multiples of this.
+/// Alignment of the halves of the measured region.
 const PAGE_BYTES: u64 = 4096;
 
-/// Why the serving end refuses others.
-pub(super) const BUSY: &[u8] = b"it measures with somebody else: try again when that is over";
+/// Reason for which the serving end refuses a second client.
+pub(super) const BUSY: &[u8] = b"it serves another client: try again later";
 
-/// The link that is measured. Its region has two halves: one where the other end's bytes land, and
-/// one that requests are made of.
+/// The measured link. Its region has two halves: a landing half for bytes from the other end, and a source half
+/// for this end's requests.
 pub(super) struct Data {
     pub(super) link: LinkId,
-    /// The other end's region; set once it is known.
+    /// The other end's region; 0 until it is imported.
     pub(super) remote: RemoteRegionId,
 }
 
-/// One end.
-pub(super) struct End {
+/// One end of a session.
+pub(super) struct BenchEnd {
     pub(super) port: Box<dyn Port>,
     fabric: Arc<dyn Fabric>,
     pub(super) capabilities: Capabilities,
@@ -57,23 +57,24 @@ pub(super) struct End {
     region: Option<Region>,
     data_queue: Option<ReceiveQueueId>,
     half_bytes: u64,
-    messages: VecDeque<Message>,
-    /// Events that nobody has looked at.
+    messages: VecDeque<ControlMessage>,
+    /// Pending link events.
     events: VecDeque<LinkEvent>,
-    /// Messages that came on the measured link since the counters were reset.
+    /// Messages received on the measured link since the last [`reset`](BenchEnd::reset).
     pub(super) arrived: u64,
-    /// Requests of the measured link, since then, that have ended.
+    /// Requests of the measured link that have completed since the last [`reset`](BenchEnd::reset).
     pub(super) completed: u64,
-    /// Receives that found no room.
-    receives_owed: u32,
+    /// Receives of the measured link that are still to be posted.
+    receives_missing: u32,
     out: [Completion; COMPLETIONS],
-    turns_alone: u32,
-    turns_alone_max: u32,
-    /// Everything that ever came, for telling whether anything still does.
-    heard: u64,
-    heard_before: u64,
-    heard_at: Instant,
-    /// For how long nothing may come while this end waits for something.
+    empty_polls: u32,
+    empty_polls_max: u32,
+    /// Completions so far.
+    completions: u64,
+    /// `completions` at the last check for silence.
+    completions_before: u64,
+    progress_at: Instant,
+    /// How long this end may wait without any completion.
     quiet_max: Duration,
     /// How peers may reach the measured region.
     access: Access,
@@ -83,8 +84,8 @@ pub(super) fn failed(what: &str) -> impl Fn(FabricError) -> Failure {
     move |error| Failure::system(format!("{what}: {error}"))
 }
 
-impl End {
-    /// An end that listens at a name, or only connects.
+impl BenchEnd {
+    /// Opens an end that listens at a name, or only connects.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,
         listen: Option<String>,
@@ -95,9 +96,9 @@ impl End {
         let spec = RegionSpec { bytes, access: Access::NONE, kind: RegionKind::Memory };
         let control = fabric.register(&spec).map_err(failed("region"))?;
         let capabilities = fabric.capabilities();
-        let turns_alone_max = match fabric.name() {
-            "verbs" => TURNS_ALONE_OF_VERBS,
-            _ => TURNS_ALONE,
+        let empty_polls_max = match fabric.name() {
+            "verbs" => EMPTY_POLLS_MAX_OF_VERBS,
+            _ => EMPTY_POLLS_MAX,
         };
         Ok(Self {
             port,
@@ -114,26 +115,26 @@ impl End {
             events: VecDeque::new(),
             arrived: 0,
             completed: 0,
-            receives_owed: 0,
+            receives_missing: 0,
             out: [Completion::BLANK; COMPLETIONS],
-            turns_alone: 0,
-            turns_alone_max,
-            heard: 0,
-            heard_before: 0,
-            heard_at: Instant::now(),
+            empty_polls: 0,
+            empty_polls_max,
+            completions: 0,
+            completions_before: 0,
+            progress_at: Instant::now(),
             quiet_max,
             access: Access::ALL.with(Access::RELAXED_ORDERING),
         })
     }
 
-    /// From the next session on, the measured region keeps words whole and WRITEs in order. By default
-    /// it does not, as perftest's: the tests look at their memory once it is known to be whole, or at
-    /// its last byte alone.
+    /// Registers the measured regions of later sessions with strict ordering: words stay whole and bytes of a
+    /// WRITE appear in order. By default they have relaxed ordering, as in perftest: the tests read their
+    /// memory after a completion, or read its last byte only.
     pub(super) fn keep_order(&mut self) {
         self.access = Access::ALL;
     }
 
-    /// The receive queue of the control link of a new session.
+    /// Creates the receive queue of the control link of a new session and posts its receives.
     pub(super) fn prepare_control(&mut self) -> Result<ReceiveQueueId, Failure> {
         let depth = CONTROL_RECEIVES as usize;
         let queue = self.port.create_receive_queue(depth).map_err(failed("receive queue"))?;
@@ -145,8 +146,8 @@ impl End {
         Ok(queue)
     }
 
-    /// Memory for requests of up to `bytes_max` bytes: what a peer needs to reach it, and the receive
-    /// queue of the measured link.
+    /// Registers memory for requests of up to `bytes_max` bytes; returns its token, and the receive queue of the
+    /// measured link.
     pub(super) fn prepare(
         &mut self,
         bytes_max: u32,
@@ -159,7 +160,7 @@ impl End {
         };
         let region = self.fabric.register(&spec).map_err(failed("region"))?;
         let token = region.token;
-        // The first touch of a page is not what is measured.
+        // Page faults are not part of the figures.
         let zeroed = region.arena.zero(0, region.arena.len());
         self.region = Some(region);
         zeroed.map_err(|_| Failure::system("the region is shorter than registered"))?;
@@ -167,20 +168,20 @@ impl End {
         let queue = self.port.create_receive_queue(depth).map_err(failed("receive queue"))?;
         self.data_queue = Some(queue);
         if self.capabilities.send {
-            self.receives_owed = DATA_RECEIVES;
-            self.pay_receives()?;
+            self.receives_missing = DATA_RECEIVES;
+            self.post_missing_receives()?;
         }
         Ok((token, queue))
     }
 
-    /// Closes both links and ends what belongs to them.
+    /// Closes both links and frees their queues, regions and messages.
     pub(super) fn clear(&mut self) {
         let links = [self.control_link.take(), self.data.take().map(|data| data.link)];
         for link in links.into_iter().flatten() {
             self.port.close(link);
         }
-        // What the links still had to say, so that the next session does not hear it.
-        for _ in 0..TURNS_ALONE {
+        // Discards completions of the closed links.
+        for _ in 0..EMPTY_POLLS_MAX {
             if self.port.poll(&mut self.out) == 0 {
                 break;
             }
@@ -192,42 +193,43 @@ impl End {
             let _ = self.fabric.deregister(region.id);
         }
         self.messages.clear();
-        self.receives_owed = 0;
+        self.receives_missing = 0;
         self.reset();
     }
 
-    /// Counts from zero again.
+    /// Sets the counters to zero.
     pub(super) fn reset(&mut self) {
         self.arrived = 0;
         self.completed = 0;
         self.progress();
     }
 
-    /// Whoever waits has just got on.
+    /// Starts the time limit on silence again.
     fn progress(&mut self) {
-        self.heard_at = Instant::now();
+        self.progress_at = Instant::now();
     }
 
-    /// Takes what has come; how much. Looks at links, clock and other threads now and then.
+    /// Polls the port once and processes the completions; returns their number. Every `empty_polls_max`
+    /// empty polls it checks links and clock and yields.
     #[inline]
-    pub(super) fn turn(&mut self) -> Result<usize, Failure> {
+    pub(super) fn poll(&mut self) -> Result<usize, Failure> {
         let count = self.port.poll(&mut self.out);
         if count == 0 {
-            self.turns_alone += 1;
-            if self.turns_alone.is_multiple_of(self.turns_alone_max) {
-                self.look_around()?;
+            self.empty_polls += 1;
+            if self.empty_polls.is_multiple_of(self.empty_polls_max) {
+                self.check_and_yield()?;
             }
             std::hint::spin_loop();
             return Ok(0);
         }
-        self.turns_alone = 0;
-        self.heard += count as u64;
+        self.empty_polls = 0;
+        self.completions += count as u64;
         for at in 0..count {
             let done = self.out[at];
             self.take(&done)?;
         }
-        if self.receives_owed > 0 {
-            self.pay_receives()?;
+        if self.receives_missing > 0 {
+            self.post_missing_receives()?;
         }
         Ok(count)
     }
@@ -236,7 +238,7 @@ impl End {
     fn take(&mut self, done: &Completion) -> Result<(), Failure> {
         let measured = self.data.as_ref().is_some_and(|data| data.link == done.link);
         if !measured && self.control_link != Some(done.link) {
-            // The end of a link that is closed already.
+            // A completion of a closed link.
             return Ok(());
         }
         if done.status != CompletionStatus::Success {
@@ -245,12 +247,12 @@ impl End {
         match done.kind {
             CompletionKind::Receive | CompletionKind::ReceiveImmediate if measured => {
                 self.arrived += 1;
-                self.receives_owed += 1;
+                self.receives_missing += 1;
             }
             CompletionKind::Receive | CompletionKind::ReceiveImmediate => {
                 self.take_message(done)?
             }
-            // Requests of a link end in their order, so this one tells of all before it.
+            // Requests of a link complete in order, so this one completes all earlier ones.
             _ if measured => self.completed = done.id.0 + 1,
             _ => {}
         }
@@ -263,9 +265,9 @@ impl End {
         self.receive_control(done.id.0)?;
         read.map_err(|_| Failure::system("a receive that was never posted"))?;
         if self.messages.len() >= CONTROL_RECEIVES as usize {
-            return Err(Failure::system("the other end says more than was asked"));
+            return Err(Failure::system("the other end sent too many control messages"));
         }
-        self.messages.push_back(Message::decode(&bytes)?);
+        self.messages.push_back(ControlMessage::decode(&bytes)?);
         Ok(())
     }
 
@@ -282,19 +284,19 @@ impl End {
         }
     }
 
-    /// Posts the receives that are owed to the measured link, all into the same place: nobody looks
-    /// at the bytes of messages.
-    fn pay_receives(&mut self) -> Result<(), Failure> {
+    /// Posts the missing receives of the measured link. All of them have the same buffer: the bytes of messages
+    /// are not read.
+    fn post_missing_receives(&mut self) -> Result<(), Failure> {
         let (Some(region), Some(queue)) = (&self.region, self.data_queue) else {
             return Ok(());
         };
         let bytes = u32::try_from(self.half_bytes).unwrap_or(u32::MAX);
         let into = LocalSlice { region: region.id, offset: 0, bytes };
         let list = [Receive { id: WorkId(0), queue, into }; COMPLETIONS];
-        while self.receives_owed > 0 {
-            let count = list.len().min(self.receives_owed as usize);
+        while self.receives_missing > 0 {
+            let count = list.len().min(self.receives_missing as usize);
             let posted = self.port.post_receives(&list[..count]);
-            self.receives_owed -= u32::try_from(posted.accepted).unwrap_or(u32::MAX);
+            self.receives_missing -= u32::try_from(posted.accepted).unwrap_or(u32::MAX);
             match posted.stop {
                 None => {}
                 Some(Stop::QueueFull) => break,
@@ -304,22 +306,26 @@ impl End {
         Ok(())
     }
 
+    /// Processes link events, checks the time limit on silence, and yields the processor.
     #[cold]
-    fn look_around(&mut self) -> Result<(), Failure> {
+    fn check_and_yield(&mut self) -> Result<(), Failure> {
         self.take_events()?;
-        if self.heard != self.heard_before {
-            self.heard_before = self.heard;
+        if self.completions != self.completions_before {
+            self.completions_before = self.completions;
             self.progress();
-        } else if self.heard_at.elapsed() > self.quiet_max {
+        } else if self.progress_at.elapsed() > self.quiet_max {
             let seconds = self.quiet_max.as_secs();
-            return Err(Failure::system(format!("the other end has said nothing for {seconds} s")));
+            return Err(Failure::system(format!("nothing from the other end for {seconds} s")));
         }
         std::thread::yield_now();
         Ok(())
     }
 
-    /// Takes events of links: the loss of one of this session's is a failure, and while both are
-    /// there nobody else is let in. Whoever asks after the loss is left to the next session.
+    /// Processes link events. While both links of the session are connected, it refuses other connection requests;
+    /// requests after the loss of a link stay pending for the next session.
+    ///
+    /// # Errors
+    /// The loss of a link of the session.
     fn take_events(&mut self) -> Result<(), Failure> {
         let mut events = Vec::new();
         self.port.link_events(&mut events);
@@ -347,10 +353,10 @@ impl End {
             Loss::Ended => "the other end is gone",
             _ => "the other end cannot be reached any more",
         };
-        self.with_trouble(link, what.to_owned())
+        self.with_cause(link, what.to_owned())
     }
 
-    /// A request failed: why, as far as the fabric knows.
+    /// Returns why a request failed, as far as the fabric knows.
     fn broken(&mut self, done: &Completion) -> Failure {
         let gone = matches!(done.status, CompletionStatus::PeerLost | CompletionStatus::Flushed);
         if gone && let Err(lost) = self.take_events() {
@@ -360,20 +366,20 @@ impl End {
             CompletionStatus::PeerLost | CompletionStatus::Flushed => "the other end is gone",
             CompletionStatus::Unreachable => "the other end cannot be reached any more",
             _ => {
-                return self.with_trouble(done.link, format!("{:?}: {:?}", done.kind, done.status));
+                return self.with_cause(done.link, format!("{:?}: {:?}", done.kind, done.status));
             }
         };
-        self.with_trouble(done.link, what.to_owned())
+        self.with_cause(done.link, what.to_owned())
     }
 
-    fn with_trouble(&self, link: LinkId, what: String) -> Failure {
+    fn with_cause(&self, link: LinkId, what: String) -> Failure {
         match self.port.trouble(link) {
-            Some(trouble) => Failure::system(format!("{what}: {trouble}")),
+            Some(cause) => Failure::system(format!("{what}: {cause}")),
             None => Failure::system(what),
         }
     }
 
-    /// The next event of a link, if there is one now.
+    /// Returns the next pending link event, if any.
     pub(super) fn event(&mut self) -> Result<Option<LinkEvent>, Failure> {
         if self.events.is_empty() {
             self.take_events()?;
@@ -381,7 +387,7 @@ impl End {
         Ok(self.events.pop_front())
     }
 
-    /// Sleeps for a while unless something is here; the other end may be quiet as long as it likes.
+    /// Sleeps for up to 1 s unless something is pending. There is no limit on the other end's silence.
     pub(super) fn idle(&mut self) -> Result<(), Failure> {
         self.progress();
         self.take_events()?;
@@ -389,7 +395,7 @@ impl End {
         Ok(())
     }
 
-    /// Sleeps until something may have come.
+    /// Sleeps until the port wakes or `timeout` has passed.
     pub(super) fn sleep(&mut self, timeout: Duration) {
         if !self.port.arm() {
             self.port.waiter().wait(Some(timeout));
@@ -397,34 +403,37 @@ impl End {
         self.port.disarm();
     }
 
-    /// A control message that has come already.
-    pub(super) fn message(&mut self) -> Option<Message> {
+    /// Returns a control message that has been received, if any.
+    pub(super) fn message(&mut self) -> Option<ControlMessage> {
         self.messages.pop_front()
     }
 
-    /// The next control message, waited for as long as the other end may be quiet.
-    pub(super) fn next_message(&mut self) -> Result<Message, Failure> {
+    /// Waits for the next control message.
+    ///
+    /// # Errors
+    /// Nothing from the other end for `quiet_max`, or the loss of a link.
+    pub(super) fn next_message(&mut self) -> Result<ControlMessage, Failure> {
         self.progress();
-        let mut turns = 0;
+        let mut empty_polls = 0;
         loop {
             if let Some(message) = self.message() {
                 return Ok(message);
             }
-            turns = if self.turn()? > 0 { 0 } else { turns + 1 };
-            if turns > TURNS_AWAKE {
+            empty_polls = if self.poll()? > 0 { 0 } else { empty_polls + 1 };
+            if empty_polls > EMPTY_POLLS_BEFORE_SLEEP {
                 self.sleep(Duration::from_millis(100));
-                self.look_around()?;
+                self.check_and_yield()?;
             }
         }
     }
 
     /// Sends a control message.
-    pub(super) fn tell(&mut self, message: &Message) -> Result<(), Failure> {
-        self.say(&message.encode())
+    pub(super) fn send_message(&mut self, message: &ControlMessage) -> Result<(), Failure> {
+        self.send_bytes(&message.encode())
     }
 
     /// Sends bytes on the control link.
-    pub(super) fn say(&mut self, wire: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send_bytes(&mut self, wire: &[u8]) -> Result<(), Failure> {
         let link = self.control_link.ok_or_else(|| Failure::system("no control link"))?;
         let offset = u64::from(CONTROL_RECEIVES * MESSAGE_BYTES_MAX);
         let written = self.control.arena.write(offset, wire);
@@ -440,7 +449,7 @@ impl End {
         }])
     }
 
-    /// Posts requests, all of them, taking what comes meanwhile.
+    /// Posts all requests, and polls while the queue is full.
     #[inline]
     pub(super) fn post(&mut self, work: &[Work<'_>]) -> Result<(), Failure> {
         let mut rest = work;
@@ -450,7 +459,7 @@ impl End {
             match posted.stop {
                 _ if rest.is_empty() => return Ok(()),
                 None | Some(Stop::QueueFull | Stop::ReceiverNotReady) => {
-                    self.turn()?;
+                    self.poll()?;
                 }
                 Some(Stop::Invalid(what)) => {
                     return Err(Failure::system(format!("the fabric refuses the request: {what}")));
@@ -460,15 +469,15 @@ impl End {
         }
     }
 
-    /// Most bytes of a request of this session.
+    /// Returns the most bytes of a request of this session.
     pub(super) fn half_bytes(&self) -> u64 {
         self.half_bytes
     }
 
-    /// The place of the measured link's requests.
-    pub(super) fn place(&self) -> Result<Place, Failure> {
+    /// Returns the memory at both ends that requests of the measured link use.
+    pub(super) fn memory(&self) -> Result<TransferMemory, Failure> {
         match (&self.data, &self.region) {
-            (Some(data), Some(region)) => Ok(Place {
+            (Some(data), Some(region)) => Ok(TransferMemory {
                 link: data.link,
                 region: region.id,
                 remote: data.remote,
@@ -478,7 +487,7 @@ impl End {
         }
     }
 
-    /// The last byte of `bytes` where the other end's bytes land.
+    /// Returns the last of the first `bytes` bytes of the landing half.
     #[inline]
     pub(super) fn landed(&self, bytes: u32) -> u8 {
         let at = u64::from(bytes.max(1) - 1);
@@ -487,14 +496,14 @@ impl End {
         word.and_then(Result::ok).map_or(0, |word| word.to_ne_bytes()[byte])
     }
 
-    /// Forgets what landed.
-    pub(super) fn wipe(&self, bytes: u32) {
+    /// Clears the byte that [`landed`](Self::landed) returns.
+    pub(super) fn clear_landing(&self, bytes: u32) {
         if let Some(region) = &self.region {
             let _ = region.arena.write(u64::from(bytes.max(1) - 1), &[0]);
         }
     }
 
-    /// Sets the last byte of `bytes` of what requests are made of.
+    /// Sets the last of the first `bytes` bytes of the source half.
     #[inline]
     pub(super) fn mark(&self, bytes: u32, mark: u8) {
         if let Some(region) = &self.region {
@@ -503,37 +512,37 @@ impl End {
     }
 }
 
-/// Where requests of the measured link come from and go to.
+/// Memory at both ends that requests of the measured link use.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct TransferMemory {
     pub(super) link: LinkId,
     region: RegionId,
     remote: RemoteRegionId,
     half_bytes: u64,
 }
 
-impl Place {
-    /// Bytes that requests are made of.
+impl TransferMemory {
+    /// Returns the source of this end's requests.
     pub(super) const fn source(&self, bytes: u32) -> LocalSlice {
         LocalSlice { region: self.region, offset: self.half_bytes, bytes }
     }
 
-    /// Where what is fetched lands here.
+    /// Returns where results of READs and atomics land at this end.
     pub(super) const fn landing(&self, bytes: u32) -> LocalSlice {
         LocalSlice { region: self.region, offset: 0, bytes }
     }
 
-    /// Where bytes land at the other end.
-    pub(super) const fn there(&self) -> RemoteSlice {
+    /// Returns where WRITEs land at the other end.
+    pub(super) const fn remote_landing(&self) -> RemoteSlice {
         RemoteSlice { region: self.remote, offset: 0 }
     }
 
-    /// What the other end's requests are made of.
-    pub(super) const fn source_there(&self) -> RemoteSlice {
+    /// Returns the source half of the other end.
+    pub(super) const fn remote_source(&self) -> RemoteSlice {
         RemoteSlice { region: self.remote, offset: self.half_bytes }
     }
 
-    /// A signalled request.
+    /// Returns a signalled work request.
     pub(super) fn work<'a>(&self, number: u64, operation: Operation<'a>) -> Work<'a> {
         let flags = WorkFlags { signalled: true, fence: false, awaited: false };
         Work { id: WorkId(number), link: self.link, flags, operation }

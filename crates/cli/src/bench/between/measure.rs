@@ -1,9 +1,9 @@
-//! The tests themselves, as perftest does them: latency request by request, bandwidth and rate with a
-//! window of requests under way. Times are of the processor's counter where that is steady, as
-//! perftest's are, so that no sample calls the kernel.
+//! The tests, as in perftest: latency request by request, bandwidth and rate with a window of requests in
+//! flight. Times are from the processor's counter if it is steady, as in perftest, so that samples need no
+//! system call.
 
 use super::client::Client;
-use super::end::{End, Place};
+use super::end::{BenchEnd, TransferMemory};
 use super::server::{inline, mark};
 use super::table::{Bandwidth, Latency};
 use super::wire::{Begin, Part, Test};
@@ -13,33 +13,34 @@ use quanta::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Rounds that are thrown away first, at most.
+/// Most rounds that are discarded at the start.
 const WARM_UP_MAX: u64 = 100;
-/// Rounds whose times are kept; a test ends there, whatever it was told.
+/// Most rounds of a latency test, whatever `Extent` says.
 const ROUNDS_MAX: usize = 1 << 22;
-/// The best stretch of a stream has at least so many windows.
+/// Fewest windows in a stretch of a stream, of which the best gives the peak.
 const STRETCH_WINDOWS: u64 = 4;
 
-/// For how long a test runs.
+/// How long a test runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Extent {
     Iterations(u64),
     Time(Duration),
 }
 
-/// Requests under way of a stream.
+/// Flow control of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Flow {
-    /// Most requests under way.
+    /// Most requests in flight.
     pub(super) window: u64,
-    /// Requests of one doorbell.
+    /// Requests of a post list: one doorbell.
     pub(super) batch: u64,
-    /// Every which request reports that it and those before it have ended.
+    /// Period of signaled requests.
     pub(super) signal_every: u64,
 }
 
 impl Flow {
-    /// Within a window of so many, so that a full window always has a report on its way.
+    /// Clamps `batch` and `signal_every` to half of the window, so that a full window always has a signaled
+    /// request in flight.
     pub(super) fn new(window: u64, batch: u64, signal_every: u64) -> Self {
         let window = window.max(1);
         let half = (window / 2).max(1);
@@ -47,22 +48,24 @@ impl Flow {
     }
 }
 
-/// The operation of a one-sided or streamed request.
+/// Returns the operation of a request.
 fn operation<'a>(
     test: Test,
-    place: &Place,
+    memory: &TransferMemory,
     source: Source<'a>,
     landing: &'a [LocalSlice; 1],
 ) -> Operation<'a> {
     match test {
-        Test::Write => Operation::Write { source, to: place.there(), immediate: None },
-        Test::Read => Operation::Read { into: landing, from: place.source_there() },
-        Test::Atomic => Operation::FetchAdd { at: place.there(), add: 1, into: landing[0] },
+        Test::Write => Operation::Write { source, to: memory.remote_landing(), immediate: None },
+        Test::Read => Operation::Read { into: landing, from: memory.remote_source() },
+        Test::Atomic => {
+            Operation::FetchAdd { at: memory.remote_landing(), add: 1, into: landing[0] }
+        }
         Test::Send => Operation::Send { source, immediate: None },
     }
 }
 
-/// Measures one round after the other.
+/// Measures latency, one round after the other.
 pub(super) fn latency(
     client: &mut Client,
     test: Test,
@@ -98,7 +101,7 @@ pub(super) fn latency(
     }
     let done = rounds.done;
     while end.completed < done {
-        end.turn()?;
+        end.poll()?;
     }
     client.finish(if test == Test::Send { done } else { 0 })?;
     // A ping-pong crosses the link twice, a READ or atomic is one whole round trip.
@@ -109,42 +112,42 @@ pub(super) fn latency(
 /// Rounds of a latency test.
 struct Rounds {
     begin: Begin,
-    place: Place,
+    memory: TransferMemory,
     inline: Option<Vec<u8>>,
     done: u64,
 }
 
 impl Rounds {
-    fn new(end: &End, begin: Begin) -> Result<Self, Failure> {
-        Ok(Self { begin, place: end.place()?, inline: inline(&begin), done: 0 })
+    fn new(end: &BenchEnd, begin: Begin) -> Result<Self, Failure> {
+        Ok(Self { begin, memory: end.memory()?, inline: inline(&begin), done: 0 })
     }
 
     #[inline]
-    fn round(&mut self, end: &mut End) -> Result<(), Failure> {
+    fn round(&mut self, end: &mut BenchEnd) -> Result<(), Failure> {
         let Begin { test, bytes, .. } = self.begin;
         let number = self.done;
-        // What a ping-pong of WRITEs looks for; it differs from the one before.
-        let sign = number.wrapping_add(1).to_le_bytes()[0];
+        // The last byte of a WRITE; it differs from that of the previous round.
+        let expected = number.wrapping_add(1).to_le_bytes()[0];
         if test == Test::Write {
-            mark(end, bytes, self.inline.as_deref_mut(), sign);
+            mark(end, bytes, self.inline.as_deref_mut(), expected);
         }
-        let slices = [self.place.source(bytes)];
+        let slices = [self.memory.source(bytes)];
         let source = self.inline.as_deref().map_or(Source::Gather(&slices), Source::Inline);
-        let landing = [self.place.landing(bytes)];
-        let mut work = self.place.work(number, operation(test, &self.place, source, &landing));
+        let landing = [self.memory.landing(bytes)];
+        let mut work = self.memory.work(number, operation(test, &self.memory, source, &landing));
         work.flags.awaited = test == Test::Write;
         end.post(&[work])?;
         self.done += 1;
         loop {
             let over = match test {
-                Test::Write => end.landed(bytes) == sign,
+                Test::Write => end.landed(bytes) == expected,
                 Test::Send => end.arrived > number,
                 Test::Read | Test::Atomic => end.completed > number,
             };
             if over {
                 return Ok(());
             }
-            end.turn()?;
+            end.poll()?;
         }
     }
 }
@@ -162,11 +165,11 @@ pub(super) fn stream(
     let begin = Begin { test, part, bytes, inline_bytes };
     client.begin(begin)?;
     let end = &mut client.end;
-    let place = end.place()?;
-    let inside = inline(&begin);
-    let (slices, landing) = ([place.source(bytes)], [place.landing(bytes)]);
-    let source = inside.as_deref().map_or(Source::Gather(&slices), Source::Inline);
-    let work = place.work(0, operation(test, &place, source, &landing));
+    let memory = end.memory()?;
+    let inline = inline(&begin);
+    let (slices, landing) = ([memory.source(bytes)], [memory.landing(bytes)]);
+    let source = inline.as_deref().map_or(Source::Gather(&slices), Source::Inline);
+    let work = memory.work(0, operation(test, &memory, source, &landing));
     let mut stream = Stream::new(work, flow);
     stream.run(end, Extent::Iterations(flow.window))?;
     let warm = stream.posted;
@@ -178,14 +181,14 @@ pub(super) fn stream(
     Ok(Bandwidth::of(test, bytes, count, took, per_request))
 }
 
-/// Requests under way.
+/// A stream of requests.
 struct Stream<'a> {
     list: Vec<Work<'a>>,
     flow: Flow,
     posted: u64,
-    /// When requests were posted: the number of the first of several, and the time.
+    /// Number of the first request of each burst, and when it was posted.
     bursts: VecDeque<(u64, Instant)>,
-    /// Seconds of a request in the best stretch.
+    /// Seconds for each request in the best stretch.
     best: Option<f64>,
 }
 
@@ -200,8 +203,8 @@ impl<'a> Stream<'a> {
         self.best = None;
     }
 
-    /// Runs until everything has ended; how long it took.
-    fn run(&mut self, end: &mut End, extent: Extent) -> Result<Duration, Failure> {
+    /// Runs until all requests have completed; returns how long that took.
+    fn run(&mut self, end: &mut BenchEnd, extent: Extent) -> Result<Duration, Failure> {
         let (mut until, time) = match extent {
             Extent::Iterations(count) => (self.posted.saturating_add(count), Duration::MAX),
             Extent::Time(time) => (u64::MAX, time),
@@ -211,7 +214,7 @@ impl<'a> Stream<'a> {
         loop {
             self.fill(end, until, now)?;
             let before = end.completed;
-            end.turn()?;
+            end.poll()?;
             if end.completed == before {
                 continue;
             }
@@ -221,7 +224,7 @@ impl<'a> Stream<'a> {
                 return Ok(now - start);
             }
             if until == u64::MAX && now - start >= time {
-                // The next request that reports is the last.
+                // The next signaled request is the last.
                 until = self.posted.next_multiple_of(self.flow.signal_every);
                 if end.completed == until {
                     return Ok(now - start);
@@ -232,7 +235,7 @@ impl<'a> Stream<'a> {
 
     /// Posts what the window has room for.
     #[inline]
-    fn fill(&mut self, end: &mut End, until: u64, now: Instant) -> Result<(), Failure> {
+    fn fill(&mut self, end: &mut BenchEnd, until: u64, now: Instant) -> Result<(), Failure> {
         let Flow { window, batch, signal_every } = self.flow;
         let first = self.posted;
         loop {
@@ -255,8 +258,8 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Whether the stretch that has just ended is the best. It counts from the posting of its first
-    /// request to the end of its last, so no delay in seeing ends can make it look shorter.
+    /// Updates the best stretch. A stretch lasts from the post of its first request to the completion of its
+    /// last, so a late poll cannot make it shorter.
     #[inline]
     fn judge(&mut self, completed: u64, now: Instant) {
         let first_max = completed.saturating_sub(STRETCH_WINDOWS * self.flow.window);
@@ -278,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_window_always_has_a_report_on_its_way() {
+    fn full_window_always_has_a_signaled_request_in_flight() {
         for window in 0..20 {
             for batch in [0, 1, 2, 3, 7, 100] {
                 for signal_every in [0, 1, 2, 5, 100] {

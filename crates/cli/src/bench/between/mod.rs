@@ -1,6 +1,6 @@
 //! `farside bench fabric` between two ends: one serves ([`server`]), the other measures ([`client`],
-//! `measure`) and prints what perftest would (`table`). All of it goes through the fabric seam, so
-//! every fabric is measured by the same code; what both ends say to each other is in [`wire`].
+//! `measure`) and prints perftest's tables (`table`). Both use only the fabric traits, so every fabric is
+//! measured by the same code. The protocol between the ends is in [`wire`].
 
 mod client;
 mod end;
@@ -28,23 +28,23 @@ use std::time::Duration;
 use table::{Bandwidth, Latency};
 pub(crate) use wire::{TRANSFER_BYTES_MAX, Test};
 
-/// The usual name of the serving end, where an address names only the host.
+/// Name of the serving end if an address has only a host.
 pub(super) const NAME: &str = "bench";
-/// Requests of a latency test carry up to so many bytes inside, as in perftest.
+/// Most bytes of an inline request of a latency test, as in perftest.
 const LATENCY_INLINE: u32 = 220;
-/// Bytes of an atomic.
+/// Bytes of an atomic operation.
 const WORD: u32 = 8;
 
-/// Serves or measures, whichever an address was given for.
+/// Serves if `--listen` is given, otherwise measures.
 pub(super) fn run(arguments: &BenchFabric, output: Output) -> Result<(), Failure> {
     match (&arguments.listen, &arguments.to) {
         (Some(at), _) => serve(arguments, at, output),
         (None, Some(to)) => measure(arguments, to, output),
-        (None, None) => Err(Failure::usage("name an end: --listen ADDR here, ADDR there")),
+        (None, None) => Err(Failure::usage("give --listen ADDR to serve, or ADDR to measure")),
     }
 }
 
-/// Serves clients until told to stop, or the first one.
+/// Serves clients until a signal, or with `--once` the first one.
 fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failure> {
     let Chosen { fabric, address, security } = choice::listener(&arguments.choice, at, NAME)?;
     let name = fabric.name();
@@ -59,13 +59,13 @@ fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failur
     let output = output.for_service()?;
     let address = server.end().port.address().unwrap_or_default();
     output.event(&json!({ "listening": address, "fabric": name, "security": security }), |_| {
-        vec![format!("listening at {address} over {name} ({security}); Ctrl-C ends")]
+        vec![format!("listening at {address} over {name} ({security}); Ctrl-C stops it")]
     });
     while let Some(served) = server.serve_one()? {
         let event = json!({ "served": { "tests": served.tests, "failure": served.failure } });
         let text = match &served.failure {
-            None => format!("a client was served: tests {}", served.tests),
-            Some(why) => format!("a client was lost after tests {}: {why}", served.tests),
+            None => format!("client served: {} tests", served.tests),
+            Some(why) => format!("client lost after {} tests: {why}", served.tests),
         };
         output.event(&event, |_| vec![text]);
         if arguments.once {
@@ -75,7 +75,7 @@ fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failur
     Ok(())
 }
 
-/// One line of a table to come.
+/// One planned line of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     test: Test,
@@ -83,7 +83,7 @@ struct Run {
     bytes: u32,
 }
 
-/// What was asked for and cannot be measured.
+/// A requested test that cannot be measured.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Skipped {
     test: Test,
@@ -92,7 +92,10 @@ struct Skipped {
     why: String,
 }
 
-/// The lines of the tables, in order, and what was left out.
+/// Returns the lines of the tables, in order, and the tests that the fabric cannot do.
+///
+/// # Errors
+/// A test or a size that was requested explicitly and that the fabric cannot do.
 fn plan(arguments: &BenchFabric, has: &Capabilities) -> Result<(Vec<Run>, Vec<Skipped>), Failure> {
     let (mut runs, mut skipped) = (Vec::new(), Vec::new());
     for test in arguments.tests() {
@@ -126,7 +129,7 @@ fn plan(arguments: &BenchFabric, has: &Capabilities) -> Result<(Vec<Run>, Vec<Sk
     Ok((runs, skipped))
 }
 
-/// The sizes of a test: those that were asked for, or perftest's.
+/// Returns the sizes of a test: the requested ones, or perftest's defaults.
 fn sizes(arguments: &BenchFabric, test: Test, measure: MeasureName) -> Vec<u32> {
     match (test, measure) {
         (Test::Atomic, _) => vec![WORD],
@@ -197,7 +200,7 @@ fn one(
     output: Output,
 ) -> Result<(), Failure> {
     let Run { test, measure, bytes } = *run;
-    // Only what is sent or written has bytes to carry inside.
+    // Only SEND and WRITE can be inline.
     let carries = matches!(test, Test::Write | Test::Send);
     let inline = |usual: u32| {
         let most = inline_max.unwrap_or(usual.min(client.capabilities().inline_bytes_max));
@@ -227,12 +230,12 @@ fn one(
     Ok(())
 }
 
-/// Says what the next table shows, and its head.
+/// Prints the title and the head of the next table.
 fn head(run: &Run, flow: Flow, output: Output) {
     let test = run.test.name();
     if run.measure == MeasureName::Latency {
         let how = match run.test {
-            Test::Write => "half of a round trip, both programs look at their memory",
+            Test::Write => "half of a round trip, both programs poll their memory",
             Test::Send => "half of a round trip, both programs poll for messages",
             Test::Read | Test::Atomic => "a whole round trip, the other program sleeps",
         };
@@ -241,16 +244,16 @@ fn head(run: &Run, flow: Flow, output: Output) {
         return;
     }
     let what = if run.measure == MeasureName::Rate { "rate" } else { "bandwidth" };
-    let other = if run.test == Test::Send { "takes messages" } else { "sleeps" };
+    let other = if run.test == Test::Send { "receives messages" } else { "sleeps" };
     let Flow { window, batch, signal_every } = flow;
     output.line(format!(
-        "\n{test} {what}: the other program {other}; {window} under way, {batch} a doorbell, every \
-         {signal_every}th reports, 1 MiB = 2^20 B"
+        "\n{test} {what}: the other program {other}; {window} in flight, {batch} a doorbell, every \
+         {signal_every}th signaled, 1 MiB = 2^20 B"
     ));
     output.line(Bandwidth::head());
 }
 
-/// Most bytes that requests carry inside, if that was said.
+/// Returns the most bytes of an inline request, if `--inline` is given.
 fn inline_max(arguments: &BenchFabric, has: &Capabilities) -> Result<Option<u32>, Failure> {
     match arguments.inline {
         Some(bytes) if bytes > has.inline_bytes_max => Err(Failure::system(format!(
@@ -261,7 +264,7 @@ fn inline_max(arguments: &BenchFabric, has: &Capabilities) -> Result<Option<u32>
     }
 }
 
-/// How requests flow in streams.
+/// Flow control of the requests of streams.
 struct Flows {
     bandwidth: Flow,
     rate: Flow,

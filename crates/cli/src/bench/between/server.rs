@@ -1,8 +1,8 @@
-//! The end that serves: it sleeps while others write, read and count in its memory, and answers
-//! where a round trip through the program is what is measured. One client at a time.
+//! The serving end: it sleeps during one-sided tests on its memory, and answers in tests that measure a round trip
+//! through both programs. It serves one client at a time.
 
-use super::end::{BUSY, Data, End, failed};
-use super::wire::{self, Begin, Hello, Message, Part, Reply, TRANSFER_BYTES_MAX, Test};
+use super::end::{BUSY, BenchEnd, Data, failed};
+use super::wire::{self, Begin, ControlMessage, Hello, Part, Reply, TRANSFER_BYTES_MAX, Test};
 use crate::failure::Failure;
 use farside_base::{
     AtomicScope, Capabilities, LinkId, Operation, RemoteRegionId, Requirements, Source,
@@ -13,47 +13,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// For how long a client that shall keep this end busy may do nothing.
+/// How long a client may be silent while this end polls in a test.
 const QUIET_MAX: Duration = Duration::from_secs(30);
-/// How long a client may take from its control link to the one that is measured, and to leave.
-const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// Longest request that carries its bytes inside.
+/// How long a client may take between its control link and its measured link, and to disconnect.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Most bytes of an inline request.
 const INLINE_MAX: usize = 4096;
 
 /// The serving end.
 pub(super) struct Server {
-    end: End,
+    end: BenchEnd,
     stop: Arc<AtomicBool>,
 }
 
-/// What somebody who asked for a link gets.
-enum Asked {
-    /// A control link, for tests of up to so many bytes.
+/// A valid connection request.
+enum LinkRequest {
+    /// For a control link; with the most bytes of a request.
     Control(LinkId, u32),
-    /// A link to measure, of the session of that number.
+    /// For the measured link of a session; with the session and the client's token.
     Data(LinkId, u64, [u8; farside_base::RegionToken::ENCODED]),
 }
 
 impl Server {
-    /// Listens at a name of the fabric until `stop` is set (and the port's waiter woken).
+    /// Listens at a name of the fabric. To stop the server, set `stop` and wake the port's waiter.
     pub(super) fn listen(
         fabric: Arc<dyn Fabric>,
         name: String,
         strict_ordering: bool,
         stop: Arc<AtomicBool>,
     ) -> Result<Self, Failure> {
-        let mut end = End::open(fabric, Some(name), QUIET_MAX)?;
+        let mut end = BenchEnd::open(fabric, Some(name), QUIET_MAX)?;
         if strict_ordering {
             end.keep_order();
         }
         Ok(Self { end, stop })
     }
 
-    pub(super) fn end(&self) -> &End {
+    pub(super) fn end(&self) -> &BenchEnd {
         &self.end
     }
 
-    /// Serves the next client from its hello to its goodbye; `None` when told to stop.
+    /// Serves the next client until its session ends; returns `None` if stopped before.
     pub(super) fn serve_one(&mut self) -> Result<Option<Served>, Failure> {
         let Some((link, bytes_max)) = self.next_client()? else {
             return Ok(None);
@@ -72,39 +72,39 @@ impl Server {
             if self.stopped() {
                 return Ok(None);
             }
-            match self.asked()? {
-                Some(Asked::Control(link, bytes_max)) if bytes_max <= TRANSFER_BYTES_MAX => {
+            match self.link_request()? {
+                Some(LinkRequest::Control(link, bytes_max)) if bytes_max <= TRANSFER_BYTES_MAX => {
                     return Ok(Some((link, bytes_max)));
                 }
-                Some(Asked::Control(link, _)) => {
-                    let _ = self.end.port.refuse(link, b"more bytes at once than it measures");
+                Some(LinkRequest::Control(link, _)) => {
+                    let _ = self.end.port.refuse(link, b"more bytes in a request than the limit");
                 }
-                Some(Asked::Data(link, ..)) => {
+                Some(LinkRequest::Data(link, ..)) => {
                     let _ = self.end.port.refuse(link, b"that session is over");
                 }
                 None => {
-                    self.end.turn()?;
+                    self.end.poll()?;
                     self.end.idle()?;
                 }
             }
         }
     }
 
-    /// Whoever asks for a link now, if what he says can be understood.
-    fn asked(&mut self) -> Result<Option<Asked>, Failure> {
+    /// Returns the next pending connection request with a valid hello, and refuses invalid ones.
+    fn link_request(&mut self) -> Result<Option<LinkRequest>, Failure> {
         while let Some(event) = self.end.event()? {
             let LinkEvent::Requested { link, hello } = event else {
                 continue;
             };
-            match wire::decode_marked(&hello) {
+            match wire::decode_versioned(&hello) {
                 Ok(Hello::Control { bytes_max }) => {
-                    return Ok(Some(Asked::Control(link, bytes_max)));
+                    return Ok(Some(LinkRequest::Control(link, bytes_max)));
                 }
                 Ok(Hello::Data { session, token }) => {
-                    return Ok(Some(Asked::Data(link, session, token)));
+                    return Ok(Some(LinkRequest::Data(link, session, token)));
                 }
                 Err(failure) => {
-                    let why = wire::words(failure.to_string().as_bytes());
+                    let why = wire::printable(failure.to_string().as_bytes());
                     let _ = self.end.port.refuse(link, why.as_bytes());
                 }
             }
@@ -112,63 +112,63 @@ impl Server {
         Ok(None)
     }
 
-    /// A whole session; how many tests were done, and why it ended before its time if it did.
+    /// Runs a session; returns the number of tests, and the failure that ended it, if any.
     fn session(&mut self, link: LinkId, bytes_max: u32) -> (u32, Option<Failure>) {
         let mut tests = 0;
         let done = self
-            .settle(link, bytes_max)
-            .and_then(|()| self.attend(&mut tests))
-            .and_then(|()| self.see_off());
+            .accept_links(link, bytes_max)
+            .and_then(|()| self.run_tests(&mut tests))
+            .and_then(|()| self.await_disconnect());
         (tests, done.err())
     }
 
-    /// Accepts the control link and then the one that is measured.
-    fn settle(&mut self, control: LinkId, bytes_max: u32) -> Result<(), Failure> {
+    /// Accepts the control link, then the measured link.
+    fn accept_links(&mut self, control: LinkId, bytes_max: u32) -> Result<(), Failure> {
         let session = RandomState::new().build_hasher().finish();
         let queue = self.end.prepare_control()?;
-        let reply = wire::encode_marked(&Reply::Control { session });
+        let reply = wire::encode_versioned(&Reply::Control { session });
         self.end.control_link = Some(control);
         self.end.port.accept(control, &reply, queue).map_err(failed("accept"))?;
         let (mine, queue) = self.end.prepare(bytes_max)?;
         let start = Instant::now();
         loop {
-            match self.asked()? {
-                Some(Asked::Data(link, of, theirs)) if of == session => {
+            match self.link_request()? {
+                Some(LinkRequest::Data(link, of, theirs)) if of == session => {
                     self.end.data = Some(Data { link, remote: RemoteRegionId(0) });
                     let theirs = wire::token(&theirs)?;
-                    let reply = wire::encode_marked(&Reply::Data { token: mine.encode() });
+                    let reply = wire::encode_versioned(&Reply::Data { token: mine.encode() });
                     self.end.port.accept(link, &reply, queue).map_err(failed("accept"))?;
                     let remote = self.end.port.import(link, &theirs).map_err(failed("import"))?;
                     self.end.data = Some(Data { link, remote });
                     return Ok(());
                 }
-                Some(Asked::Control(link, _) | Asked::Data(link, ..)) => {
+                Some(LinkRequest::Control(link, _) | LinkRequest::Data(link, ..)) => {
                     let _ = self.end.port.refuse(link, BUSY);
                 }
-                None if self.stopped() || start.elapsed() > SETTLE_MAX => {
-                    return Err(Failure::system("the client did not connect in full"));
+                None if self.stopped() || start.elapsed() > CONNECT_MAX => {
+                    return Err(Failure::system("the client did not connect the measured link"));
                 }
                 None => {
-                    self.end.turn()?;
+                    self.end.poll()?;
                     self.end.idle()?;
                 }
             }
         }
     }
 
-    /// Takes part in one test after the other until the client says goodbye.
-    fn attend(&mut self, tests: &mut u32) -> Result<(), Failure> {
+    /// Runs tests until the client ends the session.
+    fn run_tests(&mut self, tests: &mut u32) -> Result<(), Failure> {
         loop {
             match self.end.message() {
-                Some(Message::Begin(begin)) => match self.objection(&begin) {
+                Some(ControlMessage::Begin(begin)) => match self.objection(&begin) {
                     None => {
-                        self.take_part(&begin)?;
+                        self.run_test(&begin)?;
                         *tests += 1;
                     }
-                    Some(why) => self.end.tell(&Message::Refused { why })?,
+                    Some(why) => self.end.send_message(&ControlMessage::Refused { why })?,
                 },
-                Some(Message::Bye) => return self.end.tell(&Message::Done),
-                Some(_) => return Err(Failure::system("the client speaks out of turn")),
+                Some(ControlMessage::Bye) => return self.end.send_message(&ControlMessage::Done),
+                Some(_) => return Err(unexpected_message()),
                 None if self.stopped() => return Ok(()),
                 None => self.wait()?,
             }
@@ -177,21 +177,21 @@ impl Server {
 
     fn objection(&self, begin: &Begin) -> Option<String> {
         if u64::from(begin.bytes) > self.end.half_bytes() {
-            return Some("more bytes than were announced".to_owned());
+            return Some("more bytes than the session announced".to_owned());
         }
         objection(begin, &self.end.capabilities)
     }
 
-    /// Sleeps unless something has come.
+    /// Polls once, and sleeps if there was nothing.
     fn wait(&mut self) -> Result<(), Failure> {
-        if self.end.turn()? == 0 { self.end.idle() } else { Ok(()) }
+        if self.end.poll()? == 0 { self.end.idle() } else { Ok(()) }
     }
 
-    /// Lets the client leave first, so that it hears the last answer.
-    fn see_off(&mut self) -> Result<(), Failure> {
+    /// Waits until the client has disconnected, so that it receives the last answer.
+    fn await_disconnect(&mut self) -> Result<(), Failure> {
         let start = Instant::now();
-        while !self.stopped() && start.elapsed() < SETTLE_MAX {
-            // Its loss is what is waited for.
+        while !self.stopped() && start.elapsed() < CONNECT_MAX {
+            // The loss of a link is an error.
             if self.wait().is_err() {
                 break;
             }
@@ -199,11 +199,11 @@ impl Server {
         Ok(())
     }
 
-    /// One test, until the client ends it.
-    fn take_part(&mut self, begin: &Begin) -> Result<(), Failure> {
+    /// Runs one test until the client ends it.
+    fn run_test(&mut self, begin: &Begin) -> Result<(), Failure> {
         self.end.reset();
-        self.end.wipe(begin.bytes);
-        self.end.tell(&Message::Ready)?;
+        self.end.clear_landing(begin.bytes);
+        self.end.send_message(&ControlMessage::Ready)?;
         match begin.part {
             Part::Sleep => {
                 while !self.over()? {
@@ -212,57 +212,57 @@ impl Server {
             }
             Part::TakeMessages => {
                 while !self.over()? {
-                    self.end.turn()?;
+                    self.end.poll()?;
                 }
             }
             Part::AnswerMessages => self.answer_messages(begin)?,
             Part::AnswerWrites => self.answer_writes(begin)?,
         }
-        self.end.tell(&Message::Done)
+        self.end.send_message(&ControlMessage::Done)
     }
 
-    /// Whether the client has ended the test.
+    /// Returns whether the client has ended the test.
     #[inline]
     fn over(&mut self) -> Result<bool, Failure> {
         match self.end.message() {
             None if self.stopped() => Err(Failure::Interrupted),
             None => Ok(false),
-            Some(Message::End { messages }) => {
-                // They came on another link, so some may still be on their way.
+            Some(ControlMessage::End { messages }) => {
+                // The measured messages use another link, so some may still be in flight.
                 while self.end.arrived < messages {
-                    self.end.turn()?;
+                    self.end.poll()?;
                 }
                 Ok(true)
             }
-            Some(_) => Err(Failure::system("the client speaks out of turn")),
+            Some(_) => Err(unexpected_message()),
         }
     }
 
     fn answer_messages(&mut self, begin: &Begin) -> Result<(), Failure> {
-        let place = self.end.place()?;
-        let slices = [place.source(begin.bytes)];
+        let memory = self.end.memory()?;
+        let slices = [memory.source(begin.bytes)];
         let inline = inline(begin);
         let source = inline.as_deref().map_or(Source::Gather(&slices), Source::Inline);
         let mut answered = 0;
         while !self.over()? {
             while answered < self.end.arrived {
                 let operation = Operation::Send { source, immediate: None };
-                self.end.post(&[place.work(answered, operation)])?;
+                self.end.post(&[memory.work(answered, operation)])?;
                 answered += 1;
             }
-            self.end.turn()?;
+            self.end.poll()?;
         }
         Ok(())
     }
 
     fn answer_writes(&mut self, begin: &Begin) -> Result<(), Failure> {
-        let place = self.end.place()?;
-        let slices = [place.source(begin.bytes)];
+        let memory = self.end.memory()?;
+        let slices = [memory.source(begin.bytes)];
         let mut inline = inline(begin);
         let (mut expected, mut answered) = (1_u8, 0);
         loop {
             if self.end.landed(begin.bytes) != expected {
-                if self.end.turn()? > 0 && self.over()? {
+                if self.end.poll()? > 0 && self.over()? {
                     return Ok(());
                 }
                 if self.stopped() {
@@ -272,8 +272,9 @@ impl Server {
             }
             mark(&self.end, begin.bytes, inline.as_deref_mut(), expected);
             let source = inline.as_deref().map_or(Source::Gather(&slices), Source::Inline);
-            let operation = Operation::Write { source, to: place.there(), immediate: None };
-            let mut work = place.work(answered, operation);
+            let operation =
+                Operation::Write { source, to: memory.remote_landing(), immediate: None };
+            let mut work = memory.work(answered, operation);
             work.flags.awaited = true;
             self.end.post(&[work])?;
             expected = expected.wrapping_add(1);
@@ -282,25 +283,29 @@ impl Server {
     }
 }
 
-/// A session that is over.
+fn unexpected_message() -> Failure {
+    Failure::system("the client sent an unexpected message")
+}
+
+/// The result of a session.
 pub(super) struct Served {
-    /// Tests that were done.
+    /// Completed tests.
     pub(super) tests: u32,
-    /// Why it ended before its time.
+    /// Why the session ended early, if it did.
     pub(super) failure: Option<Failure>,
 }
 
-/// The bytes of a request that carries them inside.
+/// Returns the bytes of an inline request; `None` if requests are not inline.
 pub(super) fn inline(begin: &Begin) -> Option<Vec<u8>> {
     (begin.bytes <= begin.inline_bytes).then(|| vec![0; begin.bytes as usize])
 }
 
-/// Marks the last byte of the next request.
+/// Sets the last byte of the next request to `mark`.
 #[inline]
-pub(super) fn mark(end: &End, bytes: u32, inline: Option<&mut [u8]>, mark: u8) {
+pub(super) fn mark(end: &BenchEnd, bytes: u32, inline: Option<&mut [u8]>, mark: u8) {
     match inline {
-        Some(inside) => {
-            if let Some(last) = inside.last_mut() {
+        Some(bytes) => {
+            if let Some(last) = bytes.last_mut() {
                 *last = mark;
             }
         }
@@ -308,7 +313,7 @@ pub(super) fn mark(end: &End, bytes: u32, inline: Option<&mut [u8]>, mark: u8) {
     }
 }
 
-/// What a test needs of a fabric, by its operation and bytes.
+/// Returns what a test requires of a fabric.
 pub(super) fn requirements(test: Test, bytes: u32) -> Requirements {
     let nothing = Requirements { sleep: true, ..Requirements::NOTHING };
     let transfer_bytes = u64::from(bytes);
@@ -320,23 +325,23 @@ pub(super) fn requirements(test: Test, bytes: u32) -> Requirements {
     }
 }
 
-/// Why a test cannot be served.
+/// Returns why a test cannot be served, if it cannot.
 fn objection(begin: &Begin, has: &Capabilities) -> Option<String> {
     let fits = match begin.part {
         Part::Sleep => true,
         Part::AnswerWrites => begin.test == Test::Write,
         Part::AnswerMessages | Part::TakeMessages => begin.test == Test::Send,
     };
-    let inside = begin.bytes <= begin.inline_bytes;
-    let inside_max = INLINE_MAX.min(has.inline_bytes_max as usize);
+    let is_inline = begin.bytes <= begin.inline_bytes;
+    let inline_max = INLINE_MAX.min(has.inline_bytes_max as usize);
     if !fits || begin.bytes == 0 || begin.bytes > TRANSFER_BYTES_MAX {
-        return Some("that is no test".to_owned());
+        return Some("invalid test".to_owned());
     }
-    if inside && begin.bytes as usize > inside_max {
-        return Some("more bytes inside a request than the fabric carries".to_owned());
+    if is_inline && begin.bytes as usize > inline_max {
+        return Some("more inline bytes than the fabric supports".to_owned());
     }
     let missing = requirements(begin.test, begin.bytes).check(has).err()?;
-    Some(format!("the fabric there lacks `{}`", missing.0))
+    Some(format!("its fabric lacks `{}`", missing.0))
 }
 
 #[cfg(test)]
@@ -345,7 +350,7 @@ mod tests {
     use farside_fabric::MemFabric;
 
     #[test]
-    fn only_tests_that_can_be_served_are() {
+    fn unsupported_tests_are_refused() {
         let has = MemFabric::new().capabilities();
         let begin = Begin { test: Test::Write, part: Part::Sleep, bytes: 8, inline_bytes: 0 };
         assert_eq!(objection(&begin, &has), None);

@@ -1,10 +1,10 @@
-//! Figures in the form of perftest's tables, and the arithmetic behind them.
+//! Figures in the form of perftest's tables, and their statistics.
 
 use super::wire::Test;
 use serde::Serialize;
 use std::time::Duration;
 
-/// A MiB, which perftest calls a MB unless told otherwise.
+/// A MiB, which perftest calls a MB by default.
 const MIB: f64 = 1_048_576.0;
 
 /// A line of a latency table; times in microseconds.
@@ -23,15 +23,15 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    /// From the times of rounds that cross the link so many times there and back.
+    /// Computes the line from the times of rounds. A round crosses the link `trips` times.
     pub(super) fn of(test: Test, bytes: u32, mut times_ns: Vec<u64>, trips: f64) -> Self {
         times_ns.sort_unstable();
         let us = |ns: f64| ns / 1e3 / trips;
         let count = times_ns.len();
-        // The least time that so many thousandths of the rounds do not exceed.
+        // The least time that `permille` thousandths of the rounds do not exceed.
         let at = |permille: usize| {
-            let place = (count * permille).div_ceil(1000).max(1) - 1;
-            us(times_ns.get(place).copied().unwrap_or(0) as f64)
+            let index = (count * permille).div_ceil(1000).max(1) - 1;
+            us(times_ns.get(index).copied().unwrap_or(0) as f64)
         };
         let total: f64 = times_ns.iter().map(|ns| *ns as f64).sum();
         let average = total / count.max(1) as f64;
@@ -93,8 +93,8 @@ pub(super) struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// From requests that took so long together, and of which one of the best stretch took so many
-    /// seconds.
+    /// Computes the line from `count` requests that took `took` in total, and `best` seconds for each request of
+    /// the best stretch.
     pub(super) fn of(test: Test, bytes: u32, count: u64, took: Duration, best: f64) -> Self {
         let each = took.as_secs_f64().max(1e-9) / count.max(1) as f64;
         let mib = |each: f64| f64::from(bytes) / MIB / each;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn latencies_are_of_their_rounds() {
+    fn latency_has_percentiles_of_rounds() {
         let times: Vec<u64> = (1..=1000).rev().map(|n| n * 1000).collect();
         let found = Latency::of(Test::Read, 8, times.clone(), 1.0);
         assert_eq!((found.min_us, found.max_us, found.iterations), (1.0, 1000.0, 1000));
@@ -152,11 +152,11 @@ mod tests {
         assert_eq!((found.peak_mib_per_second, found.average_mib_per_second), (4000.0, 2000.0));
         assert_eq!(found.million_messages_per_second, 0.002);
         let slow = Bandwidth::of(Test::Write, 1 << 20, 4000, took, f64::INFINITY);
-        assert_eq!(slow.peak_mib_per_second, 2000.0, "the whole is a stretch too");
+        assert_eq!(slow.peak_mib_per_second, 2000.0, "the whole test is a stretch too");
     }
 
     #[test]
-    fn lines_stand_under_their_heads() {
+    fn lines_are_aligned_with_heads() {
         let latency = Latency::of(Test::Write, 8 << 20, vec![1_234_567; 3], 1.0);
         assert_eq!(latency.line().len(), Latency::head().len());
         let took = Duration::from_millis(1);

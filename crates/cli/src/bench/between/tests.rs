@@ -1,7 +1,7 @@
-//! Both ends over the fabric within this process: every test, and clients of every sort.
+//! Both ends over the in-process fabric: every test, and valid, lost and invalid clients.
 
 use super::measure::{latency, stream};
-use super::wire::{self, Hello, Message, encode_marked};
+use super::wire::{self, ControlMessage, Hello, encode_versioned};
 use super::*;
 use crate::arguments::{Arguments, Bench, Command};
 use clap::Parser;
@@ -10,7 +10,7 @@ use farside_fabric::{Fabric, LinkEvent, MemFabric, PortSpec, Waiter};
 use server::Served;
 use std::thread::JoinHandle;
 
-/// A server of so many sessions.
+/// A running server and the results of its sessions.
 struct Serving {
     fabric: MemFabric,
     stop: Arc<AtomicBool>,
@@ -43,18 +43,18 @@ impl Serving {
         Client::connect(self.fabric(), NAME, 4096, false)
     }
 
-    /// A client, as soon as the one before is forgotten.
+    /// Connects a client as soon as the server has ended the previous session.
     fn next_client(&self) -> Client {
         loop {
             match self.client() {
                 Ok(client) => return client,
-                Err(why) if why.to_string().contains("somebody else") => std::thread::yield_now(),
+                Err(why) if why.to_string().contains("another client") => std::thread::yield_now(),
                 Err(why) => panic!("{why}"),
             }
         }
     }
 
-    /// The sessions: tests done and how each ended.
+    /// Stops the server; returns the tests and the failure of each session.
     fn end(self) -> Vec<(u32, Option<String>)> {
         self.stop.store(true, Ordering::Release);
         self.waiter.wake();
@@ -62,7 +62,7 @@ impl Serving {
         served.into_iter().map(|one| (one.tests, one.failure.map(|why| why.to_string()))).collect()
     }
 
-    /// What a stranger with this hello is told.
+    /// Returns the reason for which the server refuses this hello.
     fn refusal(&self, hello: &[u8]) -> String {
         let fabric = self.fabric();
         let mut port = fabric.open(&PortSpec::default()).unwrap();
@@ -72,7 +72,7 @@ impl Serving {
         loop {
             port.link_events(&mut events);
             match events.pop() {
-                Some(LinkEvent::Refused { reason, .. }) => return wire::words(&reason),
+                Some(LinkEvent::Refused { reason, .. }) => return wire::printable(&reason),
                 Some(other) => panic!("{other:?}"),
                 None => std::thread::yield_now(),
             }
@@ -81,14 +81,14 @@ impl Serving {
 }
 
 #[test]
-fn every_test_is_measured_and_served() {
+fn all_tests_are_measured_and_served() {
     let serving = Serving::start();
     let mut client = serving.client().unwrap();
     let mut count = 0;
     for test in Test::ALL {
         for (bytes, inline) in [(8, 0), (1, 64), (4096, 0)] {
             let (bytes, inline) = if test == Test::Atomic { (8, 0) } else { (bytes, inline) };
-            // More rounds than a byte can tell apart.
+            // More rounds than a byte has values.
             let found = latency(&mut client, test, bytes, inline, Extent::Iterations(600)).unwrap();
             assert_eq!((found.bytes, found.iterations), (bytes, 600));
             assert!(0.0 < found.max_us && found.min_us <= found.typical_us);
@@ -109,7 +109,7 @@ fn every_test_is_measured_and_served() {
 }
 
 #[test]
-fn a_test_may_run_for_a_time() {
+fn test_may_run_for_a_time() {
     let serving = Serving::start();
     let mut client = serving.client().unwrap();
     let time = Extent::Time(Duration::from_millis(5));
@@ -123,11 +123,11 @@ fn a_test_may_run_for_a_time() {
 }
 
 #[test]
-fn one_client_at_a_time_is_served_and_lost_ones_are_forgotten() {
+fn second_client_is_refused_until_the_first_is_lost() {
     let serving = Serving::start();
     let first = serving.client().unwrap();
     let refused = serving.client().map(|_| ()).unwrap_err().to_string();
-    assert!(refused.contains("somebody else"), "{refused}");
+    assert!(refused.contains("another client"), "{refused}");
     drop(first);
     let mut second = serving.next_client();
     let begin = wire::Begin {
@@ -151,26 +151,26 @@ fn one_client_at_a_time_is_served_and_lost_ones_are_forgotten() {
 }
 
 #[test]
-fn strangers_are_refused_and_disturb_nobody() {
+fn invalid_hellos_are_refused_and_disturb_no_client() {
     let serving = Serving::start();
     assert!(serving.refusal(b"\xff\x00junk").contains("no `farside bench fabric`"));
-    let other = String::from_utf8(encode_marked(&Hello::Control { bytes_max: 8 })).unwrap();
+    let other = String::from_utf8(encode_versioned(&Hello::Control { bytes_max: 8 })).unwrap();
     let other = other.replace("\"version\":1", "\"version\":2");
     assert!(serving.refusal(other.as_bytes()).contains("version 2"));
-    let huge = encode_marked(&Hello::Control { bytes_max: u32::MAX });
+    let huge = encode_versioned(&Hello::Control { bytes_max: u32::MAX });
     assert!(serving.refusal(&huge).contains("more bytes"));
-    let stray = encode_marked(&Hello::Data { session: 1, token: [0; 24] });
+    let stray = encode_versioned(&Hello::Data { session: 1, token: [0; 24] });
     assert!(serving.refusal(&stray).contains("over"));
     serving.client().unwrap().leave().unwrap();
     assert_eq!(serving.end(), [(0, None)]);
 }
 
 #[test]
-fn junk_of_a_client_ends_its_own_session_alone() {
+fn junk_of_a_client_ends_only_its_session() {
     let serving = Serving::start();
-    for junk in [&b"junk"[..], b"", &[b'['; 512], &Message::Ready.encode()] {
+    for junk in [&b"junk"[..], b"", &[b'['; 512], &ControlMessage::Ready.encode()] {
         let mut client = serving.next_client();
-        client.end.say(junk).unwrap();
+        client.end.send_bytes(junk).unwrap();
         let failed = client.finish(0).unwrap_err();
         assert!(matches!(failed, Failure::System { .. }), "{failed}");
     }
@@ -187,15 +187,15 @@ fn junk_of_a_client_ends_its_own_session_alone() {
 }
 
 #[test]
-fn a_server_that_goes_is_a_failure_in_words() {
+fn stopped_or_absent_server_is_a_named_failure() {
     let serving = Serving::start();
     let mut client = serving.client().unwrap();
     serving.end();
     let failed = latency(&mut client, Test::Read, 8, 0, Extent::Iterations(9)).unwrap_err();
     assert!(failed.to_string().contains("gone"), "{failed}");
-    let nobody =
-        Client::connect(Arc::new(MemFabric::new()), "nobody", 8, true).map(|_| ()).unwrap_err();
-    assert!(nobody.to_string().contains("nobody listens at nobody"), "{nobody}");
+    let absent =
+        Client::connect(Arc::new(MemFabric::new()), "absent", 8, true).map(|_| ()).unwrap_err();
+    assert!(absent.to_string().contains("no process listens at absent"), "{absent}");
 }
 
 fn arguments(line: &[&str]) -> BenchFabric {
@@ -207,7 +207,7 @@ fn arguments(line: &[&str]) -> BenchFabric {
 }
 
 #[test]
-fn each_end_has_its_own_arguments() {
+fn arguments_of_the_other_end_are_refused() {
     let refused = |line: &[&str]| {
         let line = [&["farside", "bench", "fabric"], line].concat();
         Arguments::try_parse_from(line).is_err()
@@ -235,7 +235,7 @@ fn each_end_has_its_own_arguments() {
 }
 
 #[test]
-fn plans_are_of_what_the_fabric_has() {
+fn plan_contains_what_the_fabric_supports() {
     let has = MemFabric::new().capabilities();
     let (runs, skipped) = plan(&arguments(&["lab"]), &has).unwrap();
     assert_eq!((runs.len(), skipped.len()), (4, 0));
@@ -255,7 +255,7 @@ fn plans_are_of_what_the_fabric_has() {
 }
 
 #[test]
-fn windows_and_inline_bytes_are_within_the_fabric_s_limits() {
+fn window_and_inline_bytes_are_limited_by_the_fabric() {
     let few = Capabilities {
         outstanding_max: 10,
         inline_bytes_max: 16,

@@ -1,7 +1,7 @@
-//! The ends of a channel under measurement: one writes messages, the other reads them, and both check
-//! that each comes whole and in its turn.
+//! The ends of a measured channel: a writer of messages, and a reader that checks that they arrive whole and in
+//! order.
 //!
-//! Message number n is filled with the byte n mod 16, so that its first and last byte tell both.
+//! Every byte of message number n is n mod 16, so the first and last byte show a torn message and a wrong order.
 
 use crate::failure::Failure;
 use farside::ErrorCode;
@@ -14,26 +14,26 @@ use std::time::{Duration, Instant};
 
 /// Messages of one batch, and buffers that a stream sends from.
 pub(crate) const BATCH: usize = 16;
-/// From so many bytes on messages are sent from registered memory.
+/// Shortest message that is sent from registered memory.
 pub(crate) const GATHER_BYTES_MIN: u32 = 4096;
-/// Memory for messages on their way between two ends: no more than stays in a cache.
+/// Bytes of messages in flight between two ends: they fit in a cache.
 const WINDOW_BYTES: u32 = 1 << 20;
-/// Messages on their way between two ends: enough that neither waits for the other's news of each.
+/// Messages in flight between two ends: enough that no end waits for an acknowledgement of each.
 const WINDOW_MAX: u32 = 256;
-/// After so long without any message a channel counts as stalled.
+/// Time without any message after which a channel counts as stalled.
 const STALL: Duration = Duration::from_secs(5);
-/// Memory that messages are copied into one after the other: more than caches hold. The log of 001
-/// figure 4 has 8 GiB, which this machine may not have.
+/// Bytes of the log that messages are appended to: more than caches hold. The log of paper 001,
+/// figure 4, has 8 GiB, which this machine may not have.
 const LOG_BYTES: usize = 64 << 20;
-/// What the two ends of a line are that the reader of an untouched message looks at.
+/// Bytes of a cache line: how much a reader reads at the start and the end of a message.
 const LINE: usize = 64;
 
-/// Messages on their way at most.
+/// Returns the most messages in flight.
 pub(crate) fn window(message_bytes: u32) -> u32 {
     (WINDOW_BYTES / message_bytes.max(1)).clamp(8, WINDOW_MAX)
 }
 
-/// How a channel is set up for its measurement; equal at both ends.
+/// Returns the options of a measured channel; they are equal at both ends.
 pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16) -> Options {
     let window = window(message_bytes);
     let record = u64::from(message_bytes).next_multiple_of(8) + 16;
@@ -44,8 +44,8 @@ pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16) -> Options {
     }
 }
 
-/// Whether a message takes further steps of its sender after the call that sends it.
-fn sender_goes_on(kind: Kind) -> bool {
+/// Returns whether the sender must make progress after the call that sends a message.
+fn sender_needs_progress(kind: Kind) -> bool {
     match kind.family() {
         Family::SendReceive | Family::Ring => false,
         Family::WriteSlot => kind == Kind::WriteSlotReserved,
@@ -53,32 +53,34 @@ fn sender_goes_on(kind: Kind) -> bool {
     }
 }
 
-/// Whether messages are built in the channel's own memory and looked at there, which is where a program
-/// that shares memory leaves long ones.
+/// Returns whether messages are built in the channel's memory and read there, as a program with shared memory
+/// does with long messages.
 fn stays_in_place(kind: Kind, message_bytes: u32) -> bool {
     let offers = [Kind::ReadSlotDetached, Kind::ReadSlotInlined, Kind::ReadSlotNotify];
     offers.contains(&kind) && message_bytes >= GATHER_BYTES_MIN
 }
 
-/// Whether a processor reaches the memory of its peers over this fabric, and so looks at messages where
-/// they lie.
+/// Returns whether a receiver can load from its peers' memory over this fabric, and so read messages in place.
 pub(crate) fn reaches_peers(fabric: &dyn Fabric) -> bool {
     matches!(fabric.name(), "shm" | "mem")
 }
 
-/// Waiting without end is no measurement.
+/// Detects a stalled channel.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
-    looks: u32,
+pub(crate) struct StallWatch {
+    empty_polls: u32,
     end: Option<Instant>,
 }
 
-impl Watch {
-    /// After a look in vain; fails when there were too many. Asks the clock now and then only.
+impl StallWatch {
+    /// Counts an empty poll. Reads the clock every 4096 of them.
+    ///
+    /// # Errors
+    /// No message for [`STALL`].
     #[inline]
-    pub(crate) fn look(&mut self) -> Result<(), Failure> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(1 << 12) { self.check() } else { Ok(()) }
+    pub(crate) fn empty_poll(&mut self) -> Result<(), Failure> {
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        if self.empty_polls.is_multiple_of(1 << 12) { self.check() } else { Ok(()) }
     }
 
     #[cold]
@@ -87,35 +89,35 @@ impl Watch {
         if now < *self.end.get_or_insert(now + STALL) {
             return Ok(());
         }
-        Err(Failure::check(format!("stalled: nothing moved for {} s", STALL.as_secs())))
+        Err(Failure::check(format!("stalled: no message for {} s", STALL.as_secs())))
     }
 
-    /// Something moved.
+    /// Starts again after a message.
     #[inline]
-    pub(crate) fn moved(&mut self) {
+    pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 }
 
-/// Whether the other end has merely gone, which ends every measurement.
-pub(crate) fn is_end(failure: &Failure) -> bool {
+/// Returns whether the other end has closed, which is how every measurement ends.
+pub(crate) fn is_peer_lost(failure: &Failure) -> bool {
     failure.is(ErrorCode::PeerLost)
 }
 
 /// Where messages are sent from.
 enum Source {
-    /// Sixteen messages of the program's own memory.
+    /// Sixteen messages in ordinary memory.
     Bytes(Vec<Vec<u8>>),
     /// Registered memory.
     Gather(Gather),
-    /// The channel's own memory.
+    /// Memory of the channel.
     Loan(Loan),
 }
 
-/// How much of a message in the channel's own memory is written.
+/// Messages built in memory of the channel.
 struct Loan {
     template: Vec<u8>,
-    look: Look,
+    inspection: Inspection,
 }
 
 impl Loan {
@@ -129,10 +131,12 @@ impl Loan {
             let byte = (number % BATCH) as u8;
             (*first, *last) = (byte, byte);
         }
-        match self.look {
-            Look::All | Look::Seen | Look::Log => loan.write(0, &self.template)?,
-            Look::Again => {}
-            Look::Edges => {
+        match self.inspection {
+            Inspection::Copied | Inspection::Seen | Inspection::Logged => {
+                loan.write(0, &self.template)?
+            }
+            Inspection::Unwritten => {}
+            Inspection::Untouched => {
                 loan.write(0, &self.template[..1])?;
                 loan.write(bytes - 1, &self.template[..1])?;
             }
@@ -141,12 +145,13 @@ impl Loan {
     }
 }
 
+/// Messages sent from registered memory.
 struct Gather {
     buffer: Buffer,
     slices: Vec<Slice>,
-    /// Of the messages whose memory is not free yet, the oldest first.
+    /// Of messages whose memory is still in use, oldest first.
     tickets: VecDeque<Ticket>,
-    /// What each message is written from; `None`: the same bytes are sent again.
+    /// The bytes that each message is written from; `None` if messages are not written again.
     template: Option<Vec<u8>>,
 }
 
@@ -155,35 +160,35 @@ pub(crate) struct Writer {
     pub(crate) sender: Sender,
     source: Source,
     number: usize,
-    goes_on: bool,
-    turns: u32,
+    needs_progress: bool,
+    idle_calls: u32,
 }
 
 impl Writer {
-    /// Sends messages of so many bytes, for a reader that looks at them like this, from `buffers`
-    /// places in turn.
+    /// Creates a writer of messages of `message_bytes` for a reader with the same `inspection`. Registered memory
+    /// has `buffers` message buffers, used round-robin.
     pub(crate) fn new(
         sender: Sender,
         message_bytes: u32,
         buffers: usize,
-        look: Look,
+        inspection: Inspection,
     ) -> Result<Self, Failure> {
         let kind = sender.kind();
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
         let gathers = message_bytes >= GATHER_BYTES_MIN && !kind.receiver_names_destination();
         let source = if stays_in_place(kind, message_bytes) {
-            Source::Loan(Loan { template: vec![0; bytes], look })
+            Source::Loan(Loan { template: vec![0; bytes], inspection })
         } else if gathers {
-            let again = look == Look::Again;
-            Source::Gather(Gather::new(&sender, message_bytes, buffers, again)?)
+            let unwritten = inspection == Inspection::Unwritten;
+            Source::Gather(Gather::new(&sender, message_bytes, buffers, unwritten)?)
         } else {
             Source::Bytes((0..BATCH).map(|number| vec![number as u8; bytes]).collect())
         };
-        let goes_on = sender_goes_on(kind);
-        Ok(Self { sender, source, number: 0, goes_on, turns: 0 })
+        let needs_progress = sender_needs_progress(kind);
+        Ok(Self { sender, source, number: 0, needs_progress, idle_calls: 0 })
     }
 
-    /// Sends one message; whether there was room.
+    /// Sends one message; returns false if the channel is full.
     #[inline]
     pub(crate) fn put(&mut self) -> Result<bool, Failure> {
         let sent = match &mut self.source {
@@ -197,7 +202,7 @@ impl Writer {
         Ok(sent)
     }
 
-    /// Sends a batch; how many there was room for.
+    /// Sends up to [`BATCH`] messages; returns how many the channel had room for.
     #[inline]
     pub(crate) fn put_batch(&mut self) -> Result<usize, Failure> {
         if let Source::Bytes(messages) = &self.source {
@@ -214,11 +219,11 @@ impl Writer {
         Ok(taken)
     }
 
-    /// Lets the sender go on with what it has, where a message takes several steps of it.
+    /// Lets the sender make progress: in each call if the kind needs it, otherwise in every 256th.
     #[inline]
     pub(crate) fn idle(&mut self) -> Result<(), Failure> {
-        self.turns = self.turns.wrapping_add(1);
-        if self.goes_on || self.turns.is_multiple_of(256) {
+        self.idle_calls = self.idle_calls.wrapping_add(1);
+        if self.needs_progress || self.idle_calls.is_multiple_of(256) {
             self.sender.turn()?;
         }
         Ok(())
@@ -226,7 +231,7 @@ impl Writer {
 }
 
 impl Gather {
-    fn new(sender: &Sender, bytes: u32, buffers: usize, again: bool) -> Result<Self, Failure> {
+    fn new(sender: &Sender, bytes: u32, buffers: usize, unwritten: bool) -> Result<Self, Failure> {
         let stride = u64::from(bytes).next_multiple_of(LINE as u64);
         let buffer = sender.register(stride * buffers as u64)?;
         let template = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX)];
@@ -235,7 +240,7 @@ impl Gather {
             buffer.write(at, &template)?;
             slices.push(buffer.slice(at, bytes)?);
         }
-        let template = (!again).then_some(template);
+        let template = (!unwritten).then_some(template);
         Ok(Self { buffer, slices, tickets: VecDeque::with_capacity(buffers), template })
     }
 
@@ -266,19 +271,19 @@ impl Gather {
     }
 }
 
-/// What a reader looks at.
+/// How a reader inspects messages; named as in [`Payload`](super::entry::Payload).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
+pub(crate) enum Inspection {
     /// Copies every byte out and checks the number.
-    All,
-    /// Copies every byte out; they are always the same.
-    Again,
-    /// Looks at the first and last line where the message lies in the memory of its sender.
-    Edges,
-    /// Looks at the first and last line where the message has come.
+    Copied,
+    /// Copies every byte out; the bytes are always the same.
+    Unwritten,
+    /// Reads the first and last cache line in the memory of the sender, and checks the number.
+    Untouched,
+    /// Reads the first and last cache line of the received message, and checks the number.
     Seen,
-    /// The same, and copies every byte into a log.
-    Log,
+    /// As `Seen`, and copies every byte into a log.
+    Logged,
 }
 
 /// The receiving end.
@@ -288,54 +293,63 @@ pub(crate) struct Reader {
     in_place: bool,
 }
 
-/// What is asked of the messages that come.
+/// Inspection of received messages.
 struct Check {
     out: Vec<u8>,
     /// Messages of each sender.
     counts: Vec<usize>,
-    look: Look,
-    /// Where messages are copied to, one after the other, and where the last one ends.
+    inspection: Inspection,
+    /// The log that messages are appended to; it wraps around.
     log: Vec<u8>,
+    /// End of the last message in the log.
     end: usize,
 }
 
 impl Reader {
-    /// `reaches`: whether the memory of senders is [reached](reaches_peers).
-    pub(crate) fn new(receiver: Receiver, message_bytes: u32, look: Look, reaches: bool) -> Self {
+    /// Creates a reader. `reaches` is the result of [`reaches_peers`].
+    pub(crate) fn new(
+        receiver: Receiver,
+        message_bytes: u32,
+        inspection: Inspection,
+        reaches: bool,
+    ) -> Self {
         let bytes = usize::try_from(message_bytes).unwrap_or(usize::MAX);
         let in_place = reaches && stays_in_place(receiver.kind(), message_bytes);
-        // Each page is written once before, so that the log is memory and not a promise of it.
-        let log = if look == Look::Log { vec![1; LOG_BYTES.max(bytes)] } else { Vec::new() };
-        let check = Check { out: vec![0; bytes], counts: Vec::new(), look, log, end: 0 };
+        // Filled with ones, so that every page is mapped.
+        let log = match inspection {
+            Inspection::Logged => vec![1; LOG_BYTES.max(bytes)],
+            _ => Vec::new(),
+        };
+        let check = Check { out: vec![0; bytes], counts: Vec::new(), inspection, log, end: 0 };
         Self { receiver, check, in_place }
     }
 
-    /// Takes up to `max` messages that are here, and gives their memory back; how many there were.
+    /// Inspects and releases up to `max` received messages, at most one in place; returns their number.
     #[inline]
     pub(crate) fn take(&mut self, max: usize) -> Result<usize, Failure> {
         if self.in_place {
-            return self.look_at().map(usize::from);
+            return self.take_in_place().map(usize::from);
         }
         let check = &mut self.check;
         let mut wrong = None;
         let taken = self.receiver.drain(max, |message| {
-            if let Err(failure) = check.look_at(&message) {
+            if let Err(failure) = check.inspect(&message) {
                 wrong.get_or_insert(failure);
             }
         })?;
         wrong.map_or(Ok(taken), Err)
     }
 
-    /// Looks at the next message where it lies, if one is here, and gives it back.
+    /// Inspects the next message in the sender's memory and releases it; returns whether there was one.
     #[inline]
-    fn look_at(&mut self) -> Result<bool, Failure> {
+    fn take_in_place(&mut self) -> Result<bool, Failure> {
         let Some(offer) = self.receiver.offer()? else {
             return Ok(false);
         };
         let Some(message) = self.receiver.look_at(&offer) else {
             return Err(Failure::check("the memory of the sender cannot be reached".to_owned()));
         };
-        self.check.look_at(&message)?;
+        self.check.inspect(&message)?;
         self.receiver.decline(offer)?;
         Ok(true)
     }
@@ -343,11 +357,11 @@ impl Reader {
 
 impl Check {
     #[inline]
-    fn look_at(&mut self, message: &Incoming<'_>) -> Result<(), Failure> {
-        match self.look {
-            Look::All | Look::Again => self.copied(message),
-            Look::Edges | Look::Seen => self.edges(message),
-            Look::Log => {
+    fn inspect(&mut self, message: &Incoming<'_>) -> Result<(), Failure> {
+        match self.inspection {
+            Inspection::Copied | Inspection::Unwritten => self.copied(message),
+            Inspection::Untouched | Inspection::Seen => self.edges(message),
+            Inspection::Logged => {
                 let start = if self.end + message.len() > self.log.len() { 0 } else { self.end };
                 self.end = start + message.len();
                 if let Some(room) = self.log.get_mut(start..self.end) {
@@ -361,33 +375,37 @@ impl Check {
     /// Copies a message out.
     #[inline]
     fn copied(&mut self, message: &Incoming<'_>) -> Result<(), Failure> {
-        self.length(message)?;
+        self.check_length(message)?;
         message.read(0, &mut self.out)?;
-        if self.look == Look::All { self.turn(message.from()) } else { Ok(()) }
+        if self.inspection == Inspection::Copied {
+            self.check_number(message.from())
+        } else {
+            Ok(())
+        }
     }
 
-    /// Copies the first and last line out.
+    /// Copies the first and last cache line out.
     #[inline]
     fn edges(&mut self, message: &Incoming<'_>) -> Result<(), Failure> {
-        self.length(message)?;
+        self.check_length(message)?;
         let (bytes, edge) = (self.out.len(), LINE.min(self.out.len()));
         message.read(0, &mut self.out[..edge])?;
         message.read(bytes - edge, &mut self.out[bytes - edge..])?;
-        self.turn(message.from())
+        self.check_number(message.from())
     }
 
     #[inline]
-    fn length(&self, message: &Incoming<'_>) -> Result<(), Failure> {
+    fn check_length(&self, message: &Incoming<'_>) -> Result<(), Failure> {
         let (is, expected) = (message.len(), self.out.len());
         if is == expected {
             return Ok(());
         }
-        Err(Failure::check(format!("{is} B came instead of {expected}")))
+        Err(Failure::check(format!("received {is} B instead of {expected}")))
     }
 
-    /// The first and last byte of what came from there must be those of its next message.
+    /// Checks that the first and last byte are those of the sender's next message.
     #[inline]
-    fn turn(&mut self, from: usize) -> Result<(), Failure> {
+    fn check_number(&mut self, from: usize) -> Result<(), Failure> {
         if self.counts.len() <= from {
             self.counts.resize(from + 1, 0);
         }
@@ -398,7 +416,9 @@ impl Check {
             return Ok(());
         }
         let number = self.counts[from];
-        Err(Failure::check(format!("message {number} came as {ends:?}, not as {expected}")))
+        Err(Failure::check(format!(
+            "message {number} is torn or out of order: {ends:?} instead of {expected}"
+        )))
     }
 }
 
@@ -414,27 +434,27 @@ mod tests {
         let mut receiver = Receiver::listen(Arc::clone(&fabric), "ends", &options).unwrap();
         let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
         while sender.peers().min(receiver.peers()) == 0 {}
-        let writer = Writer::new(sender, message_bytes, buffers, Look::All).unwrap();
-        (writer, Reader::new(receiver, message_bytes, Look::All, true))
+        let writer = Writer::new(sender, message_bytes, buffers, Inspection::Copied).unwrap();
+        (writer, Reader::new(receiver, message_bytes, Inspection::Copied, true))
     }
 
     #[test]
-    fn batches_and_gathered_messages_arrive_in_turn() {
+    fn batches_and_gathered_messages_arrive_in_order() {
         for (bytes, buffers) in [(8, BATCH), (2048, BATCH), (8192, BATCH), (8192, 1)] {
             let (mut writer, mut reader) = pair(bytes, buffers);
             let (mut sent, mut received) = (0, 0);
-            let mut watch = Watch::default();
+            let mut watch = StallWatch::default();
             while received < 1000 {
                 sent += writer.put_batch().unwrap();
                 received += reader.take(BATCH).unwrap();
-                watch.look().unwrap();
+                watch.empty_poll().unwrap();
             }
             assert!(sent >= received, "{bytes} B");
         }
     }
 
     #[test]
-    fn a_message_out_of_turn_is_noticed() {
+    fn message_out_of_order_is_detected() {
         let (mut writer, mut reader) = pair(8, 1);
         writer.number = 5;
         assert!(writer.put().unwrap());
@@ -444,11 +464,11 @@ mod tests {
                 other => break other.unwrap_err(),
             }
         };
-        assert!(failure.to_string().contains("message 1 came as"), "{failure}");
+        assert!(failure.to_string().contains("message 1 is torn or out of order"), "{failure}");
     }
 
     #[test]
-    fn windows_hold_a_few_messages_of_any_size() {
+    fn window_holds_several_messages_of_any_size() {
         assert_eq!([1, 64, 65_536, 1 << 23].map(window), [256, 256, 16, 8]);
         assert_eq!(options(Kind::RingInlined, 64, 1).ring_bytes, Some(32_768));
         assert_eq!(options(Kind::SendShared, 1 << 20, 12).slots, Some(12));

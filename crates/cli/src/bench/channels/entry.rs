@@ -1,4 +1,4 @@
-//! Figures of channels, as JSON and as perftest prints them.
+//! Figures of channels, as JSON and in perftest's columns.
 
 use super::super::window::Figure;
 use crate::arguments::Pattern;
@@ -9,7 +9,7 @@ use serde::Serialize;
 /// The MB of perftest.
 const MEGA: f64 = 1_048_576.0;
 
-/// What happens to the bytes of a message.
+/// Which bytes of a message the ends write and copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Payload {
@@ -17,35 +17,35 @@ pub(crate) enum Payload {
     Copied,
     /// The receiver gets a copy of bytes that are not written again.
     Unwritten,
-    /// Handed over where it lies: the sender writes the first and last byte, the receiver looks at the
-    /// first and last line in the memory of the sender. In virtual time neither touches any.
+    /// Zero-copy: the sender writes the first and last byte, the receiver reads the first and last cache line
+    /// in the sender's memory. In virtual time neither touches any byte.
     Untouched,
-    /// The sender writes every byte, the end that answers or receives looks at the first and last line.
+    /// The sender writes every byte, the answering or receiving end reads the first and last cache line.
     Seen,
-    /// The same, and that end copies every byte into a log.
+    /// As `Seen`, and that end copies every byte into a log.
     Logged,
 }
 
-/// How the ends wait.
+/// How the ends wait for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Wait {
-    /// They poll.
+    /// Poll.
     Spin,
-    /// They call what may sleep.
+    /// Call functions that may sleep.
     Block,
 }
 
-/// Half of a round trip.
+/// One-way latency: half of a round trip, in ns.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Latency {
     pub(crate) best: f64,
     pub(crate) median: f64,
-    /// Of single round trips; `best` and `median` are of windows.
+    /// Percentile of single round trips; `best` and `median` are of windows.
     pub(crate) p99: f64,
 }
 
-/// How many of the round trips took how long: a histogram.
+/// A histogram of round-trip times.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Distribution {
     pub(crate) round_trips: usize,
@@ -54,18 +54,19 @@ pub(crate) struct Distribution {
     pub(crate) p50_ns: f64,
     pub(crate) p95_ns: f64,
     pub(crate) p99_ns: f64,
-    /// The width of a bucket.
+    /// Width of a bucket.
     pub(crate) bucket_ns: f64,
-    /// Where each bucket begins, and its share of all; the last has all that took longer.
+    /// Lower bound of each bucket in ns, and its share of all round trips; the last has no upper bound.
     pub(crate) buckets: Vec<(f64, f64)>,
 }
 
-/// Buckets of a histogram, and what part of the round trips lies before the last one.
+/// Buckets of a histogram.
 const BUCKETS: usize = 40;
+/// Percentile of round trips at which the last bucket begins.
 const COVERED_PER_CENT: usize = 99;
 
 impl Distribution {
-    /// Of round trips in ns; none of none.
+    /// Computes the histogram of round trips in ns; returns `None` without any.
     pub(crate) fn of(mut trips_ns: Vec<f64>) -> Option<Self> {
         trips_ns.sort_by(f64::total_cmp);
         let count = trips_ns.len();
@@ -92,7 +93,7 @@ impl Distribution {
         })
     }
 
-    /// One line a bucket that is not empty.
+    /// Formats each bucket that is not empty as a line.
     fn lines(&self) -> Vec<String> {
         let filled = self.buckets.iter().filter(|(_, share)| *share > 0.0);
         let line = |(from_ns, share): &(f64, f64)| {
@@ -103,7 +104,7 @@ impl Distribution {
     }
 }
 
-/// The histograms of those that have one.
+/// Formats the histograms of the entries that have one.
 pub(crate) fn distributions<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Vec<String> {
     let mut lines = Vec::new();
     for entry in entries {
@@ -125,14 +126,14 @@ pub(crate) fn distributions<'a>(entries: impl IntoIterator<Item = &'a Entry>) ->
     lines
 }
 
-/// Something in a second.
+/// A rate per second.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Rate {
     pub(crate) best: f64,
     pub(crate) median: f64,
 }
 
-/// A stream of messages.
+/// The measured rate of a stream of messages.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Stream {
     pub(crate) messages_per_second: Rate,
@@ -140,13 +141,13 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// From the time of a message.
+    /// Computes the rate from the time of one message.
     pub(crate) fn of(figure: &Figure) -> Self {
         let rate = Rate { best: 1e9 / figure.best_ns, median: 1e9 / figure.median_ns };
         Self { messages_per_second: rate, messages: figure.operations }
     }
 
-    /// The same where each message comes to so many.
+    /// Returns the total rate if each message is delivered to `receivers` receivers.
     pub(crate) fn times(self, receivers: u16) -> Self {
         let Rate { best, median } = self.messages_per_second;
         let times = f64::from(receivers);
@@ -155,14 +156,13 @@ impl Stream {
     }
 }
 
-/// What a latency is to be compared with.
+/// The baseline of a latency.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub(crate) struct Beside {
-    /// What it is.
+pub(crate) struct LatencyBaseline {
     pub(crate) name: String,
     /// One way, in the best window of the same run.
     pub(crate) best_ns: f64,
-    /// The figure's best by it.
+    /// The latency's best divided by the baseline's best.
     pub(crate) ratio: f64,
 }
 
@@ -173,30 +173,29 @@ pub(crate) struct Entry {
     pub(crate) family: &'static str,
     pub(crate) message_bytes: u32,
     pub(crate) pattern: &'static str,
-    /// Ends on the side of many.
+    /// Ends on the N side of the pattern.
     pub(crate) peers: u16,
     pub(crate) payload: Payload,
     pub(crate) wait: Wait,
-    /// Which words are at the adapter.
+    /// Which words are in memory of the adapter.
     pub(crate) device: &'static str,
-    /// What readers fetch beyond a bell.
+    /// Bytes that readers prefetch beyond a bell.
     pub(crate) prefetch_bytes: u32,
     pub(crate) iterations: u64,
-    /// One way: half of a round trip.
     pub(crate) latency_ns: Option<Latency>,
     pub(crate) messages_per_second: Option<Rate>,
     pub(crate) bytes_per_second: Option<Rate>,
-    pub(crate) baseline: Option<Beside>,
-    /// Of round trips, where it was asked for.
+    pub(crate) baseline: Option<LatencyBaseline>,
+    /// Of round trips, with `--distribution`.
     pub(crate) distribution: Option<Distribution>,
-    /// Which end ran where.
+    /// How the ends shared processors.
     pub(crate) cores: String,
-    /// Which path the links took.
+    /// The paths of the links.
     pub(crate) path: String,
 }
 
 impl Entry {
-    /// Without figures yet.
+    /// Creates an entry without figures.
     pub(crate) fn new(kind: Kind, message_bytes: u32, pattern: Pattern, peers: u16) -> Self {
         Self {
             channel: kind.name(),
@@ -219,7 +218,7 @@ impl Entry {
         }
     }
 
-    /// The same with the rates of a stream.
+    /// Returns the entry with the rates of a stream.
     pub(crate) fn with_stream(mut self, stream: Stream) -> Self {
         let rate = stream.messages_per_second;
         let bytes = f64::from(self.message_bytes);
@@ -229,7 +228,7 @@ impl Entry {
         self
     }
 
-    /// What distinguishes it among those of its channel and size.
+    /// Returns what distinguishes the entry from others of its channel and size.
     pub(crate) fn form(&self) -> String {
         let payload = match self.payload {
             Payload::Copied => "",
@@ -243,7 +242,7 @@ impl Entry {
         words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
-    /// What it was set to beside its channel, size and ends.
+    /// Returns its settings apart from channel, size and ends.
     pub(crate) fn setting(&self) -> String {
         let device = match self.device {
             "nothing" => String::new(),
@@ -257,13 +256,13 @@ impl Entry {
         both.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
     }
 
-    /// How many send to how many.
+    /// Returns the pattern with the number of ends, such as `8:1`.
     pub(crate) fn ends(&self) -> String {
         self.pattern.replace('N', &self.peers.to_string())
     }
 }
 
-/// The name of words at the adapter, as `--device-words` has it.
+/// Returns the name of words at the adapter, as in `--device-words`.
 pub(crate) const fn device(words: DeviceWords) -> &'static str {
     match words {
         DeviceWords::Nothing => "nothing",
@@ -273,7 +272,7 @@ pub(crate) const fn device(words: DeviceWords) -> &'static str {
     }
 }
 
-/// The family's name in JSON.
+/// Returns the family's name in JSON.
 pub(crate) fn family(kind: Kind) -> &'static str {
     match kind.family() {
         Family::SendReceive => "send_recv",
@@ -285,7 +284,7 @@ pub(crate) fn family(kind: Kind) -> &'static str {
     }
 }
 
-/// The lines in perftest's columns.
+/// Formats the entries as a table with perftest's columns.
 pub(crate) fn text<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
     let mut table = Table::new([
         "#channel",
@@ -317,7 +316,7 @@ pub(crate) fn text<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> String {
             mega(entry.bytes_per_second.map(|rate| rate.best), MEGA, 2),
             mega(entry.bytes_per_second.map(|rate| rate.median), MEGA, 2),
             mega(entry.messages_per_second.map(|rate| rate.median), 1e6, 6),
-            entry.baseline.as_ref().map_or("-".to_owned(), |beside| format!("{:.2}", beside.ratio)),
+            entry.baseline.as_ref().map_or("-".to_owned(), |base| format!("{:.2}", base.ratio)),
         ]);
     }
     table.text()
@@ -328,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_distribution_has_every_round_trip_in_a_bucket() {
+    fn distribution_has_every_round_trip_in_a_bucket() {
         let trips: Vec<f64> =
             (0..1000).map(|at| if at % 10 == 0 { 900.0 } else { 500.0 }).collect();
         let distribution = Distribution::of(trips).unwrap();

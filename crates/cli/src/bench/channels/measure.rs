@@ -1,8 +1,8 @@
-//! One figure of a channel between this process and its workers.
+//! Measurement of one figure of a channel, between this process and its workers.
 
-use super::ends::{BATCH, Look, Reader, Watch, Writer, options, reaches_peers, window};
-use super::entry::{Beside, Distribution, Entry, Latency, Payload, Stream, Wait, device};
-use super::serve::{Role, Task, back};
+use super::ends::{BATCH, Inspection, Reader, StallWatch, Writer, options, reaches_peers, window};
+use super::entry::{Distribution, Entry, Latency, LatencyBaseline, Payload, Stream, Wait, device};
+use super::serve::{Role, Task, reply_name};
 use crate::arguments::{DeviceName, Pattern};
 use crate::bench::baseline::Baseline;
 use crate::bench::core::Allowed;
@@ -18,32 +18,33 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long ends may take to find each other, and a call to be answered.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Single round trips that are timed for the 99th percentile, at most, and for how long.
+/// How long connecting may take, and the answer to a call.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most single round trips that are timed for the 99th percentile.
 const SINGLES_MAX: usize = 20_000;
+/// How long single round trips are timed, for each window of the run.
 const SINGLES_TIME_PER_WINDOW: Duration = Duration::from_micros(400);
 
-/// What one figure is about.
+/// The parameters of one figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Case {
     pub(crate) kind: Kind,
     pub(crate) message_bytes: u32,
     pub(crate) pattern: Pattern,
-    /// Ends on the side of many.
+    /// Ends on the N side of the pattern.
     pub(crate) peers: u16,
     pub(crate) payload: Payload,
     pub(crate) wait: Wait,
-    /// Which words are at the adapter.
+    /// Which words are in memory of the adapter.
     pub(crate) device: DeviceWords,
-    /// What readers fetch beyond a bell.
+    /// Bytes that readers prefetch beyond a bell.
     pub(crate) prefetch_bytes: u32,
-    /// Every round trip is asked for.
+    /// Whether a histogram of round trips is requested.
     pub(crate) distribution: bool,
 }
 
 impl Case {
-    /// One message of eight bytes after the other between two ends, without anything special.
+    /// Returns the plain case of a kind: 8-byte messages between two ends, copied, polling.
     pub(crate) const fn plain(kind: Kind) -> Self {
         Self {
             kind,
@@ -58,27 +59,27 @@ impl Case {
         }
     }
 
-    /// Whether it is measured as a stream too.
+    /// Returns whether the case is measured as a stream too.
     const fn has_stream(&self) -> bool {
         matches!(self.payload, Payload::Copied | Payload::Seen | Payload::Logged)
     }
 
-    /// What the end that asks looks at.
-    const fn look(&self) -> Look {
+    /// Returns what the requesting end inspects of replies.
+    const fn inspection(&self) -> Inspection {
         match self.payload {
-            Payload::Copied => Look::All,
-            Payload::Unwritten => Look::Again,
-            Payload::Untouched => Look::Edges,
-            Payload::Seen | Payload::Logged => Look::Seen,
+            Payload::Copied => Inspection::Copied,
+            Payload::Unwritten => Inspection::Unwritten,
+            Payload::Untouched => Inspection::Untouched,
+            Payload::Seen | Payload::Logged => Inspection::Seen,
         }
     }
 
-    /// What the receiver of a stream looks at.
-    const fn sink(&self) -> Look {
+    /// Returns what the receiver of a stream inspects.
+    const fn stream_inspection(&self) -> Inspection {
         match self.payload {
-            Payload::Copied | Payload::Unwritten | Payload::Untouched => Look::All,
-            Payload::Seen => Look::Seen,
-            Payload::Logged => Look::Log,
+            Payload::Copied | Payload::Unwritten | Payload::Untouched => Inspection::Copied,
+            Payload::Seen => Inspection::Seen,
+            Payload::Logged => Inspection::Logged,
         }
     }
 
@@ -88,19 +89,19 @@ impl Case {
     }
 }
 
-/// This process, its workers and the yardsticks of the run.
+/// The workers and baselines of a run.
 pub(crate) struct Measurement {
     hosts: Hosts,
     cluster: Cluster,
     allowed: Allowed,
     windows: u32,
     baselines: BTreeMap<Baseline, Figure>,
-    /// Numbers the names that channels are listened at.
+    /// Number of the last channel name.
     next: u32,
 }
 
 impl Measurement {
-    /// Starts the workers. This thread is bound to the first processor.
+    /// Starts the workers and binds this thread to the first processor.
     pub(crate) fn start(hosts: Hosts, workers: usize, windows: u32) -> Result<Self, Failure> {
         let allowed = Allowed::now();
         crate::bench::bind(allowed.processor(0));
@@ -108,12 +109,12 @@ impl Measurement {
         Ok(Self { hosts, cluster, allowed, windows, baselines: BTreeMap::new(), next: 0 })
     }
 
-    /// The yardsticks that were used.
+    /// Returns the baselines that were measured.
     pub(crate) fn baselines(&self) -> impl Iterator<Item = (String, &Figure)> {
         self.baselines.iter().map(|(baseline, figure)| (baseline.name(), figure))
     }
 
-    /// Measures everything of a case.
+    /// Measures latency and stream of a case, as far as it has them.
     pub(crate) fn run(&mut self, case: Case) -> Result<Entry, Failure> {
         let empty = Entry {
             payload: case.payload,
@@ -136,7 +137,7 @@ impl Measurement {
         Ok(entry)
     }
 
-    /// Half of a round trip, over the same channel both ways.
+    /// Measures half of a round trip over two channels of the same kind, one for each direction.
     fn latency(&mut self, case: Case, entry: Entry) -> Result<Entry, Failure> {
         let role = match case.payload {
             Payload::Copied => Role::Echo,
@@ -146,18 +147,18 @@ impl Measurement {
             Payload::Logged => Role::EchoLogged,
         };
         let (windows, bytes) = (self.windows, case.message_bytes);
-        let beside = self.beside(Baseline::Line);
+        let baseline = self.one_way_baseline(Baseline::Line);
         self.with_workers(case, role, 1, |fabric, _, start| {
             let name = start()?;
             let options = case.options(1);
             let reaches = reaches_peers(&*fabric);
             let sender = Sender::connect(Arc::clone(&fabric), &name, &options)?;
-            let receiver = Receiver::connect(fabric, &back(&name), &options)?;
-            let mut writer = Writer::new(sender, bytes, 1, case.look())?;
-            let mut reader = Reader::new(receiver, bytes, case.look(), reaches);
-            let mut watch = Watch::default();
+            let receiver = Receiver::connect(fabric, &reply_name(&name), &options)?;
+            let mut writer = Writer::new(sender, bytes, 1, case.inspection())?;
+            let mut reader = Reader::new(receiver, bytes, case.inspection(), reaches);
+            let mut watch = StallWatch::default();
             while writer.sender.peers().min(reader.receiver.peers()) == 0 {
-                watch.look()?;
+                watch.empty_poll()?;
             }
             let path = reader.receiver.path().join(", ");
             let (latency, iterations, halves_ns) =
@@ -165,33 +166,33 @@ impl Measurement {
             let trips_ns = halves_ns.iter().map(|ns| 2.0 * ns).collect();
             let distribution = if case.distribution { Distribution::of(trips_ns) } else { None };
             let entry = Entry { path, distribution, ..entry };
-            Ok(with_latency(entry, (latency, iterations), &beside))
+            Ok(with_latency(entry, (latency, iterations), &baseline))
         })
     }
 
-    /// A request and its reply between ends that may sleep.
+    /// Measures a request and its reply between ends that may sleep.
     fn blocking(&mut self, case: Case, entry: Entry) -> Result<Entry, Failure> {
         let (windows, bytes) = (self.windows, case.message_bytes);
-        let beside = self.beside(Baseline::Futex);
+        let baseline = self.one_way_baseline(Baseline::Futex);
         self.with_workers(case, Role::Answer, 1, |fabric, _, start| {
             let name = start()?;
             let both = Both::same(case.options(1));
             let mut client = Connection::connect(&fabric, &name, &both)?;
-            client.wait(PATIENCE)?;
+            client.wait(TIMEOUT)?;
             let path = client.receiver.path().join(", ");
             let length = usize::try_from(bytes).unwrap_or(usize::MAX);
             let (request, mut reply) = (vec![1; length], vec![0; length]);
             let (latency, iterations, _) = latency(windows, || {
-                let message = client.call(&request, PATIENCE)?;
+                let message = client.call(&request, TIMEOUT)?;
                 message.read(0, &mut reply)?;
                 client.receiver.release(message);
                 Ok(())
             })?;
-            Ok(with_latency(Entry { path, ..entry }, (latency, iterations), &beside))
+            Ok(with_latency(Entry { path, ..entry }, (latency, iterations), &baseline))
         })
     }
 
-    /// A stream of one sender or many, counted where it arrives.
+    /// Measures a stream of one or more senders, counted at the receiver.
     fn fan_in(&mut self, case: Case, entry: Entry) -> Result<Entry, Failure> {
         let (windows, bytes) = (self.windows, case.message_bytes);
         let single = self.allowed.count() == 1;
@@ -200,23 +201,23 @@ impl Measurement {
             let reaches = reaches_peers(&*fabric);
             let receiver = Receiver::listen(fabric, name, &options)?;
             start()?;
-            let mut reader = Reader::new(receiver, bytes, case.sink(), reaches);
-            let mut watch = Watch::default();
+            let mut reader = Reader::new(receiver, bytes, case.stream_inspection(), reaches);
+            let mut watch = StallWatch::default();
             while reader.receiver.peers() < usize::from(case.peers) {
-                watch.look()?;
+                watch.empty_poll()?;
             }
             let path = first_path(reader.receiver.path());
             let stream = stream(case, windows, |block| {
-                let mut watch = Watch::default();
+                let mut watch = StallWatch::default();
                 let mut taken = 0;
                 while taken < block {
-                    let some = reader.take(BATCH)? as u64;
-                    if some > 0 {
-                        taken += some;
-                        watch.moved();
+                    let count = reader.take(BATCH)? as u64;
+                    if count > 0 {
+                        taken += count;
+                        watch.reset();
                         continue;
                     }
-                    watch.look()?;
+                    watch.empty_poll()?;
                     if single {
                         std::thread::yield_now();
                     }
@@ -228,7 +229,7 @@ impl Measurement {
         })
     }
 
-    /// A stream to many receivers, of which each gets every message; all receivers together.
+    /// Measures a multicast stream; the rate is the total of all receivers.
     fn fan_out(&mut self, case: Case, entry: Entry) -> Result<Entry, Failure> {
         let (windows, bytes) = (self.windows, case.message_bytes);
         let single = self.allowed.count() == 1;
@@ -236,24 +237,24 @@ impl Measurement {
             let options = case.options(case.peers);
             let sender = Sender::listen(fabric, name, &options)?;
             start()?;
-            let mut writer = Writer::new(sender, bytes, BATCH, Look::All)?;
-            let mut watch = Watch::default();
+            let mut writer = Writer::new(sender, bytes, BATCH, Inspection::Copied)?;
+            let mut watch = StallWatch::default();
             while writer.sender.peers() < usize::from(case.peers) {
-                watch.look()?;
+                watch.empty_poll()?;
             }
             let path = first_path(writer.sender.path());
             let stream = stream(case, windows, |block| {
-                let mut watch = Watch::default();
+                let mut watch = StallWatch::default();
                 let mut sent = 0;
                 while sent < block {
                     let taken = writer.put_batch()?;
                     sent += taken as u64;
                     if taken > 0 {
-                        watch.moved();
+                        watch.reset();
                     }
                     if taken < BATCH {
                         writer.idle()?;
-                        watch.look()?;
+                        watch.empty_poll()?;
                         if single {
                             std::thread::yield_now();
                         }
@@ -265,9 +266,11 @@ impl Measurement {
         })
     }
 
-    /// Does `run` with workers at the other ends. It is given a fabric, the channel's name there and what
-    /// starts the workers, to be called once, before or after this end listens; that gives the address of
-    /// a channel that is listened at by a worker.
+    /// Calls `run` with workers at the other ends, and ends them afterwards.
+    ///
+    /// The arguments of `run` are a fabric, the channel's name and a function that starts the workers. `run`
+    /// calls that function once, before or after its own end listens; it returns the address of the channel
+    /// if a worker listens.
     fn with_workers(
         &mut self,
         case: Case,
@@ -293,8 +296,8 @@ impl Measurement {
             prefetch_bytes: case.prefetch_bytes,
             device_words: DeviceName::of(case.device),
             peers,
-            // Which processors other hosts have is theirs to know.
-            processor: self.allowed.processor(1 + index % others).filter(|_| self.is_of_machine()),
+            // The processors of other hosts are not known here.
+            processor: self.allowed.processor(1 + index % others).filter(|_| self.is_local()),
             shares,
         };
         let tasks: Vec<_> =
@@ -315,8 +318,8 @@ impl Measurement {
         );
         match (measured, ended) {
             (_, Err(Failure::Interrupted)) => Err(Failure::Interrupted),
-            // What happened to the other end tells more than that it is gone.
-            (Err(first), Err(other)) if super::ends::is_end(&first) => Err(other),
+            // The failure at the other end says more than `PeerLost` at this one.
+            (Err(first), Err(other)) if super::ends::is_peer_lost(&first) => Err(other),
             (Err(Failure::Check { text }), Err(other)) => {
                 Err(Failure::check(format!("{text}; the other end: {other}")))
             }
@@ -325,10 +328,10 @@ impl Measurement {
         }
     }
 
-    /// A fabric for one figure, and where it listens if that is of use to others than this machine.
+    /// Opens a fabric for one figure; with it the address at which it listens, if workers are on other hosts.
     fn fabric(&self) -> Result<(Arc<dyn Fabric>, Option<SocketAddr>), Failure> {
         let between = match self.cluster.hosts_of(0) {
-            Some((_, here)) => self.hosts.listen(here)?,
+            Some((_, local)) => self.hosts.listen(local)?,
             None => None,
         };
         match between {
@@ -337,13 +340,13 @@ impl Measurement {
         }
     }
 
-    /// Whether the workers run on this machine.
-    fn is_of_machine(&self) -> bool {
+    /// Returns whether the workers run on this machine.
+    fn is_local(&self) -> bool {
         self.hosts.shares_files()
     }
 
-    /// One way of a yardstick that goes both ways.
-    fn beside(&mut self, baseline: Baseline) -> (String, f64) {
+    /// Measures a baseline that is a round trip, once a run; returns its name and half of its best.
+    fn one_way_baseline(&mut self, baseline: Baseline) -> (String, f64) {
         let (windows, allowed) = (self.windows, &self.allowed);
         let figure =
             self.baselines.entry(baseline).or_insert_with(|| baseline.measure(windows, allowed));
@@ -351,7 +354,7 @@ impl Measurement {
     }
 
     fn cores(&self, peers: u16) -> String {
-        if !self.is_of_machine() {
+        if !self.is_local() {
             return "ends on several hosts".to_owned();
         }
         let others = self.allowed.count() - 1;
@@ -367,13 +370,13 @@ impl Measurement {
     }
 }
 
-/// Asks workers and waits for all of them.
+/// Sends commands to workers and waits for all answers.
 fn all(cluster: &mut Cluster, commands: Vec<(usize, Command)>) -> Result<(), Failure> {
     let answers = cluster.ask_all(commands, |_| {})?;
     answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
 }
 
-/// The address of a name, at that fabric or on this machine.
+/// Returns the address of a name at a fabric between hosts, or the name itself on this machine.
 fn address(at: Option<SocketAddr>, name: &str) -> String {
     at.map_or_else(|| name.to_owned(), |at| format!("{at}/{name}"))
 }
@@ -384,20 +387,20 @@ fn first_path(paths: Vec<String>) -> String {
 
 #[inline]
 fn round_trip(writer: &mut Writer, reader: &mut Reader) -> Result<(), Failure> {
-    let mut watch = Watch::default();
+    let mut watch = StallWatch::default();
     while !writer.put()? {
         writer.idle()?;
-        watch.look()?;
+        watch.empty_poll()?;
     }
     while reader.take(1)? == 0 {
         writer.idle()?;
-        watch.look()?;
+        watch.empty_poll()?;
     }
     Ok(())
 }
 
-/// Half of a round trip: in windows, then one by one for the percentile. Gives the latency, how many
-/// there were in the windows, and the single ones by their time.
+/// Measures half of a round trip, first in windows, then one by one for the percentile. Returns the latency, the
+/// number of round trips in windows, and the sorted single latencies in ns.
 fn latency(
     windows: u32,
     mut round_trip: impl FnMut() -> Result<(), Failure>,
@@ -420,15 +423,15 @@ fn latency(
     Ok((latency, figure.operations * u64::from(figure.windows), singles))
 }
 
-fn with_latency(entry: Entry, latency: (Latency, u64), beside: &(String, f64)) -> Entry {
+fn with_latency(entry: Entry, latency: (Latency, u64), baseline: &(String, f64)) -> Entry {
     let (latency, iterations) = latency;
-    let (name, best_ns) = beside.clone();
-    let baseline = Some(Beside { name, best_ns, ratio: latency.best / best_ns });
+    let (name, best_ns) = baseline.clone();
+    let baseline = Some(LatencyBaseline { name, best_ns, ratio: latency.best / best_ns });
     Entry { latency_ns: Some(latency), iterations, baseline, ..entry }
 }
 
-/// Measures a stream in windows of several times what is on its way at most. `run` moves at least so
-/// many messages and tells how many.
+/// Measures a stream in windows of several times the messages that can be in flight. `run(count)` transfers at
+/// least `count` messages and returns their number.
 fn stream(
     case: Case,
     windows: u32,
@@ -437,7 +440,7 @@ fn stream(
     let block = u64::from(window(case.message_bytes).max(u32::from(case.peers))) * 8;
     let mut surplus = 0;
     let figure = measure(windows, |blocks| {
-        // What was moved beyond the last block counts for this one.
+        // Messages beyond the last block count for this one.
         let wanted = (block * blocks).saturating_sub(surplus);
         surplus = run(wanted)? + surplus - block * blocks;
         Ok::<_, Failure>(())
@@ -452,7 +455,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_counts_every_message_once() {
+    fn stream_counts_every_message_once() {
         let case = Case { message_bytes: 64, ..Case::plain(Kind::RingInlined) };
         let (mut total, mut asked) = (0, 0);
         let measured = stream(case, 8, |wanted| {
@@ -462,7 +465,7 @@ mod tests {
             Ok(moved)
         });
         assert!(measured.is_ok());
-        assert!(total - asked >= 7 && asked % 8 != 0, "the surplus is asked for no more");
+        assert!(total - asked >= 7 && asked % 8 != 0, "the surplus is not requested again");
     }
 
     #[test]

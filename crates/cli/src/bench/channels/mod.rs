@@ -19,42 +19,42 @@ use measure::{Case, Measurement};
 use serde::Serialize;
 pub(crate) use serve::Task;
 
-/// The channel that is measured in its special forms too, and the one whose messages are handed over
-/// where they lie.
+/// The channel that is also measured with blocking ends and unwritten payloads.
 const SPECIAL: Kind = Kind::RingImmediate;
+/// The channel whose receiver reads messages in the sender's memory, for zero-copy figures.
 const IN_PLACE: Kind = Kind::ReadSlotDetached;
 const BLOCKING_BYTES: u32 = 64;
 const HANDED_OVER_BYTES: u32 = 65_536;
-/// What a channel of integers carries.
+/// Bytes of a message of a channel that carries integers.
 const INTEGER_BYTES: u32 = 4;
-/// About how long a window takes, with what belongs to it: see `window.rs`.
+/// Approximate time of a window with its overhead: see `window.rs`.
 const WINDOW_S: f64 = 0.0005;
 
 const MEASURED: &str = "measured";
 const VIRTUAL: &str = "virtual";
 
-/// A yardstick as `--json` shows it.
+/// A baseline as `--json` prints it.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-struct Yardstick {
+struct BaselineFigure {
     name: String,
     best_ns: f64,
     median_ns: f64,
 }
 
-/// Everything that was measured.
+/// The report of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Report {
     profile: &'static str,
-    /// Whether it was measured or is virtual.
+    /// `measured` or `virtual`.
     time: &'static str,
     /// 1:1.
     figures: Vec<Entry>,
     /// N:1 and 1:N.
     fan_figures: Vec<Entry>,
-    baselines: Vec<Yardstick>,
-    /// What was not measured, and why; how to read what was.
+    baselines: Vec<BaselineFigure>,
+    /// What was not measured and why, and how to read the figures.
     remarks: Vec<String>,
-    /// How many figures could not be measured that should have been.
+    /// Number of figures whose measurement failed.
     failed: usize,
 }
 
@@ -68,14 +68,14 @@ pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failu
         ProfileName::Connectx5 => connectx5(arguments, output)?,
     };
     if let Some(path) = &arguments.plot {
-        // Those of many ends have a drawing of their own.
+        // Figures of N:1 and 1:N are drawn only if there are none of 1:1.
         let one_to_one = !report.figures.is_empty();
         plot::draw(path, if one_to_one { &report.figures } else { &report.fan_figures })?;
     }
     output.value(&report);
     if report.time == VIRTUAL {
         output.line(format!(
-            "virtual time: the simulated profile {}; nothing is measured on an adapter",
+            "virtual time: simulated profile {}; nothing is measured on an adapter",
             report.profile
         ));
     }
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failu
     for line in entry::distributions(&report.figures) {
         output.line(line);
     }
-    for Yardstick { name, best_ns, median_ns } in &report.baselines {
+    for BaselineFigure { name, best_ns, median_ns } in &report.baselines {
         let (best, median) = (time(*best_ns), time(*median_ns));
         output.line(format!("baseline: {name}: {best} best, {median} median"));
     }
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: &BenchChannels, output: Output) -> Result<(), Failu
     }
 }
 
-/// Prints the findings of 001 §6 in virtual time.
+/// Prints the findings of paper 001 §6, reproduced in virtual time.
 fn findings(output: Output) -> Result<(), Failure> {
     let text = farside_sim::channel_bench::document()?;
     output.value(&serde_json::json!({ "time": VIRTUAL, "document": text }));
@@ -106,7 +106,7 @@ fn findings(output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Measures between processes, of this machine or at agents.
+/// Measures between processes of this machine or of agents.
 fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let (mut cases, mut remarks) = cases(arguments);
     let hosts = Hosts::of(&arguments.places)?;
@@ -115,8 +115,8 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     cases.retain(|case| case.device == DeviceWords::Nothing || fabric == "verbs");
     if cases.len() < before {
         remarks.push(format!(
-            "skipped: words at the adapter: {fabric} has no adapter, and such memory is memory like any \
-             other there; `--profile connectx5` has them in virtual time"
+            "skipped: words at the adapter: {fabric} has no adapter, so they would be in ordinary memory; \
+             `--profile connectx5` measures them in virtual time"
         ));
     }
     if hosts.is_between() {
@@ -124,8 +124,8 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
         cases.retain(|case| case.payload != Payload::Untouched);
         if cases.len() < before {
             remarks.push(format!(
-                "skipped: {IN_PLACE} untouched: {fabric} does not reach the memory of a peer, so \
-                 nothing is looked at there"
+                "skipped: {IN_PLACE} untouched: over {fabric} a receiver cannot read messages in the \
+                 sender's memory"
             ));
         }
         remarks.push(format!("the ends are processes {}", hosts.describe()));
@@ -134,15 +134,15 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let mut measurement = Measurement::start(hosts, workers, windows(arguments))?;
     let mut report = Report::new(fabric, MEASURED, remarks);
     report.sweep(&cases, output, |case| measurement.run(case))?;
-    let yardstick = |(name, figure): (String, &Figure)| Yardstick {
+    let baseline = |(name, figure): (String, &Figure)| BaselineFigure {
         name,
         best_ns: figure.best_ns,
         median_ns: figure.median_ns,
     };
-    report.baselines = measurement.baselines().map(yardstick).collect();
+    report.baselines = measurement.baselines().map(baseline).collect();
     if report.figures.iter().any(|entry| entry.wait == Wait::Block) {
         report.remarks.push(
-            "blocking ends spin for a moment before they sleep, so what comes at once finds them \
+            "blocking ends spin briefly before they sleep, so a message that arrives at once finds them \
              awake; a futex round trip always sleeps"
                 .to_owned(),
         );
@@ -150,10 +150,10 @@ fn real(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Measures in virtual time on the cluster of paper 001.
+/// Measures in virtual time, on the simulated cluster of paper 001.
 fn connectx5(arguments: &BenchChannels, output: Output) -> Result<Report, Failure> {
     let (cases, remarks) = cases(arguments);
-    // The special forms are questions to this machine.
+    // Special forms are about this machine.
     let plain = |case: &Case| {
         let payload = matches!(case.payload, Payload::Copied | Payload::Seen | Payload::Logged);
         case.wait == Wait::Spin && payload
@@ -171,7 +171,7 @@ impl Report {
         Self { profile, time, figures, fan_figures, baselines, remarks, failed: 0 }
     }
 
-    /// Measures all cases; a channel that fails does not stop the others.
+    /// Measures all cases. A failure of one case is a remark; the others are still measured.
     fn sweep(
         &mut self,
         cases: &[Case],
@@ -187,7 +187,7 @@ impl Report {
                 Ok(entry) if case.pattern == Pattern::OneToOne => self.figures.push(entry),
                 Ok(entry) => self.fan_figures.push(entry),
                 Err(Failure::Interrupted) => return Err(Failure::Interrupted),
-                Err(failure) if makes_no_sense(&failure) => {
+                Err(failure) if is_unsupported(&failure) => {
                     let why = format!("skipped: {what}: {failure}");
                     match skipped.iter_mut().find(|(seen, _)| *seen == why) {
                         Some((_, sizes)) => sizes.push(bytes),
@@ -220,8 +220,8 @@ impl Report {
     }
 }
 
-/// Whether a channel is not for this fabric, this size or so many peers.
-fn makes_no_sense(failure: &Failure) -> bool {
+/// Returns whether the failure says that the channel does not support this fabric, size or number of peers.
+fn is_unsupported(failure: &Failure) -> bool {
     [ErrorCode::FabricLacks, ErrorCode::BadConfiguration, ErrorCode::BadForm]
         .into_iter()
         .any(|code| failure.is(code))
@@ -229,13 +229,13 @@ fn makes_no_sense(failure: &Failure) -> bool {
 
 fn windows(arguments: &BenchChannels) -> u32 {
     match arguments.seconds {
-        // Between 8 and 7.2 million: the argument's own bounds.
+        // The argument's bounds keep this between 8 and 7.2 million.
         Some(seconds) => ((seconds / WINDOW_S) as u32).max(8),
         None => arguments.windows,
     }
 }
 
-/// What is to be measured, and what is left out and why.
+/// Returns the cases to measure, and remarks on what is left out and why.
 fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
     let (mut cases, mut remarks) = (Vec::new(), Vec::new());
     let mut sizes = arguments.bytes.clone();
@@ -246,12 +246,12 @@ fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
         let integer = [INTEGER_BYTES];
         if integers && sizes != integer {
             remarks.push(format!(
-                "{kind} is measured with {INTEGER_BYTES} B, which is all it carries"
+                "{kind} is measured with {INTEGER_BYTES} B only: its messages are integers"
             ));
         }
         let settings = settings(arguments, kind);
         if settings.is_empty() {
-            remarks.push(format!("skipped: {kind}: it has nothing of what was asked for"));
+            remarks.push(format!("skipped: {kind}: it has none of the requested settings"));
         }
         for message_bytes in if integers { &integer[..] } else { &sizes[..] } {
             for pattern in &arguments.pattern {
@@ -279,12 +279,12 @@ fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
     (cases, remarks)
 }
 
-/// What a channel is measured with, beside its sizes and ends: words at the adapter, bytes beyond a bell,
-/// and what becomes of messages.
+/// Returns the settings of a channel apart from sizes and ends: words at the adapter, bytes prefetched beyond a
+/// bell, and treatment of payloads.
 fn settings(arguments: &BenchChannels, kind: Kind) -> Vec<(DeviceWords, u32, Payload)> {
     let payloads = match (arguments.copy, kind) {
         (false, _) => &[Payload::Copied][..],
-        // An integer has no bytes to be copied.
+        // An integer has no bytes to copy.
         (true, Kind::SendBufferless) => &[],
         (true, _) => &[Payload::Seen, Payload::Logged],
     };
@@ -297,7 +297,7 @@ fn settings(arguments: &BenchChannels, kind: Kind) -> Vec<(DeviceWords, u32, Pay
     all
 }
 
-/// The forms of a channel that others are compared with.
+/// Returns the special forms of a channel: blocking ends, unwritten and untouched payloads.
 fn specials(kind: Kind, sizes: &[u32]) -> Vec<Case> {
     [
         (SPECIAL, BLOCKING_BYTES, Payload::Copied, Wait::Block),
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn every_channel_is_measured_in_every_size_and_pattern() {
+    fn default_cases_are_all_channels_sizes_and_patterns() {
         let (cases, remarks) = cases(&arguments(&[]));
         let specials = cases.iter().filter(|case| case.wait == Wait::Block).count()
             + cases.iter().filter(|case| case.payload != Payload::Copied).count();
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_multiply_the_cases_of_channels_that_have_them() {
+    fn settings_multiply_cases_of_channels_that_support_them() {
         let count = |line: &[&str]| {
             let (cases, remarks) =
                 cases(&arguments(&[&["--pattern", "1:1", "--bytes", "64"], line].concat()));
@@ -359,21 +359,21 @@ mod tests {
     }
 
     #[test]
-    fn integers_have_their_own_size() {
+    fn channel_of_integers_has_one_size() {
         let line = ["--channel", "send-bufferless", "--bytes", "4", "--pattern", "1:1"];
         let (cases, remarks) = cases(&arguments(&line));
         assert_eq!((cases.len(), cases[0].message_bytes, remarks.len()), (1, 4, 0));
     }
 
     #[test]
-    fn a_time_becomes_windows() {
+    fn seconds_are_converted_to_windows() {
         assert_eq!(windows(&arguments(&[])), 100);
         assert_eq!(windows(&arguments(&["--seconds", "1"])), 2000);
         assert_eq!(windows(&arguments(&["--seconds", "0.01"])), 20);
     }
 
     #[test]
-    fn a_channel_that_fails_does_not_stop_the_others() {
+    fn failing_channel_does_not_stop_the_sweep() {
         let (cases, _) = cases(&arguments(&["--channel", "ring-inlined", "--bytes", "8"]));
         let mut report = Report::new("test", MEASURED, Vec::new());
         let swept = report.sweep(&cases, Output::new(true, true), |case| match case.pattern {

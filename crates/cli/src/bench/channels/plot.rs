@@ -1,4 +1,4 @@
-//! Latency and message rate over the message size, drawn as SVG.
+//! SVG plots of latency and message rate over the message size, or of distributions.
 
 use super::entry::{Entry, Payload};
 use crate::failure::Failure;
@@ -10,16 +10,16 @@ use std::path::Path;
 
 const WIDTH: u32 = 1500;
 const HEIGHT: u32 = 760;
-/// Width of the column that names the lines.
+/// Width of the legend.
 const NAMES_WIDTH: u32 = 270;
 
 type Drawing<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Failed = DrawingAreaErrorKind<std::io::Error>;
 
-/// A line: what each message size gave.
+/// The points of a line: x and y.
 type Points = Vec<(f64, f64)>;
 
-/// Writes the drawing.
+/// Draws the entries and writes the file.
 pub(super) fn draw(path: &Path, entries: &[Entry]) -> Result<(), Failure> {
     let text = svg(entries).map_err(|e| Failure::system(format!("drawing: {e}")))?;
     result_file::write(path, text.as_bytes())
@@ -42,7 +42,7 @@ fn svg(entries: &[Entry]) -> Result<String, Failed> {
     if each {
         let (shares, sums) = (shares(&drawn, &names, false), shares(&drawn, &names, true));
         panel(&left, "round trips, %, by us", "us", &names, &shares)?;
-        panel(&right, "round trips that are over, %, by us", "us", &names, &sums)?;
+        panel(&right, "round trips, cumulative %, by us", "us", &names, &sums)?;
     } else {
         let latency = lines(&drawn, &names, |entry| Some(entry.latency_ns?.median / 1e3));
         panel(&left, "one way, us, median", BYTES, &names, &latency)?;
@@ -57,8 +57,8 @@ fn svg(entries: &[Entry]) -> Result<String, Failed> {
 
 const BYTES: &str = "bytes of a message";
 
-/// What has a line, with its name. Where every channel was measured in one way, its special forms have
-/// none; else each has its own, and of distributions each size too.
+/// Returns the entries that are drawn, each with the name of its line: those with the form of the first entry, and
+/// logged ones. Distributions have a line for each size.
 fn drawn(entries: &[Entry]) -> Vec<(String, &Entry)> {
     let form = |entry: &Entry| (entry.payload, entry.wait);
     let logged = |entry: &Entry| entry.payload == Payload::Logged;
@@ -77,7 +77,7 @@ fn drawn(entries: &[Entry]) -> Vec<(String, &Entry)> {
     plain.map(|entry| (name(entry), entry)).collect()
 }
 
-/// The share of round trips by their time, or of those that took so long at most.
+/// Returns the histogram of round trips as lines; with `sum`, the cumulative one.
 fn shares(drawn: &[(String, &Entry)], names: &[&str], sum: bool) -> BTreeMap<usize, Points> {
     let mut lines = BTreeMap::new();
     for (name, entry) in drawn {
@@ -95,7 +95,7 @@ fn shares(drawn: &[(String, &Entry)], names: &[&str], sum: bool) -> BTreeMap<usi
     lines
 }
 
-/// The points of each channel, by message size.
+/// Returns the points of each line, by message size.
 fn lines(
     drawn: &[(String, &Entry)],
     names: &[&str],
@@ -115,7 +115,7 @@ fn lines(
     lines
 }
 
-/// The least and the greatest, a little wider, so that no point lies on the edge.
+/// Returns the range of the values, widened so that no point is on the edge.
 fn range(values: impl Iterator<Item = f64>) -> std::ops::Range<f64> {
     let (least, greatest) = values.fold((f64::MAX, 0.0_f64), |(least, greatest), value| {
         (least.min(value), greatest.max(value))
@@ -156,7 +156,7 @@ fn panel(
     Ok(())
 }
 
-/// The names of the lines in their colours.
+/// Draws the legend.
 fn name_lines(area: &Drawing<'_>, names: &[&str]) -> Result<(), Failed> {
     for (number, name) in (0..).zip(names) {
         let (x, y) = (10, 60 + 28 * number);
@@ -167,7 +167,7 @@ fn name_lines(area: &Drawing<'_>, names: &[&str]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Colours as far apart as so many can be; every other one darker.
+/// Returns colour `number` of `count`: evenly spaced hues, every other one darker.
 fn color(number: usize, count: usize) -> HSLColor {
     let hue = number as f64 / count.max(1) as f64;
     HSLColor(hue, 0.75, if number.is_multiple_of(2) { 0.5 } else { 0.33 })
@@ -182,7 +182,7 @@ mod tests {
     use farside::channel::Kind;
 
     #[test]
-    fn every_channel_has_a_line_of_its_own_colour() {
+    fn every_channel_has_its_own_line_and_colour() {
         let stream = Stream::of(&Figure::from_windows(vec![100.0], 1));
         let entries: Vec<Entry> = Kind::ALL
             .into_iter()
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_makes_an_empty_drawing() {
+    fn no_entries_give_an_empty_drawing() {
         assert!(svg(&[]).unwrap().contains("</svg>"));
     }
 }

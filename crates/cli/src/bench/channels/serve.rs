@@ -1,6 +1,6 @@
-//! What a worker does at its end of a channel, until the other end is gone or it is told to stop.
+//! A worker's end of a measured channel, which runs until the other end closes or the parent stops it.
 
-use super::ends::{BATCH, Look, Reader, Writer, is_end, options, reaches_peers};
+use super::ends::{BATCH, Inspection, Reader, Writer, is_peer_lost, options, reaches_peers};
 use crate::arguments::DeviceName;
 use crate::failure::Failure;
 use crate::worker::HostSpec;
@@ -12,25 +12,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a service sleeps before it looks whether it shall stop.
-const DOZE: Duration = Duration::from_millis(200);
-/// How long an answer may take.
-const ANSWER: Duration = Duration::from_secs(5);
+/// How often a sleeping service checks its stop flag.
+const STOP_CHECK_PERIOD: Duration = Duration::from_millis(200);
+/// How long sending an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the worker's end does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {
-    /// Listens and sends a message back for each that comes, polling.
+    /// Listens and sends a message for each that it receives, polling.
     Echo,
-    /// The same, but looks at the first and last line of each where it lies, and hands over what it
-    /// has written the first and last byte of.
+    /// As `Echo`, but reads only the first and last cache line of each message, in the sender's memory, and
+    /// writes only the first and last byte of its own.
     EchoUntouched,
-    /// The same, but sends back bytes that it does not write again.
+    /// As `Echo`, but sends bytes that it does not write again.
     EchoUnwritten,
-    /// The same as an echo, but looks at the first and last line of each message alone.
+    /// As `Echo`, but reads only the first and last cache line of each message.
     EchoSeen,
-    /// The same, and copies each message into a log.
+    /// As `EchoSeen`, and copies each message into a log.
     EchoLogged,
     /// Listens and answers every request, sleeping between them.
     Answer,
@@ -44,31 +44,31 @@ pub(crate) enum Role {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(crate) role: Role,
-    /// Where the channel is listened at: a name, with its host where that is another fabric's.
+    /// The channel's name if this end listens, otherwise its address.
     pub(crate) name: String,
-    /// Over TCP instead of shared memory.
+    /// The fabric between hosts; `None` for shared memory.
     pub(crate) host: Option<HostSpec>,
-    /// Its name in the table.
+    /// The channel's kind, by its name.
     pub(crate) channel: String,
     pub(crate) message_bytes: u32,
-    /// What readers fetch beyond a bell.
+    /// Bytes that readers prefetch beyond a bell.
     pub(crate) prefetch_bytes: u32,
-    /// Which words are at the adapter.
+    /// Which words are in memory of the adapter.
     pub(crate) device_words: DeviceName,
     /// Most peers of the end that listens.
     pub(crate) peers: u16,
     pub(crate) processor: Option<usize>,
-    /// Whether it has the processor to share, and so gives it away when there is nothing to do.
+    /// Whether ends share a processor, so that this one yields it after an empty poll.
     pub(crate) shares: bool,
 }
 
-/// The name at which the way back of an echo is to be had.
-pub(crate) fn back(name: &str) -> String {
+/// Returns the name of the channel that an echo replies on.
+pub(crate) fn reply_name(name: &str) -> String {
     format!("{name}-back")
 }
 
 impl Role {
-    /// Whether it is the one that listens.
+    /// Returns whether the worker's end listens; otherwise it connects.
     pub(crate) const fn listens(self) -> bool {
         match self {
             Self::Echo
@@ -93,7 +93,8 @@ impl Task {
         self.channel.parse().map_err(|_| Failure::usage(format!("no channel `{}`", self.channel)))
     }
 
-    /// Does it. Calls `ready` when the end listens or has asked to be connected.
+    /// Runs the end until the other closes or `stop` is set. Calls `ready` when the end listens or has sent its
+    /// connection request.
     pub(crate) fn serve(
         &self,
         fabric: Arc<dyn Fabric>,
@@ -101,17 +102,17 @@ impl Task {
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let served = match self.role {
-            Role::Echo => self.echo(fabric, Look::All, ready, stop),
-            Role::EchoUnwritten => self.echo(fabric, Look::Again, ready, stop),
-            Role::EchoUntouched => self.echo(fabric, Look::Edges, ready, stop),
-            Role::EchoSeen => self.echo(fabric, Look::Seen, ready, stop),
-            Role::EchoLogged => self.echo(fabric, Look::Log, ready, stop),
+            Role::Echo => self.echo(fabric, Inspection::Copied, ready, stop),
+            Role::EchoUnwritten => self.echo(fabric, Inspection::Unwritten, ready, stop),
+            Role::EchoUntouched => self.echo(fabric, Inspection::Untouched, ready, stop),
+            Role::EchoSeen => self.echo(fabric, Inspection::Seen, ready, stop),
+            Role::EchoLogged => self.echo(fabric, Inspection::Logged, ready, stop),
             Role::Answer => self.answer(&fabric, ready, stop),
             Role::Source => self.source(fabric, ready, stop),
             Role::Sink => self.sink(fabric, ready, stop),
         };
         match served {
-            Err(failure) if is_end(&failure) => Ok(()),
+            Err(failure) if is_peer_lost(&failure) => Ok(()),
             other => other,
         }
     }
@@ -119,16 +120,16 @@ impl Task {
     fn echo(
         &self,
         fabric: Arc<dyn Fabric>,
-        look: Look,
+        inspection: Inspection,
         ready: impl FnOnce(),
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
         let options = self.options()?;
         let reaches = reaches_peers(&*fabric);
         let receiver = Receiver::listen(Arc::clone(&fabric), &self.name, &options)?;
-        let sender = Sender::listen(fabric, &back(&self.name), &options)?;
-        let mut reader = Reader::new(receiver, self.message_bytes, look, reaches);
-        let mut writer = Writer::new(sender, self.message_bytes, 1, look)?;
+        let sender = Sender::listen(fabric, &reply_name(&self.name), &options)?;
+        let mut reader = Reader::new(receiver, self.message_bytes, inspection, reaches);
+        let mut writer = Writer::new(sender, self.message_bytes, 1, inspection)?;
         ready();
         while !stop.load(Ordering::Relaxed) {
             if reader.take(1)? == 0 {
@@ -137,7 +138,7 @@ impl Task {
                 continue;
             }
             while !writer.put()? {
-                // What it waits for may come by the other direction.
+                // Progress frees room: an acknowledgement may arrive.
                 writer.idle()?;
                 self.pause();
                 if stop.load(Ordering::Relaxed) {
@@ -159,11 +160,11 @@ impl Task {
         let mut bytes = vec![0; usize::try_from(self.message_bytes).unwrap_or(usize::MAX)];
         ready();
         while !stop.load(Ordering::Relaxed) {
-            match service.wait(DOZE) {
+            match service.wait(STOP_CHECK_PERIOD) {
                 Ok((message, caller)) => {
                     message.read(0, &mut bytes)?;
                     service.release(message);
-                    service.answer_wait(caller, &bytes, ANSWER)?;
+                    service.answer_wait(caller, &bytes, ANSWER_TIMEOUT)?;
                 }
                 Err(error) if error.code == ErrorCode::TimedOut => {}
                 Err(error) => return Err(error.into()),
@@ -180,7 +181,7 @@ impl Task {
     ) -> Result<(), Failure> {
         let options = self.options()?;
         let sender = Sender::connect(fabric, &self.name, &options)?;
-        let mut writer = Writer::new(sender, self.message_bytes, BATCH, Look::All)?;
+        let mut writer = Writer::new(sender, self.message_bytes, BATCH, Inspection::Copied)?;
         ready();
         while !stop.load(Ordering::Relaxed) {
             let taken = writer.put_batch()?;
@@ -201,7 +202,7 @@ impl Task {
         let options = self.options()?;
         let reaches = reaches_peers(&*fabric);
         let receiver = Receiver::connect(fabric, &self.name, &options)?;
-        let mut reader = Reader::new(receiver, self.message_bytes, Look::All, reaches);
+        let mut reader = Reader::new(receiver, self.message_bytes, Inspection::Copied, reaches);
         ready();
         while !stop.load(Ordering::Relaxed) {
             if reader.take(BATCH)? == 0 {
@@ -211,7 +212,7 @@ impl Task {
         Ok(())
     }
 
-    /// Nothing to do just now.
+    /// Yields or pauses after an empty poll.
     #[inline]
     fn pause(&self) {
         if self.shares {

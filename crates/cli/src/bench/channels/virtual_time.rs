@@ -1,5 +1,5 @@
-//! The same figures in virtual time: the facade over the simulated fabric with the costs of real
-//! hardware. Equal for equal requests, whatever this machine does meanwhile.
+//! Figures in virtual time: the facade over the simulated fabric with the costs of real hardware. Deterministic:
+//! equal cases give equal figures.
 
 use super::entry::{Distribution, Entry, Latency, Payload, Rate, device};
 use super::measure::Case;
@@ -8,11 +8,11 @@ use crate::failure::Failure;
 use farside::channel::Family;
 use farside_sim::channel_bench::{CONNECTX5, Pattern, Request, measure_each};
 
-/// Messages that are measured for what takes a window on this machine.
+/// Simulated messages for each window of `--windows`.
 const MESSAGES_PER_WINDOW: u32 = 10;
 const MESSAGES_MAX: u32 = 1_000_000;
 
-/// Measures everything of a case on the cluster of paper 001. Receivers look at the first line of a
+/// Measures latency and stream of a case on the simulated cluster of paper 001. Receivers read the first line of a
 /// message and copy nothing, as in 001 §6.
 pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
     let run = |pattern| {
@@ -56,13 +56,13 @@ pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
         }),
         messages_per_second: always(stream.messages_per_second),
         bytes_per_second: always(stream.bytes_per_second),
-        cores: "each end has a core of its own, in virtual time".to_owned(),
+        cores: "each end has its own core, in virtual time".to_owned(),
         path: format!("simulated, {}", CONNECTX5.name),
         ..empty
     })
 }
 
-/// A read ring that several readers share holds 16 messages, as its readers have it in 001 §6.3.
+/// Returns the limit on outstanding messages: 16 in a read ring with several readers, as in 001 §6.3.
 fn outstanding(case: &Case) -> Option<u32> {
     let shared = case.pattern == arguments::Pattern::OneToMany;
     (shared && case.kind.family() == Family::ReadRing).then_some(16)
@@ -74,7 +74,7 @@ mod tests {
     use farside::channel::Kind;
 
     #[test]
-    fn virtual_time_repeats_itself() {
+    fn virtual_time_is_deterministic() {
         let case = Case { message_bytes: 64, ..Case::plain(Kind::RingImmediate) };
         let first = measure(case, 8).unwrap();
         let latency = first.latency_ns.unwrap();
