@@ -1,7 +1,7 @@
 //! Relations between three numbers of one abstract state: `first + second = sum`, modulo 2^64.
 //!
-//! They are the constraints of the octagon domain (Miné: The octagon abstract domain, 2006), bounds on x + y and on x
-//! - y, for those pairs alone that a program adds, subtracts or compares (variable packing; Blanchet and others,
+//! They are the constraints of the octagon domain (Miné: The octagon abstract domain, 2006), bounds on x + y
+//! and on x - y, for those pairs alone that a program adds, subtracts or compares (variable packing; Blanchet and others,
 //! 2003). A difference `x - y = d` is the sum `y + d = x`, and `x <= y` is that sum with a *slack variable* d that is
 //! not negative. So one form covers `offset + length <= size`, `length <= size - offset` and `end - start`. Two
 //! numbers that are compared as unsigned ones before either is bounded are *parts*: `x + d = y` without overflow, so
