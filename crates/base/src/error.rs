@@ -120,6 +120,8 @@ errors! {
     43 NodeFailed Farside No "This node reached an impossible state and stopped serving." "Report the dump in the node's failure text; restart the process.";
     44 Isolated Environment Later "This node was partitioned from the majority of its cluster, which continues without it." "Repair the network, then join again; what was written only here is lost.";
     45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
+    46 RootExists Caller No "A root of this name exists." "Open it with Session::root, or choose another name.";
+    47 GroupBroken Environment No "A member of the group has ended, or a collective call of a member failed." "Leave the group, and join one of another name with the members that are left.";
     60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
     61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
     62 ClusterFull Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";

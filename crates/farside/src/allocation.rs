@@ -12,8 +12,15 @@ use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineSize, OperationId, Ticket};
 use farside_protocol::allocate::{AllocateFlags, Allocator, Hint, Message, Placement};
 use farside_protocol::wire::{BODY, Family, Violation};
-use slices::{Allocation, Jobs};
+use slices::{Allocation, Budget, Jobs};
 use std::collections::BTreeMap;
+
+/// Bytes of the first page of a directory of named roots.
+pub(crate) const DIRECTORY_BYTES: u64 = 4096;
+/// The line size of directories.
+pub(crate) const DIRECTORY_LINE_SIZE: LineSize = LineSize::DEFAULT;
+
+const _: () = assert!(DIRECTORY_BYTES <= Budget::SLICE.bytes);
 
 /// The recipient of the result of an allocation or a free.
 #[derive(Clone, Copy, Debug)]
@@ -32,13 +39,14 @@ struct FreedBlock {
     line_size: LineSize,
 }
 
-/// An allocation request that waits until this node is ready.
+/// An allocation request of a peer. It may have to wait until this node is ready.
 #[derive(Debug)]
-struct EarlyRequest {
+struct PeerRequest {
     from: NodeId,
     ticket: Ticket,
     bytes: u64,
     line_size: LineSize,
+    flags: AllocateFlags,
 }
 
 /// The home's side of allocation, and what this node knows of other homes.
@@ -50,9 +58,11 @@ pub(crate) struct Homes {
     asked: BTreeMap<Ticket, (OperationId, NodeId)>,
     /// Requests that arrived before this node was ready. Not every member knows its memory before then, so
     /// no address in it may exist.
-    early: Vec<EarlyRequest>,
+    early: Vec<PeerRequest>,
     /// Free blocks that a removed node may still write; they return to the allocator later.
     quarantine: Vec<FreedBlock>,
+    /// The directory of named roots, once any node has asked for it, and its number of lines.
+    directory: Option<(GlobalAddress, u64)>,
     next: u64,
     /// High-water mark: bytes from the start of the memory to the end of the last block ever reserved.
     /// Memory after it is zero, as the operating system provided it, and no allocation has touched it.
@@ -70,6 +80,7 @@ impl Homes {
             asked: BTreeMap::new(),
             early: Vec::new(),
             quarantine: Vec::new(),
+            directory: None,
             next: 1,
             used_to: 0,
         }
@@ -120,6 +131,7 @@ impl Engine {
             Kind::Allocate { node, bytes, class } => {
                 self.start_allocate(operation, node, bytes, class)
             }
+            Kind::Directory { node } => self.start_directory(operation, node),
             Kind::Free => match address {
                 Some(address) => self.start_free(operation, address),
                 None => self.finish(operation, Err(ErrorCode::NotAnAllocation)),
@@ -136,8 +148,46 @@ impl Engine {
         if node == self.me() {
             return self.allocate_here(bytes, line_size, Requester::Operation(operation));
         }
-        let flags = AllocateFlags { zeroed: true };
+        let flags = AllocateFlags { zeroed: true, directory: false };
         self.ask(node, operation, |ticket| Message::Allocate { ticket, bytes, line_size, flags });
+    }
+
+    fn start_directory(&mut self, operation: OperationId, node: NodeId) {
+        if node == self.me() {
+            return self.directory_here(Requester::Operation(operation));
+        }
+        let (bytes, line_size) = (DIRECTORY_BYTES, DIRECTORY_LINE_SIZE);
+        let flags = AllocateFlags { zeroed: true, directory: true };
+        self.ask(node, operation, |ticket| Message::Allocate { ticket, bytes, line_size, flags });
+    }
+
+    /// Answers with the directory of named roots of this home, which the first request creates.
+    fn directory_here(&mut self, requester: Requester) {
+        let known = self.homes.directory;
+        let outcome = known.map_or_else(|| self.create_directory(), Ok);
+        self.answer_allocate(requester, outcome);
+    }
+
+    fn create_directory(&mut self) -> Result<(GlobalAddress, u64), ErrorCode> {
+        let mut allocation = self.reserve(DIRECTORY_BYTES, DIRECTORY_LINE_SIZE, Requester::Dead)?;
+        self.announce_free(None);
+        let mut budget = Budget::SLICE;
+        // Within one slice whatever else arrives in this poll, so that later requests find it complete.
+        let ready = allocation.advance(&self.lines, &mut budget, &mut self.homes.jobs.touched);
+        debug_assert!(ready, "the directory is smaller than a slice");
+        let directory = (allocation.start.address(), allocation.lines);
+        self.homes.directory = Some(directory);
+        Ok(directory)
+    }
+
+    /// Performs a request of a peer, which may be for the directory.
+    fn allocate_for(&mut self, request: PeerRequest) {
+        let PeerRequest { from, ticket, bytes, line_size, flags } = request;
+        let requester = Requester::Node(from, ticket);
+        match flags.directory {
+            true => self.directory_here(requester),
+            false => self.allocate_here(bytes, line_size, requester),
+        }
     }
 
     fn ask(
@@ -267,11 +317,12 @@ impl Engine {
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
         match Message::decode(body)? {
-            Message::Allocate { ticket, bytes, line_size, .. } if !self.boot.ready => {
-                self.homes.early.push(EarlyRequest { from, ticket, bytes, line_size });
-            }
-            Message::Allocate { ticket, bytes, line_size, .. } => {
-                self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
+            Message::Allocate { ticket, bytes, line_size, flags } => {
+                let request = PeerRequest { from, ticket, bytes, line_size, flags };
+                match self.boot.ready {
+                    true => self.allocate_for(request),
+                    false => self.homes.early.push(request),
+                }
             }
             Message::Free { ticket, address } => {
                 if address.home() != self.me() {
@@ -302,9 +353,8 @@ impl Engine {
     pub(crate) fn lend_memory(&mut self) {
         let peers: Vec<NodeId> = self.peers.iter().collect();
         peers.into_iter().for_each(|node| self.announce_free(Some(node)));
-        for EarlyRequest { from, ticket, bytes, line_size } in std::mem::take(&mut self.homes.early)
-        {
-            self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
+        for request in std::mem::take(&mut self.homes.early) {
+            self.allocate_for(request);
         }
     }
 
@@ -321,6 +371,7 @@ impl Engine {
         };
         let (bytes, class) = match self.request(*operation) {
             Some((Kind::Allocate { bytes, class, .. }, _)) => (bytes, class),
+            Some((Kind::Directory { .. }, _)) => (DIRECTORY_BYTES, DIRECTORY_LINE_SIZE.class()),
             Some(_) => return Err(Violation("allocation in answer to a free")),
             None => return Ok(()),
         };

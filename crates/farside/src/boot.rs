@@ -128,6 +128,7 @@ impl Engine {
             }
         }
         self.boot.stepping = false;
+        self.watches.wake_members();
         // Before any effect is visible: this node may have been a quorum by itself, and may be none now.
         self.fence();
         first

@@ -15,6 +15,7 @@ use crate::registered::Registered;
 use crate::requests::Requests;
 use crate::stopped::Lookout;
 use crate::turn::BATCH;
+use crate::watch::Watches;
 use crate::write_back::WriteBacks;
 use farside_base::{
     Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId,
@@ -143,6 +144,8 @@ pub(crate) struct Engine {
     pub(crate) lookout: Lookout,
     /// Requests of other processes that have no link yet.
     pub(crate) requests: Requests,
+    /// Threads that wait for a change of memory or of the membership.
+    pub(crate) watches: Watches,
 }
 
 impl Engine {
@@ -180,7 +183,9 @@ impl Engine {
     fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
         let left = || {
             let left = match self.request(operation)? {
-                (Kind::Allocate { node, .. }, _) => self.membership.has_left(node),
+                (Kind::Allocate { node, .. } | Kind::Directory { node }, _) => {
+                    self.membership.has_left(node)
+                }
                 (Kind::Lock(request), _) => self.peers.has_left(request.line.memory()),
                 (_, address) => self.peers.has_left(address?.memory()),
             };
@@ -297,6 +302,7 @@ impl Engine {
         self.homes.stop();
         self.write_backs.stop();
         self.fail_waiting();
+        self.watches.wake_all();
     }
 
     fn fail_waiting(&mut self) {
@@ -400,6 +406,7 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bo
                 Kind::Read | Kind::Pin(_) => {}
                 Kind::Idle
                 | Kind::Allocate { .. }
+                | Kind::Directory { .. }
                 | Kind::Free
                 | Kind::Lock(_)
                 | Kind::Confirm

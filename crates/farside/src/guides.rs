@@ -17,3 +17,6 @@ struct RemoteMemoryCalls;
 
 #[doc = include_str!("../../../docs/guides/several-hosts.md")]
 struct SeveralHosts;
+
+#[doc = include_str!("../../../docs/guides/working-together.md")]
+struct WorkingTogether;

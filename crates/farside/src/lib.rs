@@ -27,6 +27,7 @@ mod contact;
 mod engine;
 mod error;
 pub mod fabrics;
+mod group;
 #[cfg(doctest)]
 mod guides;
 mod hit;
@@ -34,6 +35,7 @@ mod incoming;
 mod leave;
 mod lock_hit;
 mod locks;
+mod members;
 mod memory;
 mod node;
 mod occupancy;
@@ -43,11 +45,14 @@ mod peer;
 mod registered;
 mod requests;
 mod resources;
+mod roots;
 mod route;
 mod stats;
 mod stopped;
 mod turn;
+mod typed;
 mod wait;
+mod watch;
 mod write_back;
 
 pub use config::{AllocationHint, AllocationSpec, Config};
@@ -56,9 +61,14 @@ pub use farside_base::{
     Blame, ErrorCode, Generation, GlobalAddress, Limits, LineSize, MemoryId, NodeId,
     ParseAddressError, Retry, SessionId,
 };
+pub use group::Group;
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;
+pub use members::{MemberChange, MemberChanges};
 pub use memory::{Session, Timed};
 pub use node::{Joining, Member, Node, REQUIREMENTS};
 pub use occupancy::{Occupancy, occupancy};
+pub use roots::{ROOT_NAME_MAX, Root};
 pub use stats::Stats;
+pub use typed::{GlobalSlice, Pod};
+pub use zerocopy;

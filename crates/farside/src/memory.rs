@@ -8,7 +8,7 @@ use crate::lock_hit::LockCells;
 use crate::node::{Drive, Shared};
 use crate::operation::{Kind, SessionSlots};
 use crate::wait::{Blocking, Core, Parker};
-use crate::{Error, ErrorCode, GlobalAddress, SessionId};
+use crate::{Error, ErrorCode, GlobalAddress, NodeId, SessionId};
 use access::InFlight;
 use farside_protocol::lock::Range;
 use std::sync::Arc;
@@ -38,12 +38,13 @@ struct PendingWrite {
 /// seen by their own session at once and by others when their grant is held, and may become visible
 /// in another order than issued. [`fence`](Self::fence), locks and atomics wait for all earlier writes
 /// of the session. Accesses within one line are atomic; over several lines only the `_atomic` calls are.
-/// Every blocking call has an `_async` twin for any executor. Dropping a twin's future before its end
-/// abandons the call; forgetting the future abandons it at the session's next call that waits. An abandoned
-/// call is undone if possible: a lock request is withdrawn, and unlocked if it is granted nevertheless; an
-/// allocation is freed; lines held for an atomic are unpinned. It is unspecified whether a write, an atomic
-/// of a word or a `free` takes effect, each piece of a write by itself. Memory and session stay usable.
+/// Accesses, fences, atomics, locks, allocations and frees have `_async` twins for any executor. Dropping
+/// a twin's future before its end abandons the call; forgetting the future abandons it at the session's
+/// next call that waits. An abandoned call is undone if possible: a lock request is withdrawn, and unlocked
+/// if it is granted nevertheless; an allocation is freed; lines held for an atomic are unpinned. It is
+/// unspecified whether a write, an atomic of a word or a `free` takes effect, each piece of a write by
 /// itself. Memory and session stay usable.
+///
 /// **Deadlines.** A call fails with `TimedOut` if it waits longer than the session's timeout
 /// ([`set_timeout`](Self::set_timeout)), or than the call's ([`with_timeout`](Self::with_timeout),
 /// [`with_deadline`](Self::with_deadline)). [`awaited`](Error::awaited) names the node that it waited for.
@@ -68,6 +69,8 @@ pub struct Session {
     timeout: Option<Duration>,
     /// A fence in progress has asked the engine whether this node is still a member.
     pub(crate) standing_asked: bool,
+    /// The directory of named roots that was used last, and its home.
+    pub(crate) directory: Option<(NodeId, GlobalAddress)>,
     hits: u64,
     misses: u64,
     /// The last field: the node may leave only after this session has closed.
@@ -151,6 +154,7 @@ impl Session {
             in_flight: InFlight::default(),
             deadline: None,
             standing_asked: false,
+            directory: None,
             hits: 0,
             misses: 0,
             _node: node,

@@ -15,7 +15,8 @@ use crate::registered::Registered;
 use crate::requests::Requests;
 use crate::stopped::Lookout;
 use crate::turn::BATCH;
-use crate::wait::{AWAKE, Core, pause, serve, tick};
+use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
+use crate::watch::Watches;
 use crate::write_back::WriteBacks;
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::{
@@ -296,6 +297,7 @@ impl Setup {
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             lookout: Lookout::new(polls, leases.member_ns, config.remove_stopped),
             requests: Requests::new(self.request_patience_ns()),
+            watches: Watches::default(),
         })
     }
 
@@ -310,6 +312,7 @@ impl Setup {
         let core = Arc::new(Core {
             lines: Arc::clone(&engine.lines),
             lock_cells: engine.lock_cells.clone(),
+            member_steps: engine.watches.member_steps(),
             waiter: engine.port.waiter(),
             engine: Mutex::new(engine),
             server: AtomicU8::new(AWAKE),
@@ -612,7 +615,6 @@ impl Node {
         }
     }
 
-    #[cfg(test)]
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core
     }
@@ -703,23 +705,20 @@ impl Node {
     /// # Errors
     /// `TimedOut`, `NodeClosed`.
     pub fn wait_for_members(&self, count: usize, timeout: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now().checked_add(timeout);
+        let parker = Parker::new();
         loop {
-            {
-                let mut engine = self.shared.core.engine();
-                engine.turn();
-                if engine.peers.alive() + 1 >= count {
-                    return Ok(());
-                }
-                if let Some(code) = engine.closed_with {
-                    return Err(code.into());
-                }
+            let seen = self.member_steps();
+            if self.core().engine().peers.alive() + 1 >= count {
+                return Ok(());
             }
-            self.shared.core.with_engine(|_| ());
-            if Instant::now() > deadline {
+            if let Some(code) = self.closed_with() {
+                return Err(code.into());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 return Err(Error::new(ErrorCode::TimedOut));
             }
-            tick();
+            self.watch_members(seen, deadline, &parker);
         }
     }
 

@@ -38,6 +38,8 @@ pub(crate) enum Kind {
     Pin(Want),
     /// Allocate memory at a node.
     Allocate { node: NodeId, bytes: u64, class: u8 },
+    /// Get the directory of named roots of a node.
+    Directory { node: NodeId },
     /// Free an allocation.
     Free,
     /// Lock, unlock or upgrade a range of a line.
@@ -59,6 +61,7 @@ impl Kind {
             Self::Pin(want) => Some(want),
             Self::Idle
             | Self::Allocate { .. }
+            | Self::Directory { .. }
             | Self::Free
             | Self::Lock(_)
             | Self::Confirm

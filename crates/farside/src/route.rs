@@ -95,6 +95,7 @@ impl Engine {
                     self.counters.invalidations += 1;
                 }
                 self.lines.set_level(line, held, extent);
+                self.watches.wake_line(line);
                 if held.level == Level::Dirty && line.home() != self.me() {
                     self.owned(line);
                 }
@@ -307,6 +308,7 @@ impl Engine {
         for line in lost {
             self.leaves_frame(line);
             self.lines.set_level(line, farside_protocol::coherence::Held::default(), None);
+            self.watches.wake_line(line);
             self.lines.release(line);
         }
         self.retry_frames();

@@ -42,6 +42,8 @@ pub(crate) struct Core {
     pub(crate) engine: Mutex<Engine>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) lock_cells: LockCells,
+    /// The number of steps of the membership machine, as the engine counts them.
+    pub(crate) member_steps: Arc<AtomicU64>,
     pub(crate) waiter: Arc<dyn Waiter>,
     /// The state of the server thread: [`AWAKE`], [`DEEP`] or [`DOZING`].
     pub(crate) server: AtomicU8,
@@ -208,7 +210,7 @@ impl Core {
 
     /// Polls the engine until `done` returns true or `until` has passed. After [`Core::spin`] without work,
     /// calls `sleep` with the remaining time.
-    fn drive(
+    pub(crate) fn drive(
         &self,
         until: Option<Instant>,
         mut done: impl FnMut() -> bool,
@@ -351,7 +353,7 @@ impl Core {
         waker: &Waker,
     ) -> bool {
         let sleep = |left| {
-            parker.notified.store(false, Ordering::SeqCst);
+            parker.reset();
             if !slot.watch(waker) {
                 self.park(parker, left);
             }
@@ -362,7 +364,7 @@ impl Core {
     }
 
     /// Parks this thread, which polls no more: arrivals must wake the server thread.
-    fn park(&self, parker: &Parker, left: Option<Duration>) {
+    pub(crate) fn park(&self, parker: &Parker, left: Option<Duration>) {
         self.sleeps();
         self.sleeps.fetch_add(1, Ordering::Relaxed);
         parker.park(left.map_or(NAP, |left| left.min(NAP)));
@@ -487,6 +489,11 @@ impl Parker {
     pub(crate) fn new() -> Arc<Self> {
         let notified = AtomicBool::new(false);
         Arc::new(Self { notified, thread: Mutex::new(None), awaited: Mutex::new(None) })
+    }
+
+    /// Forgets earlier wake-ups.
+    pub(crate) fn reset(&self) {
+        self.notified.store(false, Ordering::SeqCst);
     }
 
     /// Records the slot that the future waits for.

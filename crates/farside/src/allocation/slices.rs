@@ -299,7 +299,8 @@ impl Engine {
     pub(super) fn free_here(&mut self, address: GlobalAddress, requester: Requester) {
         let start = address.line();
         let is_first = self.lines.here(start).1.is_some_and(|extent| extent.first);
-        if address.offset_in_line() != 0 || !is_first {
+        let is_directory = self.homes.directory.is_some_and(|(start, _)| start == address);
+        if address.offset_in_line() != 0 || !is_first || is_directory {
             return self.answer_free(requester, Err(ErrorCode::NotAnAllocation));
         }
         self.lines.set_own(start, Level::Invalid, None);

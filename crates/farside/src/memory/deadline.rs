@@ -107,10 +107,11 @@ impl Session {
         };
         let operation = self.slots.operation(slot);
         let awaited = match kind {
-            Kind::Allocate { node, .. } => Some(node),
+            Kind::Allocate { node, .. } | Kind::Directory { node } => Some(node),
             _ => address.map(|address| self.awaited_for(operation, kind, address)),
         };
-        let address = address.filter(|_| !matches!(kind, Kind::Allocate { .. }));
+        let address =
+            address.filter(|_| !matches!(kind, Kind::Allocate { .. } | Kind::Directory { .. }));
         Error { address, awaited, ..Error::new(ErrorCode::TimedOut) }
     }
 

@@ -8,16 +8,18 @@ use farside_base::{ErrorCode, GlobalAddress, LineSize, Ticket};
 pub struct AllocateFlags {
     /// Fill it with zeroes.
     pub zeroed: bool,
+    /// Return the directory of named roots of this home, and create it if it does not exist yet.
+    pub directory: bool,
 }
 
 impl AllocateFlags {
     const fn to_bits(self) -> u8 {
-        self.zeroed as u8
+        self.zeroed as u8 | (self.directory as u8) << 1
     }
 
     const fn from_bits(bits: u8) -> Option<Self> {
         match bits {
-            0 | 1 => Some(Self { zeroed: bits == 1 }),
+            0..=3 => Some(Self { zeroed: bits & 1 != 0, directory: bits & 2 != 0 }),
             _ => None,
         }
     }
@@ -152,7 +154,7 @@ mod tests {
                 ticket,
                 bytes: 1 << 40,
                 line_size: LineSize::MIN,
-                flags: AllocateFlags { zeroed: true },
+                flags: AllocateFlags { zeroed: true, directory: true },
             },
             Message::Allocated { ticket, address, lines: 1 << 34 },
             Message::Free { ticket, address },
@@ -195,7 +197,7 @@ mod tests {
             (0, 0, "unknown allocate message"),
             (0, 7, "unknown allocate message"),
             (1, 11, "unknown line size"),
-            (2, 2, "unknown flags"),
+            (2, 4, "unknown flags"),
             (BODY - 1, 1, "padding is not zero"),
         ];
         for (at, value, name) in cases {

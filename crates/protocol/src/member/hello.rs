@@ -18,7 +18,7 @@ use core::net::SocketAddr;
 use farside_base::{ErrorCode, Generation, Incarnation, NodeId, NodeSet, RegionToken, ViewNumber};
 
 /// The version of the whole protocol between nodes. Different versions are incompatible.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 /// The maximum size in bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;

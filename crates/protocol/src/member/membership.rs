@@ -939,6 +939,15 @@ impl Membership {
         usize::from(self.identity.settings.nodes_max)
     }
 
+    /// The member that was admitted first among those that lend memory and do not leave.
+    pub fn first_lender(&self) -> Option<NodeId> {
+        let lenders = self
+            .roster
+            .iter()
+            .filter(|member| member.memory.is_some() && !member.gone && !member.leaving);
+        lenders.min_by_key(|member| member.born).map(|member| member.node)
+    }
+
     /// The view that admitted a member, or the last removed member of that number; 0 if there is none.
     pub fn born_of(&self, node: NodeId) -> ViewNumber {
         self.roster.find(node).map_or(ViewNumber(0), |member| member.born)

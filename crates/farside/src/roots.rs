@@ -1,0 +1,362 @@
+//! Named roots: how programs that share a cluster find each other's data.
+//!
+//! The names are in a directory in global memory, in pages of [`DIRECTORY_BYTES`]. Its home is the member
+//! that was admitted first among those that lend memory, which creates the first page when it is asked for
+//! it. Each entry is within one line, so that it is read and written atomically; entries are changed under
+//! the lock of the first page's header.
+//!
+//! *Lifetime*: the names are lost with the member that is the directory's home, as the memory of that home
+//! is. The directory of the next such member is empty.
+
+use crate::allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
+use crate::memory::{Deadline, Piece, Session};
+use crate::operation::Kind;
+use crate::typed::{GlobalSlice, Pod};
+use crate::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress};
+use farside_base::{LineSize, NodeId};
+use std::time::Instant;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// The maximum length of a root's name.
+pub const ROOT_NAME_MAX: usize = 64;
+/// Bytes of an entry; a line has a whole number of them.
+const ENTRY_BYTES: u64 = 128;
+/// Entries of a page, after its header, which is as large as an entry.
+const ENTRIES: u64 = DIRECTORY_BYTES / ENTRY_BYTES - 1;
+
+/// The header of a page.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Header {
+    /// In the first page: the number of changes of the directory.
+    version: u64,
+    /// The address of the next page; zero if there is none.
+    next: u64,
+}
+
+/// The entry of a root; all zero when unused.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct RootEntry {
+    name_bytes: u64,
+    name: [u8; ROOT_NAME_MAX],
+    address: u64,
+    bytes: u64,
+}
+
+const _: () = assert!(size_of::<RootEntry>() as u64 <= ENTRY_BYTES);
+const _: () = assert!((LineSize::DEFAULT.bytes() as u64).is_multiple_of(ENTRY_BYTES));
+
+impl RootEntry {
+    const UNUSED: Self = Self { name_bytes: 0, name: [0; ROOT_NAME_MAX], address: 0, bytes: 0 };
+
+    fn new(name: &str, root: Root) -> Self {
+        let mut entry = Self::UNUSED;
+        entry.name[..name.len()].copy_from_slice(name.as_bytes());
+        entry.name_bytes = name.len() as u64;
+        (entry.address, entry.bytes) = (root.address.to_bits(), root.bytes);
+        entry
+    }
+
+    fn is(&self, name: &str) -> bool {
+        let bytes = usize::try_from(self.name_bytes).ok().and_then(|bytes| self.name.get(..bytes));
+        bytes == Some(name.as_bytes())
+    }
+
+    fn root(&self) -> Result<Root, Error> {
+        let address = GlobalAddress::from_bits(self.address);
+        let address = address.map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
+        Ok(Root { address, bytes: self.bytes, is_new: false })
+    }
+}
+
+/// A named piece of global memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Root {
+    /// Its first byte.
+    pub address: GlobalAddress,
+    /// Its size.
+    pub bytes: u64,
+    /// Whether this call has created it.
+    pub is_new: bool,
+}
+
+impl Root {
+    /// The memory as an array of as many values as it has room for.
+    pub fn array<T: Pod>(&self) -> GlobalSlice<T> {
+        let len = self.bytes / (size_of::<T>() as u64).max(1);
+        GlobalSlice::new(self.address, usize::try_from(len).unwrap_or(usize::MAX))
+    }
+}
+
+/// The result of a search: the root's entry if it exists, and otherwise an unused one or the last page.
+struct RootSearch {
+    root: Option<(GlobalAddress, Root)>,
+    unused: Option<GlobalAddress>,
+    last: GlobalAddress,
+}
+
+impl Session {
+    /// Returns the root of this name; waits until a session of any node has created it.
+    ///
+    /// *Guarantees*: everything that the creator wrote before it published the root is visible. Roots live
+    /// as long as the member that was admitted first of those that lend memory: with it the names are gone.
+    /// *Blocks* until the root exists; bound it by [`with_timeout`](Self::with_timeout). *Cost*: reads of
+    /// the directory, which stay cached until it changes.
+    ///
+    /// # Errors
+    /// `BadConfiguration` if the name is not 1 to 64 bytes long; `TimedOut` if no session has created it in
+    /// time; `OutOfMemory` if no member lends memory; and as [`read`](Self::read).
+    ///
+    /// # Examples
+    /// ```
+    /// # use farside::{Config, Node};
+    /// # fn main() -> Result<(), farside::Error> {
+    /// # let mut config = Config::new(format!("roots-{}", std::process::id()));
+    /// # config.memory_bytes = 1 << 20;
+    /// # config.cache_bytes = 1 << 20;
+    /// let node = Node::create(&config)?;
+    /// let mut session = node.session()?;
+    /// let counters = session.root_or_create("counters", 64)?; // in any process of the cluster
+    /// session.fetch_add(counters.address, 1)?;
+    /// assert_eq!(session.root("counters")?.address, counters.address);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn root(&mut self, name: &str) -> Result<Root, Error> {
+        check(name)?;
+        let deadline = self.next_deadline().resolve();
+        let found = self.await_root(name, deadline);
+        found.map_err(|error| match error.code {
+            ErrorCode::TimedOut if error.detail.is_empty() => {
+                Error { detail: format!("looking for the root {name:?}"), ..error }
+            }
+            _ => error,
+        })
+    }
+
+    fn await_root(&mut self, name: &str, deadline: Option<Instant>) -> Result<Root, Error> {
+        loop {
+            let (holder, directory) = self.directory(deadline)?;
+            let version = self.within(deadline, |session| session.read_u64(directory))?;
+            if let Some((_, root)) = self.find(directory, name, deadline)?.root {
+                return Ok(root);
+            }
+            let until = Some(Instant::now() + HOLDER_CHECK);
+            let until = until.min(deadline.or(until));
+            self.wait_word(directory, deadline, until, |now| now != version)?;
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let detail = format!("no session has created the root {name:?} at node {holder}");
+                return Err(Error::with(ErrorCode::TimedOut, detail));
+            }
+        }
+    }
+
+    /// Returns the root of this name if it exists.
+    ///
+    /// *Blocks* for the directory's lines that are not cached.
+    ///
+    /// # Errors
+    /// As [`root`](Self::root).
+    pub fn try_root(&mut self, name: &str) -> Result<Option<Root>, Error> {
+        check(name)?;
+        let deadline = self.next_deadline().resolve();
+        let (_, directory) = self.directory(deadline)?;
+        Ok(self.find(directory, name, deadline)?.root.map(|(_, root)| root))
+    }
+
+    /// Returns the root of this name, or allocates zeroed memory for it and creates it.
+    ///
+    /// *Guarantees*: one of the sessions that call this at the same time creates it
+    /// ([`Root::is_new`]), and all get the same memory. An existing root may have another size. To
+    /// initialize memory before others see it, [`publish_root`](Self::publish_root) it. *Blocks* for the
+    /// lock of the directory and the allocation.
+    ///
+    /// # Errors
+    /// As [`root`](Self::root), [`alloc`](Self::alloc) and [`lock_write`](Self::lock_write).
+    pub fn root_or_create(&mut self, name: &str, bytes: u64) -> Result<Root, Error> {
+        self.root_or_create_with(name, bytes, AllocationSpec::default())
+    }
+
+    /// As [`root_or_create`](Self::root_or_create), with a placement hint and a line size.
+    ///
+    /// # Errors
+    /// As `root_or_create`.
+    pub fn root_or_create_with(
+        &mut self,
+        name: &str,
+        bytes: u64,
+        spec: AllocationSpec,
+    ) -> Result<Root, Error> {
+        let deadline = self.next_deadline().resolve();
+        if let Some(root) = self.within(deadline, |session| session.try_root(name))? {
+            return Ok(root);
+        }
+        let address = self.within(deadline, |session| session.alloc_with(bytes, spec))?;
+        let published = self.within(deadline, |session| session.publish_root(name, address, bytes));
+        if published.is_ok() {
+            return Ok(Root { address, bytes, is_new: true });
+        }
+        self.within(deadline, |session| session.free(address))?;
+        match published {
+            Err(error) if error.code == ErrorCode::RootExists => {
+                self.within(deadline, |session| session.root(name))
+            }
+            other => other.map(|()| Root { address, bytes, is_new: true }),
+        }
+    }
+
+    /// Creates a root that names this memory.
+    ///
+    /// *Guarantees*: all earlier writes of this session are visible to sessions that get the root.
+    /// *Blocks* for the lock of the directory.
+    ///
+    /// # Errors
+    /// `RootExists`; and as [`root`](Self::root) and [`lock_write`](Self::lock_write).
+    pub fn publish_root(
+        &mut self,
+        name: &str,
+        address: GlobalAddress,
+        bytes: u64,
+    ) -> Result<(), Error> {
+        check(name)?;
+        let root = Root { address, bytes, is_new: false };
+        self.change_directory(|session, directory, deadline| {
+            let found = session.find(directory, name, deadline)?;
+            if found.root.is_some() {
+                let detail = format!("the name is {name:?}");
+                return Err(Error::with(ErrorCode::RootExists, detail));
+            }
+            let at = match found.unused {
+                Some(at) => at,
+                None => session.add_page(found.last, deadline)?,
+            };
+            let entry = RootEntry::new(name, root);
+            session.within(deadline, |session| session.write_value(at, &entry))
+        })
+    }
+
+    /// Removes a root, and returns what it named. The memory stays allocated.
+    ///
+    /// *Blocks* for the lock of the directory.
+    ///
+    /// # Errors
+    /// As [`publish_root`](Self::publish_root).
+    pub fn remove_root(&mut self, name: &str) -> Result<Option<Root>, Error> {
+        check(name)?;
+        self.change_directory(|session, directory, deadline| {
+            let Some((at, root)) = session.find(directory, name, deadline)?.root else {
+                return Ok(None);
+            };
+            session.within(deadline, |session| session.write_value(at, &RootEntry::UNUSED))?;
+            Ok(Some(root))
+        })
+    }
+
+    /// Runs `change` under the lock of the directory, and counts a change if it succeeds.
+    fn change_directory<R>(
+        &mut self,
+        change: impl FnOnce(&mut Self, GlobalAddress, Option<Instant>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let deadline = self.next_deadline().resolve();
+        let (_, directory) = self.directory(deadline)?;
+        self.deadline = Some(deadline.map_or(Deadline::Never, Deadline::At));
+        let mut guard = self.lock_write(directory, 8)?;
+        let changed = change(&mut guard, directory, deadline).and_then(|result| {
+            guard.within(deadline, |session| session.fetch_add(directory, 1))?;
+            Ok(result)
+        });
+        // A lock that is not released in time would be held for ever.
+        guard.deadline = Some(Deadline::Never);
+        let unlocked = guard.unlock();
+        self.deadline = None;
+        let result = changed?;
+        unlocked?;
+        Ok(result)
+    }
+
+    /// The home and the first page of the directory.
+    fn directory(&mut self, deadline: Option<Instant>) -> Result<(NodeId, GlobalAddress), Error> {
+        let holder = self.core.engine().membership.first_lender();
+        let none =
+            || Error::with(ErrorCode::OutOfMemory, "no member lends memory for the names of roots");
+        let holder = holder.ok_or_else(none)?;
+        if let Some((known, directory)) = self.directory
+            && known == holder
+            && self.core.engine().refusal_at(directory.line()).is_none()
+        {
+            return Ok((holder, directory));
+        }
+        let address = GlobalAddress::new(holder, DIRECTORY_LINE_SIZE, 0)
+            .map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
+        let piece = Piece { address, at: 0, bytes: 0 };
+        let bits = self.within(deadline, |session| {
+            let blocking = session.blocking();
+            let mut call = session.enter();
+            blocking.run(call.call(Kind::Directory { node: holder }, piece, &[]))
+        })?;
+        let directory =
+            GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
+        self.directory = Some((holder, directory));
+        Ok((holder, directory))
+    }
+
+    fn find(
+        &mut self,
+        directory: GlobalAddress,
+        name: &str,
+        deadline: Option<Instant>,
+    ) -> Result<RootSearch, Error> {
+        let mut found = RootSearch { root: None, unused: None, last: directory };
+        loop {
+            let page = found.last;
+            for index in 1..=ENTRIES {
+                let at = part(page, index * ENTRY_BYTES)?;
+                let entry: RootEntry = self.within(deadline, |session| session.read_value(at))?;
+                if entry.is(name) {
+                    found.root = Some((at, entry.root()?));
+                    return Ok(found);
+                }
+                if entry.name_bytes == 0 {
+                    found.unused.get_or_insert(at);
+                }
+            }
+            let header: Header = self.within(deadline, |session| session.read_value(page))?;
+            match GlobalAddress::from_bits(header.next) {
+                Ok(next) if header.next != 0 => found.last = next,
+                _ => return Ok(found),
+            }
+        }
+    }
+
+    /// Adds a page after the last one, at the same home; returns its first entry.
+    fn add_page(
+        &mut self,
+        last: GlobalAddress,
+        deadline: Option<Instant>,
+    ) -> Result<GlobalAddress, Error> {
+        let hint = AllocationHint::Near(last);
+        let spec = AllocationSpec { hint, line_size: Some(DIRECTORY_LINE_SIZE) };
+        let page = self.within(deadline, |session| session.alloc_with(DIRECTORY_BYTES, spec))?;
+        let next = part(last, std::mem::offset_of!(Header, next) as u64)?;
+        self.within(deadline, |session| session.write_u64(next, page.to_bits()))?;
+        part(page, ENTRY_BYTES)
+    }
+}
+
+/// How often a session that waits for a root checks which member is the directory's home.
+const HOLDER_CHECK: std::time::Duration = std::time::Duration::from_millis(100);
+
+fn part(page: GlobalAddress, offset: u64) -> Result<GlobalAddress, Error> {
+    page.checked_add(offset).ok_or_else(|| Error::at(ErrorCode::OutOfBounds, page))
+}
+
+fn check(name: &str) -> Result<(), Error> {
+    if (1..=ROOT_NAME_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let detail =
+        format!("root name {name:?}: 1 to {ROOT_NAME_MAX} bytes, and it has {}", name.len());
+    Err(Error::with(ErrorCode::BadConfiguration, detail))
+}

@@ -1,0 +1,232 @@
+//! Waiting for a change: of a word of global memory, or of the membership.
+//!
+//! A thread that waits for a word keeps a cached copy of its line, so that checking it costs no message. A
+//! write by another node invalidates the copy first; the engine then wakes the threads that watch the line.
+//! Sessions of the same node write an owned line without the engine, so a waiting thread also checks the
+//! word at least every [`CHECK`].
+
+use crate::engine::Engine;
+use crate::memory::{Deadline, Session};
+use crate::node::Node;
+use crate::wait::{Core, Parker};
+use crate::{Error, ErrorCode, GlobalAddress};
+use farside_base::LineAddress;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+/// The longest time between two checks of a word that is waited for.
+const CHECK: Duration = Duration::from_millis(1);
+/// The longest sleep of a thread that waits for a change of the membership.
+const MEMBERS_CHECK: Duration = Duration::from_millis(500);
+/// The delay between two reads of a line that this node cannot keep a copy of.
+const UNCACHED: Duration = Duration::from_micros(200);
+
+/// The tasks to wake when a line's copy or the membership changes.
+#[derive(Debug, Default)]
+pub(crate) struct Watches {
+    lines: Vec<(LineAddress, Waker)>,
+    members: Vec<Waker>,
+    /// The number of steps of the membership machine; threads read it without the engine.
+    member_steps: Arc<AtomicU64>,
+}
+
+impl Watches {
+    /// Wakes the tasks that watch a line whose level changes.
+    #[inline]
+    pub(crate) fn wake_line(&self, line: LineAddress) {
+        if !self.lines.is_empty() {
+            self.lines
+                .iter()
+                .filter(|(of, _)| *of == line)
+                .for_each(|(_, waker)| waker.wake_by_ref());
+        }
+    }
+
+    /// Wakes the tasks that watch the membership.
+    pub(crate) fn wake_members(&self) {
+        self.member_steps.fetch_add(1, Ordering::SeqCst);
+        self.members.iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// Wakes all: this node is closed.
+    pub(crate) fn wake_all(&self) {
+        self.wake_members();
+        self.lines.iter().for_each(|(_, waker)| waker.wake_by_ref());
+    }
+
+    /// The number of steps of the membership machine.
+    pub(crate) fn member_steps(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.member_steps)
+    }
+
+    fn forget(&mut self, waker: &Waker) {
+        self.lines.retain(|(_, of)| !of.will_wake(waker));
+        self.members.retain(|of| !of.will_wake(waker));
+    }
+}
+
+/// The change that a thread waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Watched {
+    /// The copy of a line.
+    Line(LineAddress),
+    /// The membership.
+    Members,
+}
+
+impl Core {
+    /// Polls the engine until `done` or until `until`; parks while it is idle. A change of `watched` and
+    /// every `check` end a park.
+    pub(crate) fn watch(
+        &self,
+        watched: Watched,
+        (until, check): (Option<Instant>, Duration),
+        parker: &Arc<Parker>,
+        done: impl Fn() -> bool,
+    ) {
+        let waker = Waker::from(Arc::clone(parker));
+        let sleep = |left: Option<Duration>| {
+            parker.reset();
+            self.engine().register(watched, &waker);
+            // Registered first: a change from here on wakes this thread.
+            if !done() {
+                self.park(parker, Some(left.map_or(check, |left| left.min(check))));
+            }
+            self.engine().watches.forget(&waker);
+        };
+        self.drive(until, &done, sleep);
+        self.drove();
+    }
+}
+
+impl Node {
+    /// The number of steps of the membership machine so far.
+    pub(crate) fn member_steps(&self) -> u64 {
+        self.core().member_steps.load(Ordering::SeqCst)
+    }
+
+    /// The error of all calls if this node is no longer a member.
+    pub(crate) fn closed_with(&self) -> Option<ErrorCode> {
+        self.core().engine().closed_with
+    }
+
+    /// Waits until the membership machine has made another step than `seen`, or until `until`.
+    pub(crate) fn watch_members(&self, seen: u64, until: Option<Instant>, parker: &Arc<Parker>) {
+        let changed = || self.member_steps() != seen;
+        self.core().watch(Watched::Members, (until, MEMBERS_CHECK), parker, changed);
+    }
+}
+
+impl Engine {
+    fn register(&mut self, watched: Watched, waker: &Waker) {
+        match watched {
+            Watched::Line(line) => self.watches.lines.push((line, waker.clone())),
+            Watched::Members => self.watches.members.push(waker.clone()),
+        }
+    }
+}
+
+impl Session {
+    /// Waits until a word of memory meets a condition, and returns it.
+    ///
+    /// *Guarantees*: the returned value met the condition when it was read; a value that the word has only
+    /// for a moment may be missed. Orders like a [`fence`](Self::fence) before it. *Units*: 8 bytes,
+    /// little-endian, 8-byte aligned. *Blocks* until then: this thread spins for the node's spin budget,
+    /// then sleeps. *Cost*: one miss for each write of another node to the line, and nothing in between; a
+    /// write by a session of the same node is noticed after at most 1 ms.
+    ///
+    /// # Errors
+    /// `Misaligned`, `TimedOut`, and those of [`read`](Self::read) and `fence`.
+    ///
+    /// # Examples
+    /// ```
+    /// # use farside::{Config, Node};
+    /// # fn main() -> Result<(), farside::Error> {
+    /// # let mut config = Config::new(format!("wait-until-{}", std::process::id()));
+    /// # config.memory_bytes = 1 << 20;
+    /// # config.cache_bytes = 1 << 20;
+    /// let node = Node::create(&config)?;
+    /// let (mut writer, mut reader) = (node.session()?, node.session()?);
+    /// let word = writer.alloc(8)?;
+    /// let waiting = std::thread::spawn(move || reader.wait_until(word, |value| value >= 3));
+    /// for value in 1..=3 {
+    ///     writer.write_u64(word, value)?;
+    /// }
+    /// assert_eq!(waiting.join().unwrap()?, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait_until(
+        &mut self,
+        address: GlobalAddress,
+        condition: impl FnMut(u64) -> bool,
+    ) -> Result<u64, Error> {
+        let deadline = self.next_deadline().resolve();
+        let value = self.wait_word(address, deadline, deadline, condition)?;
+        value.ok_or_else(|| Error::at(ErrorCode::TimedOut, address))
+    }
+
+    /// Waits until a word of memory has another value than `old`, and returns that; as
+    /// [`wait_until`](Self::wait_until).
+    ///
+    /// # Errors
+    /// As `wait_until`.
+    pub fn wait_for_change(&mut self, address: GlobalAddress, old: u64) -> Result<u64, Error> {
+        self.wait_until(address, |value| value != old)
+    }
+
+    /// Waits until a word meets a condition; `None` if that takes until `until`. `deadline` is that of the
+    /// accesses.
+    pub(crate) fn wait_word(
+        &mut self,
+        address: GlobalAddress,
+        deadline: Option<Instant>,
+        until: Option<Instant>,
+        mut condition: impl FnMut(u64) -> bool,
+    ) -> Result<Option<u64>, Error> {
+        if !address.offset().is_multiple_of(8) {
+            return Err(Error::at(ErrorCode::Misaligned, address));
+        }
+        self.within(deadline, |session| session.fence())?;
+        let mut had_copy = true;
+        loop {
+            let value = self.within(deadline, |session| session.read_u64(address))?;
+            if condition(value) {
+                return Ok(Some(value));
+            }
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return Ok(None);
+            }
+            let lines = Arc::clone(self.lines());
+            let copy = || {
+                let mut word = [0; 8];
+                lines.read(address, &mut word, false).then(|| u64::from_le_bytes(word))
+            };
+            let (core, parker) = (Arc::clone(&self.core), Arc::clone(&self.parker));
+            let watched = Watched::Line(address.line());
+            let has_copy = copy().is_some();
+            if has_copy {
+                core.watch(watched, (until, CHECK), &parker, || copy() != Some(value));
+            } else if !had_copy {
+                let again = until.map_or(now + UNCACHED, |until| until.min(now + UNCACHED));
+                core.watch(watched, (Some(again), UNCACHED), &parker, || copy().is_some());
+            }
+            had_copy = has_copy;
+        }
+    }
+
+    /// Runs a call with a deadline.
+    pub(crate) fn within<R>(
+        &mut self,
+        deadline: Option<Instant>,
+        call: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        self.deadline = Some(deadline.map_or(Deadline::Never, Deadline::At));
+        let result = call(self);
+        self.deadline = None;
+        result
+    }
+}
