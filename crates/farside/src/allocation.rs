@@ -136,6 +136,7 @@ impl Engine {
                 Some(address) => self.start_free(operation, address),
                 None => self.finish(operation, Err(ErrorCode::NotAnAllocation)),
             },
+            Kind::Gate => self.take_gate(operation),
             Kind::Confirm => self.finish(operation, Ok(())),
             _ => self.finish(operation, Err(ErrorCode::NodeFailed)),
         }

@@ -3,16 +3,13 @@
 //! They run at the node that holds the line, under the line's tag, so that adapter and processor atomics
 //! never mix. Each has the order of a fence: earlier writes of the session are visible before it.
 
+use crate::engine::GATE_TAKEN;
 use crate::hit::{Claim, Lines, TagValue};
 use crate::memory::{Buffer, Piece, Session, What, pieces};
 use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_protocol::coherence::{Level, Want};
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::task::Poll;
-use std::time::Instant;
 
 /// Bytes of an `atomic` call that fit on the stack.
 const STACK: usize = 512;
@@ -322,16 +319,9 @@ impl Session {
     /// Lost lines are filled with `healing`, which is empty or the bytes to be written.
     async fn pin(&mut self, want: Want, parts: &[Piece], healing: &[u8]) -> Result<(), Error> {
         self.check_room(parts)?;
-        if parts.len() > 1 {
-            poll_fn(|context| match self.take_gate() {
-                Ok(false) => {
-                    context.waker().wake_by_ref();
-                    Poll::Pending
-                }
-                Ok(true) => Poll::Ready(Ok(())),
-                Err(error) => Poll::Ready(Err(error)),
-            })
-            .await?;
+        // A call that pins repeatedly holds the gate already.
+        while parts.len() > 1 && !self.in_flight.gated {
+            self.in_flight.gated = self.call(Kind::Gate, parts[0], &[]).await? == GATE_TAKEN;
         }
         loop {
             for part in parts {
@@ -344,22 +334,6 @@ impl Session {
             }
             // The next call waits until this node may trust its cache again, or learns that it was removed.
             self.unpin();
-        }
-    }
-
-    /// Takes the node's gate for atomics of several lines; false while another session holds it.
-    fn take_gate(&mut self) -> Result<bool, Error> {
-        // A call that pins repeatedly may hold it already.
-        if self.in_flight.gated || !self.core.gate.swap(true, Ordering::Acquire) {
-            self.in_flight.gated = true;
-            return Ok(true);
-        }
-        match self.in_flight.deadline.resolve() {
-            Some(until) if Instant::now() >= until => {
-                let awaited = Some(self.lines().me());
-                Err(Error { awaited, ..Error::new(ErrorCode::TimedOut) })
-            }
-            _ => Ok(false),
         }
     }
 

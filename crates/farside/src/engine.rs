@@ -81,6 +81,19 @@ pub(crate) struct Counters {
     pub(crate) past_lock_hits: u64,
 }
 
+/// Limits atomics of several lines to one at a time, so that two cannot starve each other of frames to pin.
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    is_closed: bool,
+    /// Operations that wait for it.
+    waiting: Vec<OperationId>,
+}
+
+/// Result of an operation that has taken the gate.
+pub(crate) const GATE_TAKEN: u64 = 1;
+/// Result of an operation that waited until the gate was opened.
+const GATE_OPENED: u64 = 0;
+
 /// The registered regions of a node. They end with it: a fabric may outlive its nodes.
 #[derive(Debug)]
 pub(crate) struct Regions {
@@ -144,6 +157,8 @@ pub(crate) struct Engine {
     pub(crate) lookout: Lookout,
     /// Requests of other processes that have no link yet.
     pub(crate) requests: Requests,
+    /// Admits one atomic of several lines at a time.
+    pub(crate) gate: Gate,
     /// Threads that wait for a change of memory or of the membership.
     pub(crate) watches: Watches,
 }
@@ -232,6 +247,8 @@ impl Engine {
             (Kind::Allocate { .. }, _, Some(Ok(()))) => {
                 return self.undo_allocation(operation, result);
             }
+            (Kind::Gate, _, Some(Ok(()))) if result == GATE_TAKEN => self.open_gate(),
+            (Kind::Gate, _, None) => self.forget_gate(operation),
             _ => {}
         }
         if outcome.is_some() {
@@ -246,6 +263,37 @@ impl Engine {
             slot.submit();
             slot.abandon();
             self.control(operation, Kind::Free, GlobalAddress::from_bits(result).ok());
+        }
+    }
+
+    /// Takes the gate for atomics of several lines, or ends the operation with [`GATE_OPENED`] when it may
+    /// be taken: a future that is not polled must not hold it.
+    pub(crate) fn take_gate(&mut self, operation: OperationId) {
+        if self.slot(operation).is_none_or(Slot::is_abandoned) {
+            return self.finish(operation, Err(ErrorCode::TimedOut));
+        }
+        match self.gate.is_closed {
+            true => self.gate.waiting.push(operation),
+            false => {
+                self.gate.is_closed = true;
+                self.finish_with(operation, GATE_TAKEN);
+            }
+        }
+    }
+
+    /// Opens the gate, for which all waiting operations may compete.
+    pub(crate) fn open_gate(&mut self) {
+        self.gate.is_closed = false;
+        for operation in std::mem::take(&mut self.gate.waiting) {
+            self.finish_with(operation, GATE_OPENED);
+        }
+    }
+
+    /// Ends an abandoned operation if it waits for the gate; one that is held back ends when it starts.
+    fn forget_gate(&mut self, operation: OperationId) {
+        if let Some(at) = self.gate.waiting.iter().position(|waiting| *waiting == operation) {
+            self.gate.waiting.swap_remove(at);
+            self.finish(operation, Err(ErrorCode::TimedOut));
         }
     }
 
@@ -307,6 +355,7 @@ impl Engine {
 
     fn fail_waiting(&mut self) {
         self.frameless.clear();
+        self.gate.waiting.clear();
         self.take_held();
         let code = self.closed_with.unwrap_or(ErrorCode::NodeClosed);
         for slots in self.sessions.iter().flatten() {
@@ -409,6 +458,7 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bo
                 | Kind::Directory { .. }
                 | Kind::Free
                 | Kind::Lock(_)
+                | Kind::Gate
                 | Kind::Confirm
                 | Kind::WriteBack => {
                     return Some((Err(ErrorCode::NodeFailed), pinned));

@@ -4,7 +4,7 @@ use crate::allocation::Homes;
 use crate::boot::{Boot, FENCE_BYTES, FENCE_WORD, member_name, rendezvous_name};
 use crate::clock::Clock;
 use crate::contact::Keeper;
-use crate::engine::{Counters, Engine, Regions};
+use crate::engine::{Counters, Engine, Gate, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::lock_hit::{CELLS, LockCells};
@@ -297,6 +297,7 @@ impl Setup {
             boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
             lookout: Lookout::new(polls, leases.member_ns, config.remove_stopped),
             requests: Requests::new(self.request_patience_ns()),
+            gate: Gate::default(),
             watches: Watches::default(),
         })
     }
@@ -323,7 +324,6 @@ impl Setup {
             counted_since: Mutex::new(Instant::now()),
             sleeps: AtomicU64::new(0),
             closing: AtomicBool::new(false),
-            gate: AtomicBool::new(false),
             began: Instant::now(),
             alarm_ns: AtomicU64::new(u64::MAX),
             wakes_at_ns: AtomicU64::new(0),

@@ -44,6 +44,8 @@ pub(crate) enum Kind {
     Free,
     /// Lock, unlock or upgrade a range of a line.
     Lock(lock::Request),
+    /// Take the node's gate for atomics of several lines.
+    Gate,
     /// Find out whether this node is still a member.
     Confirm,
     /// Write the line back to its home.
@@ -64,6 +66,7 @@ impl Kind {
             | Self::Directory { .. }
             | Self::Free
             | Self::Lock(_)
+            | Self::Gate
             | Self::Confirm
             | Self::WriteBack => None,
         }

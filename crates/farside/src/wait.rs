@@ -58,8 +58,6 @@ pub(crate) struct Core {
     pub(crate) counted_since: Mutex<Instant>,
     pub(crate) sleeps: AtomicU64,
     pub(crate) closing: AtomicBool,
-    /// Limits multi-line atomics to one at a time, so that two cannot starve each other of frames to pin.
-    pub(crate) gate: AtomicBool,
     /// The origin of alarm times.
     pub(crate) began: Instant,
     /// A lower bound on the alarms of all sessions; `u64::MAX` when there is none.
@@ -447,7 +445,7 @@ impl Blocking {
             if let Some((slot, until)) = awaited {
                 core.wait_for(&slots.slots[slot], until, parker, waker);
             } else {
-                core.drive_a_little(); // it waits for another session of this node; poll it again
+                core.drive_a_little();
             }
         }
     }

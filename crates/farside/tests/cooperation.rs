@@ -7,9 +7,11 @@ use farside::{
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
+use std::pin::{Pin, pin};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::thread::{scope, spawn};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{Thread, current, park_timeout, scope, spawn};
 use std::time::Duration;
 
 /// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
@@ -62,6 +64,7 @@ on_each_fabric! { mem shm tcp => (
     group_errors_are_typed
     group_breaks_when_a_node_ends
     members_are_reported_once
+    multi_line_atomics_wait_without_polling
 )}
 
 fn config(name: &str) -> Config {
@@ -370,4 +373,54 @@ fn members_are_reported_once(make: &Make) {
     let mut changes = waiting.join().unwrap();
     first.leave().unwrap();
     assert_eq!(code(changes.next(Some(LONG))), ErrorCode::NodeClosed);
+}
+
+/// Wakes a thread that polls a future.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls a future to its end, once for each time that it wakes this thread; returns the number of polls.
+fn polls(mut future: Pin<&mut impl Future<Output = Result<(), Error>>>) -> u32 {
+    let waker = Waker::from(Arc::new(Unpark(current())));
+    for polls in 1.. {
+        if let Poll::Ready(result) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            result.unwrap();
+            return polls;
+        }
+        park_timeout(LONG);
+    }
+    unreachable!("it ends")
+}
+
+fn multi_line_atomics_wait_without_polling(make: &Make) {
+    let nodes = cluster(make, "gate", 2);
+    let mut sessions = [(); 3].map(|()| nodes[1].session().unwrap());
+    let address = sessions[0].alloc_on(2048, nodes[0].id()).unwrap();
+    let [first, second, third] = &mut sessions;
+    for round in 0..20 {
+        let bytes = [round; 2048];
+        let once = |future: Pin<&mut dyn Future<Output = Result<(), Error>>>| {
+            future.poll(&mut Context::from_waker(Waker::noop()))
+        };
+        let mut holder = pin!(first.write_atomic_async(address, &bytes));
+        let holds = once(holder.as_mut()).is_pending();
+        let waiting = &mut Box::pin(second.write_atomic_async(address, &bytes));
+        _ = once(waiting.as_mut());
+        let last = pin!(third.write_atomic_async(address, &bytes));
+        let count = scope(|scope| {
+            let last = scope.spawn(move || polls(last));
+            if holds {
+                polls(holder);
+            }
+            last.join().unwrap()
+        });
+        // The gate, and each of the four lines.
+        assert!(count <= 10, "{count} polls");
+        nodes[1].evict_all();
+    }
 }

@@ -259,7 +259,8 @@ impl Session {
             }
         }
         let Self { in_flight, slots, core, .. } = self;
-        if in_flight.oldest().is_some() || !in_flight.pinned.is_empty() {
+        let gated = std::mem::take(&mut in_flight.gated);
+        if in_flight.oldest().is_some() || !in_flight.pinned.is_empty() || gated {
             core.with_engine(|engine| {
                 for (slot, _) in in_flight.slots.iter_mut().filter_map(Option::take) {
                     engine.abandon(slots, slot);
@@ -268,10 +269,10 @@ impl Session {
                     engine.unpin(line);
                 }
                 engine.follow_up();
+                if gated {
+                    engine.open_gate();
+                }
             });
-        }
-        if std::mem::take(&mut in_flight.gated) {
-            core.gate.store(false, Ordering::Release);
         }
     }
 

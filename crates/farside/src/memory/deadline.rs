@@ -108,10 +108,12 @@ impl Session {
         let operation = self.slots.operation(slot);
         let awaited = match kind {
             Kind::Allocate { node, .. } | Kind::Directory { node } => Some(node),
+            Kind::Gate => Some(self.lines().me()),
             _ => address.map(|address| self.awaited_for(operation, kind, address)),
         };
-        let address =
-            address.filter(|_| !matches!(kind, Kind::Allocate { .. } | Kind::Directory { .. }));
+        let address = address.filter(|_| {
+            kind.want().is_some() || matches!(kind, Kind::Lock(_) | Kind::Free | Kind::WriteBack)
+        });
         Error { address, awaited, ..Error::new(ErrorCode::TimedOut) }
     }
 
