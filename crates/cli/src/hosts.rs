@@ -5,11 +5,11 @@ use crate::arguments::{HostFabric, Places, Protection, WorkerFabric};
 use crate::choice;
 use crate::cluster::{Hear, Process, Started};
 use crate::failure::Failure;
-use crate::rdma::{self, Rdma};
+use crate::rdma::Rdma;
 use crate::worker::{HostSpec, LEASE};
+use farside::fabrics::{FabricOptions, OpenFabric};
 use farside_bootstrap::{Admission, Endpoint, Protect, Security};
 use farside_fabric::Fabric;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -100,10 +100,11 @@ impl Hosts {
         let Some(between) = self.between() else {
             return Ok(None);
         };
-        let listen = Some(Endpoint::from(SocketAddr::new(host, 0)));
-        let security = between.security.clone();
-        let options = TcpOptions { listen, security, lease: LEASE, ..TcpOptions::default() };
-        open(between.fabric, &between.rdma, options).map(Some)
+        let options = FabricOptions::new(between.fabric.scheme())
+            .listen(Endpoint::from(SocketAddr::new(host, 0)))
+            .security(between.security.clone())
+            .lease(LEASE);
+        open(&between.rdma.apply(options)).map(Some)
     }
 
     /// Whether workers see the files of this machine.
@@ -206,40 +207,21 @@ impl InChild {
     }
 }
 
-/// A fabric between hosts that listens, and where others reach it. Of `options` the fabric takes what
-/// it has.
-pub(crate) fn open(
-    fabric: HostFabric,
-    rdma: &Rdma,
-    options: TcpOptions,
-) -> Result<Opened, Failure> {
-    open_for(fabric, rdma, options).map(|(opened, _)| opened)
+/// A fabric between hosts that listens, and where others reach it.
+pub(crate) fn open(options: &FabricOptions) -> Result<Opened, Failure> {
+    open_for(options).map(|(opened, _)| opened)
 }
 
 /// The same, and who may connect to it.
-pub(crate) fn open_for(
-    fabric: HostFabric,
-    rdma: &Rdma,
-    options: TcpOptions,
-) -> Result<(Opened, Option<Admission>), Failure> {
+pub(crate) fn open_for(options: &FabricOptions) -> Result<(Opened, Option<Admission>), Failure> {
     let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
-    let name = fabric.name();
-    let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {place}: {e}"));
-    let (fabric, admission): (Arc<dyn Fabric>, _) = match fabric {
-        HostFabric::Tcp => {
-            let fabric = TcpFabric::new(options).map_err(|e| failed(&e))?;
-            let admission = fabric.admission().cloned();
-            (Arc::new(fabric), admission)
-        }
-        HostFabric::Verbs => {
-            let fabric = rdma::open_between(options, rdma)?;
-            let admission = fabric.admission().cloned();
-            (Arc::new(fabric), admission)
-        }
-    };
+    let name = options.scheme.name();
+    let failed = |text: &str| Failure::system(format!("{name} at {place}: {text}"));
+    let OpenFabric { fabric, admission, .. } =
+        options.open().map_err(|error| failed(&error.detail))?;
     match fabric.host() {
         Some(at) => Ok(((fabric, at), admission)),
-        None => Err(failed(&"others do not reach it: name a host, or where it is reached")),
+        None => Err(failed("others do not reach it: name a host, or where it is reached")),
     }
 }
 

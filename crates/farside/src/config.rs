@@ -78,6 +78,8 @@ pub struct Config {
     /// and one round trip for its next write; nothing for hits, and one check by the engine in each half
     /// for lines that are written more often. A node that owns no line is not woken for it.
     pub write_back_ns: Option<u64>,
+    /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
+    pub join_timeout_ns: u64,
     /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
     /// as long as the removal of a silent member takes, and at least 5 s.
     pub leave_timeout_ns: Option<u64>,
@@ -85,6 +87,8 @@ pub struct Config {
 
 /// The default of `write_back_ns`.
 const WRITE_BACK_NS: u64 = 1_000_000_000;
+/// The default of `join_timeout_ns`.
+const JOIN_TIMEOUT_NS: u64 = 10_000_000_000;
 
 impl Config {
     /// The defaults: 256 MiB of memory, 64 MiB of cache, 512 B lines.
@@ -101,6 +105,7 @@ impl Config {
             remove_stopped: true,
             timeout_ns: None,
             write_back_ns: Some(WRITE_BACK_NS),
+            join_timeout_ns: JOIN_TIMEOUT_NS,
             leave_timeout_ns: None,
         }
     }
@@ -140,6 +145,7 @@ impl Config {
             ),
         ];
         let optional = [
+            ("join_timeout_ns", Some(self.join_timeout_ns), 0, "at most 10 minutes"),
             ("write_back_ns", self.write_back_ns, 100_000, "100 us to 10 minutes, or None"),
             ("leave_timeout_ns", self.leave_timeout_ns, 0, "at most 10 minutes"),
         ];

@@ -42,8 +42,17 @@ const SIGHTS: &[Sight] = &[
     Sight { folder: "rmc", sees: &[], tests_see: &[], outside: true },
     Sight {
         folder: "farside",
-        sees: &["base", "fabric", "fabric-shm", "protocol", "rmc"],
-        tests_see: &["sim", "fabric-tcp", "bootstrap"],
+        sees: &[
+            "base",
+            "bootstrap",
+            "fabric",
+            "fabric-shm",
+            "fabric-tcp",
+            "fabric-verbs",
+            "protocol",
+            "rmc",
+        ],
+        tests_see: &["sim"],
         outside: true,
     },
     Sight {
