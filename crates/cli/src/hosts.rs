@@ -101,7 +101,7 @@ impl Hosts {
             return Ok(None);
         };
         let options = FabricOptions::new(between.fabric.scheme())
-            .listen(Endpoint::from(SocketAddr::new(host, 0)))
+            .listen(Some(Endpoint::from(SocketAddr::new(host, 0))))
             .security(between.security.clone())
             .lease(LEASE);
         open(&between.rdma.apply(options)).map(Some)

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
+use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 use farside_protocol::member::Leases;
 
@@ -10,8 +11,17 @@ const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 /// Every line size has a share, [`LineSize::DEFAULT`] half of the cache.
 const DEFAULT_SHARES: [u8; LineSize::CLASSES] = [1, 1, 1, 8, 1, 1, 1, 1, 1, 1, 1];
 
-/// The configuration of a node. Start from [`Config::new`] and change fields.
+/// The configuration of a node. Start from [`Config::new`], and set fields or call the methods of their
+/// names.
+///
+/// ```
+/// use farside::Config;
+///
+/// let config = Config::new("lab").memory_bytes(4 << 20).cache_bytes(1 << 20);
+/// assert!(config.check().is_ok());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The cluster's name: 1 to 64 letters, digits, `-`, `_` or `.`.
     pub cluster: String,
@@ -84,6 +94,21 @@ pub struct Config {
     /// as long as the removal of a silent member takes, and at least 5 s.
     pub leave_timeout_ns: Option<u64>,
 }
+
+setters!(Config {
+    memory_bytes: u64,
+    cache_bytes: u64,
+    cache_shares: [u8; LineSize::CLASSES],
+    line_size: LineSize,
+    limits: Limits,
+    spin_ns: u64,
+    lease_ns: u64,
+    remove_stopped: bool,
+    timeout_ns: Option<u64>,
+    write_back_ns: Option<u64>,
+    join_timeout_ns: u64,
+    leave_timeout_ns: Option<u64>,
+});
 
 /// The default of `write_back_ns`.
 const WRITE_BACK_NS: u64 = 1_000_000_000;
@@ -212,10 +237,37 @@ pub enum AllocationHint {
 }
 
 /// Options for an allocation.
+///
+/// ```
+/// use farside::{AllocationHint, AllocationSpec, LineSize};
+///
+/// let spec = AllocationSpec::new(AllocationHint::Local).line_size(Some(LineSize::MAX));
+/// assert_eq!(spec.hint, AllocationHint::Local);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct AllocationSpec {
     /// The placement.
     pub hint: AllocationHint,
     /// The line size; `None` for the node's default.
     pub line_size: Option<LineSize>,
+}
+
+impl AllocationSpec {
+    /// An allocation with this placement, of lines of the node's default size.
+    pub const fn new(hint: AllocationHint) -> Self {
+        Self { hint, line_size: None }
+    }
+
+    /// Sets [`hint`](Self#structfield.hint).
+    #[must_use]
+    pub const fn hint(self, hint: AllocationHint) -> Self {
+        Self { hint, ..self }
+    }
+
+    /// Sets [`line_size`](Self#structfield.line_size).
+    #[must_use]
+    pub const fn line_size(self, line_size: Option<LineSize>) -> Self {
+        Self { line_size, ..self }
+    }
 }

@@ -1,6 +1,6 @@
 //! The error of an operation.
 
-use farside_base::{Blame, ErrorCode, GlobalAddress, NodeId};
+use farside_base::{Blame, ErrorCode, ErrorKind, GlobalAddress, NodeId};
 use std::fmt;
 
 /// An error: a row of the table, and its context.
@@ -33,6 +33,22 @@ impl Error {
     /// An error with details.
     pub fn with(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { detail: detail.into(), ..Self::new(code) }
+    }
+
+    /// The row of the table.
+    pub const fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// The family, by what a program does about the error.
+    ///
+    /// ```
+    /// use farside::{Error, ErrorCode, ErrorKind};
+    ///
+    /// assert_eq!(Error::new(ErrorCode::LineLost).kind(), ErrorKind::Lost);
+    /// ```
+    pub const fn kind(&self) -> ErrorKind {
+        self.code.entry().kind
     }
 
     /// The party to blame.

@@ -21,15 +21,23 @@ mod device;
 mod url;
 
 pub use device::Device;
+pub use farside_base::{
+    Access, AtomicScope, BackPressure, Capabilities, Completion, CompletionKind, CompletionStatus,
+    FlushScope, FlushWay, LinkId, LocalSlice, Memory, Missing, Operation, OutOfBounds, Receive,
+    ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteKey, RemoteRegionId, RemoteSlice,
+    Requirements, Source, WordScope, Work, WorkFlags, WorkId,
+};
 pub use farside_bootstrap::{Address, AddressError, Admission, Endpoint, Host};
-pub use farside_fabric::Fabric;
+pub use farside_fabric::{
+    Arena, DeviceMemory, Fabric, FabricError, LinkEvent, Loss, MemFabric, NotReached, PeerProcess,
+    Port, PortSpec, Posted, Reached, Region, RegionSpec, SharedWord, Stop, Waiter,
+};
 pub use farside_fabric_tcp::Congestion;
 
 use crate::registered::control;
 use crate::security::Security;
 use crate::setters::setters;
 use crate::{Error, ErrorCode};
-use farside_fabric::FabricError;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use farside_fabric_verbs::{self as verbs, OpenError, VerbsFabric};

@@ -1,9 +1,9 @@
 //! Remote memory for clusters: programs on many nodes share one coherent global memory.
 //!
 //! ```no_run
-//! use farside::{Config, Node};
-//! # fn main() -> Result<(), farside::Error> {
-//! let node = Node::create(&Config::new("example"))?; // others: Node::join(&Config::new("example"))
+//! use farside::prelude::*;
+//! # fn main() -> Result<(), Error> {
+//! let node = Node::open(&Config::new("example"), "shm", Security::open())?; // founds or joins
 //! let mut session = node.session()?;
 //! let counter = session.alloc(8)?;
 //! session.fetch_add(counter, 1)?;
@@ -31,6 +31,7 @@ pub mod fabrics;
 mod guides;
 mod hit;
 mod incoming;
+pub mod launch;
 mod leave;
 mod lock_hit;
 mod locks;
@@ -41,6 +42,7 @@ mod open;
 mod operation;
 mod patience;
 mod peer;
+pub mod prelude;
 mod registered;
 mod requests;
 mod resources;
@@ -56,8 +58,8 @@ mod write_back;
 pub use config::{AllocationHint, AllocationSpec, Config};
 pub use error::Error;
 pub use farside_base::{
-    Blame, ErrorCode, Generation, GlobalAddress, Limits, LineSize, MemoryId, NodeId,
-    ParseAddressError, Retry, SessionId,
+    Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,
+    NodeId, ParseAddressError, Retry, SessionId,
 };
 pub use leave::{Departure, Leaving};
 pub use locks::LockGuard;

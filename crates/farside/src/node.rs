@@ -49,6 +49,7 @@ const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// A member of the cluster, as this node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Member {
     /// Its number.
     pub node: NodeId,

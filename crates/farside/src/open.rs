@@ -161,7 +161,7 @@ fn bind(options: &FabricOptions) -> Result<Bound, Error> {
         others: options.hosts,
     };
     let at = |listen: &Endpoint, own: &Endpoint| {
-        let mut options = options.clone().listen(listen.clone());
+        let mut options = options.clone().listen(Some(listen.clone()));
         options.hosts.retain(|host| host != own);
         options
     };

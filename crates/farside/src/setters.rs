@@ -8,8 +8,8 @@ macro_rules! setters {
             $(
                 #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
                 #[must_use]
-                pub fn $field(mut self, $field: impl Into<$type>) -> Self {
-                    self.$field = $field.into();
+                pub fn $field(mut self, $field: $type) -> Self {
+                    self.$field = $field;
                     self
                 }
             )*

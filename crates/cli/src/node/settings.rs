@@ -65,7 +65,7 @@ impl Plan {
             settings.lease.map_or(usual.lease, |lease| Duration::from_secs_f64(lease / 2.0));
         let security = choice::host_security(fabric, settings.key.as_deref(), settings.protect)?;
         let options = usual
-            .listen(listen)
+            .listen(Some(listen))
             .advertise(settings.advertise.clone())
             .hosts(settings.join.clone())
             .security(security)
@@ -80,7 +80,7 @@ impl Plan {
         let rejoins = settings.rejoin.unwrap_or(true);
         let asked = settings.lease.map(|_| lease * 2);
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let config = Config { lease_ns, ..config(&settings)? };
+        let config = config(&settings)?.lease_ns(lease_ns);
         config.check()?;
         Ok(Self { config, options, founds, founds_alone, rejoins, lease: asked })
     }

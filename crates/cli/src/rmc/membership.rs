@@ -28,7 +28,7 @@ impl Joined {
         Ok(match (&arguments.cluster, &arguments.node) {
             // It uses the others' memory: what it gave would go with it.
             (Some(cluster), _) => {
-                let config = Config { memory_bytes: 0, ..Config::new(cluster.as_str()) };
+                let config = Config::new(cluster.as_str()).memory_bytes(0);
                 let node = Some(Node::join(&config)?);
                 Some(Self::Here { config, node })
             }

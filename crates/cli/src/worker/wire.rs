@@ -76,8 +76,8 @@ impl HostSpec {
         let usual = FabricOptions::new(self.fabric.scheme());
         let spin = spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin);
         let options = usual
-            .listen(Endpoint::from(self.listen))
-            .hosts(self.hosts.iter().copied().map(Endpoint::from).collect::<Vec<_>>())
+            .listen(Some(Endpoint::from(self.listen)))
+            .hosts(self.hosts.iter().copied().map(Endpoint::from).collect())
             .security(choice::host_security(self.fabric, key, self.protect)?)
             .lease(LEASE)
             .spin(spin);
