@@ -93,6 +93,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn guide_lists_each_code_under_its_kind() {
+        let guide = include_str!("../../../docs/guides/failures.md");
+        for code in ErrorCode::ALL {
+            let entry = code.entry();
+            let row = format!("| `{:?}` |", entry.kind);
+            let row = guide.lines().find(|line| line.starts_with(&row)).expect("a row of the kind");
+            assert!(row.contains(&format!("`{}`", entry.name)), "{}: {row}", entry.name);
+        }
+    }
+
+    #[test]
     fn error_of_main_prints_name_sentence_and_remedy() {
         let entry = ErrorCode::NodeLost.entry();
         let error = Error::with(ErrorCode::NodeLost, "node 3");

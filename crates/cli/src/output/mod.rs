@@ -128,6 +128,13 @@ impl Output {
         }
     }
 
+    /// A line of a program's standard error; nothing with `--json`.
+    pub(crate) fn error_line(&self, text: impl AsRef<str>) {
+        if !self.json {
+            put_error(text.as_ref());
+        }
+    }
+
     /// A sentence about what went wrong while a service continues.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
         say_error(text.as_ref());
