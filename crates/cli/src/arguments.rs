@@ -20,7 +20,7 @@ pub(crate) use remote::{
     RmcRegister, RmcServe,
 };
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
-pub(crate) use run::{Launched, Run};
+pub(crate) use run::{Launched, RunProgram};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -62,7 +62,7 @@ pub(crate) enum Command {
     /// Run a local cluster that programs join by name, until Ctrl-C
     Up(Up),
     /// Run a program as several processes that share a cluster
-    Run(Run),
+    Run(RunProgram),
     /// Run one node of a cluster of several hosts, until Ctrl-C
     Node(Node),
     /// Start node processes on this host for commands that run elsewhere, until Ctrl-C

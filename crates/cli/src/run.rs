@@ -3,11 +3,11 @@
 //! Each process is first this program again (`launched`), which asks the kernel for its own death with that
 //! of its parent and then executes the program.
 
-use crate::arguments::{Launched, Run};
+use crate::arguments::{Launched, RunProgram};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals;
-use farside::launch::Cluster;
+use farside::launch::LaunchedCluster;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -51,10 +51,10 @@ struct Failed {
 ///
 /// # Errors
 /// `Program` with the exit code of the process that failed; `Interrupted` after a signal.
-pub(crate) fn run(arguments: &Run, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RunProgram, output: Output) -> Result<(), Failure> {
     let scheme = arguments.fabric.scheme();
     let mut command = launched(&arguments.command)?;
-    let mut cluster = Cluster::launch(&mut command, arguments.processes, scheme)?;
+    let mut cluster = LaunchedCluster::launch(&mut command, arguments.processes, scheme)?;
     let interrupter = cluster.interrupter();
     signals::watch(move || {
         interrupter.interrupt();
@@ -115,7 +115,7 @@ fn launched(program: &[OsString]) -> Result<Command, Failure> {
 }
 
 /// Starts threads that print the output of the processes.
-fn read_all(cluster: &mut Cluster, output: Output) -> Vec<JoinHandle<()>> {
+fn read_all(cluster: &mut LaunchedCluster, output: Output) -> Vec<JoinHandle<()>> {
     let mut readers = Vec::new();
     for (rank, child) in cluster.children().iter_mut().enumerate() {
         if let Some(stdout) = child.stdout.take() {

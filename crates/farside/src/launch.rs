@@ -1,4 +1,5 @@
-//! Processes of one program on one machine that share a cluster: `farside run`, or [`Cluster::launch`].
+//! Processes of one program on one machine that share a cluster: `farside run`, or
+//! [`LaunchedCluster::launch`].
 //!
 //! Each process has a rank, from 0, and knows how many there are. It finds both in the environment variable
 //! [`VARIABLE`], with the cluster's name and the fabric's URL.
@@ -105,8 +106,7 @@ impl LaunchedProcess {
         let config = Config { cluster: self.cluster.clone(), ..config.clone() };
         let node = Node::open(&config, &self.url, Security::open())?;
         let deadline = Instant::now() + Duration::from_nanos(config.join_timeout_ns);
-        // Members that left already count: they had seen all others.
-        while node.members().len() < self.size as usize {
+        while !self.has_all(&node) {
             if Instant::now() > deadline {
                 let detail = format!("{} of {} processes joined", node.members().len(), self.size);
                 return Err(Error::with(ErrorCode::TimedOut, detail));
@@ -114,6 +114,13 @@ impl LaunchedProcess {
             tick();
         }
         Ok(node)
+    }
+
+    /// Returns whether every process has joined, and is linked to this node unless it has left again.
+    fn has_all(&self, node: &Node) -> bool {
+        let members = node.members();
+        let alive = members.iter().filter(|member| member.alive).count();
+        members.len() >= self.size as usize && node.wait_for_members(alive, Duration::ZERO).is_ok()
     }
 }
 
@@ -137,7 +144,7 @@ impl Node {
 ///
 /// If the launcher itself is killed, its processes continue; those of `farside run` end with it.
 #[derive(Debug)]
-pub struct Cluster {
+pub struct LaunchedCluster {
     children: Vec<Child>,
     ended: Vec<bool>,
     pidfds: Arc<[OwnedFd]>,
@@ -169,17 +176,17 @@ impl Interrupter {
     }
 }
 
-impl Cluster {
+impl LaunchedCluster {
     /// Starts a command as `processes` processes that share a cluster over `shm` or, on the loopback,
     /// `tcp`. They differ in [`VARIABLE`] alone.
     ///
     /// ```no_run
     /// use farside::fabrics::Scheme;
-    /// use farside::launch::Cluster;
+    /// use farside::launch::LaunchedCluster;
     /// use std::process::Command;
     ///
     /// # fn main() -> Result<(), farside::Error> {
-    /// let mut cluster = Cluster::launch(&mut Command::new("target/release/ranks"), 4, Scheme::Shm)?;
+    /// let mut cluster = LaunchedCluster::launch(&mut Command::new("target/release/ranks"), 4, Scheme::Shm)?;
     /// assert_eq!(cluster.wait()?, None, "a process failed");
     /// # Ok(())
     /// # }
@@ -279,7 +286,7 @@ impl Cluster {
     }
 }
 
-impl Drop for Cluster {
+impl Drop for LaunchedCluster {
     fn drop(&mut self) {
         end(&mut self.children);
     }
@@ -347,11 +354,11 @@ mod tests {
     fn impossible_launches_are_refused() {
         let mut command = Command::new("true");
         for (processes, scheme) in [(0, Scheme::Shm), (129, Scheme::Shm), (1, Scheme::Verbs)] {
-            let error = Cluster::launch(&mut command, processes, scheme).unwrap_err();
+            let error = LaunchedCluster::launch(&mut command, processes, scheme).unwrap_err();
             assert_eq!(error.code, ErrorCode::BadConfiguration);
         }
         let mut absent = Command::new("/no-such-program");
-        let error = Cluster::launch(&mut absent, 2, Scheme::Shm).unwrap_err();
+        let error = LaunchedCluster::launch(&mut absent, 2, Scheme::Shm).unwrap_err();
         assert_eq!(error.code, ErrorCode::System);
     }
 }

@@ -11,13 +11,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ADDITIONS: u64 = 200;
 
 /// A process that opens a node, killed when the test ends.
-struct Other {
+struct Opener {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
 }
 
-impl Other {
+impl Opener {
     fn start(cluster: &str, url: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -55,7 +55,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for Opener {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -105,7 +105,7 @@ fn free_address() -> String {
 
 /// The same program in four processes, which differ in nothing.
 fn processes_share_a_word(cluster: &str, url: &str) {
-    let mut others: Vec<_> = (0..3).map(|_| Other::start(cluster, url)).collect();
+    let mut others: Vec<_> = (0..3).map(|_| Opener::start(cluster, url)).collect();
     let node = Node::open(&config(cluster), url, Security::open()).unwrap();
     node.wait_for_members(4, PATIENCE).unwrap();
     let mut nodes = vec![node.id().0];
@@ -148,7 +148,7 @@ fn processes_of_two_addresses_found_one_cluster() {
 fn joiner_waits_for_the_founder() {
     let (cluster, founder) = (name("open-wait"), free_address());
     // It may not listen at the founder's address, so it can only join.
-    let mut other = Other::start(&cluster, &format!("tcp://{founder}?listen=127.0.0.1:0"));
+    let mut other = Opener::start(&cluster, &format!("tcp://{founder}?listen=127.0.0.1:0"));
     let alone = config(&cluster).join_timeout_ns(0);
     let elsewhere = format!("tcp://{founder}?listen=127.0.0.1:0");
     let error = Node::open(&alone, &elsewhere, Security::open()).unwrap_err();
@@ -164,7 +164,7 @@ fn joiner_waits_for_the_founder() {
 fn cluster_of_a_killed_founder_is_founded_again() {
     for url in ["shm".to_owned(), format!("tcp://{}", free_address())] {
         let cluster = name("open-killed");
-        let mut first = Other::start(&cluster, &url);
+        let mut first = Opener::start(&cluster, &url);
         let before = first.hear("is 0 ");
         first.kill();
         let node = Node::open(&config(&cluster), &url, Security::open()).unwrap();
@@ -176,7 +176,7 @@ fn cluster_of_a_killed_founder_is_founded_again() {
 #[test]
 fn member_that_outlives_the_founder_is_joined() {
     let cluster = name("open-outlives");
-    let mut first = Other::start(&cluster, "shm");
+    let mut first = Opener::start(&cluster, "shm");
     let founded = first.hear("is 0 ");
     let second = Node::open(&config(&cluster), "shm", Security::open()).unwrap();
     first.kill();

@@ -15,7 +15,7 @@ Examples:
 The program calls Node::launched(), which returns a node of the processes' own cluster, its rank and their
 number. Lines of its output begin with the rank. Where a process fails, the others are killed, and the exit
 code is that of the process, or 128 and the number of the signal that killed it.")]
-pub(crate) struct Run {
+pub(crate) struct RunProgram {
     /// Processes
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
     pub(crate) processes: u32,
