@@ -14,10 +14,11 @@
 //! }
 //! ```
 
+mod meeting;
+
 use crate::fabrics::Scheme;
 use crate::node::Node;
 use crate::security::Security;
-use crate::wait::tick;
 use crate::{Config, Error, ErrorCode};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -96,7 +97,7 @@ impl fmt::Display for LaunchedProcess {
 
 impl LaunchedProcess {
     /// Opens a node in the cluster of the launch, whose name replaces that of `config`, and waits until
-    /// every process of the launch has joined.
+    /// every process of the launch has done so.
     ///
     /// *Blocks* for at most [`Config::join_timeout_ns`] more than [`Node::open`].
     ///
@@ -106,21 +107,8 @@ impl LaunchedProcess {
         let config = Config { cluster: self.cluster.clone(), ..config.clone() };
         let node = Node::open(&config, &self.url, Security::open())?;
         let deadline = Instant::now() + Duration::from_nanos(config.join_timeout_ns);
-        while !self.has_all(&node) {
-            if Instant::now() > deadline {
-                let detail = format!("{} of {} processes joined", node.members().len(), self.size);
-                return Err(Error::with(ErrorCode::TimedOut, detail));
-            }
-            tick();
-        }
+        meeting::meet(self, &node, deadline)?;
         Ok(node)
-    }
-
-    /// Returns whether every process has joined, and is linked to this node unless it has left again.
-    fn has_all(&self, node: &Node) -> bool {
-        let members = node.members();
-        let alive = members.iter().filter(|member| member.alive).count();
-        members.len() >= self.size as usize && node.wait_for_members(alive, Duration::ZERO).is_ok()
     }
 }
 

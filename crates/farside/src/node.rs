@@ -613,6 +613,11 @@ impl Node {
         }
     }
 
+    /// The fabric that it was opened on.
+    pub(crate) fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.shared.core.fabric
+    }
+
     #[cfg(test)]
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core

@@ -80,7 +80,7 @@ fn open_between(config: &Config, options: &FabricOptions) -> Result<Node, Error>
         return Err(bad(format!("{host}: a cluster needs a port that others can dial")));
     }
     let Bound { fabric, founds, others } = bind(options)?;
-    if fabric.host().is_none() {
+    if fabric.host().is_none_or(|at| at.ip().is_unspecified()) {
         let text =
             "every address of this host: name one that others dial, or add advertise=HOST:PORT";
         return Err(bad(text.to_owned()));
@@ -112,19 +112,24 @@ fn bad(detail: String) -> Error {
     Error::with(ErrorCode::BadConfiguration, detail)
 }
 
-/// Repeats an attempt that finds no cluster, until the join timeout of the configuration.
+/// Repeats an attempt that finds no cluster or is not linked in time, until the join timeout of the
+/// configuration.
 fn retry(config: &Config, mut attempt: impl FnMut() -> Result<Node, Error>) -> Result<Node, Error> {
     let deadline = Instant::now() + Duration::from_nanos(config.join_timeout_ns);
     let (mut delay, longest) = DELAYS;
     loop {
         match attempt() {
-            Err(error) if error.code == ErrorCode::NoSuchCluster && Instant::now() < deadline => {
+            Err(error) if may_pass(error.code) && Instant::now() < deadline => {
                 pause(delay);
                 delay = (delay * 2).min(longest);
             }
             done => return done,
         }
     }
+}
+
+const fn may_pass(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::NoSuchCluster | ErrorCode::TimedOut)
 }
 
 /// Returns whether a member of this cluster listens on this machine.
