@@ -16,7 +16,7 @@ const SHARED: u64 = 1_500;
 const OWN: u64 = 1_500;
 
 fn config(cluster: &str) -> Config {
-    Config { memory_bytes: 64 << 20, cache_bytes: 16 << 20, ..Config::new(cluster) }
+    Config::new(cluster).memory_bytes(64 << 20).cache_bytes(16 << 20)
 }
 
 fn value(key: &[u8], repeats: u64) -> Vec<u8> {

@@ -16,6 +16,33 @@ pub enum Blame {
     Farside,
 }
 
+/// The family of an error, by what a program does about it. Each row of the table is in one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ErrorKind {
+    /// The call is wrong: an address, a size, a form. Fix the calling program.
+    Misuse,
+    /// A program for remote memory calls was refused or stopped. Fix it, or its parameters.
+    Program,
+    /// A setting is invalid, or two processes disagree. Correct it; the text names it.
+    Configuration,
+    /// A limit is reached or memory is used up. Free something or raise the limit, then retry.
+    Exhausted,
+    /// Another session holds a conflicting lock. Release what is held, then retry.
+    Conflict,
+    /// The operation was ended by its deadline or by its caller. Retry, or give it more time.
+    TimedOut,
+    /// No process listens under the name. Start it, or retry later.
+    NotFound,
+    /// A peer, its memory or the only copy of a line is gone. Rebuild what it had, or connect again.
+    Lost,
+    /// This node is out of its cluster. Join again.
+    Disconnected,
+    /// The operating system refused. Follow the text, then retry.
+    System,
+    /// Farside or a peer is defective. Report it with the text.
+    Defect,
+}
+
 /// Whether the same call can succeed later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Retry {
@@ -32,6 +59,8 @@ pub struct ErrorEntry {
     pub number: u16,
     /// Stable name, as in JSON output.
     pub name: &'static str,
+    /// The family, by what a program does about it.
+    pub kind: ErrorKind,
     /// The party to blame.
     pub blame: Blame,
     /// Whether to retry.
@@ -43,7 +72,7 @@ pub struct ErrorEntry {
 }
 
 macro_rules! errors {
-    ($($number:literal $name:ident $blame:ident $retry:ident $sentence:literal $remedy:literal;)*) => {
+    ($($number:literal $name:ident $kind:ident $blame:ident $retry:ident $sentence:literal $remedy:literal;)*) => {
         /// The errors; [`ErrorCode::entry`] returns the row of the table.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
         #[non_exhaustive]
@@ -70,6 +99,7 @@ macro_rules! errors {
                     $(Self::$name => ErrorEntry {
                         number: $number,
                         name: stringify!($name),
+                        kind: ErrorKind::$kind,
                         blame: Blame::$blame,
                         retry: Retry::$retry,
                         sentence: $sentence,
@@ -82,60 +112,60 @@ macro_rules! errors {
 }
 
 errors! {
-    1 Unallocated Caller No "The address is in no allocation." "Use an address that alloc returned and that was not freed since.";
-    2 OutOfBounds Caller No "The access passes the end of its allocation." "Shorten it, or allocate more.";
-    3 Misaligned Caller No "The address is not aligned to the size of the atomic." "Align 8-byte atomics to 8 bytes.";
-    4 ForeignAddress Caller No "No node of this cluster has this number." "Use addresses of this cluster only; addresses of another cluster or an earlier run are not valid here.";
-    5 ZeroSize Caller No "The size is zero." "Ask for at least one byte.";
-    6 TooLarge Caller No "The size is over the limit." "Split it; Limits has the maximum.";
-    7 NotAnAllocation Caller No "The address is not the start of an allocation, or was freed already." "Free exactly what alloc returned, once.";
-    8 NotLocked Caller No "The session holds no such lock." "Unlock exactly what was locked, once, by the session that locked it.";
-    9 BadLineSize Caller No "The line size is not a power of two from 64 B to 64 KiB." "Choose one of 64, 128, ... 65536.";
-    10 LineSpanning Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
-    11 BadForm Caller No "The channel cannot send or receive a message in this form." "See the text for the form that it takes.";
-    12 NotHeld Caller No "No such message is held." "Release or fetch a message once.";
-    13 BadProgram Caller No "It is not an object with programs for remote memory calls." "Fix what the text names, and compile it with farside rmc build, or as described at the top of farside_rmc.h.";
-    14 UnsafeProgram Caller No "The verifier refused the program." "Fix the line that the text names; farside rmc check reports the same.";
-    15 NoProgram Caller No "The caller has registered no such program at this executor." "Register its object first, over the same connection.";
-    16 BadParameters Caller No "The parameters do not fit the program." "Pass as many bytes as it reads, and no more than the limit; larger data go into memory.";
-    17 CallStopped Caller No "The call was stopped before its end." "The text names the location and the reason: a limit that was passed, or memory that the caller may not access.";
-    18 CallCancelled Caller No "The call was cancelled." "Invoke it again if it is still wanted; its effects up to then remain.";
-    19 BadAnswer Farside No "An executor of calls or a program reached an impossible state." "Report it with the program and the text; the executor continues.";
-    20 OutOfMemory Environment Later "No node has that much free memory." "Free something, start nodes with more memory, or add nodes.";
-    21 CacheFull Environment Later "All cache frames that this line may use are held by unfinished operations." "Let operations finish, or give the node a larger cache.";
-    22 Busy Environment Later "A conflicting lock is held." "Try again later, or use the waiting form.";
-    23 Deadlock Environment Later "Waiting would have closed a cycle of lock waiters, and this session was the youngest in it." "Release the locks held and start over.";
-    24 UpgradeConflict Environment Later "Another reader of this range waits for its upgrade already." "Release the read lock and take the write lock.";
-    25 TooManySessions Configuration Later "Session limit of the node reached." "Close sessions, or raise Limits::sessions_max on all nodes.";
-    26 TooManyLocks Caller Later "Lock limit of the session reached." "Release some, or raise Limits::locks_per_session_max.";
-    27 TimedOut Environment Later "The deadline passed first." "Check whether the peer is alive (farside info), then try again.";
-    28 PeerLost Environment No "The peer at the other end is gone." "Connect again; what was not acknowledged may not have been received.";
-    29 OverQuota Configuration Later "The quota of the tenant or a limit of the executor is reached." "End calls or callers, or unregister programs; or raise the tenant's quota or the executor's limits.";
-    30 ExecutorLacks Configuration No "The executor or caller that is to run the program lacks something that the program needs." "Provide what the text names, or run the program where that is available.";
-    31 NotHere Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
-    32 DeadlinePassed Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; its effects up to then remain.";
-    40 NodeLost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
-    41 LineLost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
-    42 NodeClosed Caller No "This node has left its cluster." "Join again.";
-    43 NodeFailed Farside No "This node reached an impossible state and stopped serving." "Report the dump in the node's failure text; restart the process.";
-    44 Isolated Environment Later "This node was partitioned from the majority of its cluster, which continues without it." "Repair the network, then join again; what was written only here is lost.";
-    45 NodeLeft Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
-    46 RootExists Caller No "A root of this name exists." "Open it with Session::root, or choose another name.";
-    47 GroupBroken Environment No "A member of the group has ended, or a collective call of a member failed." "Leave the group, and join one of another name with the members that are left.";
-    60 NameTaken Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
-    61 NoSuchCluster Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
-    62 ClusterFull Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";
-    63 VersionMismatch Configuration No "The peer speaks another version of the protocol." "Run the same version of Farside on all nodes.";
-    64 LimitsMismatch Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
-    65 BadConfiguration Configuration No "A setting is unknown or out of its range." "Correct the setting that the text names.";
-    66 FabricLacks Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
-    67 NotPermitted Configuration No "The other end does not trust this one, or this one the other." "Give both the same key and protection, or run both as the same user; the text says which it is.";
-    68 NobodyListens Configuration Later "No process listens under this name." "Start the other end first, or correct the name.";
-    69 AddressTaken Configuration No "A process listens under this name already." "Choose another name, or end the other one.";
-    70 ChannelMismatch Configuration No "The other end is another channel, or has other options." "Give both ends the same options; the text says how they differ.";
-    71 ChannelFull Configuration Later "Peer limit of the other end reached." "Let a peer leave, or raise Options::peers at the end that listens; the text names the limit.";
-    80 ProtocolViolation Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
-    81 System Environment Later "The operating system refused." "See the text for its reason; farside doctor says what to change.";
+    1 Unallocated Misuse Caller No "The address is in no allocation." "Use an address that alloc returned and that was not freed since.";
+    2 OutOfBounds Misuse Caller No "The access passes the end of its allocation." "Shorten it, or allocate more.";
+    3 Misaligned Misuse Caller No "The address is not aligned to the size of the atomic." "Align 8-byte atomics to 8 bytes.";
+    4 ForeignAddress Misuse Caller No "No node of this cluster has this number." "Use addresses of this cluster only; addresses of another cluster or an earlier run are not valid here.";
+    5 ZeroSize Misuse Caller No "The size is zero." "Ask for at least one byte.";
+    6 TooLarge Misuse Caller No "The size is over the limit." "Split it; Limits has the maximum.";
+    7 NotAnAllocation Misuse Caller No "The address is not the start of an allocation, or was freed already." "Free exactly what alloc returned, once.";
+    8 NotLocked Misuse Caller No "The session holds no such lock." "Unlock exactly what was locked, once, by the session that locked it.";
+    9 BadLineSize Misuse Caller No "The line size is not a power of two from 64 B to 64 KiB." "Choose one of 64, 128, ... 65536.";
+    10 LineSpanning Misuse Caller No "A single-line atomic crosses a line." "Keep it within one line, or use read_atomic and write_atomic.";
+    11 BadForm Misuse Caller No "The channel cannot send or receive a message in this form." "See the text for the form that it takes.";
+    12 NotHeld Misuse Caller No "No such message is held." "Release or fetch a message once.";
+    13 BadProgram Program Caller No "It is not an object with programs for remote memory calls." "Fix what the text names, and compile it with farside rmc build, or as described at the top of farside_rmc.h.";
+    14 UnsafeProgram Program Caller No "The verifier refused the program." "Fix the line that the text names; farside rmc check reports the same.";
+    15 NoProgram Program Caller No "The caller has registered no such program at this executor." "Register its object first, over the same connection.";
+    16 BadParameters Program Caller No "The parameters do not fit the program." "Pass as many bytes as it reads, and no more than the limit; larger data go into memory.";
+    17 CallStopped Program Caller No "The call was stopped before its end." "The text names the location and the reason: a limit that was passed, or memory that the caller may not access.";
+    18 CallCancelled TimedOut Caller No "The call was cancelled." "Invoke it again if it is still wanted; its effects up to then remain.";
+    19 BadAnswer Defect Farside No "An executor of calls or a program reached an impossible state." "Report it with the program and the text; the executor continues.";
+    20 OutOfMemory Exhausted Environment Later "No node has that much free memory." "Free something, start nodes with more memory, or add nodes.";
+    21 CacheFull Exhausted Environment Later "All cache frames that this line may use are held by unfinished operations." "Let operations finish, or give the node a larger cache.";
+    22 Busy Conflict Environment Later "A conflicting lock is held." "Try again later, or use the waiting form.";
+    23 Deadlock Conflict Environment Later "Waiting would have closed a cycle of lock waiters, and this session was the youngest in it." "Release the locks held and start over.";
+    24 UpgradeConflict Conflict Environment Later "Another reader of this range waits for its upgrade already." "Release the read lock and take the write lock.";
+    25 TooManySessions Exhausted Configuration Later "Session limit of the node reached." "Close sessions, or raise Limits::sessions_max on all nodes.";
+    26 TooManyLocks Exhausted Caller Later "Lock limit of the session reached." "Release some, or raise Limits::locks_per_session_max.";
+    27 TimedOut TimedOut Environment Later "The deadline passed first." "Check whether the peer is alive (farside info), then try again.";
+    28 PeerLost Lost Environment No "The peer at the other end is gone." "Connect again; what was not acknowledged may not have been received.";
+    29 OverQuota Exhausted Configuration Later "The quota of the tenant or a limit of the executor is reached." "End calls or callers, or unregister programs; or raise the tenant's quota or the executor's limits.";
+    30 ExecutorLacks Configuration Configuration No "The executor or caller that is to run the program lacks something that the program needs." "Provide what the text names, or run the program where that is available.";
+    31 NotHere Program Caller No "The program cannot run at its caller." "Run it at its executor, or call the executor that the text names.";
+    32 DeadlinePassed TimedOut Caller Later "The call was stopped at its deadline." "Give it more time, or less to do; its effects up to then remain.";
+    40 NodeLost Lost Environment No "The home of this address died; its memory is gone." "Allocate on a living node; memory of other homes is still there.";
+    41 LineLost Lost Environment No "The only up-to-date copy was at a node that died." "Overwrite the whole line from your own source by one write, or free the allocation.";
+    42 NodeClosed Disconnected Caller No "This node has left its cluster." "Join again.";
+    43 NodeFailed Defect Farside No "This node reached an impossible state and stopped serving." "Report the dump in the node's failure text; restart the process.";
+    44 Isolated Disconnected Environment Later "This node was partitioned from the majority of its cluster, which continues without it." "Repair the network, then join again; what was written only here is lost.";
+    45 NodeLeft Lost Environment No "The home of this address has left the cluster, and its memory with it." "Allocate on a node that stays; memory of other homes is still there.";
+    46 RootExists Misuse Caller No "A root of this name exists." "Open it with Session::root, or choose another name.";
+    47 GroupBroken Lost Environment No "A member of the group has ended, or a collective call of a member failed." "Leave the group, and join one of another name with the members that are left.";
+    60 NameTaken Configuration Configuration No "A cluster of this name runs already." "Join it, choose another name, or end the other one.";
+    61 NoSuchCluster NotFound Configuration Later "No cluster of this name runs here." "Start it (farside up), or correct the name.";
+    62 ClusterFull Exhausted Configuration No "Member limit of the cluster reached." "Let a member leave, or start the cluster with a higher --nodes-max (Limits::nodes_max).";
+    63 VersionMismatch Configuration Configuration No "The peer speaks another version of the protocol." "Run the same version of Farside on all nodes.";
+    64 LimitsMismatch Configuration Configuration No "The cluster runs with other limits." "Use the same Limits and line sizes on all nodes.";
+    65 BadConfiguration Configuration Configuration No "A setting is unknown or out of its range." "Correct the setting that the text names.";
+    66 FabricLacks Configuration Configuration No "The fabric lacks a capability that is needed." "Choose a fabric that has it; farside info lists them.";
+    67 NotPermitted Configuration Configuration No "The other end does not trust this one, or this one the other." "Give both the same key and protection, or run both as the same user; the text says which it is.";
+    68 NobodyListens NotFound Configuration Later "No process listens under this name." "Start the other end first, or correct the name.";
+    69 AddressTaken Configuration Configuration No "A process listens under this name already." "Choose another name, or end the other one.";
+    70 ChannelMismatch Configuration Configuration No "The other end is another channel, or has other options." "Give both ends the same options; the text says how they differ.";
+    71 ChannelFull Exhausted Configuration Later "Peer limit of the other end reached." "Let a peer leave, or raise Options::peers at the end that listens; the text names the limit.";
+    80 ProtocolViolation Defect Peer No "A peer sent what the protocol forbids; its link was closed." "Check that all nodes run the same version; report it with the text.";
+    81 System System Environment Later "The operating system refused." "See the text for its reason; farside doctor says what to change.";
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub use address::{
 pub use capabilities::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing, Requirements, WordScope,
 };
-pub use error::{Blame, ErrorCode, ErrorEntry, Retry};
+pub use error::{Blame, ErrorCode, ErrorEntry, ErrorKind, Retry};
 pub use flush::FlushWay;
 pub use gid::{
     GID_INDEX_MAX, GidChoice, GidEntry, GidKind, GidReach, GidReason, GidRejection, NoGid,

@@ -4,6 +4,7 @@ mod channels;
 mod hosts;
 mod remote;
 mod rmc;
+mod run;
 
 use crate::bench::{TRANSFER_BYTES_MAX, Test};
 use crate::rdma::Rdma;
@@ -19,6 +20,7 @@ pub(crate) use remote::{
     RmcRegister, RmcServe,
 };
 pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
+pub(crate) use run::{Launched, RunProgram};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -26,6 +28,7 @@ const EXAMPLES: &str = "\
 Examples:
   farside demo                        three nodes, YCSB, a killed node, in about a minute
   farside up --nodes 3 --name lab     a local cluster that programs join by name
+  farside run -n 4 PROGRAM            a program as four processes that share a cluster
   farside wordcount *.txt             counts words with atomic updates in a shared table
   farside channels --need blocking    suitable data channels, and why others are rejected
   farside bench memory                the cost of each operation, with a baseline
@@ -58,6 +61,8 @@ pub(crate) enum Command {
     Demo(Demo),
     /// Run a local cluster that programs join by name, until Ctrl-C
     Up(Up),
+    /// Run a program as several processes that share a cluster
+    Run(RunProgram),
     /// Run one node of a cluster of several hosts, until Ctrl-C
     Node(Node),
     /// Start node processes on this host for commands on other hosts, until Ctrl-C
@@ -92,6 +97,9 @@ Examples:
     /// Run one node for a parent process
     #[command(hide = true)]
     Worker(Worker),
+    /// Execute a program that ends with its parent
+    #[command(hide = true)]
+    Launched(Launched),
 }
 
 #[derive(Args, Debug)]

@@ -3,10 +3,10 @@
 use crate::arguments::{CongestionName, FabricArguments, FabricKind, HostFabric, Protection};
 use crate::fabrics;
 use crate::failure::Failure;
-use crate::rdma::{self, Rdma};
+use crate::rdma::Rdma;
+use farside::fabrics::{FabricOptions, OpenFabric, Scheme};
 use farside_bootstrap::{Address, Admission, ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -109,26 +109,24 @@ impl ServerAddress {
                             processes of one machine and user";
                 Err(Failure::usage(text))
             }
-            Self::Machine(_) => Ok((Arc::from(fabrics::shm()?), "one machine and user".to_owned())),
-            Self::Host(address) if arguments.fabric == Some(FabricKind::Verbs) => {
-                let security = security(arguments)?;
-                let fabric = rdma::open(security.clone(), listen(address), &arguments.rdma)?;
-                let words = security_words(&security, fabric.admission());
-                let words = format!("{words}; data packets are plain text");
-                Ok((Arc::new(fabric), words))
-            }
+            Self::Machine(_) => Ok((fabrics::shm()?, "one machine and user".to_owned())),
             Self::Host(address) => {
-                let security = security(arguments)?;
-                let options = TcpOptions {
-                    listen: listen(address),
-                    security: security.clone(),
-                    congestion,
-                    ..Default::default()
+                let (scheme, plain) = match over_tcp {
+                    true => (Scheme::Tcp, ""),
+                    false => (Scheme::Verbs, "; data packets are plain text"),
                 };
-                let fabric = TcpFabric::new(options)
-                    .map_err(|e| Failure::system(format!("TCP fabric: {e}")))?;
-                let words = security_words(&security, fabric.admission());
-                Ok((Arc::new(fabric), words))
+                let security = security(arguments)?;
+                let options = FabricOptions::new(scheme)
+                    .listen(listen(address))
+                    .security(security.clone())
+                    .congestion(congestion);
+                let OpenFabric { fabric, admission, .. } =
+                    arguments.rdma.apply(options).open().map_err(|error| {
+                        let name = scheme.name();
+                        Failure::system(format!("{name} fabric: {}", error.detail))
+                    })?;
+                let words = security_words(&security, admission.as_ref());
+                Ok((fabric, format!("{words}{plain}")))
             }
         }
     }

@@ -1,18 +1,17 @@
 //! The fabrics of this program.
 
 use crate::failure::Failure;
-use crate::rdma::{self, Rdma};
+use crate::rdma;
 use farside_bootstrap::Security;
 use farside_fabric::{Fabric, MemFabric};
-use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
-use farside_fabric_verbs::{Choice, DeviceReport, VerbsFabric};
+use farside_fabric_verbs::{Choice, DeviceReport, Options, VerbsFabric};
+use std::sync::Arc;
 
 /// Opens the shared-memory fabric of this machine.
-pub(crate) fn shm() -> Result<Box<dyn Fabric>, Failure> {
-    let fabric =
-        ShmFabric::new().map_err(|e| Failure::system(format!("shared-memory fabric: {e}")))?;
-    Ok(Box::new(fabric))
+pub(crate) fn shm() -> Result<Arc<dyn Fabric>, Failure> {
+    farside::fabrics::shared_memory()
+        .map_err(|e| Failure::system(format!("shared-memory fabric: {}", e.detail)))
 }
 
 /// A fabric, and whether this machine can use it.
@@ -21,7 +20,7 @@ pub(crate) struct Found {
     /// The processes that it reaches.
     pub(crate) reach: &'static str,
     /// The open fabric, or why it cannot be used.
-    pub(crate) fabric: Result<Box<dyn Fabric>, Failure>,
+    pub(crate) fabric: Result<Arc<dyn Fabric>, Failure>,
     /// The device that would be used, if the fabric needs one.
     pub(crate) choice: Option<Choice>,
     /// All usable devices.
@@ -32,7 +31,7 @@ impl Found {
     fn new(
         name: &'static str,
         reach: &'static str,
-        fabric: Result<Box<dyn Fabric>, Failure>,
+        fabric: Result<Arc<dyn Fabric>, Failure>,
     ) -> Self {
         Self { name, reach, fabric, choice: None, devices: Vec::new() }
     }
@@ -45,15 +44,16 @@ pub(crate) fn all() -> Vec<Found> {
     vec![
         Found::new("shm", "processes of this machine and user", shm()),
         verbs(),
-        Found::new("tcp", "hosts of an IP network", tcp.map(|fabric| Box::new(fabric) as _)),
-        Found::new("mem", "threads of one process, for tests", Ok(Box::new(MemFabric::new()))),
+        Found::new("tcp", "hosts of an IP network", tcp.map(|fabric| Arc::new(fabric) as _)),
+        Found::new("mem", "threads of one process, for tests", Ok(Arc::new(MemFabric::new()))),
     ]
 }
 
 fn verbs() -> Found {
-    let opened = rdma::open(Security::open(), None, &Rdma::default());
+    let opened = VerbsFabric::open(Options::new(Security::open()));
+    let opened = opened.map_err(|error| Failure::system(format!("verbs fabric: {error}")));
     let choice = opened.as_ref().ok().map(VerbsFabric::choice);
-    let fabric = opened.map(|fabric| Box::new(fabric) as _);
+    let fabric = opened.map(|fabric| Arc::new(fabric) as _);
     let found = Found::new("verbs", "hosts of an InfiniBand or RoCE network", fabric);
     Found { choice, devices: rdma::devices(), ..found }
 }

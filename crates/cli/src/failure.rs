@@ -33,6 +33,13 @@ pub(crate) enum Failure {
         /// The violated property.
         text: String,
     },
+    /// A program that `farside run` started has failed.
+    Program {
+        /// Which process, and how it ended.
+        text: String,
+        /// The exit code of the command.
+        code: u8,
+    },
     /// Ended by a signal; exit code 130.
     Interrupted,
     /// Another failure, which the command's result already contains.
@@ -53,11 +60,12 @@ impl Failure {
         Self::Check { text: text.into() }
     }
 
-    /// Returns 1 if an operation failed, 2 for wrong usage, 130 if interrupted.
+    /// Returns 1 if an operation failed, 2 for wrong usage, 130 if interrupted, and the code of a program that failed.
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage { .. } => ExitCode::from(2),
             Self::Interrupted => ExitCode::from(130),
+            Self::Program { code, .. } => ExitCode::from(*code),
             Self::Operation { .. } | Self::System { .. } | Self::Check { .. } => ExitCode::from(1),
             Self::Reported(failure) => failure.exit_code(),
         }
@@ -72,9 +80,10 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage { text } | Self::System { text } | Self::Check { text } => {
-                f.write_str(text)
-            }
+            Self::Usage { text }
+            | Self::System { text }
+            | Self::Check { text }
+            | Self::Program { text, .. } => f.write_str(text),
             Self::Operation { name, text, .. } => write!(f, "{name}: {text}"),
             Self::Interrupted => f.write_str("interrupted"),
             Self::Reported(failure) => failure.fmt(f),

@@ -5,11 +5,11 @@ use crate::arguments::{HostFabric, Places, Protection, WorkerFabric};
 use crate::choice;
 use crate::cluster::{LineHandler, Process, Started};
 use crate::failure::Failure;
-use crate::rdma::{self, Rdma};
+use crate::rdma::Rdma;
 use crate::worker::{HostSpec, LEASE};
+use farside::fabrics::{FabricOptions, OpenFabric};
 use farside_bootstrap::{Admission, Endpoint, Protect, Security};
 use farside_fabric::Fabric;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -100,10 +100,11 @@ impl Hosts {
         let Some(between) = self.between() else {
             return Ok(None);
         };
-        let listen = Some(Endpoint::from(SocketAddr::new(host, 0)));
-        let security = between.security.clone();
-        let options = TcpOptions { listen, security, lease: LEASE, ..TcpOptions::default() };
-        open(between.fabric, &between.rdma, options).map(Some)
+        let options = FabricOptions::new(between.fabric.scheme())
+            .listen(Some(Endpoint::from(SocketAddr::new(host, 0))))
+            .security(between.security.clone())
+            .lease(LEASE);
+        open(&between.rdma.apply(options)).map(Some)
     }
 
     /// Returns whether workers share the file system of this process.
@@ -206,40 +207,22 @@ impl ChildWorker {
     }
 }
 
-/// Opens a fabric between hosts that listens, and returns it with its address. Verbs ignores TCP-only options.
-pub(crate) fn open(
-    fabric: HostFabric,
-    rdma: &Rdma,
-    options: TcpOptions,
-) -> Result<Opened, Failure> {
-    open_for(fabric, rdma, options).map(|(opened, _)| opened)
+/// Opens a fabric between hosts that listens, and returns it with its address.
+pub(crate) fn open(options: &FabricOptions) -> Result<Opened, Failure> {
+    open_for(options).map(|(opened, _)| opened)
 }
 
 /// Opens a fabric as [`open`], and also returns the peers that may connect to it.
-pub(crate) fn open_for(
-    fabric: HostFabric,
-    rdma: &Rdma,
-    options: TcpOptions,
-) -> Result<(Opened, Option<Admission>), Failure> {
-    let listen = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
-    let name = fabric.name();
-    let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{name} at {listen}: {e}"));
-    let (fabric, admission): (Arc<dyn Fabric>, _) = match fabric {
-        HostFabric::Tcp => {
-            let fabric = TcpFabric::new(options).map_err(|e| failed(&e))?;
-            let admission = fabric.admission().cloned();
-            (Arc::new(fabric), admission)
-        }
-        HostFabric::Verbs => {
-            let fabric = rdma::open_between(options, rdma)?;
-            let admission = fabric.admission().cloned();
-            (Arc::new(fabric), admission)
-        }
-    };
+pub(crate) fn open_for(options: &FabricOptions) -> Result<(Opened, Option<Admission>), Failure> {
+    let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
+    let name = options.scheme.name();
+    let failed = |text: &str| Failure::system(format!("{name} at {place}: {text}"));
+    let OpenFabric { fabric, admission, .. } =
+        options.open().map_err(|error| failed(&error.detail))?;
     match fabric.host() {
         Some(at) => Ok(((fabric, at), admission)),
         None => {
-            Err(failed(&"no address that others can reach: give one to listen at or to advertise"))
+            Err(failed("no address that others can reach: give one to listen at or to advertise"))
         }
     }
 }

@@ -25,6 +25,7 @@ mod output;
 mod rdma;
 mod result_file;
 mod rmc;
+mod run;
 mod signals;
 mod up;
 mod wordcount;
@@ -64,6 +65,8 @@ fn run(command: &Command, output: Output) -> Result<(), Failure> {
         Command::Wordcount(arguments) => wordcount::run(arguments, output),
         Command::Up(arguments) => up::run(arguments, output),
         Command::Doctor(arguments) => doctor::run(arguments, output),
+        Command::Run(arguments) => run::run(arguments, output),
+        Command::Launched(arguments) => run::launch(arguments),
         Command::Worker(arguments) => worker::run(arguments),
         Command::Node(arguments) => node::run(arguments, output),
         Command::Agent(arguments) => agent::run(arguments, output),

@@ -2,41 +2,23 @@
 
 use crate::failure::Failure;
 use clap::{Args, ValueEnum};
-use farside_bootstrap::{Endpoint, Security};
-use farside_fabric_tcp::TcpOptions;
-use farside_fabric_verbs::{
-    Choice, DeviceReport, LIBRARY, Limits, OpenError, Options, VerbsFabric,
-};
+use farside::fabrics::{Device, FabricOptions};
+use farside_bootstrap::Security;
+use farside_fabric_verbs::{Choice, DeviceReport, LIBRARY, Limits, Options, VerbsFabric};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::fmt;
 use std::str::FromStr;
 
-/// A device with optional port and GID index: `mlx5_0:1:3`.
+/// A device as messages between workers and their parent name it: `mlx5_0:1:3`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct DeviceName {
-    device: String,
-    port: Option<u8>,
-    gid_index: Option<u32>,
-}
+pub(crate) struct DeviceName(Device);
 
 impl FromStr for DeviceName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || {
-            format!("`{text}`: write DEVICE, DEVICE:PORT or DEVICE:PORT:GID, such as mlx5_0:1:3")
-        };
-        let mut parts = text.split(':');
-        let device = parts.next().filter(|name| !name.is_empty()).ok_or_else(wrong)?.to_owned();
-        let number = |part: Option<&str>| part.map(str::parse::<u8>).transpose();
-        let port = number(parts.next()).map_err(|_| wrong())?;
-        let gid_index = number(parts.next()).map_err(|_| wrong())?.map(u32::from);
-        match (port, parts.next()) {
-            (Some(0), _) | (_, Some(_)) => Err(wrong()),
-            _ => Ok(Self { device, port, gid_index }),
-        }
+        text.parse().map(Self)
     }
 }
 
@@ -50,18 +32,7 @@ impl TryFrom<String> for DeviceName {
 
 impl From<DeviceName> for String {
     fn from(name: DeviceName) -> Self {
-        name.to_string()
-    }
-}
-
-impl fmt::Display for DeviceName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.device)?;
-        match (self.port, self.gid_index) {
-            (None, _) => Ok(()),
-            (Some(port), None) => write!(f, ":{port}"),
-            (Some(port), Some(gid_index)) => write!(f, ":{port}:{gid_index}"),
-        }
+        name.0.to_string()
     }
 }
 
@@ -102,12 +73,9 @@ impl Rdma {
         }
     }
 
-    fn apply(&self, options: &mut Options) {
-        if let Some(name) = &self.device {
-            options.device = Some(name.device.clone());
-            options.port = name.port;
-            options.gid_index = name.gid_index;
-        }
+    /// Adds it to the options of a fabric.
+    pub(crate) fn apply(&self, mut options: FabricOptions) -> FabricOptions {
+        options.device = self.device.clone().map(|name| name.0);
         for option in &self.rdma {
             match option {
                 RdmaOption::ConnectionManager => options.connection_manager = true,
@@ -115,35 +83,8 @@ impl Rdma {
                 RdmaOption::MemoryWindows => options.memory_windows = true,
             }
         }
+        options
     }
-}
-
-fn failure(error: &OpenError) -> Failure {
-    Failure::system(format!("verbs fabric: {error}"))
-}
-
-/// Opens the verbs fabric, by default on the first usable device.
-pub(crate) fn open(
-    security: Security,
-    listen: Option<Endpoint>,
-    rdma: &Rdma,
-) -> Result<VerbsFabric, Failure> {
-    let mut options = Options::new(security);
-    options.listen = listen;
-    rdma.apply(&mut options);
-    VerbsFabric::open(options).map_err(|error| failure(&error))
-}
-
-/// Opens the verbs fabric for a node of a cluster of several hosts.
-pub(crate) fn open_between(between: TcpOptions, rdma: &Rdma) -> Result<VerbsFabric, Failure> {
-    let mut options = Options::new(between.security);
-    options.listen = between.listen;
-    options.advertise = between.advertise;
-    options.hosts = between.hosts;
-    options.lease = between.lease;
-    options.patience = options.patience.max(between.lease);
-    rdma.apply(&mut options);
-    VerbsFabric::open(options).map_err(|error| failure(&error))
 }
 
 /// Returns a device's limits; `None` if libibverbs is missing or cannot query it.
@@ -209,27 +150,5 @@ fn lacks(report: &DeviceReport) -> Option<String> {
     match &report.facts {
         Ok(facts) => facts.capabilities().err().map(str::to_owned),
         Err(why) => Some(format!("an answer: {why}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn device_names_round_trip() {
-        let name = |port, gid_index| DeviceName { device: "mlx5_0".to_owned(), port, gid_index };
-        assert_eq!("mlx5_0".parse(), Ok(name(None, None)));
-        assert_eq!("mlx5_0:2".parse(), Ok(name(Some(2), None)));
-        assert_eq!("mlx5_0:1:3".parse(), Ok(name(Some(1), Some(3))));
-        for text in ["mlx5_0", "mlx5_0:2", "mlx5_0:1:3"] {
-            assert_eq!(
-                text.parse::<DeviceName>().map(|name| name.to_string()),
-                Ok(text.to_owned())
-            );
-        }
-        for wrong in ["", ":1", "mlx5_0:", "mlx5_0:0", "mlx5_0:1:x", "mlx5_0:1:256", "a:1:2:3"] {
-            assert!(wrong.parse::<DeviceName>().is_err(), "{wrong}");
-        }
     }
 }

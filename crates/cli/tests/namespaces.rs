@@ -200,7 +200,7 @@ fn program() {
         security: Security::open(),
         ..TcpOptions::default()
     };
-    let config = Config { memory_bytes: 0, cache_bytes: 4 << 20, ..Config::new("outages") };
+    let config = Config::new("outages").memory_bytes(0).cache_bytes(4 << 20);
     let node = Node::join_on(&config, Arc::new(TcpFabric::new(options).unwrap())).unwrap();
     let mut session = node.session().unwrap();
     let counters: Vec<GlobalAddress> = match std::env::var("FARSIDE_TEST_COUNTERS") {

@@ -48,13 +48,11 @@ fn list(name: &str, usual: &str) -> Vec<u64> {
 
 fn config() -> Config {
     let leases = list("FARSIDE_LEASES_MS", "1000,4000");
-    Config {
-        memory_bytes: 8 << 20,
-        cache_bytes: 64 << 10,
-        cache_shares: [0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
-        lease_ns: leases[1] * 1_000_000,
-        ..Config::new("outages")
-    }
+    Config::new("outages")
+        .memory_bytes(8 << 20)
+        .cache_bytes(64 << 10)
+        .cache_shares([0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0])
+        .lease_ns(leases[1] * 1_000_000)
 }
 
 /// Opens the fabric of this process's node of the guest.

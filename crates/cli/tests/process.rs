@@ -245,7 +245,7 @@ fn process_info_and_doctor_report_findings() {
     assert_eq!(info["chosen"], "shm");
     assert_eq!(info["fabrics"][0]["capabilities"]["one_sided"], "yes");
     // For a cluster it reports the number and the maximum of members.
-    let config = Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, ..Config::new(name()) };
+    let config = Config::new(name()).memory_bytes(1 << 20).cache_bytes(4 << 20);
     let node = Node::create(&config).unwrap();
     let members = format!("running: {}, members 1 of {}", config.cluster, node.members_max());
     let shown = text(&output(&["info"]).stdout);

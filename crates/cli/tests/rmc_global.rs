@@ -23,7 +23,7 @@ const ADD: &str = "
 ";
 
 fn config(cluster: &str) -> Config {
-    Config { memory_bytes: 1 << 20, cache_bytes: 1 << 20, ..Config::new(cluster) }
+    Config::new(cluster).memory_bytes(1 << 20).cache_bytes(1 << 20)
 }
 
 /// Runs calls from two processes and additions by a session of this process concurrently.
@@ -158,7 +158,7 @@ fn process_removed_executor_rejoins() {
     let (listen, lease) = (Some("127.0.0.1:0".parse().unwrap()), Duration::from_millis(250));
     let fabric = TcpFabric::new(TcpOptions { listen, lease, ..TcpOptions::default() }).unwrap();
     let at = fabric.listens_at().unwrap().to_string();
-    let config = Config { lease_ns: 250_000_000, ..config(&cluster) };
+    let config = config(&cluster).lease_ns(250_000_000);
     let node = Node::create_on(&config, Arc::new(fabric)).unwrap();
     let settings = |name: &str, more: &str| {
         let settings = format!(

@@ -1,9 +1,10 @@
 //! The README's example.
 
-use farside::{Config, Node};
+use farside::prelude::*;
 
-fn main() -> Result<(), farside::Error> {
-    let node = Node::create(&Config::new("readme"))?; // others: Node::join(&Config::new("readme"))
+fn main() -> Result<(), Error> {
+    // Founds the cluster, or joins it. "tcp://10.0.0.1:7471" does the same over TCP.
+    let node = Node::open(&Config::new("readme"), "shm", Security::open())?;
     let mut session = node.session()?;
 
     let counter = session.alloc(8)?; // a global address: any node may use it, and store it

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::hit::{cache_split, set_bytes};
+use crate::setters::setters;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize, NodeId, NodeSet};
 use farside_protocol::member::Leases;
 
@@ -10,8 +11,17 @@ const MEMORY_BYTES_MAX: u64 = 1 << GlobalAddress::OFFSET_BITS;
 /// Every line size has a share, [`LineSize::DEFAULT`] half of the cache.
 const DEFAULT_SHARES: [u8; LineSize::CLASSES] = [1, 1, 1, 8, 1, 1, 1, 1, 1, 1, 1];
 
-/// The configuration of a node. Start from [`Config::new`] and change fields.
+/// The configuration of a node. Start from [`Config::new`], and set fields or call the methods of their
+/// names.
+///
+/// ```
+/// use farside::Config;
+///
+/// let config = Config::new("lab").memory_bytes(4 << 20).cache_bytes(1 << 20);
+/// assert!(config.check().is_ok());
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The cluster's name: 1 to 64 letters, digits, `-`, `_` or `.`.
     pub cluster: String,
@@ -78,13 +88,32 @@ pub struct Config {
     /// and one round trip for its next write; nothing for hits, and one check by the engine in each half
     /// for lines that are written more often. A node that owns no line is not woken for it.
     pub write_back_ns: Option<u64>,
+    /// How long [`Node::open`](crate::Node::open) waits for a cluster that it does not found.
+    pub join_timeout_ns: u64,
     /// The timeout of [`Node::leave`](crate::Node::leave), which waits for the other nodes; `None`: twice
     /// as long as the removal of a silent member takes, and at least 5 s.
     pub leave_timeout_ns: Option<u64>,
 }
 
+setters!(Config {
+    memory_bytes: u64,
+    cache_bytes: u64,
+    cache_shares: [u8; LineSize::CLASSES],
+    line_size: LineSize,
+    limits: Limits,
+    spin_ns: u64,
+    lease_ns: u64,
+    remove_stopped: bool,
+    timeout_ns: Option<u64>,
+    write_back_ns: Option<u64>,
+    join_timeout_ns: u64,
+    leave_timeout_ns: Option<u64>,
+});
+
 /// The default of `write_back_ns`.
 const WRITE_BACK_NS: u64 = 1_000_000_000;
+/// The default of `join_timeout_ns`.
+const JOIN_TIMEOUT_NS: u64 = 10_000_000_000;
 
 impl Config {
     /// The defaults: 256 MiB of memory, 64 MiB of cache, 512 B lines.
@@ -101,6 +130,7 @@ impl Config {
             remove_stopped: true,
             timeout_ns: None,
             write_back_ns: Some(WRITE_BACK_NS),
+            join_timeout_ns: JOIN_TIMEOUT_NS,
             leave_timeout_ns: None,
         }
     }
@@ -140,6 +170,7 @@ impl Config {
             ),
         ];
         let optional = [
+            ("join_timeout_ns", Some(self.join_timeout_ns), 0, "at most 10 minutes"),
             ("write_back_ns", self.write_back_ns, 100_000, "100 us to 10 minutes, or None"),
             ("leave_timeout_ns", self.leave_timeout_ns, 0, "at most 10 minutes"),
         ];
@@ -206,10 +237,37 @@ pub enum AllocationHint {
 }
 
 /// Options for an allocation.
+///
+/// ```
+/// use farside::{AllocationHint, AllocationSpec, LineSize};
+///
+/// let spec = AllocationSpec::new(AllocationHint::Local).line_size(Some(LineSize::MAX));
+/// assert_eq!(spec.hint, AllocationHint::Local);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct AllocationSpec {
     /// The placement.
     pub hint: AllocationHint,
     /// The line size; `None` for the node's default.
     pub line_size: Option<LineSize>,
+}
+
+impl AllocationSpec {
+    /// An allocation with this placement, of lines of the node's default size.
+    pub const fn new(hint: AllocationHint) -> Self {
+        Self { hint, line_size: None }
+    }
+
+    /// Sets [`hint`](Self#structfield.hint).
+    #[must_use]
+    pub const fn hint(self, hint: AllocationHint) -> Self {
+        Self { hint, ..self }
+    }
+
+    /// Sets [`line_size`](Self#structfield.line_size).
+    #[must_use]
+    pub const fn line_size(self, line_size: Option<LineSize>) -> Self {
+        Self { line_size, ..self }
+    }
 }

@@ -1,6 +1,6 @@
 //! The error of an operation.
 
-use farside_base::{Blame, ErrorCode, GlobalAddress, NodeId};
+use farside_base::{Blame, ErrorCode, ErrorKind, GlobalAddress, NodeId};
 use std::fmt;
 
 /// An error: a row of the table, and its context.
@@ -33,6 +33,22 @@ impl Error {
     /// An error with details.
     pub fn with(code: ErrorCode, detail: impl Into<String>) -> Self {
         Self { detail: detail.into(), ..Self::new(code) }
+    }
+
+    /// The row of the table.
+    pub const fn code(&self) -> ErrorCode {
+        self.code
+    }
+
+    /// The family, by what a program does about the error.
+    ///
+    /// ```
+    /// use farside::{Error, ErrorCode, ErrorKind};
+    ///
+    /// assert_eq!(Error::new(ErrorCode::LineLost).kind(), ErrorKind::Lost);
+    /// ```
+    pub const fn kind(&self) -> ErrorKind {
+        self.code.entry().kind
     }
 
     /// The party to blame.
@@ -75,6 +91,17 @@ impl From<ErrorCode> for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guide_lists_each_code_under_its_kind() {
+        let guide = include_str!("../../../docs/guides/failures.md");
+        for code in ErrorCode::ALL {
+            let entry = code.entry();
+            let row = format!("| `{:?}` |", entry.kind);
+            let row = guide.lines().find(|line| line.starts_with(&row)).expect("a row of the kind");
+            assert!(row.contains(&format!("`{}`", entry.name)), "{}: {row}", entry.name);
+        }
+    }
 
     #[test]
     fn error_of_main_prints_name_sentence_and_remedy() {

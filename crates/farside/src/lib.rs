@@ -1,9 +1,9 @@
 //! Remote memory for clusters: programs on many nodes share one coherent global memory.
 //!
 //! ```no_run
-//! use farside::{Config, Node};
-//! # fn main() -> Result<(), farside::Error> {
-//! let node = Node::create(&Config::new("example"))?; // others: Node::join(&Config::new("example"))
+//! use farside::prelude::*;
+//! # fn main() -> Result<(), Error> {
+//! let node = Node::open(&Config::new("example"), "shm", Security::open())?; // founds or joins
 //! let mut session = node.session()?;
 //! let counter = session.alloc(8)?;
 //! session.fetch_add(counter, 1)?;
@@ -32,6 +32,7 @@ mod group;
 mod guides;
 mod hit;
 mod incoming;
+pub mod launch;
 mod leave;
 mod lock_hit;
 mod locks;
@@ -39,14 +40,18 @@ mod members;
 mod memory;
 mod node;
 mod occupancy;
+mod open;
 mod operation;
 mod patience;
 mod peer;
+pub mod prelude;
 mod registered;
 mod requests;
 mod resources;
 mod roots;
 mod route;
+pub mod security;
+mod setters;
 mod stats;
 mod stopped;
 mod turn;
@@ -58,8 +63,8 @@ mod write_back;
 pub use config::{AllocationHint, AllocationSpec, Config};
 pub use error::Error;
 pub use farside_base::{
-    Blame, ErrorCode, Generation, GlobalAddress, Limits, LineSize, MemoryId, NodeId,
-    ParseAddressError, Retry, SessionId,
+    Blame, ErrorCode, ErrorEntry, ErrorKind, Generation, GlobalAddress, Limits, LineSize, MemoryId,
+    NodeId, ParseAddressError, Retry, SessionId,
 };
 pub use group::Group;
 pub use leave::{Departure, Leaving};

@@ -50,6 +50,7 @@ const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// A member of the cluster, as this node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Member {
     /// Its number.
     pub node: NodeId,
@@ -613,6 +614,11 @@ impl Node {
             }
             tick();
         }
+    }
+
+    /// The fabric that it was opened on.
+    pub(crate) fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.shared.core.fabric
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The number of members of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Occupancy {
     /// Members alive, as far as its coordinator knows.
     pub members: usize,

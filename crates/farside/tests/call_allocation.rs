@@ -181,11 +181,9 @@ const LOAD_AND_STORE: &[u8] = b"
 
 /// A miss of the global memory allocates nothing either, nor does the waiting call.
 fn global() {
-    let config = Config {
-        memory_bytes: 1 << 20,
-        cache_bytes: 1 << 20,
-        ..Config::new(format!("call-allocation-{}", std::process::id()))
-    };
+    let config = Config::new(format!("call-allocation-{}", std::process::id()))
+        .memory_bytes(1 << 20)
+        .cache_bytes(1 << 20);
     let first = Node::create_on(&config, fabric()).expect("a node");
     let second = Node::join_on(&config, fabric()).expect("another");
     let mut session = first.session().expect("a session");

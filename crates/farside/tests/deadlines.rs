@@ -36,8 +36,7 @@ impl Cluster {
     fn with(name: &str, change: impl FnOnce(&mut Config)) -> Self {
         let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
         let name = format!("{name}-{}", std::process::id());
-        let mut config =
-            Config { memory_bytes: 8 << 20, cache_bytes: 16 << 20, ..Config::new(name) };
+        let mut config = Config::new(name).memory_bytes(8 << 20).cache_bytes(16 << 20);
         let home = Node::create_driven(&config, Arc::clone(&fabric)).unwrap();
         change(&mut config);
         let node = driving(&home, || {

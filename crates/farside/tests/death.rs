@@ -24,12 +24,10 @@ const IN_FLIGHT: usize = 16;
 fn config(name: &str) -> Config {
     let mut cache_shares = [0; LineSize::CLASSES];
     cache_shares[usize::from(LINE.class())] = 1;
-    Config {
-        memory_bytes: 1 << 20,
-        cache_bytes: (FRAMES * LINE.bytes()) as u64,
-        cache_shares,
-        ..Config::new(format!("{name}-{}", std::process::id()))
-    }
+    Config::new(format!("{name}-{}", std::process::id()))
+        .memory_bytes(1 << 20)
+        .cache_bytes((FRAMES * LINE.bytes()) as u64)
+        .cache_shares(cache_shares)
 }
 
 /// A fabric on which a node receives no message: requests to it stay in flight.
@@ -53,7 +51,7 @@ fn while_driving<T: Send>(node: &Node, act: impl FnOnce() -> T + Send) -> T {
 /// The lines of an allocation at the node that made it.
 fn lines(node: &Node) -> Vec<GlobalAddress> {
     let bytes = (LINES * LINE.bytes()) as u64;
-    let spec = AllocationSpec { hint: AllocationHint::Local, line_size: Some(LINE) };
+    let spec = AllocationSpec::new(AllocationHint::Local).line_size(Some(LINE));
     let first = node.session().unwrap().alloc_with(bytes, spec).unwrap();
     let nth = |number| first.checked_add((number * LINE.bytes()) as u64).unwrap();
     (0..LINES).map(nth).collect()

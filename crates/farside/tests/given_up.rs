@@ -231,12 +231,10 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 fn removed_member_that_continues_reaches_no_memory() {
     let (short, long) = (Duration::from_millis(1000), Duration::from_secs(600));
     let name = format!("ghost-{}", std::process::id());
-    let config = Config {
-        memory_bytes: MEMORY_BYTES,
-        cache_bytes: MEMORY_BYTES,
-        lease_ns: 1_000_000_000,
-        ..Config::new(name)
-    };
+    let config = Config::new(name)
+        .memory_bytes(MEMORY_BYTES)
+        .cache_bytes(MEMORY_BYTES)
+        .lease_ns(1_000_000_000);
     let ways: [Proxy; 4] = std::array::from_fn(|_| Proxy::new());
     let first = Node::create_on(&config, Arc::new(fabric(&ways[0], &[], short))).unwrap();
     let second = fabric(&ways[1], &[&ways[0]], short);
@@ -246,7 +244,7 @@ fn removed_member_that_continues_reaches_no_memory() {
     // Connections from now on are the ghost's, whose leases are long.
     let from = ways.each_ref().map(|way| way.connections() + 1);
     let ghost = Arc::new(Ghost::new(fabric(&ways[2], &[&ways[0]], long), ways[0].at()));
-    let patient = Config { lease_ns: 600_000_000_000, ..config.clone() };
+    let patient = config.clone().lease_ns(600_000_000_000);
     let third = Node::join_on(&patient, Arc::clone(&ghost) as Arc<dyn Fabric>).unwrap();
     for node in [&first, &second] {
         node.wait_for_members(3, Duration::from_secs(30)).unwrap();

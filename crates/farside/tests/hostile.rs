@@ -96,7 +96,7 @@ fn on_mem_and_shm(test: impl Fn(&Make, &str)) {
 
 fn config(name: &str, fabric: &str) -> Config {
     let name = format!("{name}-{fabric}-{}", std::process::id());
-    Config { memory_bytes: 4 << 20, cache_bytes: 8 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(4 << 20).cache_bytes(8 << 20)
 }
 
 fn liar(inner: Arc<dyn Fabric>, hello: Lie, message: Lie) -> (Arc<dyn Fabric>, Arc<AtomicU32>) {

@@ -77,12 +77,10 @@ fn child() {
     let host: SocketAddr = std::env::var("FARSIDE_TEST_HOST").unwrap().parse().unwrap();
     let leases = std::env::var("FARSIDE_TEST_LEASES_NS").unwrap();
     let (lease_ns, silence_ns) = leases.split_once(' ').unwrap();
-    let config = Config {
-        memory_bytes: 4 << 20,
-        cache_bytes: 4 << 20,
-        lease_ns: lease_ns.parse().unwrap(),
-        ..Config::new(cluster)
-    };
+    let config = Config::new(cluster)
+        .memory_bytes(4 << 20)
+        .cache_bytes(4 << 20)
+        .lease_ns(lease_ns.parse().unwrap());
     let options = TcpOptions {
         listen: Some("127.0.0.1:0".parse().unwrap()),
         hosts: vec![host.into()],
@@ -115,7 +113,7 @@ struct Host {
 
 fn config(name: &str) -> Config {
     let name = format!("{name}-{}", std::process::id());
-    Config { memory_bytes: 4 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(4 << 20).cache_bytes(4 << 20)
 }
 
 /// A fabric behind a proxy, that knows some other hosts.
@@ -345,7 +343,7 @@ fn partition_of_two_hosts_isolates_the_later_one() {
 /// A cluster of one node here, and one in another process that holds a line and a lock.
 fn with_another(name: &str, lease: Duration) -> (Node, Other, GlobalAddress, GlobalAddress) {
     let lease_ns = u64::try_from(lease.as_nanos()).unwrap();
-    let config = Config { lease_ns, ..config(name) };
+    let config = config(name).lease_ns(lease_ns);
     let listen = Some("127.0.0.1:0".parse().unwrap());
     let fabric = TcpFabric::new(TcpOptions {
         listen,

@@ -89,7 +89,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// member.
 fn silent(name: &str) -> (Node, Arc<Peers>, Node) {
     let cluster = format!("incoming-{name}-{}", std::process::id());
-    let config = Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(cluster) };
+    let config = Config::new(cluster).memory_bytes(2 << 20).cache_bytes(4 << 20);
     let peers = Arc::new(Peers::default());
     let inner: Arc<dyn Fabric> = Arc::new(ShmFabric::new().unwrap());
     let fabric = Silent { inner, peers: Arc::clone(&peers) };
@@ -103,10 +103,7 @@ fn coordinator_continues_while_an_incoming_member_is_silent() {
     let (founder, peers, member) = silent("goes-on");
     let mut here = founder.session().unwrap();
     here.set_timeout(Some(PATIENCE));
-    let address = here.alloc_with(
-        64,
-        AllocationSpec { hint: AllocationHint::Local, ..AllocationSpec::default() },
-    );
+    let address = here.alloc_with(64, AllocationSpec::new(AllocationHint::Local));
     let address = address.unwrap();
     here.write_u64(address, 7).unwrap();
     here.fence().unwrap();

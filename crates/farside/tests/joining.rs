@@ -82,7 +82,7 @@ impl Waiter for WatchedWaiter {
 #[test]
 fn join_wakes_the_coordinator_and_its_successor() {
     let name = format!("joining-{}", std::process::id());
-    let config = Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(name) };
+    let config = Config::new(name).memory_bytes(2 << 20).cache_bytes(4 << 20);
     let wakes: [_; 2] = std::array::from_fn(|_| Arc::new(AtomicU32::new(0)));
     let watched = |number: usize| {
         let inner: Arc<dyn Fabric> = Arc::new(ShmFabric::new().unwrap());
@@ -109,7 +109,7 @@ fn join_wakes_the_coordinator_and_its_successor() {
 
 fn small(name: &str) -> Config {
     let name = format!("joining-{name}-{}", std::process::id());
-    Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(2 << 20).cache_bytes(4 << 20)
 }
 
 /// A fabric that loses its first connection before the hello is sent, and the second one after that.

@@ -41,7 +41,7 @@ fn tcp() -> Make {
 
 fn config(name: &str) -> Config {
     let name = format!("leave-{name}-{}", std::process::id());
-    Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(1 << 20).cache_bytes(4 << 20)
 }
 
 fn cluster(make: &Make, config: &Config, count: usize) -> Vec<Node> {
@@ -114,7 +114,7 @@ fn asynchronous_writes_are_handed_over() {
     for make in [mem(), shm(), tcp()] {
         let config = config("writes");
         let nodes = cluster(&make, &config, 2);
-        let small = Config { cache_bytes: 2 << 20, ..config };
+        let small = config.cache_bytes(2 << 20);
         let leaver = Node::join_on(&small, make()).unwrap();
         let mut session = nodes[0].session().unwrap();
         let lines: Vec<GlobalAddress> = (0..400).map(|_| session.alloc(512).unwrap()).collect();

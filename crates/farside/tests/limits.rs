@@ -11,7 +11,7 @@ const LIMIT: &str = "FARSIDE_TEST_LIMIT";
 
 fn config(name: &str) -> Config {
     let name = format!("limits-{name}-{}", std::process::id());
-    Config { memory_bytes: 8 << 20, cache_bytes: 4 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(8 << 20).cache_bytes(4 << 20)
 }
 
 /// Not a test: the child process. It sets a limit, starts two nodes and uses their memory.
@@ -132,7 +132,7 @@ fn memory_over_the_address_space_limit_is_refused() {
 
 #[test]
 fn memory_over_what_the_machine_has_is_refused() {
-    let config = Config { memory_bytes: 1 << 41, ..config("machine") };
+    let config = config("machine").memory_bytes(1 << 41);
     let error = Node::create(&config).unwrap_err();
     assert_eq!(error.code, ErrorCode::BadConfiguration);
     assert!(error.detail.contains("memory_bytes 2199023255552"), "{error}");
@@ -149,13 +149,13 @@ fn cache_without_a_set_for_its_lines_is_refused() {
     let base = config("cache");
     let refused = [
         (
-            Config { line_size: line(65_536), cache_bytes: 8 << 20, ..base.clone() },
+            base.clone().line_size(line(65_536)).cache_bytes(8 << 20),
             "raise cache_bytes to at least 9437184",
         ),
-        (Config { cache_bytes: 4_096, ..base.clone() }, "raise cache_bytes to at least 9216"),
-        (Config { cache_shares: none, ..base.clone() }, "lines of 512 B have a share of 0"),
-        (Config { cache_shares: [0; LineSize::CLASSES], ..base.clone() }, "share of 0"),
-        (Config { cache_shares: large, ..base.clone() }, "8 lines of 65536 B"),
+        (base.clone().cache_bytes(4_096), "raise cache_bytes to at least 9216"),
+        (base.clone().cache_shares(none), "lines of 512 B have a share of 0"),
+        (base.clone().cache_shares([0; LineSize::CLASSES]), "share of 0"),
+        (base.clone().cache_shares(large), "8 lines of 65536 B"),
     ];
     for (config, part) in refused {
         let error = Node::create(&config).unwrap_err();
@@ -164,7 +164,7 @@ fn cache_without_a_set_for_its_lines_is_refused() {
     }
     // The values that the refusals recommend are sufficient.
     for (line_size, cache_bytes) in [(line(65_536), 9_437_184), (LineSize::DEFAULT, 9_216)] {
-        let config = Config { line_size, cache_bytes, ..base.clone() };
+        let config = base.clone().line_size(line_size).cache_bytes(cache_bytes);
         use_two_nodes(&config).unwrap();
     }
 }

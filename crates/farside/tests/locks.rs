@@ -56,7 +56,7 @@ everywhere! {
 
 fn config(name: &str) -> Config {
     let name = format!("locks-{name}-{}", std::process::id());
-    Config { memory_bytes: 8 << 20, cache_bytes: 16 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(8 << 20).cache_bytes(16 << 20)
 }
 
 fn cluster(make: &Make, config: &Config, count: usize) -> Vec<Node> {

@@ -69,7 +69,7 @@ everywhere! {
 
 fn config(name: &str) -> Config {
     let name = format!("{name}-{}", std::process::id());
-    Config { memory_bytes: 8 << 20, cache_bytes: 16 << 20, ..Config::new(name) }
+    Config::new(name).memory_bytes(8 << 20).cache_bytes(16 << 20)
 }
 
 fn cluster(make: &Make, name: &str, count: usize) -> Vec<Node> {
@@ -168,7 +168,7 @@ fn an_atomic_write_is_seen_whole(make: &Make) {
 }
 
 fn a_small_cache_evicts_and_forgets_nothing(make: &Make) {
-    let small = Config { cache_bytes: 1 << 20, ..config("evict") };
+    let small = config("evict").cache_bytes(1 << 20);
     let home = Node::create_on(&config("evict"), make()).unwrap();
     let user = Node::join_on(&small, make()).unwrap();
     let mut session = user.session().unwrap();
@@ -241,8 +241,7 @@ fn a_full_home_sends_allocations_elsewhere(make: &Make) {
         }
     }
     assert!(homes[0] >= 6 && homes[1] >= 6, "{homes:?}");
-    let spec =
-        AllocationSpec { hint: AllocationHint::Local, line_size: LineSize::from_bytes(4096) };
+    let spec = AllocationSpec::new(AllocationHint::Local).line_size(LineSize::from_bytes(4096));
     assert_eq!(code(session.alloc_with(1 << 20, spec)), ErrorCode::OutOfMemory);
 }
 
@@ -251,7 +250,7 @@ fn every_line_size_works_from_everywhere(make: &Make) {
     let mut here = nodes[0].session().unwrap();
     let mut there = nodes[1].session().unwrap();
     for size in LineSize::all() {
-        let spec = AllocationSpec { hint: AllocationHint::On(NodeId(1)), line_size: Some(size) };
+        let spec = AllocationSpec::new(AllocationHint::On(NodeId(1))).line_size(Some(size));
         let bytes = size.bytes() * 3 + 40;
         let address = here.alloc_with(bytes as u64, spec).unwrap();
         let pattern: Vec<u8> = (0..bytes).map(|i| (i * 7 + size.bytes()) as u8).collect();
@@ -370,7 +369,7 @@ fn more_nodes_than_configured_are_refused(make: &Make) {
 /// still read and write under all of them.
 fn v18_locked_lines_do_not_fill_a_cache(make: &Make) {
     const LINE: u64 = 512;
-    let config = Config { cache_bytes: 1 << 20, ..config("locked") };
+    let config = config("locked").cache_bytes(1 << 20);
     let first = Node::create_on(&config, make()).unwrap();
     let second = Node::join_on(&config, make()).unwrap();
     let mut session = second.session().unwrap();
@@ -399,7 +398,7 @@ fn v18_locked_lines_do_not_fill_a_cache(make: &Make) {
 }
 
 fn an_atomic_too_large_for_the_cache_is_refused(make: &Make) {
-    let config = Config { cache_bytes: 1 << 20, ..config("large") };
+    let config = config("large").cache_bytes(1 << 20);
     let first = Node::create_on(&config, make()).unwrap();
     let second = Node::join_on(&config, make()).unwrap();
     let mut session = second.session().unwrap();
@@ -418,7 +417,7 @@ fn an_atomic_too_large_for_the_cache_is_refused(make: &Make) {
 
 fn a_node_without_memory_of_its_own_takes_part(make: &Make) {
     let first = Node::create_on(&config("diskless"), make()).unwrap();
-    let second = Node::join_on(&Config { memory_bytes: 0, ..config("diskless") }, make()).unwrap();
+    let second = Node::join_on(&config("diskless").memory_bytes(0), make()).unwrap();
     let mut session = second.session().unwrap();
     assert_eq!(code(session.alloc_on(64, second.id())), ErrorCode::OutOfMemory);
     let address = session.alloc(64).unwrap();

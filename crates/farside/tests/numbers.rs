@@ -61,7 +61,7 @@ fn runs(default: u64) -> u64 {
 fn config(name: &str, nodes_max: u16) -> Config {
     let limits = Limits { nodes_max, ..Limits::DEFAULT };
     let name = format!("numbers-{name}-{}", std::process::id());
-    Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, limits, ..Config::new(name) }
+    Config::new(name).memory_bytes(1 << 20).cache_bytes(4 << 20).limits(limits)
 }
 
 fn cluster(make: &Make, config: &Config, count: usize) -> Vec<Node> {
@@ -86,7 +86,7 @@ fn check_gone(node: &Node, address: GlobalAddress, expected: ErrorCode) {
     assert_eq!(code(session.lock_write(address, 8)), expected, "{address}");
     assert_eq!(code(session.free(address)), expected, "{address}");
     let hint = AllocationHint::Near(address);
-    let spec = AllocationSpec { hint, line_size: None };
+    let spec = AllocationSpec::new(hint);
     assert_eq!(code(session.alloc_with(8, spec)), expected, "{address}");
     // Over two lines.
     assert_eq!(code(session.read(address, &mut [0; 1024])), expected, "{address}");
@@ -104,7 +104,7 @@ fn short_nodes(make: &Make, name: &str, count: u64) {
         // Each number has 1,024 generations of memory.
         let lends = round % 2 == 0 && round < 10_000;
         let memory_bytes = if lends { 1 << 20 } else { 0 };
-        let short = Node::join_on(&Config { memory_bytes, ..config.clone() }, make()).unwrap();
+        let short = Node::join_on(&config.clone().memory_bytes(memory_bytes), make()).unwrap();
         numbers.insert(short.id());
         let mut own = short.session().unwrap();
         own.fetch_add(total, 1).unwrap();
@@ -303,8 +303,7 @@ fn child() {
         }
     };
     let limits = Limits { nodes_max: 4, ..Limits::DEFAULT };
-    let config =
-        Config { memory_bytes: 1 << 20, cache_bytes: 4 << 20, limits, ..Config::new(cluster) };
+    let config = Config::new(cluster).memory_bytes(1 << 20).cache_bytes(4 << 20).limits(limits);
     let node = Node::join_on(&config, fabric).unwrap();
     let mut session = node.session().unwrap();
     let address = session.alloc_on(2048, node.id()).unwrap();

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 fn config(cluster: &str) -> Config {
     // Lines that a killed process owns are not written back before.
     let write_back_ns = None;
-    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, write_back_ns, ..Config::new(cluster) }
+    Config::new(cluster).memory_bytes(4 << 20).cache_bytes(16 << 20).write_back_ns(write_back_ns)
 }
 
 /// A node in another process, killed when the test ends.

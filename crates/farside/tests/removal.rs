@@ -45,7 +45,7 @@ fn drive<T>(node: &Node, future: impl Future<Output = T>) -> T {
 }
 
 fn at(node: NodeId) -> AllocationSpec {
-    AllocationSpec { hint: AllocationHint::On(node), ..AllocationSpec::default() }
+    AllocationSpec::new(AllocationHint::On(node))
 }
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -100,7 +100,7 @@ const OPERATIONS: [(&str, Operation); 18] = [
 /// Removes a member that only this test drives; the survivor then changes what it had cached.
 fn removed(make: &Make, fabric: &str, number: usize) -> (Node, Node, Session, Had) {
     let cluster = format!("removal-{fabric}-{number}-{}", std::process::id());
-    let config = Config { memory_bytes: 4 << 20, cache_bytes: 4 << 20, ..Config::new(cluster) };
+    let config = Config::new(cluster).memory_bytes(4 << 20).cache_bytes(4 << 20);
     let survivor = Node::create_on(&config, make()).unwrap();
     let liar = Liar::new(make());
     let lies = liar.lies();

@@ -21,7 +21,7 @@ const LINE: u64 = LineSize::DEFAULT.bytes() as u64;
 const BALANCE: u64 = 1_000;
 
 fn config(cluster: &str, write_back_ns: Option<u64>) -> Config {
-    Config { memory_bytes: 4 << 20, cache_bytes: 16 << 20, write_back_ns, ..Config::new(cluster) }
+    Config::new(cluster).memory_bytes(4 << 20).cache_bytes(16 << 20).write_back_ns(write_back_ns)
 }
 
 /// A node's fabric: shared memory, or TCP if a host is named or listened at.
@@ -111,7 +111,7 @@ fn child() {
     let mut arguments = arguments.split(' ').map(|word| word.parse::<u64>().unwrap());
     let bank = GlobalAddress::from_bits(arguments.next().unwrap()).unwrap();
     let interval_ns = arguments.next().filter(|interval_ns| *interval_ns > 0);
-    let config = Config { memory_bytes: 0, ..config(&cluster, interval_ns) };
+    let config = config(&cluster, interval_ns).memory_bytes(0);
     let node = Node::join_on(&config, fabric).unwrap();
     let mut session = node.session().unwrap();
     match std::env::var("FARSIDE_TEST_ROLE").unwrap().as_str() {

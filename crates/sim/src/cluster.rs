@@ -456,7 +456,7 @@ impl Worker {
     /// Allocates somewhere, uses it, frees it, and finds it gone.
     async fn allocate(&mut self) {
         let hint = *self.random.pick(&[AllocationHint::Default, AllocationHint::Remote]);
-        let spec = AllocationSpec { hint, line_size: None };
+        let spec = AllocationSpec::new(hint);
         let bytes = self.random.between(1, 1_500);
         let address = self.session.alloc_with_async(bytes, spec).await;
         let Some(address) = self.accept("alloc", address) else {
@@ -547,15 +547,13 @@ impl Cluster {
         let mut write_backs = Random::new(seed ^ 0xc1ea);
         let mut shares = [0; LineSize::CLASSES];
         shares[usize::from(LineSize::DEFAULT.class())] = 1;
-        let config = Config {
-            memory_bytes: 4 << 20,
-            cache_bytes: u64::from(cache_sets) * 8 * LineSize::DEFAULT.bytes() as u64,
-            cache_shares: shares,
-            lease_ns: SILENCE_NS,
-            limits: Limits { nodes_max, ..Limits::DEFAULT },
-            write_back_ns: *write_backs.pick(&[None, Some(100_000), Some(1_000_000)]),
-            ..Config::new("sim")
-        };
+        let config = Config::new("sim")
+            .memory_bytes(4 << 20)
+            .cache_bytes(u64::from(cache_sets) * 8 * LineSize::DEFAULT.bytes() as u64)
+            .cache_shares(shares)
+            .lease_ns(SILENCE_NS)
+            .limits(Limits { nodes_max, ..Limits::DEFAULT })
+            .write_back_ns(*write_backs.pick(&[None, Some(100_000), Some(1_000_000)]));
         let first = Node::create_driven(&config, net.fabric(&process(0)))
             .map_err(|error| error.to_string())?;
         let mut cluster = Self { net, nodes: vec![Some(first)], leaving: None, random, config };
@@ -580,7 +578,7 @@ impl Cluster {
         // The founder's lease applies also to members configured with another one.
         let lease_ns =
             [SILENCE_NS, SILENCE_NS / 4, SILENCE_NS * 4][usize::from(process_number) % 3];
-        let config = Config { lease_ns, ..self.config.clone() };
+        let config = self.config.clone().lease_ns(lease_ns);
         Joining::start(&config, self.net.fabric(&process(process_number)))
     }
 
@@ -800,7 +798,7 @@ fn session(cluster: &Cluster, node: u16) -> Result<Session, String> {
 fn allocate_shared(cluster: &mut Cluster, scenario: &Scenario) -> Result<Shared, String> {
     let mut setup = session(cluster, 0)?;
     let mut on = |cluster: &mut Cluster, home: u16, bytes: u64| {
-        let spec = AllocationSpec { hint: AllocationHint::On(NodeId(home)), line_size: None };
+        let spec = AllocationSpec::new(AllocationHint::On(NodeId(home)));
         let address = cluster.finish(setup.alloc_with_async(bytes, spec))?;
         address.map_err(|error| error.to_string())
     };

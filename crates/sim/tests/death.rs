@@ -17,7 +17,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 
 fn lines(cluster: &mut Cluster, home: u16) -> Result<Vec<GlobalAddress>, String> {
     let mut session = cluster.node(home).ok_or("dead")?.session().map_err(|e| e.to_string())?;
-    let spec = AllocationSpec { hint: AllocationHint::Local, line_size: Some(LINE) };
+    let spec = AllocationSpec::new(AllocationHint::Local).line_size(Some(LINE));
     let first = cluster.finish(session.alloc_with_async((LINES * LINE.bytes()) as u64, spec))?;
     let first = first.map_err(|error| error.to_string())?;
     let nth = |number| first.checked_add((number * LINE.bytes()) as u64);

@@ -19,7 +19,7 @@ fn stale(seed: u64) -> Result<Option<u64>, String> {
     let mut cluster = Cluster::start_on(seed, 3, 1, Some(SILENCE_NS))?;
     let mut home = cluster.node(0).ok_or("dead")?.session().map_err(text)?;
     let mut other = cluster.node(2).ok_or("dead")?.session().map_err(text)?;
-    let spec = AllocationSpec { hint: AllocationHint::On(NodeId(0)), line_size: None };
+    let spec = AllocationSpec::new(AllocationHint::On(NodeId(0)));
     let word = cluster.finish(home.alloc_with_async(8, spec))?.map_err(text)?;
     let mut bytes = [0; 8];
     cluster.finish(other.read_async(word, &mut bytes))?.map_err(text)?;

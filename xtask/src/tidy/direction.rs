@@ -42,8 +42,17 @@ const CRATE_RULES: &[CrateRule] = &[
     CrateRule { folder: "rmc", sees: &[], tests_see: &[], outside: true },
     CrateRule {
         folder: "farside",
-        sees: &["base", "fabric", "fabric-shm", "protocol", "rmc"],
-        tests_see: &["sim", "fabric-tcp", "bootstrap"],
+        sees: &[
+            "base",
+            "bootstrap",
+            "fabric",
+            "fabric-shm",
+            "fabric-tcp",
+            "fabric-verbs",
+            "protocol",
+            "rmc",
+        ],
+        tests_see: &["sim"],
         outside: true,
     },
     CrateRule {

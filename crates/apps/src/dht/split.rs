@@ -264,7 +264,7 @@ pub(super) fn new_segment<S: Space>(
     header: &SegmentHeader,
     bucket: &Bucket,
 ) -> Result<GlobalAddress, DhtError> {
-    let spec = |hint| AllocationSpec { hint, line_size: Some(bucket_line()) };
+    let spec = |hint| AllocationSpec::new(hint).line_size(Some(bucket_line()));
     let mut bytes = Vec::with_capacity(SEGMENT_BYTES);
     bytes.extend_from_slice(&header.0);
     for _ in 0..BUCKETS {

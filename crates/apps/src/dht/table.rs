@@ -547,7 +547,7 @@ impl Table {
         if let Some(block) = self.pool.take(class) {
             return Ok(block);
         }
-        let spec = AllocationSpec { line_size: Some(class.line), ..AllocationSpec::default() };
+        let spec = AllocationSpec::default().line_size(Some(class.line));
         Ok(Block {
             address: space.alloc(class.bytes(), spec)?,
             class,

@@ -227,11 +227,9 @@ fn printed_by(nodes: &[Node], paths: &[PathBuf]) -> Vec<u8> {
 #[test]
 fn counts_equal_those_of_coreutils() {
     let folder = Folder::new("pipeline");
-    let config = Config {
-        memory_bytes: 64 << 20,
-        cache_bytes: 16 << 20,
-        ..Config::new(format!("words-{}", std::process::id()))
-    };
+    let config = Config::new(format!("words-{}", std::process::id()))
+        .memory_bytes(64 << 20)
+        .cache_bytes(16 << 20);
     let mut nodes = vec![Node::create(&config).unwrap()];
     nodes.extend((1..3).map(|_| Node::join(&config).unwrap()));
     let x = |count| vec![b'x'; count];

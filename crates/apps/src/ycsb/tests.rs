@@ -241,11 +241,9 @@ fn a_history_has_each_operation_and_explains_each_read() {
 
 #[test]
 fn the_hash_table_runs_every_workload() {
-    let config = Config {
-        memory_bytes: 64 << 20,
-        cache_bytes: 8 << 20,
-        ..Config::new(format!("ycsb-{}", std::process::id()))
-    };
+    let config = Config::new(format!("ycsb-{}", std::process::id()))
+        .memory_bytes(64 << 20)
+        .cache_bytes(8 << 20);
     let nodes = [Node::create(&config).unwrap(), Node::join(&config).unwrap()];
     let options =
         DhtOptions { nodes: nodes.iter().map(Node::id).collect(), ..DhtOptions::default() };

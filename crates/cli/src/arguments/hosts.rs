@@ -4,6 +4,7 @@ use super::{Protection, bytes, seconds};
 use crate::failure::Failure;
 use crate::rdma::{DeviceName, Rdma, RdmaOption};
 use clap::{Args, ValueEnum};
+use farside::fabrics::Scheme;
 use farside_bootstrap::Endpoint;
 use farside_fabric_tcp::Congestion;
 use serde::de::{Error, Unexpected, Visitor};
@@ -180,9 +181,14 @@ pub(crate) enum HostFabric {
 impl HostFabric {
     /// Returns its name.
     pub(crate) const fn name(self) -> &'static str {
+        self.scheme().name()
+    }
+
+    /// The facade's form.
+    pub(crate) const fn scheme(self) -> Scheme {
         match self {
-            Self::Tcp => "tcp",
-            Self::Verbs => "verbs",
+            Self::Tcp => Scheme::Tcp,
+            Self::Verbs => Scheme::Verbs,
         }
     }
 }

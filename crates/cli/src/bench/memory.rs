@@ -45,7 +45,7 @@ pub(crate) struct Bench<'a> {
 impl<'a> Bench<'a> {
     pub(crate) fn new(node: &'a Node, cluster: &'a mut Cluster) -> Result<Self, Failure> {
         let mut session = node.session()?;
-        let spec = |hint| AllocationSpec { hint, line_size: Some(LineSize::DEFAULT) };
+        let spec = |hint| AllocationSpec::new(hint).line_size(Some(LineSize::DEFAULT));
         let line_bytes = LineSize::DEFAULT.bytes() as u64;
         let own = session.alloc_with(2 * line_bytes, spec(AllocationHint::Local))?;
         let home = NodeId(cluster.node(0));

@@ -226,7 +226,7 @@ fn failed(error: FabricError) -> Failure {
 
 impl Waiting {
     fn open(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let opened = hosts::open_for(plan.fabric, &plan.rdma, plan.options.clone())?;
+        let opened = hosts::open_for(&plan.options)?;
         let ((fabric, address), admission) = opened;
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;

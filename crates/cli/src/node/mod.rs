@@ -304,8 +304,7 @@ struct Life {
 impl Life {
     /// Tries once to found or join.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let options = plan.options.clone();
-        let ((fabric, address), admission) = hosts::open_for(plan.fabric, &plan.rdma, options)?;
+        let ((fabric, address), admission) = hosts::open_for(&plan.options)?;
         let node = match founds {
             true => Node::create_on(&plan.config, Arc::clone(&fabric)),
             false => Node::join_on(&plan.config, Arc::clone(&fabric)),

@@ -6,9 +6,9 @@ use crate::choice;
 use crate::failure::Failure;
 use crate::input_file;
 use crate::rdma::Rdma;
+use farside::fabrics::FabricOptions;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, Host};
-use farside_fabric_tcp::TcpOptions;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -17,10 +17,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) config: Config,
-    pub(super) fabric: HostFabric,
-    pub(super) rdma: Rdma,
-    /// Options of both fabrics; verbs ignores TCP-only options.
-    pub(super) options: TcpOptions,
+    pub(super) options: FabricOptions,
     /// Whether it founds the cluster at its start if there is none.
     pub(super) founds: bool,
     /// Whether it founds without the answers of other hosts.
@@ -63,20 +60,19 @@ impl Plan {
         rdma.check(fabric == HostFabric::Verbs)?;
         let over_tcp = fabric == HostFabric::Tcp;
         let congestion = CongestionName::of(settings.congestion, over_tcp)?;
-        let usual = TcpOptions::default();
+        let usual = FabricOptions::new(fabric.scheme());
         // One half to detect the silence, one half to reconnect.
         let lease =
             settings.lease.map_or(usual.lease, |lease| Duration::from_secs_f64(lease / 2.0));
-        let options = TcpOptions {
-            listen: Some(listen),
-            advertise: settings.advertise.clone(),
-            hosts: settings.join.clone(),
-            security: choice::host_security(fabric, settings.key.as_deref(), settings.protect)?,
-            lease,
-            request_timeout: usual.request_timeout.max(lease),
-            congestion,
-            ..usual
-        };
+        let security = choice::host_security(fabric, settings.key.as_deref(), settings.protect)?;
+        let options = usual
+            .listen(Some(listen))
+            .advertise(settings.advertise.clone())
+            .hosts(settings.join.clone())
+            .security(security)
+            .lease(lease)
+            .congestion(congestion);
+        let options = rdma.apply(options);
         let founds_alone = settings.found_alone.unwrap_or(false);
         let founds = founds_alone || settings.found.unwrap_or(settings.join.is_empty());
         if !founds && settings.join.is_empty() {
@@ -87,9 +83,9 @@ impl Plan {
         let rejoins = settings.rejoin.unwrap_or(true);
         let asked = settings.lease.map(|_| lease * 2);
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let config = Config { lease_ns, ..config(&settings)? };
+        let config = config(&settings)?.lease_ns(lease_ns);
         config.check()?;
-        Ok(Self { config, fabric, rdma, options, founds, founds_alone, rejoins, lease: asked })
+        Ok(Self { config, options, founds, founds_alone, rejoins, lease: asked })
     }
 }
 
@@ -255,6 +251,7 @@ insecure = false
         assert!(!founds("--listen 127.0.0.1:0 --join 127.0.0.1:1"));
         assert!(founds("--listen 127.0.0.1:0 --join 127.0.0.1:1 --found"));
         let lease = Plan::with(flags("--listen 127.0.0.1:0 --lease 20")).unwrap().options;
-        assert!(lease.request_timeout >= lease.lease);
+        assert_eq!(lease.lease, Duration::from_secs(10));
+        assert!(lease.open().is_ok());
     }
 }

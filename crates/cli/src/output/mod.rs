@@ -127,6 +127,13 @@ impl Output {
         }
     }
 
+    /// Prints a line of a program's standard error; nothing with `--json`.
+    pub(crate) fn error_line(&self, text: impl AsRef<str>) {
+        if !self.json {
+            put_error(text.as_ref());
+        }
+    }
+
     /// Prints a problem with which the command continues.
     pub(crate) fn warning(&self, text: impl AsRef<str>) {
         say_error(text.as_ref());

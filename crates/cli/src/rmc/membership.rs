@@ -29,7 +29,7 @@ impl JoinedNode {
         Ok(match (&arguments.cluster, &arguments.node) {
             // It contributes no memory: what it contributed would be lost when it leaves.
             (Some(cluster), _) => {
-                let config = Config { memory_bytes: 0, ..Config::new(cluster.as_str()) };
+                let config = Config::new(cluster.as_str()).memory_bytes(0);
                 let node = Some(Node::join(&config)?);
                 Some(Self::Local { config, node })
             }

@@ -44,7 +44,7 @@ pub(super) fn measure(
     let mut results = Vec::new();
     measure_at([caller, other], &mut results, false, rounds)?;
     let name = format!("bench-rmc-node-{}", std::process::id());
-    let config = Config { memory_bytes: NODE_BYTES, cache_bytes: NODE_BYTES, ..Config::new(&name) };
+    let config = Config::new(&name).memory_bytes(NODE_BYTES).cache_bytes(NODE_BYTES);
     let founder = Node::create(&config)?;
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
     let server = Server::start(at, memory, &["--cluster", &name])?;

@@ -33,7 +33,7 @@ impl Calls {
     ) -> Result<Self, Failure> {
         let fabric = match between {
             Some(fabric) => Arc::clone(fabric),
-            None => crate::fabrics::shm()?.into(),
+            None => crate::fabrics::shm()?,
         };
         let mut server = CallServer::listen(&fabric, name, &ServerOptions::default())?;
         server.share(node)?;

@@ -30,7 +30,7 @@ impl ChannelThread {
         let thread = std::thread::spawn(move || {
             bench::bind(task.processor);
             let (fabric, at): (Arc<dyn Fabric>, _) = match &task.host {
-                None => (crate::fabrics::shm()?.into(), None),
+                None => (crate::fabrics::shm()?, None),
                 Some(host) => {
                     let (fabric, at) = host.fabric(key.as_deref(), None)?;
                     (fabric, Some(at))

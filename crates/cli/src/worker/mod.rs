@@ -120,7 +120,7 @@ impl NodeHost {
             Command::Stats => Ok(Answer::Stats(self.node()?.stats().into())),
             Command::Allocate { bytes } => {
                 let mut session = self.node()?.session()?;
-                let spec = AllocationSpec { hint: AllocationHint::Local, line_size: None };
+                let spec = AllocationSpec::new(AllocationHint::Local);
                 let address = session.alloc_with(bytes, spec)?;
                 Ok(Answer::Address(address.to_bits()))
             }

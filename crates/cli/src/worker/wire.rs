@@ -7,11 +7,11 @@ use crate::choice;
 use crate::failure::Failure;
 use crate::hosts;
 use crate::rdma::Rdma;
+use farside::fabrics::FabricOptions;
 use farside::{Config, LineSize, Stats};
 use farside_apps::dht::Lookups;
 use farside_bootstrap::Endpoint;
 use farside_fabric::Fabric;
-use farside_fabric_tcp::TcpOptions;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -73,16 +73,15 @@ impl HostSpec {
         key: Option<&Path>,
         spin_ns: Option<u64>,
     ) -> Result<(Arc<dyn Fabric>, SocketAddr), Failure> {
-        let usual = TcpOptions::default();
-        let options = TcpOptions {
-            listen: Some(Endpoint::from(self.listen)),
-            hosts: self.hosts.iter().copied().map(Endpoint::from).collect(),
-            security: choice::host_security(self.fabric, key, self.protect)?,
-            lease: LEASE,
-            spin: spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin),
-            ..usual
-        };
-        hosts::open(self.fabric, &self.rdma, options)
+        let usual = FabricOptions::new(self.fabric.scheme());
+        let spin = spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin);
+        let options = usual
+            .listen(Some(Endpoint::from(self.listen)))
+            .hosts(self.hosts.iter().copied().map(Endpoint::from).collect())
+            .security(choice::host_security(self.fabric, key, self.protect)?)
+            .lease(LEASE)
+            .spin(spin);
+        hosts::open(&self.rdma.apply(options))
     }
 }
 

@@ -283,8 +283,7 @@ fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Clust
     let number = TESTS.fetch_add(1, Ordering::Relaxed);
     let name = format!("call-global-{}-{number}", std::process::id());
     let fabrics = fabrics(fabric, nodes + usize::from(holds));
-    let config =
-        Config { memory_bytes: 4 << 20, cache_bytes: 4 << 20, ..Config::new(name.clone()) };
+    let config = Config::new(name.clone()).memory_bytes(4 << 20).cache_bytes(4 << 20);
     let mut members = vec![Node::create_on(&config, Arc::clone(&fabrics[0])).unwrap()];
     for fabric in &fabrics[1..nodes] {
         members.push(Node::join_on(&config, Arc::clone(fabric)).unwrap());
@@ -330,7 +329,7 @@ fn result(caller: &mut Caller, runs: Runs, text: &str, words: &[u64]) -> u64 {
 
 fn small_lines(node: &Node, at: u16, bytes: u64) -> GlobalAddress {
     let line_size = LineSize::from_bytes(64);
-    let spec = AllocationSpec { hint: AllocationHint::On(NodeId(at)), line_size };
+    let spec = AllocationSpec::new(AllocationHint::On(NodeId(at))).line_size(line_size);
     node.session().unwrap().alloc_with(bytes, spec).unwrap()
 }
 
@@ -815,10 +814,8 @@ fn calls_waiting_for_a_departing_node_fail() {
 #[test]
 fn executor_without_node_serves_local_calls_and_accepts_another_node() {
     let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    let config = |name: &str| Config {
-        memory_bytes: 1 << 20,
-        cache_bytes: 1 << 20,
-        ..Config::new(format!("call-global-{name}"))
+    let config = |name: &str| {
+        Config::new(format!("call-global-{name}")).memory_bytes(1 << 20).cache_bytes(1 << 20)
     };
     let [first, second] = ["first", "second"]
         .map(|name| Node::create_on(&config(name), Arc::clone(&fabric)).unwrap());

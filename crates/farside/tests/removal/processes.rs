@@ -35,7 +35,7 @@ fn config(cluster: &str) -> Config {
 fn config_with(cluster: &str, lease: Duration) -> Config {
     let lease_ns = u64::try_from(lease.as_nanos()).expect("a lease");
     // With room for lines of every size.
-    Config { memory_bytes: 4 << 20, cache_bytes: 64 << 20, lease_ns, ..Config::new(cluster) }
+    Config::new(cluster).memory_bytes(4 << 20).cache_bytes(64 << 20).lease_ns(lease_ns)
 }
 
 /// Joiners are configured with longer leases than the founder's, which apply to them nevertheless.
@@ -295,7 +295,7 @@ pub(super) fn stop_coordinator_on_one_machine(number: u32) {
 
 /// Lines of the largest size, so that their copies take long.
 const LONG: AllocationSpec =
-    AllocationSpec { hint: AllocationHint::On(NodeId(0)), line_size: Some(LineSize::MAX) };
+    AllocationSpec::new(AllocationHint::On(NodeId(0))).line_size(Some(LineSize::MAX));
 
 /// Lines that the process writes, of the 64 of its home.
 const BLOCK_LINES: usize = 32;
@@ -363,7 +363,7 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let cluster = format!("stopped-copy-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let limits = Limits { nodes_max: 2, ..Limits::DEFAULT };
-    let config = Config { limits, ..config(&cluster) };
+    let config = config(&cluster).limits(limits);
     let node = Node::create_on(&config, fabric).expect("a node");
     let mut session = node.session().expect("a session");
     let mut member = Member::start(&cluster, Founder::Local, "writes");
@@ -410,7 +410,7 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
 pub(super) fn server(cluster: &str) {
     let node = Founder::node(cluster);
     let mut session = node.session().expect("a session");
-    let spec = AllocationSpec { hint: AllocationHint::Local, ..LONG };
+    let spec = LONG.hint(AllocationHint::Local);
     let bytes = (READERS * LineSize::MAX.bytes()) as u64;
     let own = session.alloc_with(bytes, spec).expect("memory");
     say(&format!("serves {}", own.to_bits()));

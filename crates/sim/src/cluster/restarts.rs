@@ -57,7 +57,7 @@ async fn work(mut session: Session, shared: Rc<Shared>, mut random: Random, coun
         let known = shared.addresses.borrow().len();
         if known == 0 || random.chance(200) {
             let hint = *random.pick(&[AllocationHint::Default, AllocationHint::Remote]);
-            let spec = AllocationSpec { hint, line_size: None };
+            let spec = AllocationSpec::new(hint);
             let word = session.alloc_with_async(512, spec).await;
             shared.addresses.borrow_mut().extend(shared.accept("alloc", word));
             continue;

@@ -130,10 +130,7 @@ impl LitmusSubject for NodeSubject {
         for (home, _) in &keys {
             let home = NodeId(*home);
             let line = self.call(0, |mut session| async move {
-                let spec = farside::AllocationSpec {
-                    hint: farside::AllocationHint::On(home),
-                    line_size: None,
-                };
+                let spec = farside::AllocationSpec::new(farside::AllocationHint::On(home));
                 session.alloc_with_async(512, spec).await
             })?;
             self.lines.push(line);

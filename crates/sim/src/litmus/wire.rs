@@ -37,7 +37,7 @@ impl WireSubject {
         placement: &Placement,
         fabric: &dyn Fn() -> Arc<dyn Fabric>,
     ) -> Result<Self, farside::Error> {
-        let config = Config { memory_bytes: 2 << 20, cache_bytes: 4 << 20, ..Config::new(name) };
+        let config = Config::new(name).memory_bytes(2 << 20).cache_bytes(4 << 20);
         let mut nodes = vec![Node::create_on(&config, fabric())?];
         for _ in 1..placement.nodes {
             nodes.push(Node::join_on(&config, fabric())?);
@@ -73,7 +73,7 @@ impl FreeSubject for WireSubject {
             session.free(line).map_err(text)?;
         }
         for (home, _) in &keys {
-            let spec = AllocationSpec { hint: AllocationHint::On(NodeId(*home)), line_size: None };
+            let spec = AllocationSpec::new(AllocationHint::On(NodeId(*home)));
             lines.push(session.alloc_with(512, spec).map_err(text)?);
         }
         let mut variables = Vec::new();

@@ -8,11 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 fn config(name: &str) -> Config {
-    Config {
-        memory_bytes: 32 << 20,
-        cache_bytes: 16 << 20,
-        ..Config::new(format!("dht-{name}-{}", std::process::id()))
-    }
+    Config::new(format!("dht-{name}-{}", std::process::id()))
+        .memory_bytes(32 << 20)
+        .cache_bytes(16 << 20)
 }
 
 pub(super) fn cluster(name: &str, count: usize) -> Vec<Node> {

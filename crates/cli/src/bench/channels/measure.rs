@@ -336,7 +336,7 @@ impl Measurement {
         };
         match between {
             Some((fabric, at)) => Ok((fabric, Some(at))),
-            None => Ok((crate::fabrics::shm()?.into(), None)),
+            None => Ok((crate::fabrics::shm()?, None)),
         }
     }
 
