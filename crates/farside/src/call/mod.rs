@@ -33,51 +33,27 @@
 //! (start-time fair queueing), regardless of the length of their calls and slices; requests beyond a quota are
 //! refused. *Durability.* None.
 //!
-//! | file | content |
+//! | folder | content |
 //! | --- | --- |
-//! | `caller.rs`, `server.rs` | client and server |
-//! | `placement.rs`, `placed.rs` | choice of the place where a call runs; a client with several places |
-//! | `executor.rs`, `pace.rs` | calls in progress on one thread, in adaptive time slices |
-//! | `executor/loads.rs` | scheduling of registrations |
-//! | `executor/watching.rs` | blocked calls that are polled |
-//! | `global.rs`, `executor/coherent.rs` | global addresses, through sessions of a shared node |
-//! | `beside.rs`, `pieces.rs` | helpers on local memory: loads and stores; long buffers in chunks |
-//! | `across.rs` | helpers on remote memory: one-sided requests |
-//! | `memory.rs`, `state.rs`, `topics.rs` | lent regions, state that outlives calls, notifications |
-//! | `words.rs` | regions that machine code loads from directly |
-//! | `loaded.rs`, `programs.rs`, `native.rs` | verified programs, their wire list, lazy compilation |
-//! | `quota.rs` | default quotas, texts of refusals |
-//! | `hello.rs`, `mail.rs` | handshake, message port |
+//! | `client` | [`Caller`], and [`Placed`], a client with several places |
+//! | `server` | [`CallServer`]: sessions, registrations, notifications |
+//! | `executor` | calls in progress on one thread; registered programs and their state |
+//! | `memory` | what calls access: local, remote and global memory |
+//! | `scheduling` | time slices, order of verifications, choice of the place |
+//! | `transport` | message port, handshake, reconnect backoff |
 
-mod across;
-mod again;
-mod beside;
-mod caller;
-mod ends;
+mod client;
 mod executor;
-mod global;
-mod hello;
-mod host;
-mod loaded;
-mod mail;
 mod memory;
-mod native;
-mod pace;
-mod pieces;
-mod placed;
-mod placement;
-mod programs;
-mod quota;
+mod scheduling;
 mod server;
-mod state;
-mod topics;
-mod words;
+mod transport;
 
-pub use caller::{Answer, Caller, CallerOptions, Runs, Ticket};
+pub use client::placed_caller::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
+pub use client::{Answer, Caller, CallerOptions, Runs, Ticket};
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;
-pub use memory::REGIONS_MAX;
-pub use placed::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
-pub use placement::{Choice, Core, Manner, PlaceModel, Placement, Prices, Why};
-pub use programs::Program;
+pub use memory::regions::REGIONS_MAX;
+pub use scheduling::placement_policy::{Choice, Core, Manner, PlaceModel, Placement, Prices, Why};
 pub use server::{CallServer, ServerOptions};
+pub use transport::program_list::Program;

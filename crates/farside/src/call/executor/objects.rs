@@ -1,9 +1,9 @@
 //! Registered objects, objects being loaded, and the state of their programs.
 
 use super::{Executor, Running, Slice, Wait, stopped};
-use crate::call::loaded::{self, Loaded, Loading, NotLoaded};
-use crate::call::pace::{Pace, QUIET};
-use crate::call::state::States;
+use crate::call::executor::loading::{self, Loaded, Loading, NotLoaded};
+use crate::call::executor::state::States;
+use crate::call::scheduling::time_slice::{Pace, QUIET};
 use farside_protocol::call::{Stopped, object_of};
 use farside_rmc::Limits;
 use farside_rmc::program::Scope;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 /// A registered object: its programs, and the state that they share.
 #[derive(Debug)]
-pub(super) struct Registered {
-    pub(super) programs: Vec<Known>,
-    pub(super) shared: States,
+pub(crate) struct Registered {
+    pub(crate) programs: Vec<Known>,
+    pub(crate) shared: States,
     /// State of each session that has registered it.
-    pub(super) own: BTreeMap<u32, States>,
+    pub(crate) own: BTreeMap<u32, States>,
 }
 
 /// An object being loaded.
 #[derive(Debug)]
-pub(super) struct Load {
+pub(crate) struct Load {
     loading: Box<Loading>,
-    pub(super) pace: Pace,
+    pub(crate) pace: Pace,
     progress: Progress,
 }
 
@@ -39,9 +39,9 @@ enum Progress {
 
 /// A program, and the instructions per slice.
 #[derive(Debug)]
-pub(super) struct Known {
-    pub(super) loaded: Arc<Loaded>,
-    pub(super) pace: Pace,
+pub(crate) struct Known {
+    pub(crate) loaded: Arc<Loaded>,
+    pub(crate) pace: Pace,
 }
 
 impl Registered {
@@ -65,23 +65,23 @@ fn states_of(programs: &[Arc<Loaded>], scope: Scope) -> States {
 impl Executor {
     /// Returns the number of an object, existing or to be assigned: derived from its contents, with another attempt
     /// if another object has that number.
-    pub(in crate::call) fn number_for(&self, object: &Arc<[u8]>) -> u64 {
+    pub(crate) fn number_for(&self, object: &Arc<[u8]>) -> u64 {
         if let Some(number) = self.numbers.get(object) {
             return *number;
         }
-        let mut numbers = (0..).map(|attempt| loaded::number(object, attempt));
+        let mut numbers = (0..).map(|attempt| loading::number(object, attempt));
         numbers.find(|number| !self.objects.contains_key(number)).unwrap_or(0)
     }
 
     /// Returns all programs of a registered object.
-    pub(in crate::call) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<Loaded>>> {
+    pub(crate) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<Loaded>>> {
         let known = self.objects.get(self.numbers.get(object)?)?;
         Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
     }
 
     /// Returns all programs of an object: the registered ones, else read and verified here. Compiled after their
     /// first slices.
-    pub(in crate::call) fn load(
+    pub(crate) fn load(
         &self,
         object: &Arc<[u8]>,
         limits: &Limits,
@@ -94,7 +94,7 @@ impl Executor {
 
     /// Begins to load an object of a tenant in slices, at an unused slot of the executor. Starts once no other
     /// object of the tenant is being loaded.
-    pub(in crate::call) fn begin_loading(
+    pub(crate) fn begin_loading(
         &mut self,
         (at, tenant): (usize, usize),
         object: &Arc<[u8]>,
@@ -119,7 +119,7 @@ impl Executor {
     }
 
     /// Removes a registration that has ended, and starts the next.
-    pub(super) fn end_loading(&mut self, at: usize) -> Option<Load> {
+    pub(crate) fn end_loading(&mut self, at: usize) -> Option<Load> {
         let load = self.loads.remove(&at)?;
         self.queue.remove(at);
         self.watching.remove(at);
@@ -128,21 +128,21 @@ impl Executor {
     }
 
     /// Returns the objects of a tenant that are being loaded or queued.
-    pub(in crate::call) fn loading_of(&self, tenant: usize) -> usize {
+    pub(crate) fn loading_of(&self, tenant: usize) -> usize {
         self.queue.of(tenant)
     }
 
     /// Returns how many objects are queued and how many are being loaded.
-    pub(in crate::call) fn loading(&self) -> (usize, usize) {
+    pub(crate) fn loading(&self) -> (usize, usize) {
         self.queue.counts()
     }
 
     /// Whether an object is being loaded at one of these slots.
-    pub(in crate::call) fn is_loading(&self, mut places: std::ops::Range<usize>) -> bool {
+    pub(crate) fn is_loading(&self, mut places: std::ops::Range<usize>) -> bool {
         !self.loads.is_empty() && places.any(|at| self.loads.contains_key(&at))
     }
 
-    pub(super) fn go_on_loading(&mut self, at: usize) -> Slice {
+    pub(crate) fn go_on_loading(&mut self, at: usize) -> Slice {
         let Some(load) = self.loads.get_mut(&at) else {
             return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
         };
@@ -162,7 +162,7 @@ impl Executor {
     }
 
     /// Keeps the programs of an object for a session.
-    pub(in crate::call) fn keep(
+    pub(crate) fn keep(
         &mut self,
         object: &Arc<[u8]>,
         number: u64,
@@ -176,7 +176,7 @@ impl Executor {
     }
 
     /// Erases the state of a session at an object. Its calls end.
-    pub(in crate::call) fn erase_own(&mut self, session: u32, number: u64) {
+    pub(crate) fn erase_own(&mut self, session: u32, number: u64) {
         if let Some(known) = self.objects.get_mut(&number)
             && let Some(own) = known.own.remove(&session)
         {
@@ -186,7 +186,7 @@ impl Executor {
     }
 
     /// Erases an object and all its state. Its calls end.
-    pub(in crate::call) fn erase(&mut self, number: u64) {
+    pub(crate) fn erase(&mut self, number: u64) {
         if let Some(known) = self.objects.remove(&number) {
             self.numbers.retain(|_, other| *other != number);
             known.own.into_values().chain([known.shared]).for_each(|gone| self.erased.add(gone));
@@ -209,23 +209,23 @@ impl Executor {
 
     /// Frees some of the erased state; returns whether there was any. Called once per poll, so that no call waits
     /// while much is freed.
-    pub(in crate::call) fn free_some(&mut self) -> bool {
+    pub(crate) fn free_some(&mut self) -> bool {
         self.erased.free_some()
     }
 
-    pub(super) fn known(&self, program: u64) -> Option<&Known> {
+    pub(crate) fn known(&self, program: u64) -> Option<&Known> {
         let object = self.objects.get(&object_of(program))?;
         object.programs.get((program - object_of(program)) as usize)
     }
 
-    pub(in crate::call) fn loaded(&self, program: u64) -> Option<&Arc<Loaded>> {
+    pub(crate) fn loaded(&self, program: u64) -> Option<&Arc<Loaded>> {
         self.known(program).map(|known| &known.loaded)
     }
 }
 
 /// Returns the state that a call may access: that of its session at its object, and the shared state. `None` once
 /// its object is gone, even if another object has its number.
-pub(super) fn states<'a>(
+pub(crate) fn states<'a>(
     objects: &'a mut BTreeMap<u64, Registered>,
     running: &Running,
 ) -> Option<(&'a mut States, &'a mut States)> {

@@ -1,7 +1,7 @@
 //! Tests of an executor without a fabric.
 
 use super::*;
-use crate::call::memory::{self, Place};
+use crate::call::memory::regions::{self, Place};
 use farside_base::Access;
 use farside_rmc::Limits;
 
@@ -103,10 +103,14 @@ fn slice_ends_after_allocating_state() {
 fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     let mut executor = Executor::new(None, 1);
     let arena = Arena::heap(4096);
-    let place = crate::call::memory::Place::Here(arena.clone());
+    let place = crate::call::memory::regions::Place::Here(arena.clone());
     let access = farside_base::Access::ALL;
     executor.memory.add(0);
-    executor.memory.lend(0, crate::call::memory::Lent { place, bytes: 4096, access }, None);
+    executor.memory.lend(
+        0,
+        crate::call::memory::regions::Lent { place, bytes: 4096, access },
+        None,
+    );
     // Waits until the word at the first parameter is not zero, for at most the second parameter in nanoseconds.
     let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
     let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();

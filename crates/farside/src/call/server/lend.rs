@@ -1,7 +1,7 @@
 //! Lending of memory regions to calls.
 
 use super::CallServer;
-use crate::call::memory::{Lent, Place};
+use crate::call::memory::regions::{Lent, Place};
 use crate::registered::control;
 use crate::{Error, ErrorCode};
 use farside_base::RegionKind;

@@ -6,14 +6,15 @@
 //! of the upload.
 
 use super::CallServer;
-use crate::call::loaded::{self, Loaded, NotLoaded};
-use crate::call::{programs, quota};
+use crate::call::executor::loading::{self, Loaded, NotLoaded};
+use crate::call::server::quota;
+use crate::call::transport::program_list;
 use farside_protocol::call::{Call, Part, Refused, Reply, Session, program_of};
 use std::sync::Arc;
 
 /// An object of which parts are missing.
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(crate) struct Upload {
     /// Size of the object, as stated by its first part.
     whole: u32,
     bytes: Vec<u8>,
@@ -23,7 +24,7 @@ pub(super) struct Upload {
 
 impl CallServer {
     /// Takes a part of an object; the last part starts verification and registration.
-    pub(super) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
+    pub(crate) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
         if part.offset == 0
             && let Err((why, text)) = self.begin_upload(call, part.whole)
         {
@@ -136,7 +137,7 @@ impl CallServer {
     }
 
     /// Answers a registration whose object was loaded, or could not be.
-    pub(super) fn loaded(
+    pub(crate) fn loaded(
         &mut self,
         call: Call,
         object: &Arc<[u8]>,
@@ -161,7 +162,7 @@ impl CallServer {
         // Another session may have registered the same object meanwhile.
         let programs = self.executor.programs_of(object).unwrap_or(programs);
         let number = self.executor.number_for(object);
-        let sizes = loaded::sizes(object, &programs);
+        let sizes = loading::sizes(object, &programs);
         if let Err(why) = self.machine.register(session, number, sizes) {
             let name = programs.first().map_or("", |one| one.name());
             let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
@@ -171,7 +172,7 @@ impl CallServer {
         self.executor.keep(object, number, session.0, &programs);
         let mut list = Vec::new();
         for (at, loaded) in (0..).zip(&programs) {
-            programs::write(&mut list, program_of(number, at), loaded);
+            program_list::write(&mut list, program_of(number, at), loaded);
         }
         Ok(list)
     }

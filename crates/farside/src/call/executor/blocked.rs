@@ -1,0 +1,197 @@
+//! Calls that wait for a condition that must be polled, and calls whose wait is over.
+
+use std::collections::{BTreeSet, VecDeque};
+
+/// Most blocked calls checked per poll: this many checks take some hundred nanoseconds.
+const LOOKS_MAX: usize = 16;
+
+/// What a call waits for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Awaited {
+    /// A word of local memory.
+    Word,
+    /// A lock of this program.
+    Lock(u64),
+    /// Scratch memory.
+    Block,
+}
+
+/// Position in a queue: what a call waits for, and since when.
+type Turn = (Awaited, u64);
+
+/// Waiting calls and woken calls. Invariant: each call is watched at most once and woken at most once. Operations
+/// on one call cost the logarithm of the number of calls.
+#[derive(Debug, Default)]
+pub(crate) struct Watching {
+    /// Calls that wait.
+    all: BTreeSet<usize>,
+    /// Where the next round of checks begins; it goes round robin.
+    next: usize,
+    /// The same calls by what they wait for, the longest wait first.
+    queues: BTreeSet<(Turn, usize)>,
+    waits: u64,
+    /// For each call: its position in `queues`, and whether it is in `woken`.
+    places: Vec<Place>,
+    /// Calls whose wait is over; may include some removed since.
+    woken: VecDeque<usize>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    turn: Option<Turn>,
+    is_woken: bool,
+}
+
+impl Watching {
+    fn place(&mut self, at: usize) -> &mut Place {
+        if self.places.len() <= at {
+            self.places.resize(at + 1, Place::default());
+        }
+        &mut self.places[at]
+    }
+
+    /// Adds a waiting call.
+    pub(crate) fn add(&mut self, at: usize, awaited: Awaited) {
+        self.leave(at);
+        self.waits += 1;
+        let turn = (awaited, self.waits);
+        self.place(at).turn = Some(turn);
+        self.queues.insert((turn, at));
+        self.all.insert(at);
+    }
+
+    /// Removes a call; it is not woken either.
+    pub(crate) fn remove(&mut self, at: usize) {
+        self.leave(at);
+        self.place(at).is_woken = false;
+    }
+
+    fn leave(&mut self, at: usize) {
+        if let Some(turn) = self.place(at).turn.take() {
+            self.queues.remove(&(turn, at));
+            self.all.remove(&at);
+        }
+    }
+
+    /// Ends the wait of a call.
+    pub(crate) fn wake(&mut self, at: usize) {
+        self.leave(at);
+        if !std::mem::replace(&mut self.place(at).is_woken, true) {
+            self.woken.push_back(at);
+        }
+    }
+
+    /// Wakes at most `most` calls that wait for this, the longest wait first.
+    pub(crate) fn wake_those(&mut self, awaited: Awaited, most: usize) {
+        for _ in 0..most {
+            let waiting = self.queues.range(((awaited, 0), 0)..=((awaited, u64::MAX), usize::MAX));
+            let Some((_, at)) = waiting.copied().next() else { break };
+            self.wake(at);
+        }
+    }
+
+    /// Checks the next few calls, or all, and wakes those whose wait `is_over`.
+    pub(crate) fn look(&mut self, at_all: bool, is_over: impl Fn(usize) -> bool) {
+        let most = if at_all { self.all.len() } else { LOOKS_MAX };
+        let (behind, before) = (self.all.range(self.next..), self.all.range(..self.next));
+        let mut next = self.next;
+        let mut over = [usize::MAX; LOOKS_MAX];
+        let mut found = 0;
+        for at in behind.chain(before).take(most) {
+            next = at + 1;
+            if is_over(*at) {
+                over[found] = *at;
+                found += 1;
+            }
+            if found == LOOKS_MAX {
+                break;
+            }
+        }
+        self.next = next;
+        over[..found].iter().for_each(|at| self.wake(*at));
+    }
+
+    /// Returns the next call whose wait is over.
+    pub(crate) fn take(&mut self) -> Option<usize> {
+        loop {
+            let at = self.woken.pop_front()?;
+            if std::mem::take(&mut self.place(at).is_woken) {
+                return Some(at);
+            }
+        }
+    }
+
+    /// Whether no call waits and none was woken.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.woken.is_empty()
+    }
+
+    /// Whether a call was woken.
+    pub(crate) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn taken(watching: &mut Watching) -> Vec<usize> {
+        std::iter::from_fn(|| watching.take()).collect()
+    }
+
+    #[test]
+    fn waiting_calls_are_checked_round_robin_a_few_per_poll() {
+        let mut watching = Watching::default();
+        (0..100).for_each(|at| watching.add(at, Awaited::Word));
+        let seen = RefCell::new(vec![0; 100]);
+        for turn in 1..=70 {
+            watching.look(false, |at| {
+                seen.borrow_mut()[at] += 1;
+                false
+            });
+            assert_eq!(seen.borrow().iter().sum::<usize>(), turn * LOOKS_MAX);
+        }
+        assert!(seen.borrow().iter().all(|looks| (11..=12).contains(looks)), "{seen:?}");
+        watching.look(true, |at| at % 10 == 3);
+        assert_eq!(taken(&mut watching).len(), 10);
+        assert!(!watching.has_woken() && !watching.is_empty());
+    }
+
+    #[test]
+    fn call_is_woken_once_and_not_after_removal() {
+        let mut watching = Watching::default();
+        (0..4).for_each(|at| watching.add(at, Awaited::Word));
+        watching.wake(2);
+        watching.wake(2);
+        watching.look(false, |at| at == 2 || at == 0);
+        watching.wake(9);
+        watching.remove(0);
+        assert_eq!(taken(&mut watching), [2, 9]);
+        watching.add(2, Awaited::Word);
+        watching.wake(2);
+        watching.remove(2);
+        watching.add(2, Awaited::Word);
+        watching.wake(2);
+        assert_eq!(taken(&mut watching), [2], "another call in the same slot");
+        (0..10).for_each(|at| watching.remove(at));
+        assert!(watching.is_empty() && watching.queues.is_empty());
+    }
+
+    #[test]
+    fn longest_wait_is_woken_first_among_calls_that_match() {
+        let mut watching = Watching::default();
+        let awaited = [Awaited::Block, Awaited::Lock(1), Awaited::Lock(2), Awaited::Word];
+        for at in (0..12).rev() {
+            watching.add(at, awaited[at % 4]);
+        }
+        watching.wake_those(Awaited::Block, 1);
+        assert_eq!(taken(&mut watching), [8]);
+        watching.wake_those(Awaited::Lock(2), usize::MAX);
+        assert_eq!(taken(&mut watching), [10, 6, 2]);
+        watching.wake_those(Awaited::Lock(2), usize::MAX);
+        watching.wake_those(Awaited::Lock(3), 1);
+        assert_eq!(taken(&mut watching), []);
+    }
+}

@@ -1,0 +1,248 @@
+//! The regions that calls may access: local memory, or remote memory over a link.
+
+use crate::call::memory::direct_loads::Words;
+use farside_base::{Access, LinkId, RemoteRegionId};
+use farside_fabric::Arena;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Number of region numbers of an executor.
+pub const REGIONS_MAX: usize = 256;
+
+/// Where the bytes of a region are.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// Local: this processor loads and stores them.
+    Here(Arena),
+    /// Remote: accessed by READ and WRITE work requests.
+    There(LinkId, RemoteRegionId),
+    /// They were remote, over a link that was lost.
+    Gone,
+}
+
+/// A region and its access rights for calls, as for one-sided requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Lent {
+    pub(crate) place: Place,
+    pub(crate) bytes: u64,
+    pub(crate) access: Access,
+}
+
+/// Why memory was not accessed. Programs see it as a `status` or as the end of the call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Denied {
+    /// The region is unknown, too short or does not allow this access.
+    NotPermitted,
+    /// The region is remote.
+    Elsewhere,
+    /// The region was remote, and its link is lost.
+    Gone,
+}
+
+/// Regions by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    regions: Vec<Option<Lent>>,
+    words: Words,
+}
+
+impl Memory {
+    const NOTHING: Self = Self { regions: Vec::new(), words: Words::NOTHING };
+
+    /// Lends a region under a number below [`REGIONS_MAX`].
+    pub(crate) fn lend(&mut self, number: u8, lent: Lent) {
+        let at = usize::from(number);
+        if self.regions.len() <= at {
+            self.regions.resize(at + 1, None);
+        }
+        self.words.set(at, Some(&lent));
+        self.regions[at] = Some(lent);
+    }
+
+    /// Returns the words that machine code of calls may load directly.
+    pub(crate) const fn words(&self) -> &Words {
+        &self.words
+    }
+
+    /// Revokes a region.
+    pub(crate) fn take_back(&mut self, number: u8) -> Option<Lent> {
+        let lent = self.regions.get_mut(usize::from(number))?.take();
+        self.words.set(usize::from(number), None);
+        lent
+    }
+
+    /// Marks the regions over a lost link as gone.
+    pub(crate) fn lost(&mut self, link: LinkId) {
+        for lent in self.regions.iter_mut().flatten() {
+            if matches!(lent.place, Place::There(of, _) if of == link) {
+                lent.place = Place::Gone;
+            }
+        }
+    }
+
+    #[inline]
+    fn lent(&self, region: u64) -> Option<&Lent> {
+        self.regions.get(usize::try_from(region).ok()?)?.as_ref()
+    }
+
+    /// Whether there is a local region of this number.
+    pub(crate) fn is_here(&self, region: u64) -> bool {
+        self.lent(region).is_some_and(|lent| matches!(lent.place, Place::Here(_)))
+    }
+
+    /// Returns a region if this access to it is permitted; local or remote.
+    #[inline]
+    pub(crate) fn region(
+        &self,
+        region: u64,
+        offset: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<&Lent, Denied> {
+        let lent = self.lent(region).ok_or(Denied::NotPermitted)?;
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= lent.bytes);
+        if inside && lent.access.allows(access) { Ok(lent) } else { Err(Denied::NotPermitted) }
+    }
+
+    /// Returns the arena of a local region if this access to it is permitted.
+    #[inline]
+    pub(crate) fn here(
+        &self,
+        region: u64,
+        offset: u64,
+        bytes: u64,
+        access: Access,
+    ) -> Result<&Arena, Denied> {
+        match &self.region(region, offset, bytes, access)?.place {
+            Place::Here(arena) => Ok(arena),
+            // A lost region is reported when a remote access begins, so that local accesses need no check.
+            Place::There(..) | Place::Gone => Err(Denied::Elsewhere),
+        }
+    }
+}
+
+/// The regions of each tenant: one table per tenant, so that accesses need no check of ownership.
+#[derive(Debug, Default)]
+pub(crate) struct Memories {
+    lent: BTreeMap<u8, (Lent, Option<BTreeSet<usize>>)>,
+    /// By tenant.
+    views: Vec<Memory>,
+}
+
+impl Memories {
+    /// Adds a tenant, unless it exists.
+    pub(crate) fn add(&mut self, tenant: usize) {
+        while self.views.len() <= tenant {
+            let mut view = Memory::default();
+            for (number, (lent, tenants)) in &self.lent {
+                if is_open(tenants.as_ref(), self.views.len()) {
+                    view.lend(*number, lent.clone());
+                }
+            }
+            self.views.push(view);
+        }
+    }
+
+    /// Lends a region to these tenants, or to all, later ones included.
+    pub(crate) fn lend(&mut self, number: u8, lent: Lent, tenants: Option<BTreeSet<usize>>) {
+        for (tenant, view) in self.views.iter_mut().enumerate() {
+            if is_open(tenants.as_ref(), tenant) {
+                view.lend(number, lent.clone());
+            } else {
+                view.take_back(number);
+            }
+        }
+        self.lent.insert(number, (lent, tenants));
+    }
+
+    pub(crate) fn take_back(&mut self, number: u8) {
+        self.lent.remove(&number);
+        for view in &mut self.views {
+            view.take_back(number);
+        }
+    }
+
+    /// Whether a region is lent to a tenant.
+    pub(crate) fn is_lent(&self, number: u8, tenant: usize) -> bool {
+        let lent = self.lent.get(&number);
+        lent.is_some_and(|(_, tenants)| is_open(tenants.as_ref(), tenant))
+    }
+
+    /// Marks the regions over a lost link as gone.
+    pub(crate) fn lost(&mut self, link: LinkId) {
+        for lent in self.lent.values_mut().map(|(lent, _)| lent) {
+            if matches!(lent.place, Place::There(of, _) if of == link) {
+                lent.place = Place::Gone;
+            }
+        }
+        self.views.iter_mut().for_each(|view| view.lost(link));
+    }
+
+    /// Whether any region is available to any tenant.
+    pub(crate) fn has_any(&self) -> bool {
+        self.lent.values().any(|(lent, _)| !matches!(lent.place, Place::Gone))
+    }
+
+    /// Returns the regions of an added tenant; none for other tenants.
+    #[inline]
+    pub(crate) fn of(&self, tenant: usize) -> &Memory {
+        static NOTHING: Memory = Memory::NOTHING;
+        self.views.get(tenant).unwrap_or(&NOTHING)
+    }
+}
+
+fn is_open(tenants: Option<&BTreeSet<usize>>, tenant: usize) -> bool {
+    tenants.is_none_or(|tenants| tenants.contains(&tenant))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tenant_accesses_only_regions_lent_to_it() {
+        let mut memories = Memories::default();
+        let lent =
+            |bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access: Access::READ };
+        memories.add(1);
+        memories.lend(0, lent(64), None);
+        memories.lend(3, lent(64), Some([1, 2].into()));
+        memories.add(2);
+        let reach = |memories: &Memories, number| {
+            [0, 1, 2, 3].map(|tenant| memories.of(tenant).here(number, 0, 8, Access::READ).is_ok())
+        };
+        assert_eq!(reach(&memories, 0), [true, true, true, false], "the last was not added");
+        assert_eq!(reach(&memories, 3), [false, true, true, false]);
+        assert_eq!([0, 1].map(|tenant| memories.is_lent(3, tenant)), [false, true]);
+        memories.lend(3, lent(64), Some([0].into()));
+        assert_eq!(reach(&memories, 3), [true, false, false, false]);
+        memories.take_back(3);
+        assert_eq!(reach(&memories, 3), [false; 4]);
+        assert!(memories.has_any() && !memories.is_lent(3, 0));
+    }
+
+    #[test]
+    fn access_is_checked_against_bounds_and_rights() {
+        let mut memory = Memory::default();
+        let arena = Arena::heap(64);
+        let lent = Lent { place: Place::Here(arena), bytes: 64, access: Access::READ };
+        memory.lend(3, lent);
+        assert!(memory.here(3, 56, 8, Access::READ).is_ok());
+        for (region, offset, bytes, access) in [
+            (3, 57, 8, Access::READ),
+            (3, u64::MAX, 8, Access::READ),
+            (3, 0, 8, Access::WRITE),
+            (2, 0, 8, Access::READ),
+            (4, 0, 8, Access::READ),
+            (u64::MAX, 0, 0, Access::NONE),
+        ] {
+            let denied = memory.here(region, offset, bytes, access).err();
+            assert_eq!(denied, Some(Denied::NotPermitted), "{region} {offset} {bytes}");
+        }
+        assert!(memory.take_back(3).is_some() && memory.take_back(3).is_none());
+        let place = Place::There(LinkId(1), RemoteRegionId(0));
+        memory.lend(0, Lent { place, bytes: 8, access: Access::ALL });
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
+        memory.lost(LinkId(1));
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
+    }
+}

@@ -1,0 +1,92 @@
+//! The executor that hosts the memory of an executor without local memory.
+
+use crate::call::transport::backoff::Again;
+use crate::call::transport::handshake::{Hello, Purpose};
+use farside_base::LinkId;
+use farside_protocol::call::SessionId;
+
+/// The executor that hosts the memory, and the state of the connection to it.
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) name: String,
+    state: State,
+    /// It was connected once: from then on, lost connections are retried with back-off.
+    found: bool,
+    again: Again,
+    /// Why its memory is not available, once known.
+    trouble: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// Connecting or connected.
+    Linked(LinkId),
+    /// Disconnected; dialled again at this time.
+    Away { again_ns: u64 },
+    /// Closed: never reached, or the peer is not an executor. Not retried.
+    Over,
+}
+
+impl Host {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            state: State::Away { again_ns: 0 },
+            found: false,
+            again: Again::default(),
+            trouble: None,
+        }
+    }
+
+    /// Returns the hello sent to the host.
+    pub(crate) const fn hello() -> Hello {
+        Hello {
+            purpose: Purpose::Memory,
+            slots: 0,
+            session: SessionId(0),
+            tenant: String::new(),
+            output_bytes: 0,
+            room: None,
+        }
+    }
+
+    pub(crate) const fn called(&mut self, link: LinkId) {
+        self.state = State::Linked(link);
+    }
+
+    /// Records that its memory was imported.
+    pub(crate) fn found(&mut self) {
+        (self.found, self.trouble, self.again) = (true, None, Again::default());
+    }
+
+    /// Records that the connection was lost or not made; retried only if it was connected before.
+    pub(crate) fn lost(&mut self, why: String, now_ns: u64) {
+        self.trouble = Some(why);
+        self.state = match self.found {
+            true => State::Away { again_ns: now_ns.saturating_add(self.again.wait_ns()) },
+            false => State::Over,
+        };
+    }
+
+    /// Records that the peer cannot serve as a host; not retried.
+    pub(crate) fn unfit(&mut self, why: String) {
+        (self.trouble, self.state) = (Some(why), State::Over);
+    }
+
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// When it is dialled again.
+    pub(crate) const fn again_ns(&self) -> Option<u64> {
+        match self.state {
+            State::Away { again_ns } => Some(again_ns),
+            State::Linked(_) | State::Over => None,
+        }
+    }
+
+    /// Whether this link leads to the host.
+    pub(crate) fn is_at(&self, link: LinkId) -> bool {
+        self.state == State::Linked(link)
+    }
+}
