@@ -50,10 +50,12 @@ mod server;
 mod transport;
 
 pub use client::placed_caller::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
-pub use client::{Answer, Caller, CallerOptions, Runs, Ticket};
+pub use client::{Answer, Caller, CallerOptions, Site, Ticket};
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;
 pub use memory::regions::REGIONS_MAX;
-pub use scheduling::placement_policy::{Choice, Core, Manner, PlaceModel, Placement, Prices, Why};
+pub use scheduling::placement_policy::{
+    Choice, ChoiceReason, LearningOptions, PlaceModel, Placement, Prices, Processor,
+};
 pub use server::{CallServer, ServerOptions};
 pub use transport::program_list::Program;

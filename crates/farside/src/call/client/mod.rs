@@ -2,7 +2,7 @@
 //!
 //! At-most-once invocation: after a reconnect, requests without an answer are sent again with the same slot and
 //! sequence number, which the executor uses to suppress duplicates (as in NFS sessions, RFC 8881 §2.10.6).
-//! Reconnects use exponential back-off.
+//! Reconnects use exponential backoff.
 
 pub(crate) mod outcome;
 pub(crate) mod placed_caller;
@@ -10,13 +10,13 @@ mod share;
 mod upload;
 
 use crate::call::client::outcome::{end_here, end_of, not_loaded, refusal_error};
-use crate::call::executor::{Executor, Slice};
-use crate::call::memory::global::Global;
-use crate::call::memory::regions::{Lent, Place};
+use crate::call::executor::{Executor, SliceOutcome};
+use crate::call::memory::global::GlobalMemory;
+use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::call::memory::remote::BLOCK_BYTES;
-use crate::call::transport::backoff::Again;
+use crate::call::transport::backoff::Backoff;
 use crate::call::transport::handshake::{Hello, Purpose, Refusal, TENANT_BYTES_MAX, Welcome};
-use crate::call::transport::message_port::{BACKLOG_NAP, Event, Mail, Measures};
+use crate::call::transport::message_port::{BACKLOG_NAP, Event, MessagePort, MessagePortSizes};
 use crate::call::transport::program_list::Program;
 use crate::patience::{Patience, Spins};
 use crate::registered::{Registered, control, not_reached};
@@ -84,11 +84,11 @@ pub struct Answer {
 
 /// The site where a call runs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Runs {
+pub enum Site {
     /// At the executor that this caller is connected to: one round trip.
-    There,
+    Remote,
     /// At the caller, by one-sided requests to the executor's memory: a round trip for each access.
-    Here,
+    Local,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,15 +101,15 @@ struct Waiting {
 }
 
 #[derive(Clone, Debug)]
-enum Link {
+enum LinkState {
     /// Connecting.
-    Coming(LinkId),
-    Up(LinkId),
+    Connecting(LinkId),
+    Connected(LinkId),
     /// Disconnected; dialled again at this time.
-    Down {
+    Disconnected {
         again_ns: u64,
     },
-    Over(Error),
+    Closed(Error),
 }
 
 /// Registers programs at an executor and invokes them.
@@ -120,15 +120,15 @@ enum Link {
 pub struct Caller {
     fabric: Arc<dyn Fabric>,
     name: String,
-    mail: Mail,
+    mail: MessagePort,
     options: CallerOptions,
     id: SessionId,
-    link: Link,
+    link: LinkState,
     /// Whether it has had a session.
     welcomed: bool,
     /// When the executor was disconnected, until it is connected again.
     away_since_ns: Option<u64>,
-    again: Again,
+    again: Backoff,
     window: Window,
     waiting: Vec<Option<Waiting>>,
     /// Memory for outputs. An executor that is preempted within a copy may still write there over a link closed
@@ -146,7 +146,7 @@ pub struct Caller {
     regions: Vec<(u8, RegionToken)>,
     here: Option<Here>,
     /// The global memory for local runs, while there is no local executor.
-    global: Option<Global>,
+    global: Option<GlobalMemory>,
     /// The object being registered.
     upload: Option<Upload>,
     /// Objects by number, for local runs.
@@ -220,13 +220,13 @@ impl Caller {
                         and a tenant's name of at most 32 bytes";
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
-        let measures = Measures {
+        let measures = MessagePortSizes {
             receives: slots,
             receive_bytes: 16,
             places: slots,
             send_bytes: options.parameter_bytes_max + Invocation::BYTES_MAX,
         };
-        let mail = Mail::open(fabric, None, &measures)?;
+        let mail = MessagePort::open(fabric, None, &measures)?;
         let bytes = u64::from(options.output_bytes_max) * slots as u64;
         let room = Registered::new(fabric, bytes, Access::WRITE, RegionKind::Memory)?;
         let draw = |salt: u64| u128::from(RandomState::new().hash_one((name, salt)));
@@ -236,10 +236,10 @@ impl Caller {
             mail,
             options: options.clone(),
             id: SessionId(draw(1) << 64 | draw(2)),
-            link: Link::Over(ErrorCode::PeerLost.into()),
+            link: LinkState::Closed(ErrorCode::PeerLost.into()),
             welcomed: false,
             away_since_ns: None,
-            again: Again::default(),
+            again: Backoff::default(),
             window: Window::new(slots),
             waiting: vec![None; slots],
             room,
@@ -270,13 +270,13 @@ impl Caller {
         };
         let connected = self.mail.port.connect(&self.name, &hello.encode(), self.mail.queue);
         let link = connected.map_err(|error| control(&error))?;
-        self.link = Link::Coming(link);
+        self.link = LinkState::Connecting(link);
         Ok(())
     }
 
     /// Whether the executor has accepted it and is connected.
     pub const fn is_connected(&self) -> bool {
-        matches!(self.link, Link::Up(_))
+        matches!(self.link, LinkState::Connected(_))
     }
 
     /// Returns how many calls could be begun now.
@@ -287,7 +287,7 @@ impl Caller {
     /// Returns how the executor is reached, and why so.
     pub fn path(&self) -> Option<String> {
         match self.link {
-            Link::Up(link) => Some(self.mail.port.path(link)),
+            LinkState::Connected(link) => Some(self.mail.port.path(link)),
             _ => None,
         }
     }
@@ -410,18 +410,18 @@ impl Caller {
     /// As [`Self::invoke`] and [`Self::invoke_here`].
     pub fn invoke_at(
         &mut self,
-        runs: Runs,
+        runs: Site,
         program: &Program,
         parameters: &[u8],
     ) -> Result<Option<Ticket>, Error> {
         match runs {
-            Runs::There => self.invoke(program, parameters),
-            Runs::Here => self.invoke_here(program, parameters),
+            Site::Remote => self.invoke(program, parameters),
+            Site::Local => self.invoke_here(program, parameters),
         }
     }
 
     fn prepare_here(&mut self, program: &Program) -> Result<(), Error> {
-        let Link::Up(link) = self.link else {
+        let LinkState::Connected(link) = self.link else {
             return Err(self.over());
         };
         if self.here.is_none() {
@@ -430,8 +430,8 @@ impl Caller {
             executor.memory.add(0);
             for (number, token) in &self.regions {
                 let region = self.mail.port.import(link, token).map_err(|error| control(&error))?;
-                let place = Place::There(link, region);
-                let lent = Lent { place, bytes: token.bytes, access: token.access };
+                let place = RegionSite::Remote(link, region);
+                let lent = LentRegion { place, bytes: token.bytes, access: token.access };
                 executor.memory.lend(*number, lent, None);
             }
             executor.global = self.global.take();
@@ -497,13 +497,13 @@ impl Caller {
     /// Returns why no request can be sent, permanently or at present.
     pub(crate) fn over(&self) -> Error {
         match &self.link {
-            Link::Over(error) => error.clone(),
+            LinkState::Closed(error) => error.clone(),
             _ => Error::with(ErrorCode::PeerLost, "the executor is out of reach at present"),
         }
     }
 
     fn ask(&mut self, verb: Verb, head: &[u8], rest: &[u8]) -> Result<Option<Ticket>, Error> {
-        if let Link::Over(error) = &self.link {
+        if let LinkState::Closed(error) = &self.link {
             return Err(error.clone());
         }
         if !self.welcomed {
@@ -519,7 +519,7 @@ impl Caller {
         self.waiting[place] = Some(Waiting { ticket: Some(ticket), header, bytes });
         // Without a link it is sent when the session resumes.
         match self.link {
-            Link::Up(link) => self.mail.send(link, header, place, [head, rest], None),
+            LinkState::Connected(link) => self.mail.send(link, header, place, [head, rest], None),
             _ => self.mail.put(header, place, [head, rest]),
         }
         Ok(Some(ticket))
@@ -629,7 +629,7 @@ impl Caller {
         parameters: &[u8],
         timeout: Duration,
     ) -> Result<Answer, Error> {
-        self.call_at(Runs::There, program, parameters, timeout)
+        self.call_at(Site::Remote, program, parameters, timeout)
     }
 
     /// Invokes a program at the given site and waits for its answer.
@@ -638,7 +638,7 @@ impl Caller {
     /// As [`Self::call`].
     pub fn call_at(
         &mut self,
-        runs: Runs,
+        runs: Site,
         program: &Program,
         parameters: &[u8],
         timeout: Duration,
@@ -666,7 +666,7 @@ impl Caller {
             return Ok(());
         }
         let nap = match self.link {
-            Link::Down { again_ns } => {
+            LinkState::Disconnected { again_ns } => {
                 let wait_ns = again_ns.saturating_sub(self.fabric.time_ns());
                 Some(Duration::from_nanos(wait_ns))
             }
@@ -700,7 +700,7 @@ impl Caller {
         self.mail.link_events(&mut events);
         events.drain(..).for_each(|event| self.link_event(event));
         self.events = events;
-        if let Link::Down { again_ns } = self.link {
+        if let LinkState::Disconnected { again_ns } = self.link {
             self.try_again(again_ns);
         }
         if self.here.as_ref().is_some_and(|here| !here.is_idle()) {
@@ -710,7 +710,7 @@ impl Caller {
             self.lost(link, "the fabric cannot take its message");
         }
         match &self.link {
-            Link::Over(error) => Err(error.clone()),
+            LinkState::Closed(error) => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -726,7 +726,7 @@ impl Caller {
                 let text = self.mail.port.trouble(link);
                 self.lost(link, &text.unwrap_or_else(|| format!("{status:?}")));
             }
-            Event::Message(link, header) if matches!(self.link, Link::Up(up) if up == link) => {
+            Event::Message(link, header) if matches!(self.link, LinkState::Connected(up) if up == link) => {
                 if let Err(text) = self.answered(header) {
                     let error = Error::with(ErrorCode::ProtocolViolation, text);
                     self.end_session(&error);
@@ -768,7 +768,7 @@ impl Caller {
                 let error = self.refused(&reason);
                 self.end_session(&error);
             }
-            // The executor may return; retried with back-off.
+            // The executor may return; retried with backoff.
             LinkEvent::NotReached { .. } if self.welcomed => self.try_later(),
             LinkEvent::NotReached { link, why } => {
                 let trouble = self.mail.port.trouble(link);
@@ -787,8 +787,8 @@ impl Caller {
             self.end_session(&Error::with(ErrorCode::PeerLost, text));
             return;
         }
-        self.link = Link::Up(link);
-        (self.away_since_ns, self.again) = (None, Again::default());
+        self.link = LinkState::Connected(link);
+        (self.away_since_ns, self.again) = (None, Backoff::default());
         self.message_bytes =
             welcome.message_bytes.min(self.options.parameter_bytes_max + Invocation::BYTES_MAX);
         self.output_bytes = self.options.output_bytes_max;
@@ -834,7 +834,8 @@ impl Caller {
     }
 
     fn lost(&mut self, link: LinkId, text: &str) {
-        let current = matches!(self.link, Link::Up(up) | Link::Coming(up) if up == link);
+        let current =
+            matches!(self.link, LinkState::Connected(up) | LinkState::Connecting(up) if up == link);
         self.mail.forget(link);
         self.mail.port.close(link);
         if !current {
@@ -864,7 +865,7 @@ impl Caller {
         let now_ns = self.fabric.time_ns();
         let wait_ns = self.again.wait_ns();
         self.away_since_ns.get_or_insert(now_ns);
-        self.link = Link::Down { again_ns: now_ns.saturating_add(wait_ns) };
+        self.link = LinkState::Disconnected { again_ns: now_ns.saturating_add(wait_ns) };
     }
 
     fn try_again(&mut self, again_ns: u64) {
@@ -884,11 +885,11 @@ impl Caller {
 
     /// Closes the session: all calls in progress end, and none can begin.
     fn end_session(&mut self, error: &Error) {
-        if let Link::Up(link) | Link::Coming(link) = self.link {
+        if let LinkState::Connected(link) | LinkState::Connecting(link) = self.link {
             self.mail.forget(link);
             self.mail.port.close(link);
         }
-        self.link = Link::Over(error.clone());
+        self.link = LinkState::Closed(error.clone());
         self.leave_here();
         let waiting = self.waiting.iter_mut().filter_map(Option::take);
         for ticket in waiting.filter_map(|waiting| waiting.ticket) {
@@ -932,10 +933,10 @@ impl Caller {
         for _ in 0..here.ready.len() {
             let Some(at) = here.ready.pop_front() else { break };
             match here.executor.slice(at, now_ns) {
-                Slice::Ready => here.ready.push_back(at),
+                SliceOutcome::Ready => here.ready.push_back(at),
                 // Local objects are loaded synchronously.
-                Slice::Waits | Slice::Loaded(..) => {}
-                Slice::Over(end) => {
+                SliceOutcome::Waits | SliceOutcome::Loaded(..) => {}
+                SliceOutcome::Over(end) => {
                     let output = std::mem::take(&mut here.executor.output);
                     if let Some(ticket) = here.tickets[at].take() {
                         here.running -= 1;
@@ -944,18 +945,18 @@ impl Caller {
                 }
             }
         }
-        here.executor.notices.clear();
+        here.executor.notifications.clear();
         self.mail.post_steps(&mut here.executor, here.scratch.region.id)
     }
 }
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        if let Link::Up(link) = self.link {
+        if let LinkState::Connected(link) = self.link {
             // So that the executor does not keep the session. If this message is lost, it does, for its grace.
             self.mail.leave(link);
         }
-        if let Link::Up(link) | Link::Coming(link) = self.link {
+        if let LinkState::Connected(link) | LinkState::Connecting(link) = self.link {
             self.mail.port.close(link);
         }
     }

@@ -1,8 +1,8 @@
 //! Conversion of call outcomes to answers and errors of the client.
 
 use crate::call::client::Answer;
-use crate::call::executor::End;
-use crate::call::executor::loading::NotLoaded;
+use crate::call::executor::CallEnd;
+use crate::call::executor::loading::LoadError;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::{Refused, Reply, Stopped, Verb};
 
@@ -19,10 +19,10 @@ pub(crate) fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
     })
 }
 
-pub(crate) fn end_here(end: End, output: Vec<u8>) -> Result<Answer, Error> {
+pub(crate) fn end_here(end: CallEnd, output: Vec<u8>) -> Result<Answer, Error> {
     match end {
-        End::Returned(result) => Ok(Answer { result, output }),
-        End::Stopped(why, _, text) => Err(stop_error(why, text)),
+        CallEnd::Returned(result) => Ok(Answer { result, output }),
+        CallEnd::Stopped(why, _, text) => Err(stop_error(why, text)),
     }
 }
 
@@ -78,6 +78,6 @@ pub(crate) fn refusal_error(why: Refused, text: String) -> Error {
     Error::with(code, text)
 }
 
-pub(crate) fn not_loaded(error: NotLoaded) -> Error {
+pub(crate) fn not_loaded(error: LoadError) -> Error {
     refusal_error(error.why, error.text)
 }

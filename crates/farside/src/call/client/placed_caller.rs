@@ -1,7 +1,9 @@
 //! A client with several places: each call runs at the place with the least expected cost, or at its state.
 
-use crate::call::client::{Answer, Caller, Runs, Ticket};
-use crate::call::scheduling::placement_policy::{Choice, Manner, PlaceModel, Placement, Prices};
+use crate::call::client::{Answer, Caller, Site, Ticket};
+use crate::call::scheduling::placement_policy::{
+    Choice, LearningOptions, PlaceModel, Placement, Prices,
+};
 use crate::call::transport::program_list::Program;
 use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;
@@ -29,15 +31,15 @@ pub struct PlacedAnswer {
 }
 
 /// A program of a [`Placed`].
-struct Known {
+struct PlacedEntry {
     /// As registered by each caller.
     at: Vec<Program>,
-    state: State,
+    state: StateBinding,
 }
 
 /// The place of a program's state.
 #[derive(Clone, Copy)]
-enum State {
+enum StateBinding {
     /// The program keeps no state.
     None,
     /// Undecided: the place where its first call runs.
@@ -48,7 +50,7 @@ enum State {
     Begun(usize),
 }
 
-impl State {
+impl StateBinding {
     const fn place(self) -> Option<usize> {
         match self {
             Self::None | Self::Open => None,
@@ -69,7 +71,7 @@ impl State {
     }
 }
 
-struct UnderWay {
+struct InFlight {
     ticket: PlacedTicket,
     caller: usize,
     at: Ticket,
@@ -93,10 +95,10 @@ pub struct Placed {
     fabric: Arc<dyn Fabric>,
     callers: Vec<Caller>,
     /// By place: the caller, and the site of its calls.
-    places: Vec<(usize, Runs)>,
+    places: Vec<(usize, Site)>,
     placement: Placement,
-    programs: Vec<Known>,
-    under_way: VecDeque<UnderWay>,
+    programs: Vec<PlacedEntry>,
+    in_flight: VecDeque<InFlight>,
     tickets: u64,
 }
 
@@ -108,14 +110,14 @@ impl std::fmt::Debug for Placed {
 
 impl Placed {
     /// Returns a [`Placed`] without places.
-    pub fn new(fabric: &Arc<dyn Fabric>, prices: Prices, manner: Manner) -> Self {
+    pub fn new(fabric: &Arc<dyn Fabric>, prices: Prices, options: LearningOptions) -> Self {
         Self {
             fabric: Arc::clone(fabric),
             callers: Vec::new(),
             places: Vec::new(),
-            placement: Placement::new(prices, manner),
+            placement: Placement::new(prices, options),
             programs: Vec::new(),
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             tickets: 0,
         }
     }
@@ -124,7 +126,7 @@ impl Placed {
     ///
     /// # Errors
     /// `BadForm` once there are programs, since this caller has not registered them.
-    pub fn add(&mut self, caller: Caller, places: &[(Runs, PlaceModel)]) -> Result<usize, Error> {
+    pub fn add(&mut self, caller: Caller, places: &[(Site, PlaceModel)]) -> Result<usize, Error> {
         if !self.programs.is_empty() {
             let text = "places are added before programs, so that each has all";
             return Err(Error::with(ErrorCode::BadForm, text));
@@ -168,13 +170,13 @@ impl Placed {
             return Ok(PlacedProgram(before));
         }
         let keeps_state = known.iter().any(|program| program.keeps_state);
-        if keeps_state && !self.places.iter().any(|(_, runs)| *runs == Runs::There) {
+        if keeps_state && !self.places.iter().any(|(_, runs)| *runs == Site::Remote) {
             return bad(
                 "it keeps state between calls, which only an executor can: add such a place",
             );
         }
-        let state = if keeps_state { State::Open } else { State::None };
-        self.programs.push(Known { at: known, state });
+        let state = if keeps_state { StateBinding::Open } else { StateBinding::None };
+        self.programs.push(PlacedEntry { at: known, state });
         Ok(PlacedProgram(self.programs.len() - 1))
     }
 
@@ -190,17 +192,17 @@ impl Placed {
         let known = self.programs.get_mut(program.0).ok_or(ErrorCode::NoProgram)?;
         let runs = self.places.get(place).map(|(_, runs)| *runs);
         match (known.state, runs) {
-            (State::None, _) => bad("it keeps no state: pin a place instead"),
+            (StateBinding::None, _) => bad("it keeps no state: pin a place instead"),
             (_, None) => bad("there is no place of this number"),
-            (_, Some(Runs::Here)) => {
+            (_, Some(Site::Local)) => {
                 bad("local runs keep no state: bind it to an executor's place")
             }
-            (State::Open | State::Told(_), Some(Runs::There)) => {
-                known.state = State::Told(place);
+            (StateBinding::Open | StateBinding::Told(_), Some(Site::Remote)) => {
+                known.state = StateBinding::Told(place);
                 Ok(())
             }
-            (State::Begun(at), Some(Runs::There)) if at == place => Ok(()),
-            (State::Begun(at), Some(Runs::There)) => {
+            (StateBinding::Begun(at), Some(Site::Remote)) if at == place => Ok(()),
+            (StateBinding::Begun(at), Some(Site::Remote)) => {
                 let name = name(&self.placement, at);
                 bad(&format!("its state is at `{name}` since its first call, and does not move"))
             }
@@ -242,8 +244,8 @@ impl Placed {
         }
         let (places, state) = (&self.places, known.state);
         let can_run = |place: usize| match places.get(place) {
-            Some((_, Runs::There)) => true,
-            Some((_, Runs::Here)) => !state.is_kept(),
+            Some((_, Site::Remote)) => true,
+            Some((_, Site::Local)) => !state.is_kept(),
             None => false,
         };
         let number = program.0 as u64;
@@ -256,12 +258,12 @@ impl Placed {
         known.state = state.begun(choice.place);
         self.tickets += 1;
         let ticket = PlacedTicket(self.tickets);
-        self.under_way.push_back(UnderWay { ticket, caller, at, choice, begun_ns });
+        self.in_flight.push_back(InFlight { ticket, caller, at, choice, begun_ns });
         Ok(Some(ticket))
     }
 
     /// Returns why no place was chosen for a call of a program with this state.
-    fn not_chosen(&self, state: State) -> Error {
+    fn not_chosen(&self, state: StateBinding) -> Error {
         if let Some(at) = state.place() {
             let (name, caller) = (name(&self.placement, at), &self.callers[self.places[at].0]);
             let Error { detail, .. } = caller.over();
@@ -309,14 +311,14 @@ impl Placed {
 
     /// Returns the outcome of a call that has ended, once.
     pub fn poll(&mut self, ticket: PlacedTicket) -> Option<Result<PlacedAnswer, Error>> {
-        let at = self.under_way.iter().position(|one| one.ticket == ticket)?;
-        let one = &self.under_way[at];
+        let at = self.in_flight.iter().position(|one| one.ticket == ticket)?;
+        let one = &self.in_flight[at];
         let end = self.callers[one.caller].poll(one.at)?;
-        let one = self.under_way.remove(at)?;
+        let one = self.in_flight.remove(at)?;
         Some(self.ended(one, end))
     }
 
-    fn ended(&mut self, one: UnderWay, end: Result<Answer, Error>) -> Result<PlacedAnswer, Error> {
+    fn ended(&mut self, one: InFlight, end: Result<Answer, Error>) -> Result<PlacedAnswer, Error> {
         let answer = end?;
         let took_ns = self.fabric.time_ns().saturating_sub(one.begun_ns);
         self.placement.ended(&one.choice, took_ns);
@@ -342,13 +344,13 @@ impl Placed {
             let text = "all slots at the place are in use: poll the calls in progress first";
             return Err(Error::with(ErrorCode::OverQuota, text));
         };
-        let Some(at) = self.under_way.iter().position(|one| one.ticket == ticket) else {
+        let Some(at) = self.in_flight.iter().position(|one| one.ticket == ticket) else {
             return Err(ErrorCode::NoProgram.into());
         };
-        let (caller, inner) = (self.under_way[at].caller, self.under_way[at].at);
+        let (caller, inner) = (self.in_flight[at].caller, self.in_flight[at].at);
         let end = self.callers[caller].wait(inner, timeout);
         self.callers[caller].forget(inner);
-        match self.under_way.remove(at) {
+        match self.in_flight.remove(at) {
             Some(one) => self.ended(one, end),
             None => Err(ErrorCode::NoProgram.into()),
         }

@@ -1,7 +1,7 @@
 //! Local runs at the caller as part of a node of the global memory.
 
 use super::Caller;
-use crate::call::memory::global::Global;
+use crate::call::memory::global::GlobalMemory;
 use crate::{Error, Node};
 
 impl Caller {
@@ -12,7 +12,7 @@ impl Caller {
     /// # Errors
     /// As [`CallServer::share`](crate::call::CallServer::share).
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
-        let global = Global::new(node, self.mail.port.waiter())?;
+        let global = GlobalMemory::new(node, self.mail.port.waiter())?;
         match &mut self.here {
             Some(here) => here.executor.share(global),
             None => {

@@ -1,6 +1,6 @@
 //! Registration of objects at the executor.
 
-use super::{Caller, Link, Ticket};
+use super::{Caller, LinkState, Ticket};
 use crate::call::transport::program_list::{self, Program};
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
@@ -65,7 +65,7 @@ impl Caller {
     /// # Errors
     /// `BadProgram` for an object that is empty or far too large, `PeerLost`.
     pub fn begin_register(&mut self, object: &[u8]) -> Result<bool, Error> {
-        if let Link::Over(error) = &self.link {
+        if let LinkState::Closed(error) = &self.link {
             return Err(error.clone());
         }
         if object.is_empty() || u32::try_from(object.len()).is_err() {

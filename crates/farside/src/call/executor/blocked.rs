@@ -17,35 +17,35 @@ pub(crate) enum Awaited {
 }
 
 /// Position in a queue: what a call waits for, and since when.
-type Turn = (Awaited, u64);
+type QueuePosition = (Awaited, u64);
 
 /// Waiting calls and woken calls. Invariant: each call is watched at most once and woken at most once. Operations
 /// on one call cost the logarithm of the number of calls.
 #[derive(Debug, Default)]
-pub(crate) struct Watching {
+pub(crate) struct BlockedCalls {
     /// Calls that wait.
     all: BTreeSet<usize>,
     /// Where the next round of checks begins; it goes round robin.
     next: usize,
     /// The same calls by what they wait for, the longest wait first.
-    queues: BTreeSet<(Turn, usize)>,
+    queues: BTreeSet<(QueuePosition, usize)>,
     waits: u64,
     /// For each call: its position in `queues`, and whether it is in `woken`.
-    places: Vec<Place>,
+    places: Vec<BlockedEntry>,
     /// Calls whose wait is over; may include some removed since.
     woken: VecDeque<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    turn: Option<Turn>,
+struct BlockedEntry {
+    position: Option<QueuePosition>,
     is_woken: bool,
 }
 
-impl Watching {
-    fn place(&mut self, at: usize) -> &mut Place {
+impl BlockedCalls {
+    fn place(&mut self, at: usize) -> &mut BlockedEntry {
         if self.places.len() <= at {
-            self.places.resize(at + 1, Place::default());
+            self.places.resize(at + 1, BlockedEntry::default());
         }
         &mut self.places[at]
     }
@@ -54,9 +54,9 @@ impl Watching {
     pub(crate) fn add(&mut self, at: usize, awaited: Awaited) {
         self.leave(at);
         self.waits += 1;
-        let turn = (awaited, self.waits);
-        self.place(at).turn = Some(turn);
-        self.queues.insert((turn, at));
+        let position = (awaited, self.waits);
+        self.place(at).position = Some(position);
+        self.queues.insert((position, at));
         self.all.insert(at);
     }
 
@@ -67,8 +67,8 @@ impl Watching {
     }
 
     fn leave(&mut self, at: usize) {
-        if let Some(turn) = self.place(at).turn.take() {
-            self.queues.remove(&(turn, at));
+        if let Some(position) = self.place(at).position.take() {
+            self.queues.remove(&(position, at));
             self.all.remove(&at);
         }
     }
@@ -137,21 +137,21 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    fn taken(watching: &mut Watching) -> Vec<usize> {
+    fn taken(watching: &mut BlockedCalls) -> Vec<usize> {
         std::iter::from_fn(|| watching.take()).collect()
     }
 
     #[test]
     fn waiting_calls_are_checked_round_robin_a_few_per_poll() {
-        let mut watching = Watching::default();
+        let mut watching = BlockedCalls::default();
         (0..100).for_each(|at| watching.add(at, Awaited::Word));
         let seen = RefCell::new(vec![0; 100]);
-        for turn in 1..=70 {
+        for position in 1..=70 {
             watching.look(false, |at| {
                 seen.borrow_mut()[at] += 1;
                 false
             });
-            assert_eq!(seen.borrow().iter().sum::<usize>(), turn * LOOKS_MAX);
+            assert_eq!(seen.borrow().iter().sum::<usize>(), position * LOOKS_MAX);
         }
         assert!(seen.borrow().iter().all(|looks| (11..=12).contains(looks)), "{seen:?}");
         watching.look(true, |at| at % 10 == 3);
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn call_is_woken_once_and_not_after_removal() {
-        let mut watching = Watching::default();
+        let mut watching = BlockedCalls::default();
         (0..4).for_each(|at| watching.add(at, Awaited::Word));
         watching.wake(2);
         watching.wake(2);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn longest_wait_is_woken_first_among_calls_that_match() {
-        let mut watching = Watching::default();
+        let mut watching = BlockedCalls::default();
         let awaited = [Awaited::Block, Awaited::Lock(1), Awaited::Lock(2), Awaited::Word];
         for at in (0..12).rev() {
             watching.add(at, awaited[at % 4]);

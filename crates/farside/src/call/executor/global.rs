@@ -1,7 +1,9 @@
 //! Accesses to the global memory that miss: the call waits without blocking other calls.
 
-use super::{Answered, End, Executor, Running, Slice, Wait, states, stopped, take};
-use crate::call::memory::global::{self, Global, Seat};
+use super::{
+    AccessOutcome, ActiveCall, CallEnd, Executor, SliceOutcome, WaitState, states, stopped, take,
+};
+use crate::call::memory::global::{self, GlobalMemory, MissSession};
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
@@ -13,7 +15,7 @@ impl Executor {
     ///
     /// # Errors
     /// `Busy` while calls have operations pending at the node shared before.
-    pub(crate) fn share(&mut self, global: Global) -> Result<(), Error> {
+    pub(crate) fn share(&mut self, global: GlobalMemory) -> Result<(), Error> {
         self.unshare()?;
         self.global = Some(global);
         Ok(())
@@ -24,12 +26,12 @@ impl Executor {
     /// # Errors
     /// As [`Self::share`].
     pub(crate) fn unshare(&mut self) -> Result<(), Error> {
-        if self.calls.iter().flatten().any(|running| running.seat.is_some()) {
+        if self.calls.iter().flatten().any(|running| running.miss.is_some()) {
             let text = "calls have operations in flight at the node shared before: wait for them";
             return Err(Error::with(ErrorCode::Busy, text));
         }
-        // Calls that wait for a seat retry.
-        let queue = self.global.take().into_iter().flat_map(Global::into_queue);
+        // Calls that wait for a session retry.
+        let queue = self.global.take().into_iter().flat_map(GlobalMemory::into_queue);
         queue.for_each(|at| self.watching.wake(at));
         Ok(())
     }
@@ -51,27 +53,27 @@ impl Executor {
         if let Some(global) = &self.global {
             global.drive();
         }
-        while let Some((at, seat)) = self.global.as_mut().and_then(Global::heard) {
-            self.wake_with(at, seat);
+        while let Some((at, miss)) = self.global.as_mut().and_then(GlobalMemory::heard) {
+            self.wake_with(at, miss);
         }
     }
 
-    /// Wakes a call, and hands it the seat that it waited for.
-    fn wake_with(&mut self, at: usize, seat: Option<Box<Seat>>) {
+    /// Wakes a call, and hands it the session that it waited for.
+    fn wake_with(&mut self, at: usize, miss: Option<Box<MissSession>>) {
         if let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) {
-            running.seat = running.seat.take().or(seat);
+            running.miss = running.miss.take().or(miss);
             self.watching.wake(at);
         }
     }
 
-    /// Returns the seat of a call that no longer needs it or was stopped.
-    pub(crate) fn leave_seat(&mut self, at: usize, running: &mut Running) {
+    /// Returns the session of a call that no longer needs it or was stopped.
+    pub(crate) fn return_session(&mut self, at: usize, running: &mut ActiveCall) {
         let Some(global) = &mut self.global else { return };
         global.forget(at);
-        if let Some(seat) = running.seat.take()
-            && let Some((at, seat)) = global.give_back(seat)
+        if let Some(miss) = running.miss.take()
+            && let Some((at, miss)) = global.give_back(miss)
         {
-            self.wake_with(at, seat);
+            self.wake_with(at, miss);
         }
     }
 
@@ -79,44 +81,46 @@ impl Executor {
     pub(crate) fn reach(
         &mut self,
         at: usize,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         inputs: [&[u8]; 2],
-    ) -> Answered {
-        running.wait = Wait::Global;
+    ) -> AccessOutcome {
+        running.wait = WaitState::Global;
         let Some(global) = &mut self.global else {
             let text = "its executor is not part of a node of the global memory at present";
             return self.reached(running, request, Err(Error::with(ErrorCode::PeerLost, text)));
         };
-        if running.seat.is_none() {
-            running.seat = global.take(at);
+        if running.miss.is_none() {
+            running.miss = global.take(at);
         }
-        let Some(seat) = &mut running.seat else {
-            return Answered::Slice(Slice::Waits);
+        let Some(miss) = &mut running.miss else {
+            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         };
         if global::orders(request.call) {
-            return match seat.poll_fence() {
+            return match miss.poll_fence() {
                 None => {
-                    global.waits(seat, at);
-                    Answered::Slice(Slice::Waits)
+                    global.waits(miss, at);
+                    AccessOutcome::EndsSlice(SliceOutcome::Waits)
                 }
                 Some(Ok(())) => {
-                    running.wait = Wait::Turn;
-                    self.leave_seat(at, running);
-                    Answered::GoesOn
+                    running.wait = WaitState::Runnable;
+                    self.return_session(at, running);
+                    AccessOutcome::GoesOn
                 }
-                Some(Err(error)) => Answered::Slice(Slice::Over(lost(running, &error))),
+                Some(Err(error)) => {
+                    AccessOutcome::EndsSlice(SliceOutcome::Over(lost(running, &error)))
+                }
             };
         }
-        let begun = if seat.accesses() { Ok(()) } else { seat.begin(request, inputs[0]) };
+        let begun = if miss.accesses() { Ok(()) } else { miss.begin(request, inputs[0]) };
         let end = match begun {
-            Ok(()) => seat.poll(request.call),
+            Ok(()) => miss.poll(request.call),
             Err(error) => Some(Err(error)),
         };
         match end {
             None => {
-                global.waits(seat, at);
-                Answered::Slice(Slice::Waits)
+                global.waits(miss, at);
+                AccessOutcome::EndsSlice(SliceOutcome::Waits)
             }
             Some(end) => self.reached(running, request, end),
         }
@@ -125,62 +129,69 @@ impl Executor {
     /// Passes the result of an access to its call.
     fn reached(
         &mut self,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         end: Result<u64, Error>,
-    ) -> Answered {
-        running.wait = Wait::Turn;
+    ) -> AccessOutcome {
+        running.wait = WaitState::Runnable;
         let helper = Helper::with_number(request.call as u32);
         let told = helper.is_some_and(|helper| helper.effect == Effect::Suspends);
         let result = match end {
             Ok(result) => result,
             Err(error) if told => status_of(error.code) as u64,
-            Err(error) => return Answered::Slice(Slice::Over(lost(running, &error))),
+            Err(error) => {
+                return AccessOutcome::EndsSlice(SliceOutcome::Over(lost(running, &error)));
+            }
         };
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // `go_on` ends the call
+            return AccessOutcome::GoesOn; // `go_on` ends the call
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
-        let bytes = running.seat.as_ref().map_or(&[][..], |seat| &seat.bytes);
+        let bytes = running.miss.as_ref().map_or(&[][..], |miss| &miss.bytes);
         let bytes = if (result as i64) < 0 { &[][..] } else { bytes };
         take(&mut running.machine, &running.loaded, lent, result, bytes)
     }
 
     /// Delays the end of a call until all its writes are visible to others.
-    pub(crate) fn settled(&mut self, at: usize, running: &mut Running, slice: Slice) -> Slice {
-        let (Some(seat), Some(global)) = (&mut running.seat, &mut self.global) else {
+    pub(crate) fn settled(
+        &mut self,
+        at: usize,
+        running: &mut ActiveCall,
+        slice: SliceOutcome,
+    ) -> SliceOutcome {
+        let (Some(miss), Some(global)) = (&mut running.miss, &mut self.global) else {
             return slice;
         };
         let end = match slice {
-            Slice::Over(end) => end,
-            Slice::Ready | Slice::Waits | Slice::Loaded(..) => {
-                if !matches!(running.wait, Wait::Global) && seat.settle() {
-                    self.leave_seat(at, running);
+            SliceOutcome::Over(end) => end,
+            SliceOutcome::Ready | SliceOutcome::Waits | SliceOutcome::Loaded(..) => {
+                if !matches!(running.wait, WaitState::Global) && miss.settle() {
+                    self.return_session(at, running);
                 }
                 return slice;
             }
         };
         let fence = match crate::canary::is(crate::canary::Mutant::AnswersBeforeWrites) {
             true => Some(Ok(())),
-            false => seat.poll_fence(),
+            false => miss.poll_fence(),
         };
         match (fence, end) {
             (None, end) => {
-                global.waits(seat, at);
-                running.wait = Wait::Fence(end);
-                Slice::Waits
+                global.waits(miss, at);
+                running.wait = WaitState::Fence(end);
+                SliceOutcome::Waits
             }
-            (Some(Err(error)), End::Returned(_)) => {
+            (Some(Err(error)), CallEnd::Returned(_)) => {
                 let text = format!("program `{}`, flushing its writes", running.loaded.name());
-                Slice::Over(stopped(stop_of(error.code), None, format!("{text}: {error}")))
+                SliceOutcome::Over(stopped(stop_of(error.code), None, format!("{text}: {error}")))
             }
-            (Some(_), end) => Slice::Over(end),
+            (Some(_), end) => SliceOutcome::Over(end),
         }
     }
 }
 
 /// Ends a call whose helper cannot return a status for a failed access.
-fn lost(running: &mut Running, error: &Error) -> End {
+fn lost(running: &mut ActiveCall, error: &Error) -> CallEnd {
     let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
     let slot = stop.slot();
     let loaded = &running.loaded;

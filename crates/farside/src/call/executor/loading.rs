@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::call::executor::native::Native;
 use crate::call::executor::state::States;
-use crate::call::memory::direct_loads::Words;
+use crate::call::memory::direct_loads::DirectLoads;
 
 /// A program, ready to run.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedProgram {
     verified: Arc<Verified>,
     native: Native,
 }
@@ -25,7 +25,7 @@ pub(crate) fn number(object: &[u8], attempt: u64) -> u64 {
 
 /// Returns the sizes charged for an object: the state that its programs share, the object itself, and its programs
 /// as kept.
-pub(crate) fn sizes(object: &[u8], programs: &[Arc<Loaded>]) -> Sizes {
+pub(crate) fn sizes(object: &[u8], programs: &[Arc<LoadedProgram>]) -> Sizes {
     let bytes =
         |scope| programs.first().map_or(0, |one| States::bytes(one.verified().program(), scope));
     Sizes {
@@ -39,39 +39,39 @@ pub(crate) fn sizes(object: &[u8], programs: &[Arc<Loaded>]) -> Sizes {
 
 /// Why an object was refused: the reason and a text for people.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct NotLoaded {
+pub(crate) struct LoadError {
     pub(crate) why: Refused,
     pub(crate) text: String,
 }
 
 /// An object being read and verified in steps, so that a program with a long proof does not delay others.
 #[derive(Debug)]
-pub(crate) struct Loading {
+pub(crate) struct ObjectLoading {
     object: Arc<[u8]>,
     limits: Limits,
     /// Whether calls may access the global memory.
     global: bool,
-    stage: Stage,
+    stage: LoadingStage,
     /// Programs not verified yet.
     programs: std::vec::IntoIter<Program>,
-    loaded: Vec<Arc<Loaded>>,
+    loaded: Vec<Arc<LoadedProgram>>,
 }
 
 /// The next step.
 #[derive(Debug)]
-enum Stage {
+enum LoadingStage {
     Read,
     Take,
     Verify(Box<Verification>),
 }
 
-impl Loading {
+impl ObjectLoading {
     pub(crate) fn new(object: &Arc<[u8]>, limits: &Limits, global: bool) -> Self {
         Self {
             object: Arc::clone(object),
             limits: *limits,
             global,
-            stage: Stage::Read,
+            stage: LoadingStage::Read,
             programs: Vec::new().into_iter(),
             loaded: Vec::new(),
         }
@@ -82,7 +82,7 @@ impl Loading {
     }
 
     /// Performs all steps at once.
-    pub(crate) fn whole(mut self) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
+    pub(crate) fn whole(mut self) -> Result<Vec<Arc<LoadedProgram>>, LoadError> {
         loop {
             if let Some(end) = self.step(u32::MAX) {
                 return end;
@@ -96,33 +96,33 @@ impl Loading {
     pub(crate) fn step(
         &mut self,
         instructions: u32,
-    ) -> Option<Result<Vec<Arc<Loaded>>, NotLoaded>> {
-        self.stage = match std::mem::replace(&mut self.stage, Stage::Take) {
-            Stage::Read => match read_all(&self.object, &self.limits) {
+    ) -> Option<Result<Vec<Arc<LoadedProgram>>, LoadError>> {
+        self.stage = match std::mem::replace(&mut self.stage, LoadingStage::Take) {
+            LoadingStage::Read => match read_all(&self.object, &self.limits) {
                 Ok(programs) => {
                     self.programs = programs.into_iter();
-                    Stage::Take
+                    LoadingStage::Take
                 }
                 Err(why) => return Some(Err(why)),
             },
-            Stage::Take => {
+            LoadingStage::Take => {
                 let Some(program) = self.programs.next() else {
                     return Some(Ok(std::mem::take(&mut self.loaded)));
                 };
                 if let (false, Some(name)) = (self.global, global_helper(&program)) {
                     return Some(Err(lacks_node(&program, name)));
                 }
-                Stage::Verify(Box::new(Verification::new(program, &self.limits)))
+                LoadingStage::Verify(Box::new(Verification::new(program, &self.limits)))
             }
-            Stage::Verify(mut verification) => match verification.step(instructions) {
-                None => Stage::Verify(verification),
+            LoadingStage::Verify(mut verification) => match verification.step(instructions) {
+                None => LoadingStage::Verify(verification),
                 Some(Ok(verified)) => {
-                    self.loaded.push(Arc::new(Loaded::new(verified)));
-                    Stage::Take
+                    self.loaded.push(Arc::new(LoadedProgram::new(verified)));
+                    LoadingStage::Take
                 }
                 Some(Err(refusal)) => {
                     let text = refusal.to_string();
-                    return Some(Err(NotLoaded { why: Refused::Unsafe, text }));
+                    return Some(Err(LoadError { why: Refused::Unsafe, text }));
                 }
             },
         };
@@ -130,8 +130,8 @@ impl Loading {
     }
 }
 
-fn read_all(object: &[u8], limits: &Limits) -> Result<Vec<Program>, NotLoaded> {
-    let refused = |text| NotLoaded { why: Refused::Object, text };
+fn read_all(object: &[u8], limits: &Limits) -> Result<Vec<Program>, LoadError> {
+    let refused = |text| LoadError { why: Refused::Object, text };
     let programs = read(object, limits).map_err(|error| refused(error.to_string()))?;
     if programs.len() > PROGRAMS_MAX {
         let text = format!("it has {} programs, and the limit is {PROGRAMS_MAX}", programs.len());
@@ -140,16 +140,16 @@ fn read_all(object: &[u8], limits: &Limits) -> Result<Vec<Program>, NotLoaded> {
     Ok(programs)
 }
 
-fn lacks_node(program: &Program, helper: &str) -> NotLoaded {
+fn lacks_node(program: &Program, helper: &str) -> LoadError {
     let text = format!(
         "program `{}` calls {helper}, and this executor is not part of a node of the global memory: add it with \
          `share`, or farside rmc serve --cluster",
         program.name
     );
-    NotLoaded { why: Refused::Lacks, text }
+    LoadError { why: Refused::Lacks, text }
 }
 
-impl Loaded {
+impl LoadedProgram {
     fn new(verified: Verified) -> Self {
         Self { verified: Arc::new(verified), native: Native::default() }
     }
@@ -195,7 +195,7 @@ impl Loaded {
         machine: &mut Machine,
         instructions: u64,
         lent: Lent<'_>,
-        words: &Words,
+        words: &DirectLoads,
         near: &mut impl Near,
     ) -> Outcome {
         self.native.run(&self.verified, machine, instructions, lent, words, near)

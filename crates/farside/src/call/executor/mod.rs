@@ -11,16 +11,16 @@ mod native;
 mod objects;
 pub(crate) mod state;
 
-use crate::call::executor::loading::{Loaded, NotLoaded};
+use crate::call::executor::loading::{LoadError, LoadedProgram};
 use crate::call::executor::state::{Erased, Holder};
-use crate::call::memory::chunked::{self, Pieces, WHOLE_BYTES};
-use crate::call::memory::global::{Global, Seat};
-use crate::call::memory::local::{Beside, Later, Notice};
-use crate::call::memory::regions::{Denied, Memories};
-use crate::call::memory::remote::{Across, BLOCK_BYTES, Come, Step};
-use crate::call::scheduling::time_slice::{Pace, QUIET};
-use crate::call::scheduling::verification_queue::Loads;
-use blocked::{Awaited, Watching};
+use crate::call::memory::chunked::{self, ChunkedAccess, WHOLE_BYTES};
+use crate::call::memory::global::{GlobalMemory, MissSession};
+use crate::call::memory::local::{Beside, Deferral, Notification};
+use crate::call::memory::regions::{AccessDenied, TenantRegions};
+use crate::call::memory::remote::{BLOCK_BYTES, RemoteAccess, RemoteProgress, Step};
+use crate::call::scheduling::time_slice::{QUIET, SliceLength};
+use crate::call::scheduling::verification_queue::VerificationQueue;
+use blocked::{Awaited, BlockedCalls};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
@@ -28,7 +28,7 @@ use farside_rmc::helpers::{Call, Effect, Helper, status};
 use farside_rmc::run::{
     AnswerError, Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop,
 };
-use objects::{Load, Registered, states};
+use objects::{PendingLoad, RegisteredObject, states};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -41,59 +41,59 @@ const SPARE_MAX: usize = 64;
 
 /// What a call in progress waits for.
 #[derive(Debug)]
-enum Wait {
+enum WaitState {
     /// Runnable.
-    Turn,
+    Runnable,
     /// A lock, until this time.
     Lock(u64),
     /// A change of a local word, until this time.
     Word(u64),
     /// Runnable, within an access with a long buffer.
-    Pieces(Box<Pieces>),
+    Chunked(Box<ChunkedAccess>),
     /// Scratch memory.
-    Block,
-    /// The global memory, or a seat of it.
+    ScratchBlock,
+    /// The global memory, or a session of it.
     Global,
     /// Visibility of its writes; then it ends.
-    Fence(End),
+    Fence(CallEnd),
     /// Work requests in flight.
-    Across { across: Across, block: usize, until_ns: Option<u64> },
+    Remote { across: RemoteAccess, block: usize, until_ns: Option<u64> },
 }
 
-impl Wait {
+impl WaitState {
     /// Returns what a call of this program waits for, if that must be polled.
     const fn awaited(&self, program: u64) -> Option<Awaited> {
         match self {
             Self::Word(_) => Some(Awaited::Word),
             Self::Lock(_) => Some(Awaited::Lock(program)),
-            Self::Block => Some(Awaited::Block),
-            Self::Turn | Self::Pieces(_) => None,
-            Self::Across { .. } | Self::Global | Self::Fence(_) => None,
+            Self::ScratchBlock => Some(Awaited::Block),
+            Self::Runnable | Self::Chunked(_) => None,
+            Self::Remote { .. } | Self::Global | Self::Fence(_) => None,
         }
     }
 }
 
 /// A call in progress.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct ActiveCall {
     program: u64,
     session: u32,
     /// The tenant, which determines the memory it can access.
     tenant: usize,
-    loaded: Arc<Loaded>,
+    loaded: Arc<LoadedProgram>,
     machine: Machine,
-    wait: Wait,
+    wait: WaitState,
     /// Instructions of its next slice: initialized from its program's last slices, then adapted.
-    pace: Pace,
+    pace: SliceLength,
     /// Whether it has used up a slice before.
     long: bool,
-    /// Its seat, while it has operations pending in the global memory.
-    seat: Option<Box<Seat>>,
+    /// Its session of the global memory, while it has operations pending in the global memory.
+    miss: Option<Box<MissSession>>,
 }
 
 /// Scratch memory of a remote access.
 #[derive(Clone, Copy, Debug, Default)]
-struct Block {
+struct ScratchBlock {
     /// Its requests in flight.
     awaited: u32,
     /// The call, unless it was stopped meanwhile.
@@ -103,7 +103,7 @@ struct Block {
 
 /// How a call ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum CallEnd {
     Returned(u64),
     /// The reason, the slot, and a text for people.
     Stopped(Stopped, Option<u32>, String),
@@ -111,10 +111,10 @@ pub(crate) enum End {
 
 /// Outcome of a slice.
 #[derive(Debug)]
-pub(crate) enum Slice {
-    Over(End),
+pub(crate) enum SliceOutcome {
+    Over(CallEnd),
     /// A registration has ended, with its programs or an error.
-    Loaded(Arc<[u8]>, Result<Vec<Arc<Loaded>>, NotLoaded>),
+    Loaded(Arc<[u8]>, Result<Vec<Arc<LoadedProgram>>, LoadError>),
     Ready,
     Waits,
 }
@@ -122,33 +122,33 @@ pub(crate) enum Slice {
 /// The executor; see the module.
 #[derive(Debug)]
 pub(crate) struct Executor {
-    pub(crate) memory: Memories,
+    pub(crate) memory: TenantRegions,
     /// The global memory, if calls may access it.
-    pub(crate) global: Option<Global>,
-    calls: Vec<Option<Box<Running>>>,
+    pub(crate) global: Option<GlobalMemory>,
+    calls: Vec<Option<Box<ActiveCall>>>,
     /// Whether there were no calls for a while, so that registrations may have longer slices.
     pub(crate) is_quiet: bool,
     /// Objects being loaded, by the slots of the requests that register them.
-    loads: BTreeMap<usize, Load>,
-    queue: Loads,
+    loads: BTreeMap<usize, PendingLoad>,
+    queue: VerificationQueue,
     #[expect(clippy::vec_box, reason = "moved to and from `calls` without copying the machine")]
-    spare: Vec<Box<Running>>,
+    spare: Vec<Box<ActiveCall>>,
     /// State of erased objects, to be freed.
     erased: Erased,
     /// Objects by number.
-    objects: BTreeMap<u64, Registered>,
+    objects: BTreeMap<u64, RegisteredObject>,
     /// Numbers of objects, by content.
     numbers: BTreeMap<Arc<[u8]>, u64>,
     /// Scratch memory for remote accesses, one arena per block.
     scratch: Box<[Arena]>,
-    blocks: Vec<Block>,
+    blocks: Vec<ScratchBlock>,
     free: Vec<usize>,
     /// Requests to be posted, each with its block.
     posts: VecDeque<(Step, usize)>,
     /// Blocked calls that are polled, and calls whose wait is over.
-    watching: Watching,
+    watching: BlockedCalls,
     /// Notifications for subscribers.
-    pub(crate) notices: Vec<Notice>,
+    pub(crate) notifications: Vec<Notification>,
     /// Output of the call that has just ended.
     pub(crate) output: Vec<u8>,
     /// Empty between accesses; reused to avoid allocation.
@@ -187,22 +187,22 @@ impl Executor {
         let scratch: Box<[_]> = (0..).map_while(block).collect();
         let blocks = scratch.len();
         Self {
-            memory: Memories::default(),
+            memory: TenantRegions::default(),
             global: None,
             calls: Vec::new(),
             is_quiet: false,
             loads: BTreeMap::new(),
-            queue: Loads::new(verifications),
+            queue: VerificationQueue::new(verifications),
             spare: Vec::new(),
             erased: Erased::default(),
             objects: BTreeMap::new(),
             numbers: BTreeMap::new(),
             scratch,
-            blocks: vec![Block::default(); blocks],
+            blocks: vec![ScratchBlock::default(); blocks],
             free: (0..blocks).rev().collect(),
             posts: VecDeque::new(),
-            watching: Watching::default(),
-            notices: Vec::new(),
+            watching: BlockedCalls::default(),
+            notifications: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
             steps: Vec::new(),
@@ -224,21 +224,21 @@ impl Executor {
         let (loaded, pace) = (Arc::clone(&known.loaded), known.pace);
         let mut running = match self.spare.pop() {
             Some(running) => running,
-            None => Box::new(Running {
+            None => Box::new(ActiveCall {
                 program,
                 session,
                 tenant,
                 loaded: Arc::clone(&loaded),
                 machine: Machine::new(),
-                wait: Wait::Turn,
+                wait: WaitState::Runnable,
                 pace,
                 long: false,
-                seat: None,
+                miss: None,
             }),
         };
         let started = loaded.start(&mut running.machine, parameters);
         (running.program, running.session, running.loaded) = (program, session, loaded);
-        (running.tenant, running.wait) = (tenant, Wait::Turn);
+        (running.tenant, running.wait) = (tenant, WaitState::Runnable);
         (running.pace, running.long) = (pace, false);
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, || None);
@@ -250,7 +250,7 @@ impl Executor {
         started
     }
 
-    fn rest(&mut self, running: Box<Running>) {
+    fn rest(&mut self, running: Box<ActiveCall>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(running);
         }
@@ -264,11 +264,13 @@ impl Executor {
         }
     }
 
-    fn put_away(&mut self, at: usize, mut running: Box<Running>) {
-        if let Wait::Across { block, .. } = std::mem::replace(&mut running.wait, Wait::Turn) {
+    fn put_away(&mut self, at: usize, mut running: Box<ActiveCall>) {
+        if let WaitState::Remote { block, .. } =
+            std::mem::replace(&mut running.wait, WaitState::Runnable)
+        {
             self.give_back(block);
         }
-        self.leave_seat(at, &mut running);
+        self.return_session(at, &mut running);
         if !running.loaded.verified().program().states.is_empty() {
             self.release(at, &running);
         }
@@ -277,7 +279,7 @@ impl Executor {
     }
 
     /// Releases the locks that a call holds.
-    fn release(&mut self, at: usize, running: &Running) {
+    fn release(&mut self, at: usize, running: &ActiveCall) {
         let holder = holder(at);
         let object = object_of(running.program);
         let Some(known) = self.objects.get_mut(&object) else { return };
@@ -290,19 +292,19 @@ impl Executor {
     }
 
     /// Runs a call until it ends, waits, or has used up its slice.
-    pub(crate) fn slice(&mut self, at: usize, now_ns: u64) -> Slice {
+    pub(crate) fn slice(&mut self, at: usize, now_ns: u64) -> SliceOutcome {
         let Some(mut running) = self.calls.get_mut(at).and_then(Option::take) else {
             return self.go_on_loading(at);
         };
         let slice = self.go_on(at, &mut running, now_ns);
         let slice = self.settled(at, &mut running, slice);
-        if matches!(slice, Slice::Over(_)) {
+        if matches!(slice, SliceOutcome::Over(_)) {
             running.machine.output().clone_into(&mut self.output);
             self.put_away(at, running);
         } else {
-            running.long |= matches!(slice, Slice::Ready);
+            running.long |= matches!(slice, SliceOutcome::Ready);
             let awaited = running.wait.awaited(object_of(running.program));
-            if let Some(awaited) = awaited.filter(|_| matches!(slice, Slice::Waits)) {
+            if let Some(awaited) = awaited.filter(|_| matches!(slice, SliceOutcome::Waits)) {
                 self.watching.add(at, awaited);
             }
             self.calls[at] = Some(running);
@@ -331,24 +333,24 @@ impl Executor {
         }
     }
 
-    fn go_on(&mut self, at: usize, running: &mut Running, now_ns: u64) -> Slice {
-        if let Wait::Fence(_) = running.wait
-            && let Wait::Fence(end) = std::mem::replace(&mut running.wait, Wait::Turn)
+    fn go_on(&mut self, at: usize, running: &mut ActiveCall, now_ns: u64) -> SliceOutcome {
+        if let WaitState::Fence(_) = running.wait
+            && let WaitState::Fence(end) = std::mem::replace(&mut running.wait, WaitState::Runnable)
         {
-            return Slice::Over(end);
+            return SliceOutcome::Over(end);
         }
         let pace = running.pace;
         let mut left = pace.accesses();
         loop {
             if let Some(request) = running.machine.pending().copied() {
                 match self.answer(at, running, &request, now_ns, &mut left) {
-                    Answered::GoesOn => {}
-                    Answered::Slice(slice) => return slice,
+                    AccessOutcome::GoesOn => {}
+                    AccessOutcome::EndsSlice(slice) => return slice,
                 }
             }
             let Some((own, shared)) = states(&mut self.objects, running) else {
                 let text = "its program was unregistered";
-                return Slice::Over(stopped(Stopped::Cancelled, None, text));
+                return SliceOutcome::Over(stopped(Stopped::Cancelled, None, text));
             };
             let mut beside = Beside {
                 memory: self.memory.of(running.tenant),
@@ -357,10 +359,10 @@ impl Executor {
                 now_ns,
                 left,
                 holder: holder(at),
-                notices: &mut self.notices,
+                notifications: &mut self.notifications,
                 global: self.global.as_mut(),
-                seat: running.seat.as_deref_mut(),
-                put_off: None,
+                miss: running.miss.as_deref_mut(),
+                deferral: None,
             };
             let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
             let machine = &mut running.machine;
@@ -371,15 +373,15 @@ impl Executor {
                 self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
             }
             match outcome {
-                Outcome::Returned(result) => return Slice::Over(End::Returned(result)),
-                Outcome::Stopped(stop) => return Slice::Over(ended(&running.loaded, &stop)),
+                Outcome::Returned(result) => return SliceOutcome::Over(CallEnd::Returned(result)),
+                Outcome::Stopped(stop) => return SliceOutcome::Over(ended(&running.loaded, &stop)),
                 Outcome::Paused => {
-                    running.wait = Wait::Turn;
-                    return Slice::Ready;
+                    running.wait = WaitState::Runnable;
+                    return SliceOutcome::Ready;
                 }
-                Outcome::Suspended(_) if beside.put_off == Some(Later::Slice) => {
-                    running.wait = Wait::Turn;
-                    return Slice::Ready;
+                Outcome::Suspended(_) if beside.deferral == Some(Deferral::Slice) => {
+                    running.wait = WaitState::Runnable;
+                    return SliceOutcome::Ready;
                 }
                 Outcome::Suspended(_) => {}
             }
@@ -390,21 +392,21 @@ impl Executor {
     fn answer(
         &mut self,
         at: usize,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         now_ns: u64,
         left: &mut usize,
-    ) -> Answered {
-        if running.seat.as_ref().is_some_and(|seat| seat.accesses()) {
+    ) -> AccessOutcome {
+        if running.miss.as_ref().is_some_and(|miss| miss.accesses()) {
             return self.reach(at, running, request, [&[], &[]]);
         }
-        if matches!(running.wait, Wait::Turn)
+        if matches!(running.wait, WaitState::Runnable)
             && chunked::moved(request) > WHOLE_BYTES
             && self.memory.of(running.tenant).is_here(request.arguments[0])
         {
-            running.wait = Wait::Pieces(Box::new(Pieces::of(request)));
+            running.wait = WaitState::Chunked(Box::new(ChunkedAccess::of(request)));
         }
-        if matches!(running.wait, Wait::Pieces(_)) {
+        if matches!(running.wait, WaitState::Chunked(_)) {
             return self.go_on_by_pieces(running, request, left);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
@@ -417,21 +419,25 @@ impl Executor {
     fn answer_by(
         &mut self,
         at: usize,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         now_ns: u64,
         left: &mut usize,
         buffers: &mut AccessBuffers,
-    ) -> Answered {
+    ) -> AccessOutcome {
         let until = match running.wait {
-            Wait::Across { .. } => {
+            WaitState::Remote { .. } => {
                 return self.come(running, request, now_ns, left, &mut buffers.output);
             }
-            Wait::Lock(until_ns) | Wait::Word(until_ns) => Some(until_ns),
-            Wait::Turn | Wait::Pieces(_) | Wait::Block | Wait::Global | Wait::Fence(_) => None,
+            WaitState::Lock(until_ns) | WaitState::Word(until_ns) => Some(until_ns),
+            WaitState::Runnable
+            | WaitState::Chunked(_)
+            | WaitState::ScratchBlock
+            | WaitState::Global
+            | WaitState::Fence(_) => None,
         };
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // `go_on` ends the call
+            return AccessOutcome::GoesOn; // `go_on` ends the call
         };
         let program = running.loaded.verified().program();
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -449,35 +455,38 @@ impl Executor {
             now_ns,
             left: (*left).max(1),
             holder: holder(at),
-            notices: &mut self.notices,
+            notifications: &mut self.notifications,
             global: self.global.as_mut(),
-            seat: running.seat.as_deref_mut(),
-            put_off: None,
+            miss: running.miss.as_deref_mut(),
+            deferral: None,
         };
         let reply = beside.perform(request, Buffers { inputs, output: &mut output[..] });
         *left = beside.left;
         let late = until.is_some_and(|until_ns| until_ns <= now_ns);
-        let result = match (reply, beside.put_off) {
+        let result = match (reply, beside.deferral) {
             (Reply::Now(result), _) => result,
             (Reply::Refused, _) => return refuse(running),
-            (Reply::Later, Some(Later::Lock)) if late => status::BUSY as u64,
-            (Reply::Later, Some(Later::Word)) if late => status::TIMED_OUT as u64,
-            (Reply::Later, Some(Later::Lock)) => {
-                running.wait = Wait::Lock(until.unwrap_or(now_ns.saturating_add(LOCK_WAIT_NS)));
-                return Answered::Slice(Slice::Waits);
+            (Reply::Later, Some(Deferral::Lock)) if late => status::BUSY as u64,
+            (Reply::Later, Some(Deferral::Word)) if late => status::TIMED_OUT as u64,
+            (Reply::Later, Some(Deferral::Lock)) => {
+                running.wait =
+                    WaitState::Lock(until.unwrap_or(now_ns.saturating_add(LOCK_WAIT_NS)));
+                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
-            (Reply::Later, Some(Later::Word)) => {
+            (Reply::Later, Some(Deferral::Word)) => {
                 let until_ns = now_ns.saturating_add(request.arguments[3]);
-                running.wait = Wait::Word(until.unwrap_or(until_ns));
-                return Answered::Slice(Slice::Waits);
+                running.wait = WaitState::Word(until.unwrap_or(until_ns));
+                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
-            (Reply::Later, Some(Later::Global)) => return self.reach(at, running, request, inputs),
-            (Reply::Later, Some(Later::Elsewhere)) => {
+            (Reply::Later, Some(Deferral::Global)) => {
+                return self.reach(at, running, request, inputs);
+            }
+            (Reply::Later, Some(Deferral::Remote)) => {
                 return self.set_out(at, running, request, inputs, now_ns);
             }
-            (Reply::Later, _) => return Answered::Slice(Slice::Ready),
+            (Reply::Later, _) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
         };
-        running.wait = Wait::Turn;
+        running.wait = WaitState::Runnable;
         let output = if (result as i64) < 0 { &[][..] } else { &output[..] };
         take(&mut running.machine, &running.loaded, lent, result, output)
     }
@@ -485,15 +494,17 @@ impl Executor {
     /// Continues an access with a long buffer.
     fn go_on_by_pieces(
         &mut self,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         left: &mut usize,
-    ) -> Answered {
-        let Wait::Pieces(mut pieces) = std::mem::replace(&mut running.wait, Wait::Turn) else {
-            return Answered::GoesOn;
+    ) -> AccessOutcome {
+        let WaitState::Chunked(mut pieces) =
+            std::mem::replace(&mut running.wait, WaitState::Runnable)
+        else {
+            return AccessOutcome::GoesOn;
         };
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // `go_on` ends the call
+            return AccessOutcome::GoesOn; // `go_on` ends the call
         };
         let program = running.loaded.verified().program();
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
@@ -514,15 +525,15 @@ impl Executor {
                 };
                 match (taken, end) {
                     (Err(error), _) => faulty(machine, &error),
-                    (Ok(()), Some(_)) => Answered::GoesOn,
+                    (Ok(()), Some(_)) => AccessOutcome::GoesOn,
                     (Ok(()), None) => {
-                        running.wait = Wait::Pieces(pieces);
-                        Answered::Slice(Slice::Ready)
+                        running.wait = WaitState::Chunked(pieces);
+                        AccessOutcome::EndsSlice(SliceOutcome::Ready)
                     }
                 }
             }
-            Err(Denied::NotPermitted) => self.denied(running, request, status::NOT_PERMITTED),
-            Err(Denied::Elsewhere | Denied::Gone) => {
+            Err(AccessDenied::NotPermitted) => self.denied(running, request, status::NOT_PERMITTED),
+            Err(AccessDenied::NotLocal | AccessDenied::Lost) => {
                 self.denied(running, request, status::PEER_LOST)
             }
         }
@@ -532,35 +543,35 @@ impl Executor {
     fn set_out(
         &mut self,
         at: usize,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         inputs: [&[u8]; 2],
         now_ns: u64,
-    ) -> Answered {
+    ) -> AccessOutcome {
         let Some(block) = self.free.pop() else {
-            running.wait = Wait::Block;
-            return Answered::Slice(Slice::Waits);
+            running.wait = WaitState::ScratchBlock;
+            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         };
         let arena = &self.scratch[block];
         let memory = self.memory.of(running.tenant);
-        match Across::begin(request, inputs, memory, arena, &mut self.steps) {
+        match RemoteAccess::begin(request, inputs, memory, arena, &mut self.steps) {
             Ok(across) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
-                self.blocks[block] = Block { awaited: 0, call: Some(at), failed: None };
-                running.wait = Wait::Across { across, block, until_ns };
+                self.blocks[block] = ScratchBlock { awaited: 0, call: Some(at), failed: None };
+                running.wait = WaitState::Remote { across, block, until_ns };
                 if self.steps.is_empty() {
-                    return Answered::GoesOn; // nothing to request
+                    return AccessOutcome::GoesOn; // nothing to request
                 }
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
-                Answered::Slice(Slice::Waits)
+                AccessOutcome::EndsSlice(SliceOutcome::Waits)
             }
             Err(denied) => {
                 self.steps.clear();
                 self.free.push(block);
                 let why = match denied {
-                    Denied::Gone => status::PEER_LOST,
-                    Denied::NotPermitted | Denied::Elsewhere => status::NOT_PERMITTED,
+                    AccessDenied::Lost => status::PEER_LOST,
+                    AccessDenied::NotPermitted | AccessDenied::NotLocal => status::NOT_PERMITTED,
                 };
                 self.denied(running, request, why)
             }
@@ -580,64 +591,69 @@ impl Executor {
     /// Continues a remote access: completes it, or adds further requests.
     fn come(
         &mut self,
-        running: &mut Running,
+        running: &mut ActiveCall,
         request: &Request,
         now_ns: u64,
         left: &mut usize,
         bytes: &mut Vec<u8>,
-    ) -> Answered {
-        let Wait::Across { across, block, until_ns } = &mut running.wait else {
-            return Answered::Slice(Slice::Waits);
+    ) -> AccessOutcome {
+        let WaitState::Remote { across, block, until_ns } = &mut running.wait else {
+            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         };
         let (block, late) = (*block, until_ns.is_some_and(|until_ns| until_ns <= now_ns));
         if self.blocks[block].awaited > 0 || self.posts.iter().any(|(_, of)| *of == block) {
-            return Answered::Slice(Slice::Waits);
+            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         }
         let arena = &self.scratch[block];
         let memory = self.memory.of(running.tenant);
         let come = match self.blocks[block].failed {
             None => across.come(memory, arena, left, bytes, &mut self.steps),
-            Some(_) => Err(Denied::Elsewhere),
+            Some(_) => Err(AccessDenied::NotLocal),
         };
         let result = match come {
-            Ok(Come::Answer(result)) => result,
-            Ok(Come::Slice) => return Answered::Slice(Slice::Ready),
-            Ok(Come::Same) if late => status::TIMED_OUT as u64,
-            Ok(Come::Same) => {
+            Ok(RemoteProgress::Answer(result)) => result,
+            Ok(RemoteProgress::Slice) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
+            Ok(RemoteProgress::Same) if late => status::TIMED_OUT as u64,
+            Ok(RemoteProgress::Same) => {
                 let steps = &mut self.steps;
-                if Across::begin(request, [&[], &[]], memory, arena, steps).is_err() {
+                if RemoteAccess::begin(request, [&[], &[]], memory, arena, steps).is_err() {
                     self.steps.clear();
                     return self.failed(running, request, block);
                 }
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
-                return Answered::Slice(Slice::Waits);
+                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
-            Ok(Come::More) => {
+            Ok(RemoteProgress::More) => {
                 self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
-                return Answered::Slice(Slice::Waits);
+                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
             Err(_) => {
                 self.steps.clear();
                 return self.failed(running, request, block);
             }
         };
-        running.wait = Wait::Turn;
+        running.wait = WaitState::Runnable;
         self.give_back(block);
         self.reply(running, result, bytes)
     }
 
     /// Passes an answer to a call.
-    fn reply(&mut self, running: &mut Running, result: u64, bytes: &[u8]) -> Answered {
+    fn reply(&mut self, running: &mut ActiveCall, result: u64, bytes: &[u8]) -> AccessOutcome {
         let Some((own, shared)) = states(&mut self.objects, running) else {
-            return Answered::GoesOn; // `go_on` ends the call
+            return AccessOutcome::GoesOn; // `go_on` ends the call
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         take(&mut running.machine, &running.loaded, lent, result, bytes)
     }
 
-    fn failed(&mut self, running: &mut Running, request: &Request, block: usize) -> Answered {
+    fn failed(
+        &mut self,
+        running: &mut ActiveCall,
+        request: &Request,
+        block: usize,
+    ) -> AccessOutcome {
         let failed = self.blocks[block].failed;
-        running.wait = Wait::Turn;
+        running.wait = WaitState::Runnable;
         self.give_back(block);
         match failed {
             Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteAlignment) => {
@@ -648,7 +664,7 @@ impl Executor {
     }
 
     /// Reports a failed access to the program as a status, or ends the call if its helper returns none.
-    fn denied(&mut self, running: &mut Running, request: &Request, why: i64) -> Answered {
+    fn denied(&mut self, running: &mut ActiveCall, request: &Request, why: i64) -> AccessOutcome {
         let helper = Helper::with_number(request.call as u32);
         if helper.is_some_and(|helper| helper.effect == Effect::Suspends) {
             return self.reply(running, why as u64, &[]);
@@ -658,7 +674,7 @@ impl Executor {
         }
         running.machine.cancel();
         let text = "the memory that it accesses is lost";
-        Answered::Slice(Slice::Over(stopped(Stopped::MemoryLost, None, text)))
+        AccessOutcome::EndsSlice(SliceOutcome::Over(stopped(Stopped::MemoryLost, None, text)))
     }
 
     /// Returns the oldest request to be posted, with its block, whose bytes begin at the block's number times
@@ -720,11 +736,11 @@ impl Executor {
         self.watching.look(at_all, |at| {
             let Some(running) = calls[at].as_ref() else { return false };
             match running.wait {
-                Wait::Word(until_ns) => until_ns <= now_ns || has_changed(memory, running),
-                Wait::Lock(until_ns) => until_ns <= now_ns,
-                Wait::Block => !free.is_empty(),
-                Wait::Turn | Wait::Pieces(_) => false,
-                Wait::Across { .. } | Wait::Global | Wait::Fence(_) => false,
+                WaitState::Word(until_ns) => until_ns <= now_ns || has_changed(memory, running),
+                WaitState::Lock(until_ns) => until_ns <= now_ns,
+                WaitState::ScratchBlock => !free.is_empty(),
+                WaitState::Runnable | WaitState::Chunked(_) => false,
+                WaitState::Remote { .. } | WaitState::Global | WaitState::Fence(_) => false,
             }
         });
     }
@@ -747,7 +763,7 @@ impl Executor {
 }
 
 /// Whether the awaited word has changed or is no longer accessible.
-fn has_changed(memory: &Memories, running: &Running) -> bool {
+fn has_changed(memory: &TenantRegions, running: &ActiveCall) -> bool {
     let Some(request) = running.machine.pending() else { return true };
     let [region, offset, old, ..] = request.arguments;
     let memory = memory.of(running.tenant);
@@ -758,41 +774,41 @@ fn has_changed(memory: &Memories, running: &Running) -> bool {
 }
 
 /// Outcome of a request that a call waited for.
-pub(crate) enum Answered {
+pub(crate) enum AccessOutcome {
     GoesOn,
-    Slice(Slice),
+    EndsSlice(SliceOutcome),
 }
 
 fn take(
     machine: &mut Machine,
-    loaded: &Loaded,
+    loaded: &LoadedProgram,
     lent: Lent<'_>,
     result: u64,
     bytes: &[u8],
-) -> Answered {
+) -> AccessOutcome {
     match machine.answer(loaded.verified().program(), lent, result, bytes) {
-        Ok(()) => Answered::GoesOn,
+        Ok(()) => AccessOutcome::GoesOn,
         Err(error) => faulty(machine, &error),
     }
 }
 
 /// Ends a call whose machine rejects its answer.
-fn faulty(machine: &mut Machine, error: &AnswerError) -> Answered {
+fn faulty(machine: &mut Machine, error: &AnswerError) -> AccessOutcome {
     machine.cancel();
-    Answered::Slice(Slice::Over(stopped(Stopped::Fault, None, error)))
+    AccessOutcome::EndsSlice(SliceOutcome::Over(stopped(Stopped::Fault, None, error)))
 }
 
-fn refuse(running: &mut Running) -> Answered {
+fn refuse(running: &mut ActiveCall) -> AccessOutcome {
     let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
-    Answered::Slice(Slice::Over(ended(&running.loaded, &stop)))
+    AccessOutcome::EndsSlice(SliceOutcome::Over(ended(&running.loaded, &stop)))
 }
 
-fn stopped(why: Stopped, slot: Option<usize>, text: impl ToString) -> End {
+fn stopped(why: Stopped, slot: Option<usize>, text: impl ToString) -> CallEnd {
     let slot = slot.and_then(|slot| u32::try_from(slot).ok());
-    End::Stopped(why, slot, text.to_string())
+    CallEnd::Stopped(why, slot, text.to_string())
 }
 
-fn ended(loaded: &Loaded, stop: &Stop) -> End {
+fn ended(loaded: &LoadedProgram, stop: &Stop) -> CallEnd {
     let why = match stop {
         Stop::Budget { .. } => Stopped::Budget,
         Stop::Refused { .. } => Stopped::NotPermitted,

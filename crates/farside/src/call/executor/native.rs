@@ -1,7 +1,7 @@
 //! Lazy compilation of programs: a program is compiled after several interpreted slices, so that registration and
 //! rarely called programs never pay for it.
 
-use crate::call::memory::direct_loads::Words;
+use crate::call::memory::direct_loads::DirectLoads;
 use farside_rmc::Verified;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use farside_rmc::run::native::Compiled;
@@ -28,7 +28,7 @@ pub(crate) struct Native {
 pub(crate) struct Native;
 
 impl Native {
-    /// As [`crate::call::executor::loading::Loaded::run`].
+    /// As [`crate::call::executor::loading::LoadedProgram::run`].
     #[inline]
     pub(crate) fn run(
         &self,
@@ -36,7 +36,7 @@ impl Native {
         machine: &mut Machine,
         instructions: u64,
         lent: Lent<'_>,
-        words: &Words,
+        words: &DirectLoads,
         near: &mut impl Near,
     ) -> Outcome {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -94,7 +94,7 @@ mod tests {
     fn call_continues_in_machine_code_where_the_interpreter_stopped() {
         let limits = Limits::DEFAULT;
         let verified = Arc::new(verify(assemble(SUM).unwrap(), &limits).unwrap());
-        let (native, words) = (Native::default(), Words::default());
+        let (native, words) = (Native::default(), DirectLoads::default());
         let mut machine = Machine::new();
         let mut without = Vec::new();
         for _ in 0..3 {

@@ -1,9 +1,9 @@
 //! Registered objects, objects being loaded, and the state of their programs.
 
-use super::{Executor, Running, Slice, Wait, stopped};
-use crate::call::executor::loading::{self, Loaded, Loading, NotLoaded};
+use super::{ActiveCall, Executor, SliceOutcome, WaitState, stopped};
+use crate::call::executor::loading::{self, LoadError, LoadedProgram, ObjectLoading};
 use crate::call::executor::state::States;
-use crate::call::scheduling::time_slice::{Pace, QUIET};
+use crate::call::scheduling::time_slice::{QUIET, SliceLength};
 use farside_protocol::call::{Stopped, object_of};
 use farside_rmc::Limits;
 use farside_rmc::program::Scope;
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 /// A registered object: its programs, and the state that they share.
 #[derive(Debug)]
-pub(crate) struct Registered {
-    pub(crate) programs: Vec<Known>,
+pub(crate) struct RegisteredObject {
+    pub(crate) programs: Vec<RegisteredProgram>,
     pub(crate) shared: States,
     /// State of each session that has registered it.
     pub(crate) own: BTreeMap<u32, States>,
@@ -21,33 +21,35 @@ pub(crate) struct Registered {
 
 /// An object being loaded.
 #[derive(Debug)]
-pub(crate) struct Load {
-    loading: Box<Loading>,
-    pub(crate) pace: Pace,
-    progress: Progress,
+pub(crate) struct PendingLoad {
+    loading: Box<ObjectLoading>,
+    pub(crate) pace: SliceLength,
+    progress: LoadProgress,
 }
 
 /// Progress of a registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Progress {
+enum LoadProgress {
     /// Queued; its request has not had its first slice yet.
     Queued,
     /// Queued; woken when it may proceed.
     Parked,
-    Loading,
+    ObjectLoading,
 }
 
 /// A program, and the instructions per slice.
 #[derive(Debug)]
-pub(crate) struct Known {
-    pub(crate) loaded: Arc<Loaded>,
-    pub(crate) pace: Pace,
+pub(crate) struct RegisteredProgram {
+    pub(crate) loaded: Arc<LoadedProgram>,
+    pub(crate) pace: SliceLength,
 }
 
-impl Registered {
-    fn new(programs: &[Arc<Loaded>]) -> Self {
-        let known =
-            |loaded: &Arc<Loaded>| Known { loaded: Arc::clone(loaded), pace: Pace::INSTRUCTIONS };
+impl RegisteredObject {
+    fn new(programs: &[Arc<LoadedProgram>]) -> Self {
+        let known = |loaded: &Arc<LoadedProgram>| RegisteredProgram {
+            loaded: Arc::clone(loaded),
+            pace: SliceLength::INSTRUCTIONS,
+        };
         Self {
             programs: programs.iter().map(known).collect(),
             shared: states_of(programs, Scope::Shared),
@@ -57,7 +59,7 @@ impl Registered {
 }
 
 /// Returns new state for an object, shared by all its programs.
-fn states_of(programs: &[Arc<Loaded>], scope: Scope) -> States {
+fn states_of(programs: &[Arc<LoadedProgram>], scope: Scope) -> States {
     let first = programs.first();
     first.map_or_else(States::default, |one| States::new(one.verified().program(), scope))
 }
@@ -74,7 +76,7 @@ impl Executor {
     }
 
     /// Returns all programs of a registered object.
-    pub(crate) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<Loaded>>> {
+    pub(crate) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<LoadedProgram>>> {
         let known = self.objects.get(self.numbers.get(object)?)?;
         Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
     }
@@ -85,10 +87,10 @@ impl Executor {
         &self,
         object: &Arc<[u8]>,
         limits: &Limits,
-    ) -> Result<Vec<Arc<Loaded>>, NotLoaded> {
+    ) -> Result<Vec<Arc<LoadedProgram>>, LoadError> {
         match self.programs_of(object) {
             Some(programs) => Ok(programs),
-            None => Loading::new(object, limits, self.global.is_some()).whole(),
+            None => ObjectLoading::new(object, limits, self.global.is_some()).whole(),
         }
     }
 
@@ -100,8 +102,11 @@ impl Executor {
         object: &Arc<[u8]>,
         limits: &Limits,
     ) {
-        let loading = Box::new(Loading::new(object, limits, self.global.is_some()));
-        self.loads.insert(at, Load { loading, pace: Pace::WALKED, progress: Progress::Queued });
+        let loading = Box::new(ObjectLoading::new(object, limits, self.global.is_some()));
+        self.loads.insert(
+            at,
+            PendingLoad { loading, pace: SliceLength::WALKED, progress: LoadProgress::Queued },
+        );
         self.queue.add(at, tenant);
         self.start_loading();
     }
@@ -110,8 +115,8 @@ impl Executor {
     fn start_loading(&mut self) {
         while let Some(at) = self.queue.start() {
             if let Some(load) = self.loads.get_mut(&at) {
-                let before = std::mem::replace(&mut load.progress, Progress::Loading);
-                if before == Progress::Parked {
+                let before = std::mem::replace(&mut load.progress, LoadProgress::ObjectLoading);
+                if before == LoadProgress::Parked {
                     self.watching.wake(at);
                 }
             }
@@ -119,7 +124,7 @@ impl Executor {
     }
 
     /// Removes a registration that has ended, and starts the next.
-    pub(crate) fn end_loading(&mut self, at: usize) -> Option<Load> {
+    pub(crate) fn end_loading(&mut self, at: usize) -> Option<PendingLoad> {
         let load = self.loads.remove(&at)?;
         self.queue.remove(at);
         self.watching.remove(at);
@@ -142,23 +147,23 @@ impl Executor {
         !self.loads.is_empty() && places.any(|at| self.loads.contains_key(&at))
     }
 
-    pub(crate) fn go_on_loading(&mut self, at: usize) -> Slice {
+    pub(crate) fn go_on_loading(&mut self, at: usize) -> SliceOutcome {
         let Some(load) = self.loads.get_mut(&at) else {
-            return Slice::Over(stopped(Stopped::Fault, None, "there is no such call"));
+            return SliceOutcome::Over(stopped(Stopped::Fault, None, "there is no such call"));
         };
-        if load.progress != Progress::Loading {
-            load.progress = Progress::Parked;
-            return Slice::Waits;
+        if load.progress != LoadProgress::ObjectLoading {
+            load.progress = LoadProgress::Parked;
+            return SliceOutcome::Waits;
         }
         let instructions = if self.is_quiet { load.pace.now() * QUIET } else { load.pace.now() };
         let instructions = u32::try_from(instructions).unwrap_or(u32::MAX);
         let Some(end) = load.loading.step(instructions) else {
-            return Slice::Ready;
+            return SliceOutcome::Ready;
         };
         let object = Arc::clone(load.loading.object());
         // The verifier's memory is freed before the next verification begins.
         drop(self.end_loading(at));
-        Slice::Loaded(object, end)
+        SliceOutcome::Loaded(object, end)
     }
 
     /// Keeps the programs of an object for a session.
@@ -167,9 +172,9 @@ impl Executor {
         object: &Arc<[u8]>,
         number: u64,
         session: u32,
-        programs: &[Arc<Loaded>],
+        programs: &[Arc<LoadedProgram>],
     ) {
-        let known = self.objects.entry(number).or_insert_with(|| Registered::new(programs));
+        let known = self.objects.entry(number).or_insert_with(|| RegisteredObject::new(programs));
         let own = || states_of(programs, Scope::QueuePair);
         known.own.entry(session).or_insert_with(own);
         self.numbers.insert(Arc::clone(object), number);
@@ -200,7 +205,7 @@ impl Executor {
         let is_kept = |session| known.is_some_and(|known| known.own.contains_key(session));
         for (at, running) in self.calls.iter().enumerate() {
             let Some(running) = running else { continue };
-            let waits = !matches!(running.wait, Wait::Turn | Wait::Pieces(_));
+            let waits = !matches!(running.wait, WaitState::Runnable | WaitState::Chunked(_));
             if waits && object_of(running.program) == number && !is_kept(&running.session) {
                 self.watching.wake(at);
             }
@@ -213,12 +218,12 @@ impl Executor {
         self.erased.free_some()
     }
 
-    pub(crate) fn known(&self, program: u64) -> Option<&Known> {
+    pub(crate) fn known(&self, program: u64) -> Option<&RegisteredProgram> {
         let object = self.objects.get(&object_of(program))?;
         object.programs.get((program - object_of(program)) as usize)
     }
 
-    pub(crate) fn loaded(&self, program: u64) -> Option<&Arc<Loaded>> {
+    pub(crate) fn loaded(&self, program: u64) -> Option<&Arc<LoadedProgram>> {
         self.known(program).map(|known| &known.loaded)
     }
 }
@@ -226,11 +231,11 @@ impl Executor {
 /// Returns the state that a call may access: that of its session at its object, and the shared state. `None` once
 /// its object is gone, even if another object has its number.
 pub(crate) fn states<'a>(
-    objects: &'a mut BTreeMap<u64, Registered>,
-    running: &Running,
+    objects: &'a mut BTreeMap<u64, RegisteredObject>,
+    running: &ActiveCall,
 ) -> Option<(&'a mut States, &'a mut States)> {
     let object = object_of(running.program);
-    let Registered { programs, shared, own } = objects.get_mut(&object)?;
+    let RegisteredObject { programs, shared, own } = objects.get_mut(&object)?;
     let known = programs.get((running.program - object) as usize)?;
     let own = own.get_mut(&running.session)?;
     Arc::ptr_eq(&known.loaded, &running.loaded).then_some((own, shared))

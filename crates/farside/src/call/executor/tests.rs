@@ -1,7 +1,7 @@
 //! Tests of an executor without a fabric.
 
 use super::*;
-use crate::call::memory::regions::{self, Place};
+use crate::call::memory::regions::{self, RegionSite};
 use farside_base::Access;
 use farside_rmc::Limits;
 
@@ -41,7 +41,7 @@ fn register(executor: &mut Executor, text: &str, number: u64) {
 #[test]
 fn call_never_uses_state_of_another_object_with_its_number() {
     let mut executor = Executor::new(None, 1);
-    let place = Place::Here(Arena::heap(64));
+    let place = RegionSite::Local(Arena::heap(64));
     executor.memory.add(0);
     executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
     let waits = "
@@ -62,11 +62,11 @@ fn call_never_uses_state_of_another_object_with_its_number() {
     ";
     register(&mut executor, waits, 0x500);
     executor.start(0, (0, 0), 0x500, &[]).unwrap();
-    assert!(matches!(executor.slice(0, 0), Slice::Waits));
+    assert!(matches!(executor.slice(0, 0), SliceOutcome::Waits));
     executor.erase(0x500);
     register(&mut executor, &waits.replace("map 8 8", "map 8 16").replace("- 16", "- 24"), 0x500);
     assert_eq!(executor.take_woken(), Some(0), "its wait is over");
-    let Slice::Over(End::Stopped(why, _, text)) = executor.slice(0, 1) else {
+    let SliceOutcome::Over(CallEnd::Stopped(why, _, text)) = executor.slice(0, 1) else {
         panic!("it continues")
     };
     assert_eq!(why, Stopped::Cancelled, "{text}");
@@ -87,7 +87,7 @@ fn slice_ends_after_allocating_state() {
     for expected in [7, 0] {
         executor.start(0, (0, 0), 0x100, &[]).unwrap();
         let mut slices = 0;
-        while matches!(executor.slice(0, 0), Slice::Ready) {
+        while matches!(executor.slice(0, 0), SliceOutcome::Ready) {
             slices += 1;
         }
         assert_eq!(slices, expected);
@@ -103,12 +103,12 @@ fn slice_ends_after_allocating_state() {
 fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     let mut executor = Executor::new(None, 1);
     let arena = Arena::heap(4096);
-    let place = crate::call::memory::regions::Place::Here(arena.clone());
+    let place = crate::call::memory::regions::RegionSite::Local(arena.clone());
     let access = farside_base::Access::ALL;
     executor.memory.add(0);
     executor.memory.lend(
         0,
-        crate::call::memory::regions::Lent { place, bytes: 4096, access },
+        crate::call::memory::regions::LentRegion { place, bytes: 4096, access },
         None,
     );
     // Waits until the word at the first parameter is not zero, for at most the second parameter in nanoseconds.
@@ -120,7 +120,7 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
         let wait_ns = if at < 50 { 1000 } else { u64::MAX };
         let parameters = [at as u64 * 8, wait_ns].map(u64::to_le_bytes).concat();
         executor.start(at, (0, 0), 0x100, &parameters).unwrap();
-        assert!(matches!(executor.slice(at, 0), Slice::Waits));
+        assert!(matches!(executor.slice(at, 0), SliceOutcome::Waits));
     }
     arena.write(99 * 8, &[1]).unwrap();
     let mut over = Vec::new();
@@ -134,8 +134,8 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     assert_eq!(over, (0..50).chain([99]).collect::<Vec<_>>());
     for at in over {
         let result = if at == 99 { 0 } else { status::TIMED_OUT as u64 };
-        let Slice::Over(end) = executor.slice(at, 1000) else { panic!("{at} continues") };
-        assert_eq!(end, End::Returned(result));
+        let SliceOutcome::Over(end) = executor.slice(at, 1000) else { panic!("{at} continues") };
+        assert_eq!(end, CallEnd::Returned(result));
     }
     (50..99).for_each(|at| executor.stop(at));
     assert!(!executor.watches());
@@ -145,8 +145,8 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
 fn run_until_it_waits(executor: &mut Executor, at: usize, now_ns: u64) {
     loop {
         match executor.slice(at, now_ns) {
-            Slice::Ready => {}
-            Slice::Waits => return,
+            SliceOutcome::Ready => {}
+            SliceOutcome::Waits => return,
             other => panic!("call {at}: {other:?}"),
         }
     }
@@ -155,7 +155,7 @@ fn run_until_it_waits(executor: &mut Executor, at: usize, now_ns: u64) {
 #[test]
 fn unlock_wakes_calls_that_wait_for_the_lock() {
     let mut executor = Executor::new(None, 1);
-    let place = Place::Here(Arena::heap(64));
+    let place = RegionSite::Local(Arena::heap(64));
     executor.memory.add(0);
     executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
     let waits = |time: u64| format!("r1 = 0\nr2 = 0\nr3 = 0\nr4 = {time}\ncall wait_word\n");

@@ -1,7 +1,7 @@
 //! Accesses with long buffers to local memory, in chunks, so that a slice can end within them.
 
 use crate::call::memory::local::{BYTES_PER_ACCESS, Piece};
-use crate::call::memory::regions::{Denied, Memory};
+use crate::call::memory::regions::{AccessDenied, RegionTable};
 use farside_base::Access;
 use farside_fabric::Arena;
 use farside_rmc::helpers::{Call, Hashing, status};
@@ -26,7 +26,7 @@ pub(crate) fn moved(request: &Request) -> usize {
 
 /// A chunked access in progress.
 #[derive(Debug)]
-pub(crate) struct Pieces {
+pub(crate) struct ChunkedAccess {
     done: usize,
     /// Bytes read up to the end of the last step, counted from `before`; and bytes done before that step.
     read: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Pieces {
     hashing: Option<Hashing>,
 }
 
-impl Pieces {
+impl ChunkedAccess {
     /// Returns an access that has not begun.
     pub(crate) fn of(request: &Request) -> Self {
         let hashing = Hashing::of(request.call, request.arguments[3]);
@@ -53,15 +53,15 @@ impl Pieces {
         &mut self,
         request: &Request,
         inputs: [&[u8]; 2],
-        memory: &Memory,
+        memory: &RegionTable,
         left: &mut usize,
         piece: &mut Vec<u8>,
-    ) -> Result<Option<u64>, Denied> {
+    ) -> Result<Option<u64>, AccessDenied> {
         let [region, offset, ..] = request.arguments;
         let (whole, access) = (moved(request), access(request.call)?);
         let vector = match request.call {
             Call::ReadVector | Call::WriteVector => {
-                Some(Piece::all(inputs[0], whole).ok_or(Denied::NotPermitted)?)
+                Some(Piece::all(inputs[0], whole).ok_or(AccessDenied::NotPermitted)?)
             }
             _ => None,
         };
@@ -95,7 +95,7 @@ impl Pieces {
         arena: &Arena,
         (offset, range): (u64, Range<usize>),
         piece: &mut Vec<u8>,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), AccessDenied> {
         let carried = match (request.call, &mut self.hashing) {
             (_, Some(hashing)) => hash(hashing, arena, offset, range.len()),
             (Call::Write, None) => arena.write(offset, &inputs[0][range]),
@@ -109,7 +109,7 @@ impl Pieces {
                 arena.read(offset, &mut piece[from..end])
             }
         };
-        carried.map_err(|_| Denied::NotPermitted)
+        carried.map_err(|_| AccessDenied::NotPermitted)
     }
 }
 
@@ -129,10 +129,10 @@ pub(crate) fn hash(
     Ok(())
 }
 
-fn access(call: Call) -> Result<Access, Denied> {
+fn access(call: Call) -> Result<Access, AccessDenied> {
     match call {
         Call::Read | Call::ReadVector | Call::Crc32cOf | Call::Xxhash64Of => Ok(Access::READ),
         Call::Write | Call::WriteVector => Ok(Access::WRITE),
-        _ => Err(Denied::NotPermitted),
+        _ => Err(AccessDenied::NotPermitted),
     }
 }

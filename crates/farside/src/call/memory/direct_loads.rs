@@ -4,11 +4,11 @@
 //! | data | accessed by | when |
 //! | --- | --- | --- |
 //! | bytes of a region | machine code of calls (loads only), the host, peers, other calls | any time; aligned words are not torn |
-//! | the table | [`Words::set`] | while no code runs, since code borrows it |
+//! | the table | [`DirectLoads::set`] | while no code runs, since code borrows it |
 //!
 //! The table holds the arenas whose bytes it refers to, so that these stay allocated.
 
-use crate::call::memory::regions::{Lent, Place};
+use crate::call::memory::regions::{LentRegion, RegionSite};
 use farside_base::Access;
 use farside_fabric::Arena;
 
@@ -17,13 +17,13 @@ use farside_rmc::run::native::Region;
 
 /// By region number: the words of each region that calls may load locally.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Words {
+pub(crate) struct DirectLoads {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     regions: Vec<Region<'static>>,
     arenas: Vec<Option<Arena>>,
 }
 
-impl Words {
+impl DirectLoads {
     /// A table without regions.
     pub(crate) const NOTHING: Self = Self {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -32,9 +32,9 @@ impl Words {
     };
 
     /// Sets or removes the region of a number.
-    pub(crate) fn set(&mut self, at: usize, lent: Option<&Lent>) {
+    pub(crate) fn set(&mut self, at: usize, lent: Option<&LentRegion>) {
         let arena = match lent {
-            Some(Lent { place: Place::Here(arena), bytes, access })
+            Some(LentRegion { place: RegionSite::Local(arena), bytes, access })
                 if access.allows(Access::READ) =>
             {
                 // Shorter than the arena if the fabric has rounded up, so that nothing past the end is loaded.
@@ -81,23 +81,24 @@ mod tests {
     use farside_base::{LinkId, RemoteRegionId};
 
     /// Returns the numbers of the regions with words.
-    fn with_words(words: &Words) -> Vec<usize> {
+    fn with_words(words: &DirectLoads) -> Vec<usize> {
         let arenas = words.arenas.iter().enumerate();
         arenas.filter_map(|(at, arena)| arena.is_some().then_some(at)).collect()
     }
 
     #[test]
     fn only_readable_local_regions_have_words() {
-        let mut words = Words::default();
-        let here = |access, bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access };
+        let mut words = DirectLoads::default();
+        let here =
+            |access, bytes| LentRegion { place: RegionSite::Local(Arena::heap(64)), bytes, access };
         words.set(2, Some(&here(Access::ALL, 64)));
         words.set(4, Some(&here(Access::READ, 13)));
         assert_eq!(with_words(&words), [2, 4]);
         assert_eq!(words.arenas[4].as_ref().map(|arena| arena.len()), Some(13));
         words.set(4, Some(&here(Access::WRITE, 64)));
-        let place = Place::There(LinkId(1), RemoteRegionId(0));
-        words.set(5, Some(&Lent { place, bytes: 64, access: Access::ALL }));
-        words.set(6, Some(&Lent { place: Place::Gone, bytes: 64, access: Access::ALL }));
+        let place = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
+        words.set(5, Some(&LentRegion { place, bytes: 64, access: Access::ALL }));
+        words.set(6, Some(&LentRegion { place: RegionSite::Lost, bytes: 64, access: Access::ALL }));
         assert_eq!(with_words(&words), [2]);
         words.set(2, None);
         assert!(with_words(&words).is_empty());

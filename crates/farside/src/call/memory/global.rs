@@ -1,9 +1,9 @@
 //! Global addresses for calls: sessions of a node of the global memory, lent to calls.
 //!
 //! A hit is answered at once on a session that all calls share, as it never has operations in flight. A call whose
-//! access misses gets a *seat*: a session of its own while operations are in flight on it, so that the call is one
-//! program order. Once these have completed, the seat serves another call. The completion of an operation rings the
-//! executor's bell, which wakes it if it sleeps.
+//! access misses gets a [`MissSession`], a session of its own while operations are in flight on it, so that the call
+//! is one program order. Once these have completed, it serves another call. The completion of an operation sets the
+//! session's completion bit and wakes the executor if it sleeps.
 
 use crate::memory::{Access, What};
 use crate::operation::Kind;
@@ -17,41 +17,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 
 /// Most calls of an executor with operations in flight; one bit each.
-const SEATS_MAX: usize = u64::BITS as usize;
-/// Bytes of a seat's buffer that are kept for its next access.
+const SESSIONS_MAX: usize = u64::BITS as usize;
+/// Bytes of a session's buffer that are kept for its next access.
 const KEPT_BYTES: usize = 4096;
 
 /// Set by completing operations, from any thread.
-struct Bell {
-    /// By bit: an operation of this seat has completed.
-    rung: AtomicU64,
+struct CompletionBits {
+    /// By bit: an operation of this session has completed.
+    bits: AtomicU64,
     /// The executor sleeps or is about to.
     asleep: AtomicBool,
     waiter: Arc<dyn Waiter>,
 }
 
-/// The waker of a seat.
-struct Wire {
-    bell: Arc<Bell>,
-    seat: usize,
+/// The waker of a [`MissSession`].
+struct SessionWaker {
+    completions: Arc<CompletionBits>,
+    number: usize,
 }
 
-impl Wake for Wire {
+impl Wake for SessionWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.bell.rung.fetch_or(1 << self.seat, Ordering::SeqCst);
+        self.completions.bits.fetch_or(1 << self.number, Ordering::SeqCst);
         // Either this load sees `asleep`, or the check before sleeping sees the bit.
-        if self.bell.asleep.load(Ordering::SeqCst) {
-            self.bell.waiter.wake();
+        if self.completions.asleep.load(Ordering::SeqCst) {
+            self.completions.waiter.wake();
         }
     }
 }
 
 /// A session that a call has while operations are in flight on it.
-pub(crate) struct Seat {
+pub(crate) struct MissSession {
     number: usize,
     session: Session,
     waker: Waker,
@@ -60,13 +60,13 @@ pub(crate) struct Seat {
     pub(crate) bytes: Vec<u8>,
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for MissSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Seat({}, {:?})", self.number, self.session)
+        write!(f, "MissSession({}, {:?})", self.number, self.session)
     }
 }
 
-impl Seat {
+impl MissSession {
     /// Whether its call waits for an access.
     pub(crate) fn accesses(&self) -> bool {
         self.access.is_some()
@@ -120,83 +120,86 @@ impl Seat {
         self.session.poll_fence(&self.waker)
     }
 
-    /// Whether the call no longer needs the seat.
+    /// Whether the call no longer needs the session.
     pub(crate) fn settle(&mut self) -> bool {
         self.access.is_none() && self.session.settle()
     }
 }
 
 /// The memory of a node for the calls of an executor.
-pub(crate) struct Global {
+pub(crate) struct GlobalMemory {
     node: Node,
     /// Never has operations in flight.
     hits: Session,
-    bell: Arc<Bell>,
+    completions: Arc<CompletionBits>,
     #[expect(clippy::vec_box, reason = "moved to and from calls without copying the access")]
-    free: Vec<Box<Seat>>,
+    free: Vec<Box<MissSession>>,
     /// Returned by stopped calls, with operations still in flight.
     #[expect(clippy::vec_box, reason = "likewise")]
-    draining: Vec<Box<Seat>>,
-    /// Number of seats.
-    seats: usize,
-    /// By seat: the waiting call, until woken.
-    waiting: [Option<usize>; SEATS_MAX],
+    draining: Vec<Box<MissSession>>,
+    /// Number of sessions.
+    sessions: usize,
+    /// By session: the waiting call, until woken.
+    waiting: [Option<usize>; SESSIONS_MAX],
     /// Number of waiting calls in `waiting`.
     waits: usize,
-    /// Calls that wait for a seat.
+    /// Calls that wait for a session.
     queue: VecDeque<usize>,
 }
 
-impl std::fmt::Debug for Global {
+impl std::fmt::Debug for GlobalMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Global({:?}, {} seats)", self.node, self.seats)
+        write!(f, "GlobalMemory({:?}, {} sessions)", self.node, self.sessions)
     }
 }
 
-/// A call to be woken, with the seat that it waited for.
-pub(crate) type Woken = (usize, Option<Box<Seat>>);
+/// A call to be woken, with the session that it waited for.
+pub(crate) type Woken = (usize, Option<Box<MissSession>>);
 
-impl Global {
+impl GlobalMemory {
     /// Opens the memory of a node; `waiter` is that on which the executor sleeps.
     pub(crate) fn new(node: &Node, waiter: Arc<dyn Waiter>) -> Result<Self, Error> {
-        let (rung, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (bits, asleep) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut global = Self {
             node: node.clone(),
             hits: node.session()?,
-            bell: Arc::new(Bell { rung, asleep, waiter }),
-            free: Vec::with_capacity(SEATS_MAX),
-            draining: Vec::with_capacity(SEATS_MAX),
-            seats: 0,
-            waiting: [None; SEATS_MAX],
+            completions: Arc::new(CompletionBits { bits, asleep, waiter }),
+            free: Vec::with_capacity(SESSIONS_MAX),
+            draining: Vec::with_capacity(SESSIONS_MAX),
+            sessions: 0,
+            waiting: [None; SESSIONS_MAX],
             waits: 0,
             queue: VecDeque::new(),
         };
-        // At least one seat exists, so that a call that waits for a seat waits for a completion.
+        // At least one session exists, so that a call that waits for one waits for a completion.
         let first = global.open()?;
         global.free.push(first);
         Ok(global)
     }
 
-    fn open(&mut self) -> Result<Box<Seat>, Error> {
-        let number = self.seats;
-        let waker = Waker::from(Arc::new(Wire { bell: Arc::clone(&self.bell), seat: number }));
+    fn open(&mut self) -> Result<Box<MissSession>, Error> {
+        let number = self.sessions;
+        let waker = Waker::from(Arc::new(SessionWaker {
+            completions: Arc::clone(&self.completions),
+            number,
+        }));
         let session = self.node.session()?;
-        self.seats += 1;
-        Ok(Box::new(Seat { number, session, waker, access: None, bytes: Vec::new() }))
+        self.sessions += 1;
+        Ok(Box::new(MissSession { number, session, waker, access: None, bytes: Vec::new() }))
     }
 
-    /// Performs a helper if that needs no waiting; returns its result, with its output written. `seat` is the
+    /// Performs a helper if that needs no waiting; returns its result, with its output written. `miss` is the
     /// call's, if it has one.
     #[inline]
     pub(crate) fn hit(
         &mut self,
-        seat: Option<&mut Seat>,
+        miss: Option<&mut MissSession>,
         request: &Request,
         buffers: &mut Buffers<'_>,
     ) -> Option<u64> {
-        let session = match seat {
-            Some(seat) => match seat.settle() {
-                true => &mut seat.session,
+        let session = match miss {
+            Some(miss) => match miss.settle() {
+                true => &mut miss.session,
                 false => return None, // its operations in flight must complete first
             },
             None => &mut self.hits,
@@ -219,73 +222,73 @@ impl Global {
         }
     }
 
-    /// Returns a seat for a call; without a free one the call is queued and woken with one.
-    pub(crate) fn take(&mut self, call: usize) -> Option<Box<Seat>> {
-        let seat = match self.free.pop() {
-            Some(seat) => Some(seat),
-            // If the node is at its session limit, only the existing seats are used.
-            None if self.seats < SEATS_MAX => self.open().ok(),
+    /// Returns a session for a call; without a free one the call is queued and woken with one.
+    pub(crate) fn take(&mut self, call: usize) -> Option<Box<MissSession>> {
+        let miss = match self.free.pop() {
+            Some(miss) => Some(miss),
+            // If the node is at its session limit, only the existing sessions are used.
+            None if self.sessions < SESSIONS_MAX => self.open().ok(),
             None => None,
         };
-        if seat.is_none() {
+        if miss.is_none() {
             self.queue.push_back(call);
         }
-        seat
+        miss
     }
 
-    /// Registers the call of this seat as waiting.
-    pub(crate) fn waits(&mut self, seat: &Seat, call: usize) {
-        self.waits += usize::from(self.waiting[seat.number].replace(call).is_none());
+    /// Registers the call of this session as waiting.
+    pub(crate) fn waits(&mut self, miss: &MissSession, call: usize) {
+        self.waits += usize::from(self.waiting[miss.number].replace(call).is_none());
     }
 
-    /// Removes a call from the queue for seats.
+    /// Removes a call from the queue for sessions.
     pub(crate) fn forget(&mut self, call: usize) {
         self.queue.retain(|other| *other != call);
     }
 
-    /// Takes a seat back from a call that continues without it or was stopped.
-    pub(crate) fn give_back(&mut self, mut seat: Box<Seat>) -> Option<Woken> {
-        self.waits -= usize::from(self.waiting[seat.number].take().is_some());
-        seat.bytes.clear();
-        seat.bytes.shrink_to(KEPT_BYTES);
-        seat.access = None;
-        seat.session.clean_up(); // what it has begun may yet take effect
-        self.drain(seat)
+    /// Takes a session back from a call that continues without it or was stopped.
+    pub(crate) fn give_back(&mut self, mut miss: Box<MissSession>) -> Option<Woken> {
+        self.waits -= usize::from(self.waiting[miss.number].take().is_some());
+        miss.bytes.clear();
+        miss.bytes.shrink_to(KEPT_BYTES);
+        miss.access = None;
+        miss.session.clean_up(); // what it has begun may yet take effect
+        self.drain(miss)
     }
 
-    /// Passes an unused seat to the next queued call, once no operation is in flight on it.
-    fn drain(&mut self, mut seat: Box<Seat>) -> Option<Woken> {
-        if !seat.session.poll_idle(&seat.waker) {
-            self.draining.push(seat);
+    /// Passes an unused session to the next queued call, once no operation is in flight on it.
+    fn drain(&mut self, mut miss: Box<MissSession>) -> Option<Woken> {
+        if !miss.session.poll_idle(&miss.waker) {
+            self.draining.push(miss);
             return None;
         }
         match self.queue.pop_front() {
-            Some(call) => Some((call, Some(seat))),
+            Some(call) => Some((call, Some(miss))),
             None => {
-                self.free.push(seat);
+                self.free.push(miss);
                 None
             }
         }
     }
 
-    /// Returns the next call whose seat was rung.
+    /// Returns the next call whose session has a completion.
     pub(crate) fn heard(&mut self) -> Option<Woken> {
         loop {
-            let rung = self.bell.rung.load(Ordering::SeqCst);
-            if rung == 0 {
+            let bits = self.completions.bits.load(Ordering::SeqCst);
+            if bits == 0 {
                 return None;
             }
-            let number = rung.trailing_zeros() as usize;
+            let number = bits.trailing_zeros() as usize;
             // Cleared before the check: a later completion rings again.
-            self.bell.rung.fetch_and(!(1 << number), Ordering::SeqCst);
+            self.completions.bits.fetch_and(!(1 << number), Ordering::SeqCst);
             if let Some(call) = self.waiting[number].take() {
                 self.waits -= 1;
                 return Some((call, None));
             }
-            let drains = self.draining.iter().position(|seat| seat.number == number);
+            let drains = self.draining.iter().position(|miss| miss.number == number);
             if let Some(at) = drains {
-                let seat = self.draining.swap_remove(at);
-                if let Some(woken) = self.drain(seat) {
+                let miss = self.draining.swap_remove(at);
+                if let Some(woken) = self.drain(miss) {
                     return Some(woken);
                 }
             }
@@ -304,22 +307,22 @@ impl Global {
         self.waits > 0 || !self.queue.is_empty()
     }
 
-    /// Returns the calls that wait for a seat, at shutdown.
+    /// Returns the calls that wait for a session, at shutdown.
     pub(crate) fn into_queue(self) -> VecDeque<usize> {
         self.queue
     }
 
-    /// Calls `sleep` so that the bell wakes it; skips it if the bell was rung already.
+    /// Calls `sleep` so that a completion wakes it; skips it if there was one already.
     pub(crate) fn sleep(&self, sleep: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        let (bell, core) = (&self.bell, &self.hits.core);
-        bell.asleep.store(true, Ordering::SeqCst);
+        let (completions, core) = (&self.completions, &self.hits.core);
+        completions.asleep.store(true, Ordering::SeqCst);
         core.sleeps();
-        let slept = match bell.rung.load(Ordering::SeqCst) {
+        let slept = match completions.bits.load(Ordering::SeqCst) {
             0 => sleep(),
             _ => Ok(()),
         };
         core.wakes();
-        bell.asleep.store(false, Ordering::SeqCst);
+        completions.asleep.store(false, Ordering::SeqCst);
         slept
     }
 }

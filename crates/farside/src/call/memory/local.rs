@@ -2,8 +2,8 @@
 
 use crate::call::executor::state::{Declared, Done, Holder};
 use crate::call::memory::chunked::{self, WHOLE_BYTES};
-use crate::call::memory::global::{Global, Seat, is_global, orders};
-use crate::call::memory::regions::{Denied, Memory};
+use crate::call::memory::global::{GlobalMemory, MissSession, is_global, orders};
+use crate::call::memory::regions::{AccessDenied, RegionTable};
 use farside_base::Access;
 use farside_fabric::Arena;
 use farside_rmc::helpers::{Call, Hashing, PIECE_BYTES, status};
@@ -19,14 +19,14 @@ const NOTICES_MAX: usize = 256;
 
 /// A notification for subscribers of a topic.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Notice {
+pub(crate) struct Notification {
     pub(crate) topic: u64,
     pub(crate) bytes: Vec<u8>,
 }
 
 /// The resources that a call can access during a slice.
 pub(crate) struct Beside<'a> {
-    pub(crate) memory: &'a Memory,
+    pub(crate) memory: &'a RegionTable,
     pub(crate) own: &'a mut Declared,
     pub(crate) shared: &'a mut Declared,
     /// Time since the executor started.
@@ -34,24 +34,24 @@ pub(crate) struct Beside<'a> {
     /// Accesses that the slice has left; later ones wait for the next slice.
     pub(crate) left: usize,
     pub(crate) holder: Holder,
-    pub(crate) notices: &'a mut Vec<Notice>,
+    pub(crate) notifications: &'a mut Vec<Notification>,
     /// The global memory, if calls may access it.
-    pub(crate) global: Option<&'a mut Global>,
-    /// The call's seat, while it has operations pending in the global memory.
-    pub(crate) seat: Option<&'a mut Seat>,
+    pub(crate) global: Option<&'a mut GlobalMemory>,
+    /// The call's session, while it has operations pending in the global memory.
+    pub(crate) miss: Option<&'a mut MissSession>,
     /// Why the last request was deferred, if it was.
-    pub(crate) put_off: Option<Later>,
+    pub(crate) deferral: Option<Deferral>,
 }
 
 /// Why a request was not answered at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Later {
+pub(crate) enum Deferral {
     /// The slice is over.
     Slice,
     /// Its buffer is long; it proceeds in chunks.
-    Pieces,
+    Chunked,
     /// The memory is remote.
-    Elsewhere,
+    Remote,
     /// Another call holds the lock.
     Lock,
     /// The word is unchanged.
@@ -64,15 +64,15 @@ impl Beside<'_> {
     /// Consumes the cost of this many bytes; returns whether the slice had any left.
     fn takes(&mut self, bytes: usize) -> bool {
         if self.left == 0 {
-            self.put_off = Some(Later::Slice);
+            self.deferral = Some(Deferral::Slice);
             return false;
         }
         self.left = self.left.saturating_sub(1 + bytes / BYTES_PER_ACCESS);
         true
     }
 
-    fn later(&mut self, why: Later) -> Reply {
-        self.put_off = Some(why);
+    fn later(&mut self, why: Deferral) -> Reply {
+        self.deferral = Some(why);
         Reply::Later
     }
 
@@ -82,31 +82,31 @@ impl Beside<'_> {
     }
 
     /// Returns the status of an access for a helper that returns one.
-    fn status(&mut self, result: Result<(), Denied>) -> Reply {
+    fn status(&mut self, result: Result<(), AccessDenied>) -> Reply {
         match result {
             Ok(()) => Reply::Now(0),
-            Err(Denied::NotPermitted) => Reply::Now(status::NOT_PERMITTED as u64),
-            Err(Denied::Elsewhere | Denied::Gone) => self.later(Later::Elsewhere),
+            Err(AccessDenied::NotPermitted) => Reply::Now(status::NOT_PERMITTED as u64),
+            Err(AccessDenied::NotLocal | AccessDenied::Lost) => self.later(Deferral::Remote),
         }
     }
 
     /// Returns the word of an access; ends the call if it is denied, for helpers without a status.
-    fn word(&mut self, result: Result<u64, Denied>) -> Reply {
+    fn word(&mut self, result: Result<u64, AccessDenied>) -> Reply {
         match result {
             Ok(word) => Reply::Now(word),
-            Err(Denied::NotPermitted) => Reply::Refused,
-            Err(Denied::Elsewhere | Denied::Gone) => self.later(Later::Elsewhere),
+            Err(AccessDenied::NotPermitted) => Reply::Refused,
+            Err(AccessDenied::NotLocal | AccessDenied::Lost) => self.later(Deferral::Remote),
         }
     }
 
-    fn read_into(&self, region: u64, offset: u64, out: &mut [u8]) -> Result<(), Denied> {
+    fn read_into(&self, region: u64, offset: u64, out: &mut [u8]) -> Result<(), AccessDenied> {
         let arena = self.memory.here(region, offset, out.len() as u64, Access::READ)?;
-        arena.read(offset, out).map_err(|_| Denied::NotPermitted)
+        arena.read(offset, out).map_err(|_| AccessDenied::NotPermitted)
     }
 
-    fn write_from(&self, region: u64, offset: u64, bytes: &[u8]) -> Result<(), Denied> {
+    fn write_from(&self, region: u64, offset: u64, bytes: &[u8]) -> Result<(), AccessDenied> {
         let arena = self.memory.here(region, offset, bytes.len() as u64, Access::WRITE)?;
-        arena.write(offset, bytes).map_err(|_| Denied::NotPermitted)
+        arena.write(offset, bytes).map_err(|_| AccessDenied::NotPermitted)
     }
 
     /// Passes each piece with its range of the buffer to `each`; all are checked before the first is moved.
@@ -117,8 +117,8 @@ impl Beside<'_> {
         bytes: usize,
         access: Access,
         mut each: impl FnMut(&Arena, u64, std::ops::Range<usize>),
-    ) -> Result<(), Denied> {
-        let pieces = Piece::all(pieces, bytes).ok_or(Denied::NotPermitted)?;
+    ) -> Result<(), AccessDenied> {
+        let pieces = Piece::all(pieces, bytes).ok_or(AccessDenied::NotPermitted)?;
         for Piece { offset, range } in pieces.clone() {
             self.memory.here(region, offset, range.len() as u64, access)?;
         }
@@ -129,13 +129,13 @@ impl Beside<'_> {
         Ok(())
     }
 
-    fn hash(&self, request: &Request) -> Result<u64, Denied> {
+    fn hash(&self, request: &Request) -> Result<u64, AccessDenied> {
         let [region, offset, length, seed, _] = request.arguments;
         let arena = self.memory.here(region, offset, length, Access::READ)?;
-        let mut hashing = Hashing::of(request.call, seed).ok_or(Denied::NotPermitted)?;
-        let bytes = usize::try_from(length).map_err(|_| Denied::NotPermitted)?;
+        let mut hashing = Hashing::of(request.call, seed).ok_or(AccessDenied::NotPermitted)?;
+        let bytes = usize::try_from(length).map_err(|_| AccessDenied::NotPermitted)?;
         let hashed = chunked::hash(&mut hashing, arena, offset, bytes);
-        hashed.map(|()| hashing.result()).map_err(|_| Denied::NotPermitted)
+        hashed.map(|()| hashing.result()).map_err(|_| AccessDenied::NotPermitted)
     }
 
     fn host(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
@@ -164,7 +164,7 @@ impl Beside<'_> {
                         _ => arena.compare_swap(offset, third, fourth),
                     };
                     // Atomics on an unaligned word are refused, as over the network.
-                    before.map_err(|_| Denied::NotPermitted)
+                    before.map_err(|_| AccessDenied::NotPermitted)
                 });
                 self.word(swapped)
             }
@@ -184,7 +184,7 @@ impl Beside<'_> {
             Call::WaitWord => {
                 let now = here(Access::READ, 8).map(|arena| load(arena, offset));
                 match now {
-                    Ok(word) if word == third => self.later(Later::Word),
+                    Ok(word) if word == third => self.later(Deferral::Word),
                     other => self.status(other.map(|_| ())),
                 }
             }
@@ -193,11 +193,11 @@ impl Beside<'_> {
     }
 
     fn global(&mut self, request: &Request, buffers: &mut Buffers<'_>) -> Reply {
-        let seat = self.seat.as_deref_mut();
+        let miss = self.miss.as_deref_mut();
         let global = self.global.as_mut();
-        match global.and_then(|global| global.hit(seat, request, buffers)) {
+        match global.and_then(|global| global.hit(miss, request, buffers)) {
             Some(result) => Reply::Now(result),
-            None => self.later(Later::Global),
+            None => self.later(Deferral::Global),
         }
     }
 
@@ -233,7 +233,7 @@ impl Beside<'_> {
         }
         match done {
             Done::Result(result) => Reply::Now(result),
-            Done::Held => self.later(Later::Lock),
+            Done::Held => self.later(Deferral::Lock),
             Done::Elsewhere => Reply::Now(status::NOT_PERMITTED as u64),
         }
     }
@@ -252,7 +252,7 @@ impl Near for Beside<'_> {
     #[inline]
     fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
         if self.is_long(region, out.len()) {
-            return self.later(Later::Pieces);
+            return self.later(Deferral::Chunked);
         }
         if !self.takes(out.len()) {
             return Reply::Later;
@@ -264,14 +264,14 @@ impl Near for Beside<'_> {
     fn perform(&mut self, request: &Request, mut buffers: Buffers<'_>) -> Reply {
         let moved = chunked::moved(request);
         if self.is_long(request.arguments[0], moved) {
-            return self.later(Later::Pieces);
+            return self.later(Deferral::Chunked);
         }
         let others = buffers.inputs.iter().map(|input| input.len()).sum::<usize>();
         if !self.takes(others.max(moved).max(buffers.output.len())) {
             return Reply::Later;
         }
-        if orders(request.call) && self.seat.as_deref_mut().is_some_and(|seat| !seat.settle()) {
-            return self.later(Later::Global);
+        if orders(request.call) && self.miss.as_deref_mut().is_some_and(|miss| !miss.settle()) {
+            return self.later(Deferral::Global);
         }
         match request.call {
             call if is_global(call) => self.global(request, &mut buffers),
@@ -293,10 +293,10 @@ impl Near for Beside<'_> {
             Call::Notify if buffers.inputs[0].len() > NOTICE_BYTES_MAX => {
                 Reply::Now(status::OUT_OF_RANGE as u64)
             }
-            Call::Notify if self.notices.len() >= NOTICES_MAX => self.later(Later::Slice),
+            Call::Notify if self.notifications.len() >= NOTICES_MAX => self.later(Deferral::Slice),
             Call::Notify => {
                 let bytes = buffers.inputs[0].to_vec();
-                self.notices.push(Notice { topic: request.arguments[0], bytes });
+                self.notifications.push(Notification { topic: request.arguments[0], bytes });
                 Reply::Now(0)
             }
             _ => self.host(request, &mut buffers),
@@ -328,7 +328,7 @@ impl Piece {
     }
 }
 
-/// Loads 8 bytes within bounds; not torn if aligned.
+/// VerificationQueue 8 bytes within bounds; not torn if aligned.
 fn load(arena: &Arena, offset: u64) -> u64 {
     arena.load(offset, Ordering::Acquire).unwrap_or_else(|_| {
         let mut word = [0; 8];

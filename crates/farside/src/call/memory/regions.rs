@@ -1,6 +1,6 @@
 //! The regions that calls may access: local memory, or remote memory over a link.
 
-use crate::call::memory::direct_loads::Words;
+use crate::call::memory::direct_loads::DirectLoads;
 use farside_base::{Access, LinkId, RemoteRegionId};
 use farside_fabric::Arena;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,46 +10,46 @@ pub const REGIONS_MAX: usize = 256;
 
 /// Where the bytes of a region are.
 #[derive(Clone, Debug)]
-pub(crate) enum Place {
+pub(crate) enum RegionSite {
     /// Local: this processor loads and stores them.
-    Here(Arena),
+    Local(Arena),
     /// Remote: accessed by READ and WRITE work requests.
-    There(LinkId, RemoteRegionId),
+    Remote(LinkId, RemoteRegionId),
     /// They were remote, over a link that was lost.
-    Gone,
+    Lost,
 }
 
 /// A region and its access rights for calls, as for one-sided requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Lent {
-    pub(crate) place: Place,
+pub(crate) struct LentRegion {
+    pub(crate) place: RegionSite,
     pub(crate) bytes: u64,
     pub(crate) access: Access,
 }
 
 /// Why memory was not accessed. Programs see it as a `status` or as the end of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Denied {
+pub(crate) enum AccessDenied {
     /// The region is unknown, too short or does not allow this access.
     NotPermitted,
     /// The region is remote.
-    Elsewhere,
+    NotLocal,
     /// The region was remote, and its link is lost.
-    Gone,
+    Lost,
 }
 
 /// Regions by number.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
-    regions: Vec<Option<Lent>>,
-    words: Words,
+pub(crate) struct RegionTable {
+    regions: Vec<Option<LentRegion>>,
+    words: DirectLoads,
 }
 
-impl Memory {
-    const NOTHING: Self = Self { regions: Vec::new(), words: Words::NOTHING };
+impl RegionTable {
+    const NOTHING: Self = Self { regions: Vec::new(), words: DirectLoads::NOTHING };
 
     /// Lends a region under a number below [`REGIONS_MAX`].
-    pub(crate) fn lend(&mut self, number: u8, lent: Lent) {
+    pub(crate) fn lend(&mut self, number: u8, lent: LentRegion) {
         let at = usize::from(number);
         if self.regions.len() <= at {
             self.regions.resize(at + 1, None);
@@ -59,12 +59,12 @@ impl Memory {
     }
 
     /// Returns the words that machine code of calls may load directly.
-    pub(crate) const fn words(&self) -> &Words {
+    pub(crate) const fn words(&self) -> &DirectLoads {
         &self.words
     }
 
     /// Revokes a region.
-    pub(crate) fn take_back(&mut self, number: u8) -> Option<Lent> {
+    pub(crate) fn take_back(&mut self, number: u8) -> Option<LentRegion> {
         let lent = self.regions.get_mut(usize::from(number))?.take();
         self.words.set(usize::from(number), None);
         lent
@@ -73,20 +73,20 @@ impl Memory {
     /// Marks the regions over a lost link as gone.
     pub(crate) fn lost(&mut self, link: LinkId) {
         for lent in self.regions.iter_mut().flatten() {
-            if matches!(lent.place, Place::There(of, _) if of == link) {
-                lent.place = Place::Gone;
+            if matches!(lent.place, RegionSite::Remote(of, _) if of == link) {
+                lent.place = RegionSite::Lost;
             }
         }
     }
 
     #[inline]
-    fn lent(&self, region: u64) -> Option<&Lent> {
+    fn lent(&self, region: u64) -> Option<&LentRegion> {
         self.regions.get(usize::try_from(region).ok()?)?.as_ref()
     }
 
     /// Whether there is a local region of this number.
     pub(crate) fn is_here(&self, region: u64) -> bool {
-        self.lent(region).is_some_and(|lent| matches!(lent.place, Place::Here(_)))
+        self.lent(region).is_some_and(|lent| matches!(lent.place, RegionSite::Local(_)))
     }
 
     /// Returns a region if this access to it is permitted; local or remote.
@@ -97,10 +97,14 @@ impl Memory {
         offset: u64,
         bytes: u64,
         access: Access,
-    ) -> Result<&Lent, Denied> {
-        let lent = self.lent(region).ok_or(Denied::NotPermitted)?;
+    ) -> Result<&LentRegion, AccessDenied> {
+        let lent = self.lent(region).ok_or(AccessDenied::NotPermitted)?;
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= lent.bytes);
-        if inside && lent.access.allows(access) { Ok(lent) } else { Err(Denied::NotPermitted) }
+        if inside && lent.access.allows(access) {
+            Ok(lent)
+        } else {
+            Err(AccessDenied::NotPermitted)
+        }
     }
 
     /// Returns the arena of a local region if this access to it is permitted.
@@ -111,28 +115,28 @@ impl Memory {
         offset: u64,
         bytes: u64,
         access: Access,
-    ) -> Result<&Arena, Denied> {
+    ) -> Result<&Arena, AccessDenied> {
         match &self.region(region, offset, bytes, access)?.place {
-            Place::Here(arena) => Ok(arena),
+            RegionSite::Local(arena) => Ok(arena),
             // A lost region is reported when a remote access begins, so that local accesses need no check.
-            Place::There(..) | Place::Gone => Err(Denied::Elsewhere),
+            RegionSite::Remote(..) | RegionSite::Lost => Err(AccessDenied::NotLocal),
         }
     }
 }
 
 /// The regions of each tenant: one table per tenant, so that accesses need no check of ownership.
 #[derive(Debug, Default)]
-pub(crate) struct Memories {
-    lent: BTreeMap<u8, (Lent, Option<BTreeSet<usize>>)>,
+pub(crate) struct TenantRegions {
+    lent: BTreeMap<u8, (LentRegion, Option<BTreeSet<usize>>)>,
     /// By tenant.
-    views: Vec<Memory>,
+    views: Vec<RegionTable>,
 }
 
-impl Memories {
+impl TenantRegions {
     /// Adds a tenant, unless it exists.
     pub(crate) fn add(&mut self, tenant: usize) {
         while self.views.len() <= tenant {
-            let mut view = Memory::default();
+            let mut view = RegionTable::default();
             for (number, (lent, tenants)) in &self.lent {
                 if is_open(tenants.as_ref(), self.views.len()) {
                     view.lend(*number, lent.clone());
@@ -143,7 +147,7 @@ impl Memories {
     }
 
     /// Lends a region to these tenants, or to all, later ones included.
-    pub(crate) fn lend(&mut self, number: u8, lent: Lent, tenants: Option<BTreeSet<usize>>) {
+    pub(crate) fn lend(&mut self, number: u8, lent: LentRegion, tenants: Option<BTreeSet<usize>>) {
         for (tenant, view) in self.views.iter_mut().enumerate() {
             if is_open(tenants.as_ref(), tenant) {
                 view.lend(number, lent.clone());
@@ -170,8 +174,8 @@ impl Memories {
     /// Marks the regions over a lost link as gone.
     pub(crate) fn lost(&mut self, link: LinkId) {
         for lent in self.lent.values_mut().map(|(lent, _)| lent) {
-            if matches!(lent.place, Place::There(of, _) if of == link) {
-                lent.place = Place::Gone;
+            if matches!(lent.place, RegionSite::Remote(of, _) if of == link) {
+                lent.place = RegionSite::Lost;
             }
         }
         self.views.iter_mut().for_each(|view| view.lost(link));
@@ -179,13 +183,13 @@ impl Memories {
 
     /// Whether any region is available to any tenant.
     pub(crate) fn has_any(&self) -> bool {
-        self.lent.values().any(|(lent, _)| !matches!(lent.place, Place::Gone))
+        self.lent.values().any(|(lent, _)| !matches!(lent.place, RegionSite::Lost))
     }
 
     /// Returns the regions of an added tenant; none for other tenants.
     #[inline]
-    pub(crate) fn of(&self, tenant: usize) -> &Memory {
-        static NOTHING: Memory = Memory::NOTHING;
+    pub(crate) fn of(&self, tenant: usize) -> &RegionTable {
+        static NOTHING: RegionTable = RegionTable::NOTHING;
         self.views.get(tenant).unwrap_or(&NOTHING)
     }
 }
@@ -200,14 +204,17 @@ mod tests {
 
     #[test]
     fn tenant_accesses_only_regions_lent_to_it() {
-        let mut memories = Memories::default();
-        let lent =
-            |bytes| Lent { place: Place::Here(Arena::heap(64)), bytes, access: Access::READ };
+        let mut memories = TenantRegions::default();
+        let lent = |bytes| LentRegion {
+            place: RegionSite::Local(Arena::heap(64)),
+            bytes,
+            access: Access::READ,
+        };
         memories.add(1);
         memories.lend(0, lent(64), None);
         memories.lend(3, lent(64), Some([1, 2].into()));
         memories.add(2);
-        let reach = |memories: &Memories, number| {
+        let reach = |memories: &TenantRegions, number| {
             [0, 1, 2, 3].map(|tenant| memories.of(tenant).here(number, 0, 8, Access::READ).is_ok())
         };
         assert_eq!(reach(&memories, 0), [true, true, true, false], "the last was not added");
@@ -222,9 +229,9 @@ mod tests {
 
     #[test]
     fn access_is_checked_against_bounds_and_rights() {
-        let mut memory = Memory::default();
+        let mut memory = RegionTable::default();
         let arena = Arena::heap(64);
-        let lent = Lent { place: Place::Here(arena), bytes: 64, access: Access::READ };
+        let lent = LentRegion { place: RegionSite::Local(arena), bytes: 64, access: Access::READ };
         memory.lend(3, lent);
         assert!(memory.here(3, 56, 8, Access::READ).is_ok());
         for (region, offset, bytes, access) in [
@@ -236,13 +243,13 @@ mod tests {
             (u64::MAX, 0, 0, Access::NONE),
         ] {
             let denied = memory.here(region, offset, bytes, access).err();
-            assert_eq!(denied, Some(Denied::NotPermitted), "{region} {offset} {bytes}");
+            assert_eq!(denied, Some(AccessDenied::NotPermitted), "{region} {offset} {bytes}");
         }
         assert!(memory.take_back(3).is_some() && memory.take_back(3).is_none());
-        let place = Place::There(LinkId(1), RemoteRegionId(0));
-        memory.lend(0, Lent { place, bytes: 8, access: Access::ALL });
-        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
+        let place = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
+        memory.lend(0, LentRegion { place, bytes: 8, access: Access::ALL });
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
         memory.lost(LinkId(1));
-        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(Denied::Elsewhere));
+        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::call::memory::chunked;
 use crate::call::memory::local::{BYTES_PER_ACCESS, Piece};
-use crate::call::memory::regions::{Denied, Memory, Place};
+use crate::call::memory::regions::{AccessDenied, RegionSite, RegionTable};
 use farside_base::{
     Access, LinkId, LocalSlice, Operation, RegionId, RemoteRegionId, RemoteSlice, Source, Work,
     WorkFlags, WorkId,
@@ -64,7 +64,7 @@ impl Step {
 
 /// An access in flight.
 #[derive(Debug)]
-pub(crate) struct Across {
+pub(crate) struct RemoteAccess {
     request: Request,
     /// For a hash: its value so far, the bytes hashed, and the bytes hashed of the present block.
     hashing: Option<Hashing>,
@@ -74,7 +74,7 @@ pub(crate) struct Across {
 
 /// Outcome of completed requests of an access.
 #[derive(Debug)]
-pub(crate) enum Come {
+pub(crate) enum RemoteProgress {
     /// The helper's result; its output was appended to `bytes`.
     Answer(u64),
     /// More requests are needed, which were appended to `steps`.
@@ -85,15 +85,15 @@ pub(crate) enum Come {
     Same,
 }
 
-impl Across {
+impl RemoteAccess {
     /// Appends the requests of an access to `steps` and copies outgoing bytes into the block.
     pub(crate) fn begin(
         request: &Request,
         inputs: [&[u8]; 2],
-        memory: &Memory,
+        memory: &RegionTable,
         block: &Arena,
         steps: &mut Vec<Step>,
-    ) -> Result<Self, Denied> {
+    ) -> Result<Self, AccessDenied> {
         let hashing = Hashing::of(request.call, request.arguments[3]);
         let across = Self { request: *request, hashing, hashed: 0, of_block: 0 };
         across.steps(inputs, memory, block, steps)?;
@@ -103,18 +103,19 @@ impl Across {
     fn steps(
         &self,
         inputs: [&[u8]; 2],
-        memory: &Memory,
+        memory: &RegionTable,
         block: &Arena,
         steps: &mut Vec<Step>,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), AccessDenied> {
         let [region, offset, third, fourth, _] = self.request.arguments;
         let step = |offset: u64, at: usize, bytes: usize, what: What| {
             step_to(memory, (region, offset), at, bytes, what)
         };
-        let put = |at: u64, bytes: &[u8]| block.write(at, bytes).map_err(|_| Denied::NotPermitted);
+        let put =
+            |at: u64, bytes: &[u8]| block.write(at, bytes).map_err(|_| AccessDenied::NotPermitted);
         let read_bytes = self.request.output.map_or(0, |span| span.length as usize);
-        let pieces = |bytes, what, steps: &mut Vec<Step>| -> Result<(), Denied> {
-            let pieces = Piece::all(inputs[0], bytes).ok_or(Denied::NotPermitted)?;
+        let pieces = |bytes, what, steps: &mut Vec<Step>| -> Result<(), AccessDenied> {
+            let pieces = Piece::all(inputs[0], bytes).ok_or(AccessDenied::NotPermitted)?;
             for one in pieces.filter(|piece| !piece.range.is_empty()) {
                 steps.push(step(one.offset, one.range.start, one.range.len(), what)?);
             }
@@ -153,7 +154,7 @@ impl Across {
                     bytes => step(offset + self.hashed, 0, bytes, What::Read),
                 }
             }
-            _ => Err(Denied::NotPermitted),
+            _ => Err(AccessDenied::NotPermitted),
         };
         steps.push(one?);
         Ok(())
@@ -166,13 +167,13 @@ impl Across {
     }
 
     /// Hashes of the block as much as the slice has `left`; returns whether that is all of it.
-    fn hash(&mut self, block: &Arena, left: &mut usize) -> Result<bool, Denied> {
+    fn hash(&mut self, block: &Arena, left: &mut usize) -> Result<bool, AccessDenied> {
         let bytes = self.block_bytes();
         let (from, most) = (self.of_block, left.saturating_mul(BYTES_PER_ACCESS));
         let piece = most.min(bytes - from);
         if let Some(hashing) = &mut self.hashing {
             let hashed = chunked::hash(hashing, block, from as u64, piece);
-            hashed.map_err(|_| Denied::NotPermitted)?;
+            hashed.map_err(|_| AccessDenied::NotPermitted)?;
         }
         *left = left.saturating_sub(1 + piece / BYTES_PER_ACCESS);
         self.of_block += piece;
@@ -188,34 +189,34 @@ impl Across {
     /// as the slice has something `left`.
     pub(crate) fn come(
         &mut self,
-        memory: &Memory,
+        memory: &RegionTable,
         block: &Arena,
         left: &mut usize,
         bytes: &mut Vec<u8>,
         steps: &mut Vec<Step>,
-    ) -> Result<Come, Denied> {
+    ) -> Result<RemoteProgress, AccessDenied> {
         let third = self.request.arguments[2];
         let word = || {
             let mut word = [0; 8];
             block.read(0, &mut word).map(|()| u64::from_le_bytes(word)).unwrap_or(0)
         };
-        let answer = |result| Ok(Come::Answer(result));
+        let answer = |result| Ok(RemoteProgress::Answer(result));
         match self.request.call {
             Call::LoadU64 | Call::FetchAdd | Call::CompareSwap => answer(word()),
             Call::LoadU32 => answer(word() & u64::from(u32::MAX)),
-            Call::WaitWord if word() == third => Ok(Come::Same),
+            Call::WaitWord if word() == third => Ok(RemoteProgress::Same),
             Call::Read | Call::ReadVector => {
                 bytes.resize(self.request.output.map_or(0, |span| span.length as usize), 0);
-                block.read(0, bytes).map_err(|_| Denied::NotPermitted)?;
+                block.read(0, bytes).map_err(|_| AccessDenied::NotPermitted)?;
                 answer(status::OK as u64)
             }
             Call::Crc32cOf | Call::Xxhash64Of => {
                 if !self.hash(block, left)? {
-                    return Ok(Come::Slice);
+                    return Ok(RemoteProgress::Slice);
                 }
                 if self.hashed < third {
                     self.steps([&[], &[]], memory, block, steps)?;
-                    return Ok(Come::More);
+                    return Ok(RemoteProgress::More);
                 }
                 answer(self.hashing.as_ref().map_or(0, Hashing::result))
             }
@@ -226,26 +227,26 @@ impl Across {
 
 /// Returns a request for a range of a region, if this access is permitted.
 fn step_to(
-    memory: &Memory,
+    memory: &RegionTable,
     (region, offset): (u64, u64),
     at: usize,
     bytes: usize,
     what: What,
-) -> Result<Step, Denied> {
+) -> Result<Step, AccessDenied> {
     let access = match what {
         What::Read => Access::READ,
         What::Write => Access::WRITE,
         What::FetchAdd(_) | What::CompareSwap(..) => Access::ATOMIC,
     };
     if access == Access::ATOMIC && !offset.is_multiple_of(8) {
-        return Err(Denied::NotPermitted);
+        return Err(AccessDenied::NotPermitted);
     }
     match memory.region(region, offset, bytes as u64, access)?.place {
-        Place::There(link, region) => {
+        RegionSite::Remote(link, region) => {
             let (at, bytes) = (at as u64, bytes as u32);
             Ok(Step { link, region, offset, at, bytes, what })
         }
-        Place::Gone => Err(Denied::Gone),
-        Place::Here(_) => Err(Denied::Elsewhere),
+        RegionSite::Lost => Err(AccessDenied::Lost),
+        RegionSite::Local(_) => Err(AccessDenied::NotLocal),
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// The processor whose time a call takes at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Core {
+pub enum Processor {
     /// A core of the caller.
     Client,
     /// The processor next to the adapter that serves the memory.
@@ -48,11 +48,11 @@ impl Prices {
     pub const LATENCY: Self =
         Self { latency: 1.0, client_core: 0.0, nic_core: 0.0, host_core: 0.0, network: 0.0 };
 
-    const fn core(&self, core: Core) -> f64 {
+    const fn core(&self, core: Processor) -> f64 {
         match core {
-            Core::Client => self.client_core,
-            Core::Nic => self.nic_core,
-            Core::Host => self.host_core,
+            Processor::Client => self.client_core,
+            Processor::Nic => self.nic_core,
+            Processor::Host => self.host_core,
         }
     }
 }
@@ -63,7 +63,7 @@ pub struct PlaceModel {
     /// Name for people.
     pub name: Arc<str>,
     /// The processor whose time it takes.
-    pub core: Core,
+    pub core: Processor,
     /// Network round trip; zero at the caller.
     pub round_trip_ns: u64,
     /// Time until the call begins: scheduling, and queueing as far as it is known.
@@ -93,9 +93,9 @@ impl PlaceModel {
     }
 }
 
-/// Parameters of the learner in [`Placement`]. Start from [`Manner::default`].
+/// Parameters of the learner in [`Placement`]. Start from [`LearningOptions::default`].
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Manner {
+pub struct LearningOptions {
     /// Weight of the newest measurement, 0 to 1.
     pub weight: f64,
     /// Share of the cost of all calls that exploration may cost, 0 to 1; zero disables exploration.
@@ -104,7 +104,7 @@ pub struct Manner {
     pub old_calls: u32,
 }
 
-impl Default for Manner {
+impl Default for LearningOptions {
     fn default() -> Self {
         Self { weight: 0.25, explore_share: 0.03, old_calls: 24 }
     }
@@ -112,7 +112,7 @@ impl Default for Manner {
 
 /// The reason for a choice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Why {
+pub enum ChoiceReason {
     /// The user pinned it.
     Pinned,
     /// The program keeps state between calls, which is at this place.
@@ -135,7 +135,7 @@ pub struct Choice {
     /// Name of the place.
     pub name: Arc<str>,
     /// The reason.
-    pub why: Why,
+    pub why: ChoiceReason,
     /// Expected latency.
     pub expected_ns: f64,
     /// Expected cost.
@@ -152,12 +152,12 @@ pub struct Choice {
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
-            Why::Pinned => "it is pinned",
-            Why::StateThere => "its state is there",
-            Why::Only => "no other place in reach can run it",
-            Why::Model => "cheapest by the model",
-            Why::Measured => "cheapest by what was measured",
-            Why::Explored => "its measurement is old",
+            ChoiceReason::Pinned => "it is pinned",
+            ChoiceReason::StateThere => "its state is there",
+            ChoiceReason::Only => "no other place in reach can run it",
+            ChoiceReason::Model => "cheapest by the model",
+            ChoiceReason::Measured => "cheapest by what was measured",
+            ChoiceReason::Explored => "its measurement is old",
         };
         write!(f, "{}: {why}; {:.1} us expected", self.name, self.expected_ns / 1e3)?;
         write!(f, " for {} accesses, cost {:.2}", self.accesses, self.expected_cost)?;
@@ -214,7 +214,7 @@ pub struct Placement {
     models: Vec<PlaceModel>,
     in_reach: Vec<bool>,
     prices: Prices,
-    manner: Manner,
+    options: LearningOptions,
     pinned: Option<usize>,
     /// Expected latency and cost of a call at each place; kept so that choosing allocates nothing.
     costs: Vec<(f64, f64)>,
@@ -223,12 +223,12 @@ pub struct Placement {
 
 impl Placement {
     /// Returns a [`Placement`] without places.
-    pub const fn new(prices: Prices, manner: Manner) -> Self {
+    pub const fn new(prices: Prices, options: LearningOptions) -> Self {
         Self {
             models: Vec::new(),
             in_reach: Vec::new(),
             prices,
-            manner,
+            options,
             pinned: None,
             costs: Vec::new(),
             classes: BTreeMap::new(),
@@ -301,7 +301,7 @@ impl Placement {
         let class = self.classes.entry(key);
         let class =
             class.or_insert_with(|| Class { places: vec![Learned::NOTHING; places], budget: 0.0 });
-        let (models, prices, old_calls) = (&self.models, &self.prices, self.manner.old_calls);
+        let (models, prices, old_calls) = (&self.models, &self.prices, self.options.old_calls);
         let cost = |place: usize, factor: f64| {
             let model = &models[place];
             let expected_ns = model.latency_ns(count) as f64 * factor;
@@ -319,10 +319,12 @@ impl Placement {
         let best = cheapest(None);
         let pinned = self.pinned.filter(|place| *place < places);
         let (place, why) = match (state_at, pinned, best) {
-            (Some(place), _, _) if in_reach().any(|at| at == place) => (place, Why::StateThere),
-            (None, Some(place), _) if can_run(place) => (place, Why::Pinned),
+            (Some(place), _, _) if in_reach().any(|at| at == place) => {
+                (place, ChoiceReason::StateThere)
+            }
+            (None, Some(place), _) if can_run(place) => (place, ChoiceReason::Pinned),
             (Some(_), _, _) | (None, Some(_), _) | (None, None, None) => return None,
-            (None, None, Some(place)) if in_reach().count() == 1 => (place, Why::Only),
+            (None, None, Some(place)) if in_reach().count() == 1 => (place, ChoiceReason::Only),
             (None, None, Some(best)) => {
                 let extra = |at: usize| {
                     let relaxed = class.places[at].relaxed(old_calls);
@@ -330,11 +332,11 @@ impl Placement {
                 };
                 let old = in_reach().filter(|at| *at != best && class.places[*at].age >= old_calls);
                 let tried = old.min_by(|one, other| extra(*one).total_cmp(&extra(*other)));
-                let may = self.manner.explore_share > 0.0;
+                let may = self.options.explore_share > 0.0;
                 match tried.filter(|at| may && extra(*at) < class.budget) {
-                    Some(tried) => (tried, Why::Explored),
-                    None if class.places[best].measured => (best, Why::Measured),
-                    None => (best, Why::Model),
+                    Some(tried) => (tried, ChoiceReason::Explored),
+                    None if class.places[best].measured => (best, ChoiceReason::Measured),
+                    None => (best, ChoiceReason::Model),
                 }
             }
         };
@@ -363,13 +365,13 @@ impl Placement {
         let Some(learned) = class.places.get_mut(choice.place) else { return };
         let model_ns = (model.latency_ns(choice.accesses) as f64).max(1.0);
         let factor = took_ns as f64 / model_ns;
-        let old = !learned.measured || learned.age > self.manner.old_calls;
-        let weight = if old { 1.0 } else { self.manner.weight };
+        let old = !learned.measured || learned.age > self.options.old_calls;
+        let weight = if old { 1.0 } else { self.options.weight };
         learned.factor += weight * (factor - learned.factor);
         (learned.age, learned.measured) = (0, true);
         let cost = model.cost(took_ns as f64, choice.accesses, &self.prices);
-        class.budget += cost.min(choice.best_cost) * self.manner.explore_share;
-        if choice.why == Why::Explored {
+        class.budget += cost.min(choice.best_cost) * self.options.explore_share;
+        if choice.why == ChoiceReason::Explored {
             class.budget -= (cost - choice.best_cost).max(0.0);
         }
     }
@@ -390,10 +392,10 @@ mod tests {
             call_bytes: if round_trip_ns > 0 { 32 } else { 0 },
             access_bytes: if round_trip_ns > 0 { 0 } else { 24 },
         };
-        let mut placement = Placement::new(prices, Manner::default());
-        placement.add(model("client", Core::Client, 0, 0, 2_700));
-        placement.add(model("nic", Core::Nic, 3_150, 500, 600));
-        placement.add(model("host", Core::Host, 2_700, 4_000, 100));
+        let mut placement = Placement::new(prices, LearningOptions::default());
+        placement.add(model("client", Processor::Client, 0, 0, 2_700));
+        placement.add(model("nic", Processor::Nic, 3_150, 500, 600));
+        placement.add(model("host", Processor::Host, 2_700, 4_000, 100));
         placement
     }
 
@@ -416,7 +418,7 @@ mod tests {
             (choice.name, choice.why)
         });
         let expected = [("client"), ("nic"), ("nic"), ("host"), ("host")];
-        assert_eq!(chosen, expected.map(|name| (name.into(), Why::Model)));
+        assert_eq!(chosen, expected.map(|name| (name.into(), ChoiceReason::Model)));
     }
 
     #[test]
@@ -448,7 +450,7 @@ mod tests {
         let ran = run(&mut placement, 4, [10_800, 40_000, 7_100], 50);
         assert!(ran[1] <= 2 && ran[2] >= 45, "{ran:?}");
         let choice = placement.choose(7, Some(4)).unwrap();
-        assert_eq!((choice.name.as_ref(), choice.why), ("host", Why::Measured));
+        assert_eq!((choice.name.as_ref(), choice.why), ("host", ChoiceReason::Measured));
     }
 
     #[test]
@@ -488,7 +490,7 @@ mod tests {
     #[test]
     fn zero_share_disables_exploration() {
         let mut placement = placement(Prices::LATENCY);
-        placement.manner.explore_share = 0.0;
+        placement.options.explore_share = 0.0;
         let ran = run(&mut placement, 4, [10_800, 6_050, 1], 1_000);
         assert_eq!(ran, [0, 1_000, 0]);
     }
@@ -500,11 +502,11 @@ mod tests {
         assert_eq!(placement.choose(7, Some(4)).unwrap().name.as_ref(), "host");
         placement.set_in_reach(2, false);
         let choice = placement.choose(7, Some(4)).unwrap();
-        assert_eq!((choice.place, choice.why, choice.other), (0, Why::Only, None));
+        assert_eq!((choice.place, choice.why, choice.other), (0, ChoiceReason::Only, None));
         placement.set_in_reach(0, false);
         assert_eq!(placement.choose(7, Some(4)), None);
         placement.pin(Some(1));
-        assert_eq!(placement.choose(7, Some(4)).unwrap().why, Why::Pinned);
+        assert_eq!(placement.choose(7, Some(4)).unwrap().why, ChoiceReason::Pinned);
     }
 
     /// The client cannot run it.
@@ -521,14 +523,14 @@ mod tests {
             Some((choice.place, choice.why, other))
         };
         let chosen = |place, why, other: Option<&str>| Some((place, why, other.map(str::to_owned)));
-        assert_eq!(choose(&mut placement, 1), chosen(1, Why::Model, Some("host")));
-        assert_eq!(choose(&mut placement, 64), chosen(2, Why::Model, Some("nic")));
+        assert_eq!(choose(&mut placement, 1), chosen(1, ChoiceReason::Model, Some("host")));
+        assert_eq!(choose(&mut placement, 64), chosen(2, ChoiceReason::Model, Some("nic")));
         placement.set_in_reach(2, false);
-        assert_eq!(choose(&mut placement, 64), chosen(1, Why::Only, None));
+        assert_eq!(choose(&mut placement, 64), chosen(1, ChoiceReason::Only, None));
         placement.set_in_reach(1, false);
         assert_eq!(choose(&mut placement, 1), None, "the client is in reach");
         placement.pin(Some(1));
-        assert_eq!(choose(&mut placement, 1), chosen(1, Why::Pinned, None));
+        assert_eq!(choose(&mut placement, 1), chosen(1, ChoiceReason::Pinned, None));
         placement.set_in_reach(1, true);
         placement.pin(Some(0));
         assert_eq!(choose(&mut placement, 1), None, "it is pinned to the client");
@@ -556,7 +558,7 @@ mod tests {
             placement.pin(pinned);
             for _ in 0..200 {
                 let choice = at_nic(&mut placement, 64).unwrap();
-                assert_eq!((choice.place, choice.why), (1, Why::StateThere), "{pinned:?}");
+                assert_eq!((choice.place, choice.why), (1, ChoiceReason::StateThere), "{pinned:?}");
                 placement.ended(&choice, 80_000);
             }
         }

@@ -15,7 +15,7 @@ const INSTRUCTIONS_PER_ACCESS: u64 = 16;
 
 /// Amount of work per slice. Halved after a slice that took too long, doubled after several short ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct SliceLength {
     now: u64,
     least: u64,
     most: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Pace {
     soon: u8,
 }
 
-impl Pace {
+impl SliceLength {
     /// For instructions, and bytes moved by helpers. Starts at a nanosecond per instruction; the minimum is for
     /// cache misses and divisions.
     pub(crate) const INSTRUCTIONS: Self =
@@ -59,7 +59,8 @@ impl Pace {
     }
 }
 
-const _: () = assert!(Pace::INSTRUCTIONS.least >= INSTRUCTIONS_PER_ACCESS, "a slice has accesses");
+const _: () =
+    assert!(SliceLength::INSTRUCTIONS.least >= INSTRUCTIONS_PER_ACCESS, "a slice has accesses");
 
 #[cfg(test)]
 mod tests {
@@ -69,7 +70,7 @@ mod tests {
     fn slices_converge_to_the_target_duration() {
         // Tenths of a nanosecond per instruction, and the resulting slice.
         for (tenths, instructions) in [(1, 4_096), (5, 1_024), (10, 512), (30, 256), (500, 128)] {
-            let mut pace = Pace::INSTRUCTIONS;
+            let mut pace = SliceLength::INSTRUCTIONS;
             for _ in 0..8 * SOON_MAX {
                 pace.took(pace.now() * tenths / 10);
             }
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn slice_overhead_does_not_keep_slices_short() {
-        let mut pace = Pace::INSTRUCTIONS;
+        let mut pace = SliceLength::INSTRUCTIONS;
         (0..10).for_each(|_| pace.took(1_000_000));
         (0..10 * SOON_MAX).for_each(|_| pace.took(250 + pace.now() / 8));
         assert_eq!(pace.now(), 2_048);
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     fn verification_slices_adapt_to_slow_instructions() {
-        let mut pace = Pace::WALKED;
+        let mut pace = SliceLength::WALKED;
         (0..8).for_each(|_| pace.took(pace.now() * 60));
         assert_eq!(pace.now(), 16);
         (0..8).for_each(|_| pace.took(pace.now() * 4_000));
@@ -96,7 +97,7 @@ mod tests {
 
     #[test]
     fn slice_recovers_after_slow_period() {
-        let mut pace = Pace::INSTRUCTIONS;
+        let mut pace = SliceLength::INSTRUCTIONS;
         (0..10).for_each(|_| pace.took(1_000_000));
         assert_eq!((pace.now(), pace.accesses()), (128, 8));
         (0..10 * SOON_MAX).for_each(|_| pace.took(1));
@@ -106,8 +107,8 @@ mod tests {
     #[test]
     fn slices_adapt_to_outliers() {
         // Every fifth slice takes five times as long.
-        let mut pace = Pace::INSTRUCTIONS;
-        let took = |pace: &mut Pace, at: u64| {
+        let mut pace = SliceLength::INSTRUCTIONS;
+        let took = |pace: &mut SliceLength, at: u64| {
             let used_ns = pace.now() / 8 * if at.is_multiple_of(5) { 5 } else { 1 };
             pace.took(used_ns);
             used_ns > 2 * SLICE_NS

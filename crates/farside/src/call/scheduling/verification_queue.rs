@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// The slots of registrations, with their tenants.
 #[derive(Debug)]
-pub(crate) struct Loads {
+pub(crate) struct VerificationQueue {
     waiting: VecDeque<(usize, usize)>,
     verified: Vec<(usize, usize)>,
     /// When each tenant was served last, counted in registrations.
@@ -17,7 +17,7 @@ pub(crate) struct Loads {
     verified_max: usize,
 }
 
-impl Loads {
+impl VerificationQueue {
     /// Returns a scheduler that runs at most this many at once, at least one.
     pub(crate) fn new(verified_max: usize) -> Self {
         Self {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn tenant_has_one_verification_at_a_time() {
-        let mut loads = Loads::new(8);
+        let mut loads = VerificationQueue::new(8);
         (0..5).for_each(|place| loads.add(place, 7));
         assert_eq!((loads.start(), loads.start()), (Some(0), None));
         assert_eq!((loads.counts(), loads.of(7)), ((4, 1), 5));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn tenants_are_served_round_robin_regardless_of_queue_length() {
-        let mut loads = Loads::new(1);
+        let mut loads = VerificationQueue::new(1);
         (0..6).for_each(|place| loads.add(place, 1));
         loads.add(10, 2);
         loads.add(20, 3);

@@ -1,7 +1,7 @@
 //! Lending of memory regions to calls.
 
 use super::CallServer;
-use crate::call::memory::regions::{Lent, Place};
+use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::registered::control;
 use crate::{Error, ErrorCode};
 use farside_base::RegionKind;
@@ -33,8 +33,8 @@ impl CallServer {
     }
 
     fn lend_among(&mut self, number: u8, region: &Region, tenants: Option<BTreeSet<usize>>) {
-        let place = Place::Here(region.arena.clone());
-        let lent = Lent { place, bytes: region.token.bytes, access: region.token.access };
+        let place = RegionSite::Local(region.arena.clone());
+        let lent = LentRegion { place, bytes: region.token.bytes, access: region.token.access };
         self.executor.memory.lend(number, lent, tenants);
         self.lent.insert(number, region.clone());
     }

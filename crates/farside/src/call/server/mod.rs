@@ -12,14 +12,16 @@ mod registering_tests;
 mod subscriptions;
 mod upstream;
 
-use crate::call::executor::{End, Executor, Slice};
-use crate::call::memory::global::Global;
-use crate::call::memory::regions::{Lent, Place};
+use crate::call::executor::{CallEnd, Executor, SliceOutcome};
+use crate::call::memory::global::GlobalMemory;
+use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::call::memory::remote::BLOCK_BYTES;
-use crate::call::server::subscriptions::{Heard, Topics};
-use crate::call::server::upstream::Host;
+use crate::call::server::subscriptions::{ListenOutcome, Subscriptions};
+use crate::call::server::upstream::Upstream;
 use crate::call::transport::handshake::{Hello, Purpose, Welcome};
-use crate::call::transport::message_port::{BACKLOG_NAP, Event, Mail, Measures, Output};
+use crate::call::transport::message_port::{
+    BACKLOG_NAP, Event, MessagePort, MessagePortSizes, Output,
+};
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode, Node};
@@ -49,7 +51,7 @@ const QUIET_NS: u64 = 1_000_000;
 const TURN_EVENTS: usize = 256;
 /// Least time charged for a slice, as the clock may be coarser.
 const SLICE_NS_MIN: u64 = 50;
-/// Longest sleep of [`CallServer::serve`], which bounds the delay until it notices its stop flag.
+/// Longest sleep of [`CallServer::serve`], which bounds the delay until it notifications its stop flag.
 const NAP: Duration = Duration::from_millis(50);
 /// Most accesses to remote memory in flight.
 const BLOCKS: u64 = 64;
@@ -112,7 +114,7 @@ impl Default for ServerOptions {
 
 /// The state of a session, in addition to that in the protocol machine.
 #[derive(Debug)]
-struct Side {
+struct SessionState {
     link: Option<LinkId>,
     tenant: usize,
     /// Remote region for its outputs, valid on this link.
@@ -125,12 +127,12 @@ struct Side {
 
 /// The role of the peer of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seat {
-    Caller(Session),
+enum LinkRole {
+    Client(Session),
     /// Accesses the memory by one-sided requests.
-    Visitor,
+    MemoryReader,
     /// Hosts the memory of this executor.
-    Host,
+    Upstream,
 }
 
 /// Runs calls of registered programs on the thread that polls it.
@@ -144,22 +146,22 @@ enum Seat {
 /// wake-up latency grows with their number.
 pub struct CallServer {
     fabric: Arc<dyn Fabric>,
-    mail: Mail,
+    mail: MessagePort,
     machine: Server,
     executor: Executor,
-    seats: Vec<Option<Seat>>,
+    roles: Vec<Option<LinkRole>>,
     /// By session number.
-    sides: Vec<Option<Side>>,
+    states: Vec<Option<SessionState>>,
     tenants: BTreeMap<String, usize>,
     outputs: Registered,
     scratch: Option<Registered>,
     lent: BTreeMap<u8, Region>,
-    topics: Topics,
+    topics: Subscriptions,
     options: ServerOptions,
     events: Vec<LinkEvent>,
     effects: Vec<Effect>,
     /// The executor that hosts the memory, unless memory is local.
-    host: Option<Host>,
+    upstream: Option<Upstream>,
     served: u64,
     /// When the last call arrived.
     called_ns: u64,
@@ -199,37 +201,41 @@ impl CallServer {
         options: &ServerOptions,
     ) -> Result<Self, Error> {
         let mut server = Self::open(fabric, name, options, true)?;
-        server.host = Some(Host::new(host));
-        server.call_host()?;
+        server.upstream = Some(Upstream::new(host));
+        server.dial_upstream()?;
         Ok(server)
     }
 
-    fn call_host(&mut self) -> Result<(), Error> {
-        let Some(host) = &mut self.host else { return Ok(()) };
-        let (mail, hello) = (&mut self.mail, Host::hello().encode());
-        let called = mail.port.connect(&host.name, &hello, mail.queue);
+    fn dial_upstream(&mut self) -> Result<(), Error> {
+        let Some(upstream) = &mut self.upstream else { return Ok(()) };
+        let (mail, hello) = (&mut self.mail, Upstream::hello().encode());
+        let called = mail.port.connect(&upstream.name, &hello, mail.queue);
         let link = called.map_err(|error| control(&error))?;
-        host.called(link);
-        self.seat(link, Seat::Host);
+        upstream.called(link);
+        self.role(link, LinkRole::Upstream);
         Ok(())
     }
 
-    fn host_lost(&mut self, link: LinkId, why: String) {
+    fn upstream_lost(&mut self, link: LinkId, why: String) {
         self.executor.memory.lost(link);
         let now_ns = self.fabric.time_ns();
-        if let Some(host) = self.host.as_mut().filter(|host| host.is_at(link)) {
-            host.lost(why, now_ns);
+        if let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.is_at(link)) {
+            upstream.lost(why, now_ns);
         }
     }
 
-    /// Dials a lost host again, once its back-off has passed.
-    fn call_host_again(&mut self, now_ns: u64) {
-        let due = self.host.as_ref().and_then(Host::again_ns).is_some_and(|at_ns| at_ns <= now_ns);
+    /// Dials a lost upstream executor again, once its backoff has passed.
+    fn redial_upstream(&mut self, now_ns: u64) {
+        let due = self
+            .upstream
+            .as_ref()
+            .and_then(Upstream::again_ns)
+            .is_some_and(|at_ns| at_ns <= now_ns);
         if due
-            && let Err(error) = self.call_host()
-            && let Some(host) = &mut self.host
+            && let Err(error) = self.dial_upstream()
+            && let Some(upstream) = &mut self.upstream
         {
-            host.lost(error.to_string(), now_ns);
+            upstream.lost(error.to_string(), now_ns);
         }
     }
 
@@ -251,13 +257,13 @@ impl CallServer {
             return bad("parameters of a call have less than 1 MiB");
         };
         let places = options.sessions as usize * slots;
-        let measures = Measures {
+        let measures = MessagePortSizes {
             receives: places,
             receive_bytes: message_bytes,
             places,
             send_bytes: Invocation::BYTES_MAX,
         };
-        let mail = Mail::open(fabric, Some(name), &measures)?;
+        let mail = MessagePort::open(fabric, Some(name), &measures)?;
         let output_bytes = u64::from(options.output_bytes_max.max(1)) * places as u64;
         let outputs = Registered::own(fabric, output_bytes)?;
         let scratch = match across {
@@ -284,17 +290,17 @@ impl CallServer {
             ),
             fabric: Arc::clone(fabric),
             mail,
-            seats: Vec::new(),
-            sides: Vec::new(),
+            roles: Vec::new(),
+            states: Vec::new(),
             tenants: BTreeMap::new(),
             outputs,
             scratch,
             lent: BTreeMap::new(),
-            topics: Topics::default(),
+            topics: Subscriptions::default(),
             options,
             events: Vec::new(),
             effects: Vec::new(),
-            host: None,
+            upstream: None,
             served: 0,
             called_ns: 0,
             come_ns: None,
@@ -361,7 +367,7 @@ impl CallServer {
     /// # Errors
     /// `TooManySessions`, `NodeClosed`; `Busy` while calls have operations in flight at the node shared before.
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
-        let global = Global::new(node, self.mail.port.waiter())?;
+        let global = GlobalMemory::new(node, self.mail.port.waiter())?;
         self.executor.share(global)
     }
 
@@ -383,10 +389,10 @@ impl CallServer {
         self.executor.memory.has_any()
     }
 
-    /// Returns why the memory of the host executor is not available, once known. A host that was connected is
+    /// Returns why the memory of the executor at the host is not available, once known. A host that was connected is
     /// dialled again until it is back; meanwhile accesses of calls fail with `PEER_LOST`.
     pub fn host_trouble(&self) -> Option<&str> {
-        self.host.as_ref().and_then(Host::trouble)
+        self.upstream.as_ref().and_then(Upstream::trouble)
     }
 
     /// Returns the address to which callers connect.
@@ -418,20 +424,20 @@ impl CallServer {
 
     /// Returns how each caller is reached, and why so.
     pub fn paths(&self) -> Vec<String> {
-        let links = self.sides.iter().flatten().filter_map(|side| side.link);
+        let links = self.states.iter().flatten().filter_map(|state| state.link);
         links.map(|link| self.mail.port.path(link)).collect()
     }
 
-    fn seat(&mut self, link: LinkId, seat: Seat) {
+    fn role(&mut self, link: LinkId, role: LinkRole) {
         let at = link.0 as usize;
-        if self.seats.len() <= at {
-            self.seats.resize(at + 1, None);
+        if self.roles.len() <= at {
+            self.roles.resize(at + 1, None);
         }
-        self.seats[at] = Some(seat);
+        self.roles[at] = Some(role);
     }
 
-    fn seat_of(&self, link: LinkId) -> Option<Seat> {
-        self.seats.get(link.0 as usize).copied().flatten()
+    fn role_of(&self, link: LinkId) -> Option<LinkRole> {
+        self.roles.get(link.0 as usize).copied().flatten()
     }
 
     fn at(&self, call: Call) -> usize {
@@ -477,7 +483,7 @@ impl CallServer {
             self.machine.tick(now_ns, &mut effects);
             self.carry_out(effects);
         }
-        self.call_host_again(now_ns);
+        self.redial_upstream(now_ns);
         if self.executor.watches() {
             self.executor.watch(now_ns);
         }
@@ -516,13 +522,13 @@ impl CallServer {
                 answered = false;
             }
             let turn = match self.executor.slice(at, now_ns) {
-                Slice::Ready => Turn::Ready,
-                Slice::Waits => Turn::Waits,
-                Slice::Over(end) => {
+                SliceOutcome::Ready => Turn::Ready,
+                SliceOutcome::Waits => Turn::Waits,
+                SliceOutcome::Over(end) => {
                     self.end(call, end);
                     Turn::Over
                 }
-                Slice::Loaded(object, loaded) => {
+                SliceOutcome::Loaded(object, loaded) => {
                     self.loaded(call, &object, loaded);
                     Turn::Over
                 }
@@ -563,11 +569,11 @@ impl CallServer {
         false
     }
 
-    fn end(&mut self, call: Call, end: End) {
+    fn end(&mut self, call: Call, end: CallEnd) {
         let output = std::mem::take(&mut self.executor.output);
         let (reply, bytes): (_, &[u8]) = match &end {
-            End::Returned(result) => (Reply::returned(*result, 0), &output),
-            End::Stopped(why, slot, text) => (Reply::stopped(*why, *slot), text.as_bytes()),
+            CallEnd::Returned(result) => (Reply::returned(*result, 0), &output),
+            CallEnd::Stopped(why, slot, text) => (Reply::stopped(*why, *slot), text.as_bytes()),
         };
         self.answer(call, reply, bytes);
         self.executor.output = output;
@@ -575,8 +581,8 @@ impl CallServer {
 
     /// Answers a request with this output; explanatory text is cut to the space of the caller.
     fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
-        let room = self.sides.get(call.session.0 as usize).and_then(Option::as_ref);
-        let room = room.map_or(0, |side| side.room_bytes);
+        let room = self.states.get(call.session.0 as usize).and_then(Option::as_ref);
+        let room = room.map_or(0, |state| state.room_bytes);
         let room = room.min(self.options.output_bytes_max) as usize;
         let returned = reply.verb == farside_protocol::call::Verb::Returned;
         let (reply, output) = match output.len() <= room {
@@ -617,8 +623,8 @@ impl CallServer {
 
     fn over(&mut self, session: Session) {
         self.topics.over(session);
-        let side = self.sides.get_mut(session.0 as usize).and_then(Option::take);
-        if let Some(link) = side.and_then(|side| side.link) {
+        let state = self.states.get_mut(session.0 as usize).and_then(Option::take);
+        if let Some(link) = state.and_then(|state| state.link) {
             self.close(link);
         }
     }
@@ -626,8 +632,8 @@ impl CallServer {
     fn close(&mut self, link: LinkId) {
         self.mail.forget(link);
         self.mail.port.close(link);
-        if let Some(seat) = self.seats.get_mut(link.0 as usize) {
-            *seat = None;
+        if let Some(role) = self.roles.get_mut(link.0 as usize) {
+            *role = None;
         }
     }
 
@@ -635,9 +641,9 @@ impl CallServer {
         self.served += 1;
         let call = Call { session, slot: header.slot };
         let (place, from) = (self.at(call), self.output_at(call));
-        let Some(Some(side)) = self.sides.get(session.0 as usize) else { return };
-        let Some(link) = side.link else { return };
-        let output = match side.room {
+        let Some(Some(state)) = self.states.get(session.0 as usize) else { return };
+        let Some(link) = state.link else { return };
+        let output = match state.room {
             Some(region) if reply.output_bytes > 0 => Some(Output {
                 from: LocalSlice {
                     region: self.outputs.region.id,
@@ -645,7 +651,7 @@ impl CallServer {
                     bytes: reply.output_bytes,
                 },
                 region,
-                offset: u64::from(header.slot) * u64::from(side.room_bytes),
+                offset: u64::from(header.slot) * u64::from(state.room_bytes),
             }),
             _ => None,
         };
@@ -658,9 +664,9 @@ impl CallServer {
             Event::Step(block, status) => self.executor.completed(block, status),
             Event::Broken(link, _) => self.lost(link),
             Event::Message(link, header) => {
-                let session = match self.seat_of(link) {
-                    Some(Seat::Caller(session)) => session,
-                    Some(Seat::Visitor | Seat::Host) => return self.lost(link),
+                let session = match self.role_of(link) {
+                    Some(LinkRole::Client(session)) => session,
+                    Some(LinkRole::MemoryReader | LinkRole::Upstream) => return self.lost(link),
                     None => return, // of a closed link
                 };
                 let body = std::mem::take(&mut self.mail.message);
@@ -693,8 +699,8 @@ impl CallServer {
             Asked::Run(call, program, parameters) => {
                 (self.called_ns, self.executor.is_quiet) = (now_ns, false);
                 let at = self.at(call);
-                let side = self.sides.get(session.0 as usize).and_then(Option::as_ref);
-                let tenant = side.map_or(usize::MAX, |side| side.tenant);
+                let state = self.states.get(session.0 as usize).and_then(Option::as_ref);
+                let tenant = state.map_or(usize::MAX, |state| state.tenant);
                 if let Err(error) =
                     self.executor.start(at, (session.0, tenant), program, parameters)
                 {
@@ -708,9 +714,13 @@ impl CallServer {
                 self.come_ns = None;
             }
             Asked::Listen(call, topic) => match self.topics.listen(call, topic) {
-                Heard::Notice(lost, bytes) => self.answer(call, Reply::returned(lost, 0), &bytes),
-                Heard::Nothing => {}
-                Heard::TooMany => self.answer(call, Reply::refused(Refused::Topics, 0), &[]),
+                ListenOutcome::Notification(lost, bytes) => {
+                    self.answer(call, Reply::returned(lost, 0), &bytes)
+                }
+                ListenOutcome::Nothing => {}
+                ListenOutcome::TooMany => {
+                    self.answer(call, Reply::refused(Refused::Topics, 0), &[])
+                }
             },
         }
         Ok(())
@@ -718,7 +728,7 @@ impl CallServer {
 
     /// Sends notifications to their subscribers.
     fn notify(&mut self) {
-        for notice in std::mem::take(&mut self.executor.notices) {
+        for notice in std::mem::take(&mut self.executor.notifications) {
             let (calls, bytes) = self.topics.notify(notice);
             for call in calls {
                 self.answer(call, Reply::returned(0, 0), &bytes);
@@ -739,14 +749,14 @@ impl CallServer {
                     let _ = self.mail.port.refuse(link, &reason);
                 }
             }
-            LinkEvent::Connected { link, reply } => self.found_host(link, &reply),
+            LinkEvent::Connected { link, reply } => self.upstream_connected(link, &reply),
             LinkEvent::Refused { link, reason } => {
-                self.host_lost(link, String::from_utf8_lossy(&reason).into_owned());
+                self.upstream_lost(link, String::from_utf8_lossy(&reason).into_owned());
                 self.close(link);
             }
             LinkEvent::NotReached { link, why } => {
                 let trouble = self.mail.port.trouble(link);
-                self.host_lost(link, not_reached(why, trouble).to_string());
+                self.upstream_lost(link, not_reached(why, trouble).to_string());
                 self.close(link);
             }
             LinkEvent::Lost { link, .. } => self.lost(link),
@@ -787,7 +797,7 @@ impl CallServer {
         if hello.purpose == Purpose::Memory {
             let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
             accepted.map_err(|error| error.to_string())?;
-            self.seat(link, Seat::Visitor);
+            self.role(link, LinkRole::MemoryReader);
             return Ok(());
         }
         let (session, resumed) = match self.machine.open(hello.session, tenant) {
@@ -799,21 +809,22 @@ impl CallServer {
             }
         };
         welcome.resumed = resumed;
-        let before = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
+        let before = self.states.get_mut(session.0 as usize).and_then(Option::as_mut);
         let (old, upload) = match before {
-            Some(side) => (side.link.take(), side.upload.take()),
+            Some(state) => (state.link.take(), state.upload.take()),
             None => (None, None),
         };
         if let Some(old) = old {
             self.close(old);
         }
-        self.seat(link, Seat::Caller(session));
+        self.role(link, LinkRole::Client(session));
         let at = session.0 as usize;
-        if self.sides.len() <= at {
-            self.sides.resize_with(at + 1, || None);
+        if self.states.len() <= at {
+            self.states.resize_with(at + 1, || None);
         }
         let room_bytes = if hello.room.is_some() { hello.output_bytes } else { 0 };
-        self.sides[at] = Some(Side { link: Some(link), tenant, room: None, room_bytes, upload });
+        self.states[at] =
+            Some(SessionState { link: Some(link), tenant, room: None, room_bytes, upload });
         let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
         let room = accepted.and_then(|()| {
             let token = hello.room.map(|token| (token, self.mail.port.import(link, &token)));
@@ -824,10 +835,10 @@ impl CallServer {
                 let each =
                     |bytes: u64| u64::from(hello.output_bytes) * u64::from(hello.slots) <= bytes;
                 let room = room.filter(|(_, bytes)| each(*bytes));
-                if let Some(Some(side)) = self.sides.get_mut(at) {
-                    side.room = room.map(|(region, _)| region);
+                if let Some(Some(state)) = self.states.get_mut(at) {
+                    state.room = room.map(|(region, _)| region);
                     // A region smaller than announced is not used.
-                    side.room_bytes = if side.room.is_some() { room_bytes } else { 0 };
+                    state.room_bytes = if state.room.is_some() { room_bytes } else { 0 };
                 }
             }
             // The link has failed already.
@@ -836,10 +847,12 @@ impl CallServer {
         Ok(())
     }
 
-    fn found_host(&mut self, link: LinkId, reply: &[u8]) {
-        let Some(host) = self.host.as_mut().filter(|host| host.is_at(link)) else { return };
+    fn upstream_connected(&mut self, link: LinkId, reply: &[u8]) {
+        let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.is_at(link)) else {
+            return;
+        };
         let Some(welcome) = Welcome::decode(reply) else {
-            host.unfit("the peer is not an executor of calls".to_owned());
+            upstream.unfit("the peer is not an executor of calls".to_owned());
             self.close(link);
             return;
         };
@@ -847,40 +860,45 @@ impl CallServer {
         for (number, token) in welcome.regions {
             match self.mail.port.import(link, &token) {
                 Ok(region) => {
-                    let place = Place::There(link, region);
-                    let lent = Lent { place, bytes: token.bytes, access: token.access };
+                    let place = RegionSite::Remote(link, region);
+                    let lent = LentRegion { place, bytes: token.bytes, access: token.access };
                     self.executor.memory.lend(number, lent, None);
                 }
                 Err(error) => trouble = Some(error.to_string()),
             }
         }
         match (trouble, self.executor.memory.has_any()) {
-            (None, true) => host.found(),
-            (trouble, _) => host.unfit(trouble.unwrap_or_else(|| "it lends no memory".to_owned())),
+            (None, true) => upstream.found(),
+            (trouble, _) => {
+                upstream.unfit(trouble.unwrap_or_else(|| "it lends no memory".to_owned()))
+            }
         }
     }
 
     fn lost(&mut self, link: LinkId) {
-        let seat = self.seat_of(link);
+        let role = self.role_of(link);
         self.close(link);
-        match seat {
-            Some(Seat::Caller(session)) => {
-                if let Some(Some(side)) = self.sides.get_mut(session.0 as usize) {
-                    (side.link, side.room) = (None, None);
+        match role {
+            Some(LinkRole::Client(session)) => {
+                if let Some(Some(state)) = self.states.get_mut(session.0 as usize) {
+                    (state.link, state.room) = (None, None);
                 }
                 let now_ns = self.fabric.time_ns();
                 let mut effects = std::mem::take(&mut self.effects);
                 self.machine.lost(session, now_ns, &mut effects);
                 self.carry_out(effects);
             }
-            Some(Seat::Host) => {
-                self.host_lost(link, "the executor that has the memory is out of reach".to_owned());
+            Some(LinkRole::Upstream) => {
+                self.upstream_lost(
+                    link,
+                    "the executor that has the memory is out of reach".to_owned(),
+                );
             }
-            Some(Seat::Visitor) | None => {}
+            Some(LinkRole::MemoryReader) | None => {}
         }
     }
 
-    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; notices `stop` within 50 ms.
+    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; notifications `stop` within 50 ms.
     ///
     /// *Blocks.*
     pub fn serve(&mut self, stop: &AtomicBool) {
@@ -921,7 +939,7 @@ impl CallServer {
     /// Returns how long no timer is due.
     fn nap(&self) -> Duration {
         let now_ns = self.fabric.time_ns();
-        let host_ns = self.host.as_ref().and_then(Host::again_ns);
+        let host_ns = self.upstream.as_ref().and_then(Upstream::again_ns);
         let at_ns = self.machine.wakes_at_ns().into_iter().chain(host_ns).min();
         let at_ns = at_ns.unwrap_or(u64::MAX);
         let most = if self.mail.has_backlog() { BACKLOG_NAP } else { NAP };
@@ -952,7 +970,7 @@ fn machine(settings: Settings) -> Server {
 
 impl Drop for CallServer {
     fn drop(&mut self) {
-        let open = (0..).zip(&self.seats).filter(|(_, seat)| seat.is_some());
+        let open = (0..).zip(&self.roles).filter(|(_, role)| role.is_some());
         let links: Vec<_> = open.map(|(at, _)| LinkId(at)).collect();
         links.into_iter().for_each(|link| self.mail.port.close(link));
     }

@@ -6,7 +6,7 @@
 //! of the upload.
 
 use super::CallServer;
-use crate::call::executor::loading::{self, Loaded, NotLoaded};
+use crate::call::executor::loading::{self, LoadError, LoadedProgram};
 use crate::call::server::quota;
 use crate::call::transport::program_list;
 use farside_protocol::call::{Call, Part, Refused, Reply, Session, program_of};
@@ -32,8 +32,8 @@ impl CallServer {
             return;
         }
         let now_ns = self.come_ns();
-        let side = self.sides.get_mut(call.session.0 as usize).and_then(Option::as_mut);
-        let upload = side.and_then(|side| side.upload.as_mut()).filter(|upload| {
+        let state = self.states.get_mut(call.session.0 as usize).and_then(Option::as_mut);
+        let upload = state.and_then(|state| state.upload.as_mut()).filter(|upload| {
             upload.whole == part.whole && upload.bytes.len() == part.offset as usize
         });
         let Some(upload) = upload else {
@@ -53,9 +53,9 @@ impl CallServer {
 
     /// Handles an object all of whose parts were received.
     fn received(&mut self, call: Call) {
-        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
-        let Some(upload) = side.upload.take() else { return };
-        let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), side.tenant);
+        let Some(Some(state)) = self.states.get_mut(call.session.0 as usize) else { return };
+        let Some(upload) = state.upload.take() else { return };
+        let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), state.tenant);
         if let Some(programs) = self.executor.programs_of(&object) {
             return self.loaded(call, &object, Ok(programs));
         }
@@ -106,8 +106,8 @@ impl CallServer {
             let text = format!("the executor has no memory for an object of {bytes} B: try later");
             return Err((Refused::Registrations, text));
         }
-        match self.sides.get_mut(session.0 as usize).and_then(Option::as_mut) {
-            Some(side) => side.upload = Some(upload),
+        match self.states.get_mut(session.0 as usize).and_then(Option::as_mut) {
+            Some(state) => state.upload = Some(upload),
             None => self.machine.release(session),
         }
         Ok(())
@@ -115,8 +115,8 @@ impl CallServer {
 
     /// Drops the incomplete object of a session and releases its reservation.
     fn drop_upload(&mut self, session: Session) {
-        let side = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
-        if side.and_then(|side| side.upload.take()).is_some() {
+        let state = self.states.get_mut(session.0 as usize).and_then(Option::as_mut);
+        if state.and_then(|state| state.upload.take()).is_some() {
             self.machine.release(session);
         }
     }
@@ -125,9 +125,9 @@ impl CallServer {
     fn drop_overdue_uploads(&mut self) {
         let now_ns = self.come_ns();
         let timeout = self.options.upload_timeout;
-        for at in 0..self.sides.len() {
-            let side = self.sides[at].as_ref();
-            let since_ns = side.and_then(|side| side.upload.as_ref()).map(|upload| upload.at_ns);
+        for at in 0..self.states.len() {
+            let state = self.states[at].as_ref();
+            let since_ns = state.and_then(|state| state.upload.as_ref()).map(|upload| upload.at_ns);
             let is_overdue = since_ns
                 .is_some_and(|ns| u128::from(now_ns.saturating_sub(ns)) >= timeout.as_nanos());
             if is_overdue && let Ok(session) = u32::try_from(at) {
@@ -141,12 +141,12 @@ impl CallServer {
         &mut self,
         call: Call,
         object: &Arc<[u8]>,
-        loaded: Result<Vec<Arc<Loaded>>, NotLoaded>,
+        loaded: Result<Vec<Arc<LoadedProgram>>, LoadError>,
     ) {
         self.machine.release(call.session);
         match loaded.and_then(|programs| self.register(call.session, object, programs)) {
             Ok(list) => self.answer(call, Reply::returned(0, 0), &list),
-            Err(NotLoaded { why, text }) => {
+            Err(LoadError { why, text }) => {
                 self.answer(call, Reply::refused(why, 0), text.as_bytes());
             }
         }
@@ -157,8 +157,8 @@ impl CallServer {
         &mut self,
         session: Session,
         object: &Arc<[u8]>,
-        programs: Vec<Arc<Loaded>>,
-    ) -> Result<Vec<u8>, NotLoaded> {
+        programs: Vec<Arc<LoadedProgram>>,
+    ) -> Result<Vec<u8>, LoadError> {
         // Another session may have registered the same object meanwhile.
         let programs = self.executor.programs_of(object).unwrap_or(programs);
         let number = self.executor.number_for(object);
@@ -167,7 +167,7 @@ impl CallServer {
             let name = programs.first().map_or("", |one| one.name());
             let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
             let text = quota::over(why, name, sizes, taken);
-            return Err(NotLoaded { why, text });
+            return Err(LoadError { why, text });
         }
         self.executor.keep(object, number, session.0, &programs);
         let mut list = Vec::new();

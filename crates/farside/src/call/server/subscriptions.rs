@@ -1,6 +1,6 @@
 //! Notifications: subscriptions of sessions to topics, and the backlog of each (003 §2).
 
-use crate::call::memory::local::Notice;
+use crate::call::memory::local::Notification;
 use farside_protocol::call::{Call, Session};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Subscriber {
 
 /// Subscriptions by topic, so that a notification costs only its subscribers.
 #[derive(Debug, Default)]
-pub(crate) struct Topics {
+pub(crate) struct Subscriptions {
     subscriptions: BTreeMap<u64, BTreeMap<Session, Subscription>>,
     subscribers: BTreeMap<Session, Subscriber>,
     /// The topic on which each request waits.
@@ -43,23 +43,23 @@ pub(crate) struct Topics {
 
 /// Outcome of a listen request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Heard {
+pub(crate) enum ListenOutcome {
     /// A kept notification, after this many that were dropped.
-    Notice(u64, Arc<[u8]>),
+    Notification(u64, Arc<[u8]>),
     /// None yet: the request waits.
     Nothing,
     /// Requests wait on as many topics as a session may have.
     TooMany,
 }
 
-impl Topics {
+impl Subscriptions {
     /// Handles a listen request. The first one for a topic subscribes. At the topic limit it replaces the least
     /// recently used topic on which no request waits.
-    pub(crate) fn listen(&mut self, call: Call, topic: u64) -> Heard {
+    pub(crate) fn listen(&mut self, call: Call, topic: u64) -> ListenOutcome {
         let subscriber = self.subscribers.entry(call.session).or_default();
         if subscriber.topics.len() >= TOPICS_MAX && !subscriber.topics.contains(&topic) {
             let Some((_, oldest)) = subscriber.idle.pop_first() else {
-                return Heard::TooMany;
+                return ListenOutcome::TooMany;
             };
             subscriber.topics.remove(&oldest);
             unsubscribe(&mut self.subscriptions, call.session, oldest);
@@ -73,18 +73,18 @@ impl Topics {
         match subscription.kept.pop_front() {
             Some(bytes) => {
                 subscriber.idle.insert((subscription.listened, topic));
-                Heard::Notice(std::mem::take(&mut subscription.lost), bytes)
+                ListenOutcome::Notification(std::mem::take(&mut subscription.lost), bytes)
             }
             None => {
                 subscription.listening.push_back(call);
                 self.waiting.insert(call, topic);
-                Heard::Nothing
+                ListenOutcome::Nothing
             }
         }
     }
 
     /// Publishes a notification; returns the waiting requests to be answered with it.
-    pub(crate) fn notify(&mut self, notice: Notice) -> (Vec<Call>, Arc<[u8]>) {
+    pub(crate) fn notify(&mut self, notice: Notification) -> (Vec<Call>, Arc<[u8]>) {
         let (topic, bytes) = (notice.topic, Arc::from(notice.bytes));
         let mut calls = Vec::new();
         for (session, subscription) in self.subscriptions.get_mut(&topic).into_iter().flatten() {
@@ -163,23 +163,23 @@ mod tests {
     }
 
     /// Publishes one byte; returns the requests that are answered with it.
-    fn notify(topics: &mut Topics, topic: u64, byte: u8) -> Vec<Call> {
-        let (calls, bytes) = topics.notify(Notice { topic, bytes: vec![byte] });
+    fn notify(topics: &mut Subscriptions, topic: u64, byte: u8) -> Vec<Call> {
+        let (calls, bytes) = topics.notify(Notification { topic, bytes: vec![byte] });
         assert_eq!(&*bytes, [byte]);
         calls
     }
 
-    fn heard(lost: u64, byte: u8) -> Heard {
-        Heard::Notice(lost, [byte].into())
+    fn heard(lost: u64, byte: u8) -> ListenOutcome {
+        ListenOutcome::Notification(lost, [byte].into())
     }
 
     #[test]
     fn each_subscriber_receives_each_notification_once_in_order() {
-        let mut topics = Topics::default();
+        let mut topics = Subscriptions::default();
         assert!(notify(&mut topics, 1, 0).is_empty());
-        assert_eq!(topics.listen(call(0, 0), 1), Heard::Nothing);
-        assert_eq!(topics.listen(call(1, 0), 1), Heard::Nothing);
-        assert_eq!(topics.listen(call(1, 1), 2), Heard::Nothing);
+        assert_eq!(topics.listen(call(0, 0), 1), ListenOutcome::Nothing);
+        assert_eq!(topics.listen(call(1, 0), 1), ListenOutcome::Nothing);
+        assert_eq!(topics.listen(call(1, 1), 2), ListenOutcome::Nothing);
         assert_eq!(notify(&mut topics, 1, 1), [call(0, 0), call(1, 0)]);
         assert!(notify(&mut topics, 1, 2).is_empty());
         assert!(notify(&mut topics, 1, 3).is_empty());
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn idle_subscriber_loses_the_oldest_and_learns_how_many() {
-        let mut topics = Topics::default();
-        assert_eq!(topics.listen(call(0, 0), 1), Heard::Nothing);
+        let mut topics = Subscriptions::default();
+        assert_eq!(topics.listen(call(0, 0), 1), ListenOutcome::Nothing);
         topics.forget(call(0, 0));
         for byte in 0..20 {
             assert!(notify(&mut topics, 1, byte).is_empty());
@@ -207,13 +207,17 @@ mod tests {
 
     #[test]
     fn topic_with_waiting_request_is_not_replaced() {
-        let mut topics = Topics::default();
+        let mut topics = Subscriptions::default();
         for topic in 0..64 {
-            assert_eq!(topics.listen(call(0, topic as u8), topic), Heard::Nothing);
+            assert_eq!(topics.listen(call(0, topic as u8), topic), ListenOutcome::Nothing);
         }
-        assert_eq!(topics.listen(call(0, 64), 64), Heard::TooMany);
-        assert_eq!(topics.listen(call(1, 0), 64), Heard::Nothing, "the limit is per session");
-        assert_eq!(topics.listen(call(0, 64), 63), Heard::Nothing, "an existing topic");
+        assert_eq!(topics.listen(call(0, 64), 64), ListenOutcome::TooMany);
+        assert_eq!(
+            topics.listen(call(1, 0), 64),
+            ListenOutcome::Nothing,
+            "the limit is per session"
+        );
+        assert_eq!(topics.listen(call(0, 64), 63), ListenOutcome::Nothing, "an existing topic");
         for topic in 0..64 {
             assert_eq!(notify(&mut topics, topic, 1), [call(0, topic as u8)]);
         }
@@ -222,13 +226,13 @@ mod tests {
 
     #[test]
     fn least_recently_used_topic_is_replaced() {
-        let mut topics = Topics::default();
+        let mut topics = Subscriptions::default();
         for topic in 0..64 {
-            assert_eq!(topics.listen(call(0, 0), topic), Heard::Nothing);
+            assert_eq!(topics.listen(call(0, 0), topic), ListenOutcome::Nothing);
             assert_eq!(notify(&mut topics, topic, 1), [call(0, 0)]);
         }
-        assert_eq!(topics.listen(call(0, 1), 0), Heard::Nothing, "the first, again");
-        assert_eq!(topics.listen(call(0, 2), 64), Heard::Nothing);
+        assert_eq!(topics.listen(call(0, 1), 0), ListenOutcome::Nothing, "the first, again");
+        assert_eq!(topics.listen(call(0, 2), 64), ListenOutcome::Nothing);
         assert_eq!(topics.subscribers[&Session(0)].topics.len(), TOPICS_MAX);
         assert!(!topics.subscriptions.contains_key(&1), "the second was replaced");
         for (topic, slot) in [(0, 1), (64, 2)] {

@@ -1,39 +1,39 @@
 //! The executor that hosts the memory of an executor without local memory.
 
-use crate::call::transport::backoff::Again;
+use crate::call::transport::backoff::Backoff;
 use crate::call::transport::handshake::{Hello, Purpose};
 use farside_base::LinkId;
 use farside_protocol::call::SessionId;
 
 /// The executor that hosts the memory, and the state of the connection to it.
 #[derive(Debug)]
-pub(crate) struct Host {
+pub(crate) struct Upstream {
     pub(crate) name: String,
-    state: State,
-    /// It was connected once: from then on, lost connections are retried with back-off.
+    state: UpstreamLink,
+    /// It was connected once: from then on, lost connections are retried with backoff.
     found: bool,
-    again: Again,
+    again: Backoff,
     /// Why its memory is not available, once known.
     trouble: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
+enum UpstreamLink {
     /// Connecting or connected.
     Linked(LinkId),
     /// Disconnected; dialled again at this time.
-    Away { again_ns: u64 },
+    Disconnected { again_ns: u64 },
     /// Closed: never reached, or the peer is not an executor. Not retried.
-    Over,
+    Closed,
 }
 
-impl Host {
+impl Upstream {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            state: State::Away { again_ns: 0 },
+            state: UpstreamLink::Disconnected { again_ns: 0 },
             found: false,
-            again: Again::default(),
+            again: Backoff::default(),
             trouble: None,
         }
     }
@@ -51,26 +51,28 @@ impl Host {
     }
 
     pub(crate) const fn called(&mut self, link: LinkId) {
-        self.state = State::Linked(link);
+        self.state = UpstreamLink::Linked(link);
     }
 
     /// Records that its memory was imported.
     pub(crate) fn found(&mut self) {
-        (self.found, self.trouble, self.again) = (true, None, Again::default());
+        (self.found, self.trouble, self.again) = (true, None, Backoff::default());
     }
 
     /// Records that the connection was lost or not made; retried only if it was connected before.
     pub(crate) fn lost(&mut self, why: String, now_ns: u64) {
         self.trouble = Some(why);
         self.state = match self.found {
-            true => State::Away { again_ns: now_ns.saturating_add(self.again.wait_ns()) },
-            false => State::Over,
+            true => {
+                UpstreamLink::Disconnected { again_ns: now_ns.saturating_add(self.again.wait_ns()) }
+            }
+            false => UpstreamLink::Closed,
         };
     }
 
     /// Records that the peer cannot serve as a host; not retried.
     pub(crate) fn unfit(&mut self, why: String) {
-        (self.trouble, self.state) = (Some(why), State::Over);
+        (self.trouble, self.state) = (Some(why), UpstreamLink::Closed);
     }
 
     pub(crate) fn trouble(&self) -> Option<&str> {
@@ -80,13 +82,13 @@ impl Host {
     /// When it is dialled again.
     pub(crate) const fn again_ns(&self) -> Option<u64> {
         match self.state {
-            State::Away { again_ns } => Some(again_ns),
-            State::Linked(_) | State::Over => None,
+            UpstreamLink::Disconnected { again_ns } => Some(again_ns),
+            UpstreamLink::Linked(_) | UpstreamLink::Closed => None,
         }
     }
 
     /// Whether this link leads to the host.
     pub(crate) fn is_at(&self, link: LinkId) -> bool {
-        self.state == State::Linked(link)
+        self.state == UpstreamLink::Linked(link)
     }
 }

@@ -1,4 +1,4 @@
-//! Reconnect back-off: exponential, with an upper bound.
+//! Reconnect backoff: exponential, with an upper bound.
 
 /// The first attempt is immediate; then this delay, doubled each time, up to the maximum.
 const WAIT_NS: u64 = 500_000;
@@ -6,11 +6,11 @@ const WAIT_NS_MAX: u64 = 100_000_000;
 
 /// Failed attempts in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Again {
+pub(crate) struct Backoff {
     tries: u32,
 }
 
-impl Again {
+impl Backoff {
     /// Returns the delay before the next attempt; call once per attempt.
     pub(crate) fn wait_ns(&mut self) -> u64 {
         let doublings = self.tries.saturating_sub(1).min(16);
@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_a_bound() {
-        let mut again = Again::default();
+        let mut again = Backoff::default();
         let waits: Vec<u64> = (0..40).map(|_| again.wait_ns()).collect();
         assert_eq!(waits[..4], [0, 500_000, 1_000_000, 2_000_000]);
         assert!(waits[12..].iter().all(|wait_ns| *wait_ns == WAIT_NS_MAX), "{waits:?}");

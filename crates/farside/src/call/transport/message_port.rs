@@ -50,7 +50,7 @@ struct Outgoing {
 /// An event of the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A message is in [`Mail::message`]; this is its header.
+    /// A message is in [`MessagePort::message`]; this is its header.
     Message(LinkId, u32),
     /// A request of an executor has completed.
     Step(usize, CompletionStatus),
@@ -59,7 +59,7 @@ pub(crate) enum Event {
 }
 
 /// A port with receives and an outbox.
-pub(crate) struct Mail {
+pub(crate) struct MessagePort {
     pub(crate) port: Box<dyn Port>,
     pub(crate) queue: ReceiveQueueId,
     inbox: Registered,
@@ -80,8 +80,8 @@ pub(crate) struct Mail {
     pub(crate) message: Vec<u8>,
 }
 
-/// Sizes of a [`Mail`].
-pub(crate) struct Measures {
+/// Sizes of a [`MessagePort`].
+pub(crate) struct MessagePortSizes {
     /// Posted receives.
     pub(crate) receives: usize,
     /// Bytes of the longest message received.
@@ -104,11 +104,11 @@ fn missing(has: &Capabilities) -> Option<&'static str> {
     needs.into_iter().find(|(has, _)| !has).map(|(_, name)| name)
 }
 
-impl Mail {
+impl MessagePort {
     pub(crate) fn open(
         fabric: &Arc<dyn Fabric>,
         listen: Option<&str>,
-        measures: &Measures,
+        measures: &MessagePortSizes,
     ) -> Result<Self, Error> {
         let has = fabric.capabilities();
         if let Some(name) = missing(&has) {

@@ -4,7 +4,7 @@
 //! for each: number (8) | keeps state (1) | zero (1) | bytes of the name (2) | bytes of parameters (4) | name
 //! ```
 
-use crate::call::executor::loading::Loaded;
+use crate::call::executor::loading::LoadedProgram;
 
 /// A program that an executor has registered for a caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub struct Program {
 }
 
 /// Appends a program to a list.
-pub(crate) fn write(list: &mut Vec<u8>, number: u64, loaded: &Loaded) {
+pub(crate) fn write(list: &mut Vec<u8>, number: u64, loaded: &LoadedProgram) {
     let name = loaded.name().as_bytes();
     let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
     list.extend(number.to_le_bytes());
