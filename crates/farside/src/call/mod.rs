@@ -49,8 +49,10 @@ mod scheduling;
 mod server;
 mod transport;
 
-pub use client::placed_caller::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
-pub use client::{Answer, Caller, CallerOptions, Site, Ticket};
+pub use client::{
+    Answer, CallOptions, Caller, CallerOptions, Placed, PlacedAnswer, PlacedProgram, PlacedTicket,
+    Site, Ticket,
+};
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;
 pub use memory::regions::REGIONS_MAX;

@@ -6,7 +6,7 @@ use crate::call::executor::loading::LoadError;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::{Refused, Reply, Stopped, Verb};
 
-pub(crate) fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
+pub(crate) fn reply_outcome(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
     if reply.verb == Verb::Returned {
         return Ok(Answer { result: reply.result, output });
     }
@@ -19,7 +19,7 @@ pub(crate) fn end_of(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
     })
 }
 
-pub(crate) fn end_here(end: CallEnd, output: Vec<u8>) -> Result<Answer, Error> {
+pub(crate) fn run_outcome(end: CallEnd, output: Vec<u8>) -> Result<Answer, Error> {
     match end {
         CallEnd::Returned(result) => Ok(Answer { result, output }),
         CallEnd::Stopped(why, _, text) => Err(stop_error(why, text)),
@@ -78,6 +78,6 @@ pub(crate) fn refusal_error(why: Refused, text: String) -> Error {
     Error::with(code, text)
 }
 
-pub(crate) fn not_loaded(error: LoadError) -> Error {
+pub(crate) fn load_error(error: LoadError) -> Error {
     refusal_error(error.why, error.text)
 }

@@ -1,6 +1,6 @@
 //! A client with several places: each call runs at the place with the least expected cost, or at its state.
 
-use crate::call::client::{Answer, Caller, Site, Ticket};
+use super::{Answer, CallOptions, Caller, Site, Ticket};
 use crate::call::scheduling::placement_policy::{
     Choice, LearningOptions, PlaceModel, Placement, Prices,
 };
@@ -9,7 +9,6 @@ use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// A program registered at every place of a [`Placed`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -132,9 +131,9 @@ impl Placed {
             return Err(Error::with(ErrorCode::BadForm, text));
         }
         let first = self.places.len();
-        for (runs, model) in places {
+        for (site, model) in places {
             self.placement.add(model.clone());
-            self.places.push((self.callers.len(), *runs));
+            self.places.push((self.callers.len(), *site));
         }
         self.callers.push(caller);
         Ok(first)
@@ -170,7 +169,7 @@ impl Placed {
             return Ok(PlacedProgram(before));
         }
         let keeps_state = known.iter().any(|program| program.keeps_state);
-        if keeps_state && !self.places.iter().any(|(_, runs)| *runs == Site::Remote) {
+        if keeps_state && !self.places.iter().any(|(_, site)| *site == Site::Remote) {
             return bad(
                 "it keeps state between calls, which only an executor can: add such a place",
             );
@@ -190,8 +189,8 @@ impl Placed {
     pub fn bind(&mut self, program: PlacedProgram, place: usize) -> Result<(), Error> {
         let bad = |text: &str| Err(Error::with(ErrorCode::BadForm, text));
         let known = self.programs.get_mut(program.0).ok_or(ErrorCode::NoProgram)?;
-        let runs = self.places.get(place).map(|(_, runs)| *runs);
-        match (known.state, runs) {
+        let site = self.places.get(place).map(|(_, site)| *site);
+        match (known.state, site) {
             (StateBinding::None, _) => bad("it keeps no state: pin a place instead"),
             (_, None) => bad("there is no place of this number"),
             (_, Some(Site::Local)) => {
@@ -221,14 +220,14 @@ impl Placed {
     }
 
     /// Begins a call at the place with the least expected cost, or at its state; `None` if all slots there are in
-    /// use. `hint` is the approximate number of accesses, if known. The first call of a program with state binds it
-    /// once it has begun, however it ends.
+    /// use. [`CallOptions::accesses`] helps to predict the cost; [`CallOptions::site`] has no effect. The first call
+    /// of a program with state binds it once it has begun, however it ends.
     ///
     /// *Cost*: that of the call, and one evaluation per place. Allocates only for the first call of a program and
     /// size class.
     ///
     /// # Errors
-    /// As [`Caller::invoke`] and [`Caller::invoke_here`]; `NoProgram` for a program of another `Placed`. `PeerLost`
+    /// As [`Caller::invoke`]; `NoProgram` for a program of another `Placed`. `PeerLost`
     /// if no place that can run it is in reach, or the place of its state is not: it has not run, and may be
     /// retried if the executor returns. `BadForm` if the first call of a program with state is pinned to a place
     /// that keeps none: bind it to an executor's place.
@@ -236,7 +235,7 @@ impl Placed {
         &mut self,
         program: PlacedProgram,
         parameters: &[u8],
-        hint: Option<u64>,
+        options: CallOptions,
     ) -> Result<Option<PlacedTicket>, Error> {
         let known = self.programs.get_mut(program.0).ok_or(ErrorCode::NoProgram)?;
         for (place, (caller, _)) in self.places.iter().enumerate() {
@@ -249,11 +248,12 @@ impl Placed {
             None => false,
         };
         let number = program.0 as u64;
-        let chosen = self.placement.choose_among(number, hint, &can_run, state.place());
+        let chosen = self.placement.choose_among(number, options.accesses, &can_run, state.place());
         let Some(choice) = chosen else { return Err(self.not_chosen(state)) };
-        let (caller, runs) = self.places[choice.place];
+        let (caller, site) = self.places[choice.place];
         let begun_ns = self.fabric.time_ns();
-        let begun = self.callers[caller].invoke_at(runs, &known.at[caller], parameters)?;
+        let begun =
+            self.callers[caller].invoke(&known.at[caller], parameters, options.site(site))?;
         let Some(at) = begun else { return Ok(None) };
         known.state = state.begun(choice.place);
         self.tickets += 1;
@@ -266,7 +266,7 @@ impl Placed {
     fn not_chosen(&self, state: StateBinding) -> Error {
         if let Some(at) = state.place() {
             let (name, caller) = (name(&self.placement, at), &self.callers[self.places[at].0]);
-            let Error { detail, .. } = caller.over();
+            let Error { detail, .. } = caller.unreachable();
             let text = format!(
                 "its state is at `{name}`, which is out of reach, so it has not run: {detail}"
             );
@@ -335,12 +335,11 @@ impl Placed {
         &mut self,
         program: PlacedProgram,
         parameters: &[u8],
-        hint: Option<u64>,
-        timeout: Duration,
+        options: CallOptions,
     ) -> Result<PlacedAnswer, Error> {
         // An error of a session is also the outcome of the call.
         let _ = self.turn();
-        let Some(ticket) = self.begin(program, parameters, hint)? else {
+        let Some(ticket) = self.begin(program, parameters, options)? else {
             let text = "all slots at the place are in use: poll the calls in progress first";
             return Err(Error::with(ErrorCode::OverQuota, text));
         };
@@ -348,8 +347,9 @@ impl Placed {
             return Err(ErrorCode::NoProgram.into());
         };
         let (caller, inner) = (self.in_flight[at].caller, self.in_flight[at].at);
-        let end = self.callers[caller].wait(inner, timeout);
-        self.callers[caller].forget(inner);
+        let caller = &mut self.callers[caller];
+        let end = caller.wait(inner, options.timeout.unwrap_or(caller.connection.options.timeout));
+        caller.forget(inner);
         match self.in_flight.remove(at) {
             Some(one) => self.ended(one, end),
             None => Err(ErrorCode::NoProgram.into()),

@@ -17,7 +17,7 @@ use crate::call::memory::chunked::{self, ChunkedAccess, WHOLE_BYTES};
 use crate::call::memory::global::{GlobalMemory, MissSession};
 use crate::call::memory::local::{Beside, Deferral, Notification};
 use crate::call::memory::regions::{AccessDenied, TenantRegions};
-use crate::call::memory::remote::{BLOCK_BYTES, RemoteAccess, RemoteProgress, Step};
+use crate::call::memory::remote::{BLOCK_BYTES, MemoryRequest, RemoteAccess, RemoteProgress};
 use crate::call::scheduling::time_slice::{QUIET, SliceLength};
 use crate::call::scheduling::verification_queue::VerificationQueue;
 use blocked::{Awaited, BlockedCalls};
@@ -144,7 +144,7 @@ pub(crate) struct Executor {
     blocks: Vec<ScratchBlock>,
     free: Vec<usize>,
     /// Requests to be posted, each with its block.
-    posts: VecDeque<(Step, usize)>,
+    posts: VecDeque<(MemoryRequest, usize)>,
     /// Blocked calls that are polled, and calls whose wait is over.
     watching: BlockedCalls,
     /// Notifications for subscribers.
@@ -154,7 +154,7 @@ pub(crate) struct Executor {
     /// Empty between accesses; reused to avoid allocation.
     buffers: AccessBuffers,
     /// As `buffers`, for the requests of an access.
-    steps: Vec<Step>,
+    requests: Vec<MemoryRequest>,
     /// Buffer for a chunk of a long access; content arbitrary between chunks. Bounded by what a slice can move.
     piece: Vec<u8>,
 }
@@ -205,7 +205,7 @@ impl Executor {
             notifications: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
-            steps: Vec::new(),
+            requests: Vec::new(),
             piece: Vec::new(),
         }
     }
@@ -554,20 +554,20 @@ impl Executor {
         };
         let arena = &self.scratch[block];
         let memory = self.memory.of(running.tenant);
-        match RemoteAccess::begin(request, inputs, memory, arena, &mut self.steps) {
+        match RemoteAccess::begin(request, inputs, memory, arena, &mut self.requests) {
             Ok(across) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
                 self.blocks[block] = ScratchBlock { awaited: 0, call: Some(at), failed: None };
                 running.wait = WaitState::Remote { across, block, until_ns };
-                if self.steps.is_empty() {
+                if self.requests.is_empty() {
                     return AccessOutcome::GoesOn; // nothing to request
                 }
-                self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
+                self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
                 AccessOutcome::EndsSlice(SliceOutcome::Waits)
             }
             Err(denied) => {
-                self.steps.clear();
+                self.requests.clear();
                 self.free.push(block);
                 let why = match denied {
                     AccessDenied::Lost => status::PEER_LOST,
@@ -607,7 +607,7 @@ impl Executor {
         let arena = &self.scratch[block];
         let memory = self.memory.of(running.tenant);
         let come = match self.blocks[block].failed {
-            None => across.come(memory, arena, left, bytes, &mut self.steps),
+            None => across.come(memory, arena, left, bytes, &mut self.requests),
             Some(_) => Err(AccessDenied::NotLocal),
         };
         let result = match come {
@@ -615,20 +615,20 @@ impl Executor {
             Ok(RemoteProgress::Slice) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
             Ok(RemoteProgress::Same) if late => status::TIMED_OUT as u64,
             Ok(RemoteProgress::Same) => {
-                let steps = &mut self.steps;
-                if RemoteAccess::begin(request, [&[], &[]], memory, arena, steps).is_err() {
-                    self.steps.clear();
+                let requests = &mut self.requests;
+                if RemoteAccess::begin(request, [&[], &[]], memory, arena, requests).is_err() {
+                    self.requests.clear();
                     return self.failed(running, request, block);
                 }
-                self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
+                self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
                 return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
             Ok(RemoteProgress::More) => {
-                self.posts.extend(self.steps.drain(..).map(|step| (step, block)));
+                self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
                 return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
             Err(_) => {
-                self.steps.clear();
+                self.requests.clear();
                 return self.failed(running, request, block);
             }
         };
@@ -679,7 +679,7 @@ impl Executor {
 
     /// Returns the oldest request to be posted, with its block, whose bytes begin at the block's number times
     /// [`BLOCK_BYTES`].
-    pub(crate) fn next_post(&self) -> Option<&(Step, usize)> {
+    pub(crate) fn next_post(&self) -> Option<&(MemoryRequest, usize)> {
         self.posts.front()
     }
 
@@ -751,7 +751,7 @@ impl Executor {
     }
 
     /// Whether there is work that no event of the port announces.
-    pub(crate) fn looks_around(&self) -> bool {
+    pub(crate) fn has_silent_work(&self) -> bool {
         self.watches() || self.global.is_some() || !self.erased.is_empty()
     }
 

@@ -41,7 +41,7 @@ fn register(executor: &mut Executor, text: &str, number: u64) {
 #[test]
 fn call_never_uses_state_of_another_object_with_its_number() {
     let mut executor = Executor::new(None, 1);
-    let place = RegionSite::Local(Arena::heap(64));
+    let site = RegionSite::Local(Arena::heap(64));
     executor.memory.add(0);
     executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
     let waits = "
@@ -103,12 +103,12 @@ fn slice_ends_after_allocating_state() {
 fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     let mut executor = Executor::new(None, 1);
     let arena = Arena::heap(4096);
-    let place = crate::call::memory::regions::RegionSite::Local(arena.clone());
+    let site = crate::call::memory::regions::RegionSite::Local(arena.clone());
     let access = farside_base::Access::ALL;
     executor.memory.add(0);
     executor.memory.lend(
         0,
-        crate::call::memory::regions::LentRegion { place, bytes: 4096, access },
+        crate::call::memory::regions::LentRegion { site, bytes: 4096, access },
         None,
     );
     // Waits until the word at the first parameter is not zero, for at most the second parameter in nanoseconds.
@@ -155,7 +155,7 @@ fn run_until_it_waits(executor: &mut Executor, at: usize, now_ns: u64) {
 #[test]
 fn unlock_wakes_calls_that_wait_for_the_lock() {
     let mut executor = Executor::new(None, 1);
-    let place = RegionSite::Local(Arena::heap(64));
+    let site = RegionSite::Local(Arena::heap(64));
     executor.memory.add(0);
     executor.memory.lend(0, memory::Lent { place, bytes: 64, access: Access::ALL }, None);
     let waits = |time: u64| format!("r1 = 0\nr2 = 0\nr3 = 0\nr4 = {time}\ncall wait_word\n");

@@ -34,7 +34,7 @@ impl DirectLoads {
     /// Sets or removes the region of a number.
     pub(crate) fn set(&mut self, at: usize, lent: Option<&LentRegion>) {
         let arena = match lent {
-            Some(LentRegion { place: RegionSite::Local(arena), bytes, access })
+            Some(LentRegion { site: RegionSite::Local(arena), bytes, access })
                 if access.allows(Access::READ) =>
             {
                 // Shorter than the arena if the fabric has rounded up, so that nothing past the end is loaded.
@@ -90,15 +90,15 @@ mod tests {
     fn only_readable_local_regions_have_words() {
         let mut words = DirectLoads::default();
         let here =
-            |access, bytes| LentRegion { place: RegionSite::Local(Arena::heap(64)), bytes, access };
+            |access, bytes| LentRegion { site: RegionSite::Local(Arena::heap(64)), bytes, access };
         words.set(2, Some(&here(Access::ALL, 64)));
         words.set(4, Some(&here(Access::READ, 13)));
         assert_eq!(with_words(&words), [2, 4]);
         assert_eq!(words.arenas[4].as_ref().map(|arena| arena.len()), Some(13));
         words.set(4, Some(&here(Access::WRITE, 64)));
-        let place = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
-        words.set(5, Some(&LentRegion { place, bytes: 64, access: Access::ALL }));
-        words.set(6, Some(&LentRegion { place: RegionSite::Lost, bytes: 64, access: Access::ALL }));
+        let site = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
+        words.set(5, Some(&LentRegion { site, bytes: 64, access: Access::ALL }));
+        words.set(6, Some(&LentRegion { site: RegionSite::Lost, bytes: 64, access: Access::ALL }));
         assert_eq!(with_words(&words), [2]);
         words.set(2, None);
         assert!(with_words(&words).is_empty());

@@ -22,7 +22,7 @@ pub(crate) enum RegionSite {
 /// A region and its access rights for calls, as for one-sided requests.
 #[derive(Clone, Debug)]
 pub(crate) struct LentRegion {
-    pub(crate) place: RegionSite,
+    pub(crate) site: RegionSite,
     pub(crate) bytes: u64,
     pub(crate) access: Access,
 }
@@ -73,8 +73,8 @@ impl RegionTable {
     /// Marks the regions over a lost link as gone.
     pub(crate) fn lost(&mut self, link: LinkId) {
         for lent in self.regions.iter_mut().flatten() {
-            if matches!(lent.place, RegionSite::Remote(of, _) if of == link) {
-                lent.place = RegionSite::Lost;
+            if matches!(lent.site, RegionSite::Remote(of, _) if of == link) {
+                lent.site = RegionSite::Lost;
             }
         }
     }
@@ -86,7 +86,7 @@ impl RegionTable {
 
     /// Whether there is a local region of this number.
     pub(crate) fn is_here(&self, region: u64) -> bool {
-        self.lent(region).is_some_and(|lent| matches!(lent.place, RegionSite::Local(_)))
+        self.lent(region).is_some_and(|lent| matches!(lent.site, RegionSite::Local(_)))
     }
 
     /// Returns a region if this access to it is permitted; local or remote.
@@ -116,7 +116,7 @@ impl RegionTable {
         bytes: u64,
         access: Access,
     ) -> Result<&Arena, AccessDenied> {
-        match &self.region(region, offset, bytes, access)?.place {
+        match &self.region(region, offset, bytes, access)?.site {
             RegionSite::Local(arena) => Ok(arena),
             // A lost region is reported when a remote access begins, so that local accesses need no check.
             RegionSite::Remote(..) | RegionSite::Lost => Err(AccessDenied::NotLocal),
@@ -174,8 +174,8 @@ impl TenantRegions {
     /// Marks the regions over a lost link as gone.
     pub(crate) fn lost(&mut self, link: LinkId) {
         for lent in self.lent.values_mut().map(|(lent, _)| lent) {
-            if matches!(lent.place, RegionSite::Remote(of, _) if of == link) {
-                lent.place = RegionSite::Lost;
+            if matches!(lent.site, RegionSite::Remote(of, _) if of == link) {
+                lent.site = RegionSite::Lost;
             }
         }
         self.views.iter_mut().for_each(|view| view.lost(link));
@@ -183,7 +183,7 @@ impl TenantRegions {
 
     /// Whether any region is available to any tenant.
     pub(crate) fn has_any(&self) -> bool {
-        self.lent.values().any(|(lent, _)| !matches!(lent.place, RegionSite::Lost))
+        self.lent.values().any(|(lent, _)| !matches!(lent.site, RegionSite::Lost))
     }
 
     /// Returns the regions of an added tenant; none for other tenants.
@@ -206,7 +206,7 @@ mod tests {
     fn tenant_accesses_only_regions_lent_to_it() {
         let mut memories = TenantRegions::default();
         let lent = |bytes| LentRegion {
-            place: RegionSite::Local(Arena::heap(64)),
+            site: RegionSite::Local(Arena::heap(64)),
             bytes,
             access: Access::READ,
         };
@@ -231,7 +231,7 @@ mod tests {
     fn access_is_checked_against_bounds_and_rights() {
         let mut memory = RegionTable::default();
         let arena = Arena::heap(64);
-        let lent = LentRegion { place: RegionSite::Local(arena), bytes: 64, access: Access::READ };
+        let lent = LentRegion { site: RegionSite::Local(arena), bytes: 64, access: Access::READ };
         memory.lend(3, lent);
         assert!(memory.here(3, 56, 8, Access::READ).is_ok());
         for (region, offset, bytes, access) in [
@@ -246,8 +246,8 @@ mod tests {
             assert_eq!(denied, Some(AccessDenied::NotPermitted), "{region} {offset} {bytes}");
         }
         assert!(memory.take_back(3).is_some() && memory.take_back(3).is_none());
-        let place = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
-        memory.lend(0, LentRegion { place, bytes: 8, access: Access::ALL });
+        let site = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
+        memory.lend(0, LentRegion { site, bytes: 8, access: Access::ALL });
         assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
         memory.lost(LinkId(1));
         assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));

@@ -17,7 +17,7 @@ pub(crate) const BLOCK_BYTES: u64 = BUFFER_BYTES_MAX as u64;
 
 /// One work request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct MemoryRequest {
     pub(crate) link: LinkId,
     region: RemoteRegionId,
     offset: u64,
@@ -35,7 +35,7 @@ enum What {
     CompareSwap(u64, u64),
 }
 
-impl Step {
+impl MemoryRequest {
     /// Posts it as a work request whose bytes are in the block at `block` of region `scratch`.
     pub(crate) fn post<R>(
         &self,
@@ -77,7 +77,7 @@ pub(crate) struct RemoteAccess {
 pub(crate) enum RemoteProgress {
     /// The helper's result; its output was appended to `bytes`.
     Answer(u64),
-    /// More requests are needed, which were appended to `steps`.
+    /// More requests are needed, which were appended to `requests`.
     More,
     /// The slice is over.
     Slice,
@@ -86,77 +86,77 @@ pub(crate) enum RemoteProgress {
 }
 
 impl RemoteAccess {
-    /// Appends the requests of an access to `steps` and copies outgoing bytes into the block.
+    /// Appends the requests of an access to `requests` and copies outgoing bytes into the block.
     pub(crate) fn begin(
         request: &Request,
         inputs: [&[u8]; 2],
         memory: &RegionTable,
         block: &Arena,
-        steps: &mut Vec<Step>,
+        requests: &mut Vec<MemoryRequest>,
     ) -> Result<Self, AccessDenied> {
         let hashing = Hashing::of(request.call, request.arguments[3]);
         let across = Self { request: *request, hashing, hashed: 0, of_block: 0 };
-        across.steps(inputs, memory, block, steps)?;
+        across.requests(inputs, memory, block, requests)?;
         Ok(across)
     }
 
-    fn steps(
+    fn requests(
         &self,
         inputs: [&[u8]; 2],
         memory: &RegionTable,
         block: &Arena,
-        steps: &mut Vec<Step>,
+        requests: &mut Vec<MemoryRequest>,
     ) -> Result<(), AccessDenied> {
         let [region, offset, third, fourth, _] = self.request.arguments;
-        let step = |offset: u64, at: usize, bytes: usize, what: What| {
-            step_to(memory, (region, offset), at, bytes, what)
+        let request_for = |offset: u64, at: usize, bytes: usize, what: What| {
+            request_to(memory, (region, offset), at, bytes, what)
         };
         let put =
             |at: u64, bytes: &[u8]| block.write(at, bytes).map_err(|_| AccessDenied::NotPermitted);
         let read_bytes = self.request.output.map_or(0, |span| span.length as usize);
-        let pieces = |bytes, what, steps: &mut Vec<Step>| -> Result<(), AccessDenied> {
+        let pieces = |bytes, what, requests: &mut Vec<MemoryRequest>| -> Result<(), AccessDenied> {
             let pieces = Piece::all(inputs[0], bytes).ok_or(AccessDenied::NotPermitted)?;
             for one in pieces.filter(|piece| !piece.range.is_empty()) {
-                steps.push(step(one.offset, one.range.start, one.range.len(), what)?);
+                requests.push(request_for(one.offset, one.range.start, one.range.len(), what)?);
             }
             Ok(())
         };
         let one = match self.request.call {
-            Call::LoadU64 | Call::WaitWord => step(offset, 0, 8, What::Read),
-            Call::LoadU32 => step(offset, 0, 4, What::Read),
+            Call::LoadU64 | Call::WaitWord => request_for(offset, 0, 8, What::Read),
+            Call::LoadU32 => request_for(offset, 0, 4, What::Read),
             Call::StoreU64 => {
                 put(0, &third.to_le_bytes())?;
-                step(offset, 0, 8, What::Write)
+                request_for(offset, 0, 8, What::Write)
             }
             Call::StoreU32 => {
                 put(0, &(third as u32).to_le_bytes())?;
-                step(offset, 0, 4, What::Write)
+                request_for(offset, 0, 4, What::Write)
             }
-            Call::FetchAdd => step(offset, 0, 8, What::FetchAdd(third)),
-            Call::CompareSwap => step(offset, 0, 8, What::CompareSwap(third, fourth)),
+            Call::FetchAdd => request_for(offset, 0, 8, What::FetchAdd(third)),
+            Call::CompareSwap => request_for(offset, 0, 8, What::CompareSwap(third, fourth)),
             Call::Read if read_bytes == 0 => return Ok(()),
             Call::Write if inputs[0].is_empty() => return Ok(()),
-            Call::Read => step(offset, 0, read_bytes, What::Read),
+            Call::Read => request_for(offset, 0, read_bytes, What::Read),
             Call::Write => {
                 put(0, inputs[0])?;
-                step(offset, 0, inputs[0].len(), What::Write)
+                request_for(offset, 0, inputs[0].len(), What::Write)
             }
-            Call::ReadVector => return pieces(read_bytes, What::Read, steps),
+            Call::ReadVector => return pieces(read_bytes, What::Read, requests),
             Call::WriteVector => {
                 put(0, inputs[1])?;
-                return pieces(inputs[1].len(), What::Write, steps);
+                return pieces(inputs[1].len(), What::Write, requests);
             }
             Call::Crc32cOf | Call::Xxhash64Of => {
                 // The whole range must be permitted before the first byte is read.
                 memory.region(region, offset, third, Access::READ)?;
                 match self.block_bytes() {
                     0 => return Ok(()),
-                    bytes => step(offset + self.hashed, 0, bytes, What::Read),
+                    bytes => request_for(offset + self.hashed, 0, bytes, What::Read),
                 }
             }
             _ => Err(AccessDenied::NotPermitted),
         };
-        steps.push(one?);
+        requests.push(one?);
         Ok(())
     }
 
@@ -185,7 +185,7 @@ impl RemoteAccess {
         Ok(whole)
     }
 
-    /// Handles the completion of all requests of the last steps. Both lists are empty on entry. Continues as long
+    /// Handles the completion of all requests of the last requests. Both lists are empty on entry. Continues as long
     /// as the slice has something `left`.
     pub(crate) fn come(
         &mut self,
@@ -193,7 +193,7 @@ impl RemoteAccess {
         block: &Arena,
         left: &mut usize,
         bytes: &mut Vec<u8>,
-        steps: &mut Vec<Step>,
+        requests: &mut Vec<MemoryRequest>,
     ) -> Result<RemoteProgress, AccessDenied> {
         let third = self.request.arguments[2];
         let word = || {
@@ -215,7 +215,7 @@ impl RemoteAccess {
                     return Ok(RemoteProgress::Slice);
                 }
                 if self.hashed < third {
-                    self.steps([&[], &[]], memory, block, steps)?;
+                    self.requests([&[], &[]], memory, block, requests)?;
                     return Ok(RemoteProgress::More);
                 }
                 answer(self.hashing.as_ref().map_or(0, Hashing::result))
@@ -226,13 +226,13 @@ impl RemoteAccess {
 }
 
 /// Returns a request for a range of a region, if this access is permitted.
-fn step_to(
+fn request_to(
     memory: &RegionTable,
     (region, offset): (u64, u64),
     at: usize,
     bytes: usize,
     what: What,
-) -> Result<Step, AccessDenied> {
+) -> Result<MemoryRequest, AccessDenied> {
     let access = match what {
         What::Read => Access::READ,
         What::Write => Access::WRITE,
@@ -241,10 +241,10 @@ fn step_to(
     if access == Access::ATOMIC && !offset.is_multiple_of(8) {
         return Err(AccessDenied::NotPermitted);
     }
-    match memory.region(region, offset, bytes as u64, access)?.place {
+    match memory.region(region, offset, bytes as u64, access)?.site {
         RegionSite::Remote(link, region) => {
             let (at, bytes) = (at as u64, bytes as u32);
-            Ok(Step { link, region, offset, at, bytes, what })
+            Ok(MemoryRequest { link, region, offset, at, bytes, what })
         }
         RegionSite::Lost => Err(AccessDenied::Lost),
         RegionSite::Local(_) => Err(AccessDenied::NotLocal),

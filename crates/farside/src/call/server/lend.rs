@@ -33,8 +33,8 @@ impl CallServer {
     }
 
     fn lend_among(&mut self, number: u8, region: &Region, tenants: Option<BTreeSet<usize>>) {
-        let place = RegionSite::Local(region.arena.clone());
-        let lent = LentRegion { place, bytes: region.token.bytes, access: region.token.access };
+        let site = RegionSite::Local(region.arena.clone());
+        let lent = LentRegion { site, bytes: region.token.bytes, access: region.token.access };
         self.executor.memory.lend(number, lent, tenants);
         self.lent.insert(number, region.clone());
     }

@@ -20,7 +20,7 @@ use crate::call::server::subscriptions::{ListenOutcome, Subscriptions};
 use crate::call::server::upstream::Upstream;
 use crate::call::transport::handshake::{Hello, Purpose, Welcome};
 use crate::call::transport::message_port::{
-    BACKLOG_NAP, Event, MessagePort, MessagePortSizes, Output,
+    BACKLOG_NAP, MessagePort, MessagePortSizes, OutputWrite, PortEvent,
 };
 use crate::patience::Patience;
 use crate::registered::{Registered, control, not_reached};
@@ -146,7 +146,7 @@ enum LinkRole {
 /// wake-up latency grows with their number.
 pub struct CallServer {
     fabric: Arc<dyn Fabric>,
-    mail: MessagePort,
+    messages: MessagePort,
     machine: Server,
     executor: Executor,
     roles: Vec<Option<LinkRole>>,
@@ -156,7 +156,7 @@ pub struct CallServer {
     outputs: Registered,
     scratch: Option<Registered>,
     lent: BTreeMap<u8, Region>,
-    topics: Subscriptions,
+    subscriptions: Subscriptions,
     options: ServerOptions,
     events: Vec<LinkEvent>,
     effects: Vec<Effect>,
@@ -166,7 +166,7 @@ pub struct CallServer {
     /// When the last call arrived.
     called_ns: u64,
     /// Arrival time of the events of this poll.
-    come_ns: Option<u64>,
+    arrival_ns: Option<u64>,
 }
 
 impl std::fmt::Debug for CallServer {
@@ -208,8 +208,8 @@ impl CallServer {
 
     fn dial_upstream(&mut self) -> Result<(), Error> {
         let Some(upstream) = &mut self.upstream else { return Ok(()) };
-        let (mail, hello) = (&mut self.mail, Upstream::hello().encode());
-        let called = mail.port.connect(&upstream.name, &hello, mail.queue);
+        let (messages, hello) = (&mut self.messages, Upstream::hello().encode());
+        let called = messages.port.connect(&upstream.name, &hello, messages.queue);
         let link = called.map_err(|error| control(&error))?;
         upstream.called(link);
         self.role(link, LinkRole::Upstream);
@@ -229,7 +229,7 @@ impl CallServer {
         let due = self
             .upstream
             .as_ref()
-            .and_then(Upstream::again_ns)
+            .and_then(Upstream::redial_ns)
             .is_some_and(|at_ns| at_ns <= now_ns);
         if due
             && let Err(error) = self.dial_upstream()
@@ -263,7 +263,7 @@ impl CallServer {
             places,
             send_bytes: Invocation::BYTES_MAX,
         };
-        let mail = MessagePort::open(fabric, Some(name), &measures)?;
+        let messages = MessagePort::open(fabric, Some(name), &measures)?;
         let output_bytes = u64::from(options.output_bytes_max.max(1)) * places as u64;
         let outputs = Registered::own(fabric, output_bytes)?;
         let scratch = match across {
@@ -289,21 +289,21 @@ impl CallServer {
                 options.verifications as usize,
             ),
             fabric: Arc::clone(fabric),
-            mail,
+            messages,
             roles: Vec::new(),
             states: Vec::new(),
             tenants: BTreeMap::new(),
             outputs,
             scratch,
             lent: BTreeMap::new(),
-            topics: Subscriptions::default(),
+            subscriptions: Subscriptions::default(),
             options,
             events: Vec::new(),
             effects: Vec::new(),
             upstream: None,
             served: 0,
             called_ns: 0,
-            come_ns: None,
+            arrival_ns: None,
         })
     }
 
@@ -367,7 +367,7 @@ impl CallServer {
     /// # Errors
     /// `TooManySessions`, `NodeClosed`; `Busy` while calls have operations in flight at the node shared before.
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
-        let global = GlobalMemory::new(node, self.mail.port.waiter())?;
+        let global = GlobalMemory::new(node, self.messages.port.waiter())?;
         self.executor.share(global)
     }
 
@@ -397,7 +397,7 @@ impl CallServer {
 
     /// Returns the address to which callers connect.
     pub fn address(&self) -> Option<String> {
-        self.mail.port.address()
+        self.messages.port.address()
     }
 
     /// Returns the number of callers, disconnected ones included.
@@ -425,7 +425,7 @@ impl CallServer {
     /// Returns how each caller is reached, and why so.
     pub fn paths(&self) -> Vec<String> {
         let links = self.states.iter().flatten().filter_map(|state| state.link);
-        links.map(|link| self.mail.port.path(link)).collect()
+        links.map(|link| self.messages.port.path(link)).collect()
     }
 
     fn role(&mut self, link: LinkId, role: LinkRole) {
@@ -459,29 +459,29 @@ impl CallServer {
     /// As [`Self::turn`]; reads the clock only after events, or if `asks`.
     fn turn_at(&mut self, asks: bool) -> bool {
         let mut come = 0;
-        self.come_ns = None;
+        self.arrival_ns = None;
         while come < TURN_EVENTS
-            && let Some(event) = self.mail.next()
+            && let Some(event) = self.messages.next()
         {
             self.event(event);
             come += 1;
         }
         let mut busy = come > 0;
         let mut events = std::mem::take(&mut self.events);
-        self.mail.link_events(&mut events);
+        self.messages.link_events(&mut events);
         busy |= !events.is_empty();
         events.drain(..).for_each(|event| self.link_event(event));
         self.events = events;
-        let quiet = self.machine.is_idle() && !self.mail.has_backlog();
-        if !busy && !asks && quiet && !self.executor.looks_around() {
+        let quiet = self.machine.is_idle() && !self.messages.has_backlog();
+        if !busy && !asks && quiet && !self.executor.has_silent_work() {
             return false;
         }
         // A single call begins within the resolution of the clock.
-        let now_ns = self.come_ns.filter(|_| come == 1).unwrap_or_else(|| self.fabric.time_ns());
+        let now_ns = self.arrival_ns.filter(|_| come == 1).unwrap_or_else(|| self.fabric.time_ns());
         if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let mut effects = std::mem::take(&mut self.effects);
             self.machine.tick(now_ns, &mut effects);
-            self.carry_out(effects);
+            self.apply_effects(effects);
         }
         self.redial_upstream(now_ns);
         if self.executor.watches() {
@@ -500,8 +500,8 @@ impl CallServer {
     /// Sends notifications, requests and messages.
     fn send(&mut self) {
         self.notify();
-        self.post_steps();
-        if let Some(link) = self.mail.flush() {
+        self.post_requests();
+        if let Some(link) = self.messages.flush() {
             self.lost(link);
         }
     }
@@ -546,7 +546,7 @@ impl CallServer {
             }
             self.machine.ran(call, used_ns, turn);
             now_ns = then_ns;
-            self.come_ns = Some(then_ns);
+            self.arrival_ns = Some(then_ns);
             let most_ns = if turn == Turn::Ready { LONG_TURN_NS } else { TURN_NS };
             let is_over = now_ns.saturating_sub(begun_ns) > most_ns;
             if is_over || turn == Turn::Ready && !self.hear() {
@@ -559,8 +559,8 @@ impl CallServer {
     /// Handles events between two slices; returns false if others than messages arrived, which end the poll.
     fn hear(&mut self) -> bool {
         for _ in 0..TURN_EVENTS {
-            let Some(event) = self.mail.next() else { return true };
-            let is_message = matches!(event, Event::Message(..));
+            let Some(event) = self.messages.next() else { return true };
+            let is_message = matches!(event, PortEvent::Message(..));
             self.event(event);
             if !is_message {
                 break;
@@ -597,21 +597,21 @@ impl CallServer {
         let reply = Reply { output_bytes: u32::try_from(output.len()).unwrap_or(0), ..reply };
         let mut effects = std::mem::take(&mut self.effects);
         self.machine.answer(call, reply, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
     }
 
     fn output_at(&self, call: Call) -> u64 {
         self.at(call) as u64 * u64::from(self.options.output_bytes_max.max(1))
     }
 
-    fn carry_out(&mut self, mut effects: Vec<Effect>) {
+    fn apply_effects(&mut self, mut effects: Vec<Effect>) {
         for effect in effects.drain(..) {
             match effect {
                 Effect::Reply(session, header, reply) => self.reply(session, header, &reply),
                 Effect::Stop(call) => {
                     let at = self.at(call);
                     self.executor.stop(at);
-                    self.topics.forget(call);
+                    self.subscriptions.forget(call);
                 }
                 Effect::EraseOwn(session, program) => self.executor.erase_own(session.0, program),
                 Effect::Erase(program) => self.executor.erase(program),
@@ -622,7 +622,7 @@ impl CallServer {
     }
 
     fn over(&mut self, session: Session) {
-        self.topics.over(session);
+        self.subscriptions.over(session);
         let state = self.states.get_mut(session.0 as usize).and_then(Option::take);
         if let Some(link) = state.and_then(|state| state.link) {
             self.close(link);
@@ -630,8 +630,8 @@ impl CallServer {
     }
 
     fn close(&mut self, link: LinkId) {
-        self.mail.forget(link);
-        self.mail.port.close(link);
+        self.messages.forget(link);
+        self.messages.port.close(link);
         if let Some(role) = self.roles.get_mut(link.0 as usize) {
             *role = None;
         }
@@ -644,7 +644,7 @@ impl CallServer {
         let Some(Some(state)) = self.states.get(session.0 as usize) else { return };
         let Some(link) = state.link else { return };
         let output = match state.room {
-            Some(region) if reply.output_bytes > 0 => Some(Output {
+            Some(region) if reply.output_bytes > 0 => Some(OutputWrite {
                 from: LocalSlice {
                     region: self.outputs.region.id,
                     offset: from,
@@ -656,44 +656,44 @@ impl CallServer {
             _ => None,
         };
         let (body, bytes) = encode_reply(reply);
-        self.mail.send(link, header, place, [&body[..bytes], &[]], output);
+        self.messages.send(link, header, place, [&body[..bytes], &[]], output);
     }
 
-    fn event(&mut self, event: Event) {
+    fn event(&mut self, event: PortEvent) {
         match event {
-            Event::Step(block, status) => self.executor.completed(block, status),
-            Event::Broken(link, _) => self.lost(link),
-            Event::Message(link, header) => {
+            PortEvent::AccessCompleted(block, status) => self.executor.completed(block, status),
+            PortEvent::LinkFailed(link, _) => self.lost(link),
+            PortEvent::Message(link, header) => {
                 let session = match self.role_of(link) {
                     Some(LinkRole::Client(session)) => session,
                     Some(LinkRole::MemoryReader | LinkRole::Upstream) => return self.lost(link),
                     None => return, // of a closed link
                 };
-                let body = std::mem::take(&mut self.mail.message);
+                let body = std::mem::take(&mut self.messages.body);
                 let taken =
                     Header::decode(header).and_then(|header| self.request(session, header, &body));
-                self.mail.message = body;
+                self.messages.body = body;
                 if taken.is_err() {
                     // No correct caller sends this: its session ends.
                     let mut effects = std::mem::take(&mut self.effects);
                     self.machine.end(session, &mut effects);
-                    self.carry_out(effects);
+                    self.apply_effects(effects);
                 }
             }
         }
     }
 
     /// Returns the arrival time of calls, the same for all that arrived together.
-    fn come_ns(&mut self) -> u64 {
+    fn arrival_ns(&mut self) -> u64 {
         let fabric = &self.fabric;
-        *self.come_ns.get_or_insert_with(|| fabric.time_ns())
+        *self.arrival_ns.get_or_insert_with(|| fabric.time_ns())
     }
 
     fn request(&mut self, session: Session, header: Header, body: &[u8]) -> Result<(), Violation> {
-        let now_ns = self.come_ns();
+        let now_ns = self.arrival_ns();
         let mut effects = std::mem::take(&mut self.effects);
         let asked = self.machine.request(session, header, body, now_ns, &mut effects);
-        self.carry_out(effects);
+        self.apply_effects(effects);
         match asked? {
             Asked::Nothing => {}
             Asked::Run(call, program, parameters) => {
@@ -711,9 +711,9 @@ impl CallServer {
             Asked::Take(call, part, bytes) => {
                 self.take(call, part, bytes);
                 // The last part may have taken long to handle.
-                self.come_ns = None;
+                self.arrival_ns = None;
             }
-            Asked::Listen(call, topic) => match self.topics.listen(call, topic) {
+            Asked::Listen(call, topic) => match self.subscriptions.listen(call, topic) {
                 ListenOutcome::Notification(lost, bytes) => {
                     self.answer(call, Reply::returned(lost, 0), &bytes)
                 }
@@ -729,24 +729,24 @@ impl CallServer {
     /// Sends notifications to their subscribers.
     fn notify(&mut self) {
         for notice in std::mem::take(&mut self.executor.notifications) {
-            let (calls, bytes) = self.topics.notify(notice);
+            let (calls, bytes) = self.subscriptions.notify(notice);
             for call in calls {
                 self.answer(call, Reply::returned(0, 0), &bytes);
             }
         }
     }
 
-    fn post_steps(&mut self) {
+    fn post_requests(&mut self) {
         let Some(scratch) = &self.scratch else { return };
         let scratch = scratch.region.id;
-        self.mail.post_steps(&mut self.executor, scratch);
+        self.messages.post_requests(&mut self.executor, scratch);
     }
 
     fn link_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Requested { link, hello } => {
                 if let Err(reason) = self.requested(link, &hello) {
-                    let _ = self.mail.port.refuse(link, &reason);
+                    let _ = self.messages.port.refuse(link, &reason);
                 }
             }
             LinkEvent::Connected { link, reply } => self.upstream_connected(link, &reply),
@@ -755,7 +755,7 @@ impl CallServer {
                 self.close(link);
             }
             LinkEvent::NotReached { link, why } => {
-                let trouble = self.mail.port.trouble(link);
+                let trouble = self.messages.port.trouble(link);
                 self.upstream_lost(link, not_reached(why, trouble).to_string());
                 self.close(link);
             }
@@ -795,7 +795,7 @@ impl CallServer {
             regions,
         };
         if hello.purpose == Purpose::Memory {
-            let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
+            let accepted = self.messages.port.accept(link, &welcome.encode(), self.messages.queue);
             accepted.map_err(|error| error.to_string())?;
             self.role(link, LinkRole::MemoryReader);
             return Ok(());
@@ -825,9 +825,9 @@ impl CallServer {
         let room_bytes = if hello.room.is_some() { hello.output_bytes } else { 0 };
         self.states[at] =
             Some(SessionState { link: Some(link), tenant, room: None, room_bytes, upload });
-        let accepted = self.mail.port.accept(link, &welcome.encode(), self.mail.queue);
+        let accepted = self.messages.port.accept(link, &welcome.encode(), self.messages.queue);
         let room = accepted.and_then(|()| {
-            let token = hello.room.map(|token| (token, self.mail.port.import(link, &token)));
+            let token = hello.room.map(|token| (token, self.messages.port.import(link, &token)));
             token.map(|(token, room)| room.map(|room| (room, token.bytes))).transpose()
         });
         match room {
@@ -858,10 +858,10 @@ impl CallServer {
         };
         let mut trouble = None;
         for (number, token) in welcome.regions {
-            match self.mail.port.import(link, &token) {
+            match self.messages.port.import(link, &token) {
                 Ok(region) => {
-                    let place = RegionSite::Remote(link, region);
-                    let lent = LentRegion { place, bytes: token.bytes, access: token.access };
+                    let site = RegionSite::Remote(link, region);
+                    let lent = LentRegion { site, bytes: token.bytes, access: token.access };
                     self.executor.memory.lend(number, lent, None);
                 }
                 Err(error) => trouble = Some(error.to_string()),
@@ -886,7 +886,7 @@ impl CallServer {
                 let now_ns = self.fabric.time_ns();
                 let mut effects = std::mem::take(&mut self.effects);
                 self.machine.lost(session, now_ns, &mut effects);
-                self.carry_out(effects);
+                self.apply_effects(effects);
             }
             Some(LinkRole::Upstream) => {
                 self.upstream_lost(
@@ -925,7 +925,7 @@ impl CallServer {
                 }
                 true => patience.wait(),
                 false => {
-                    let port = &mut *self.mail.port;
+                    let port = &mut *self.messages.port;
                     let wait = |patience: &mut Patience| patience.wait_for_event(port, Some(nap));
                     self.executor.wait(&mut patience, wait)
                 }
@@ -939,10 +939,10 @@ impl CallServer {
     /// Returns how long no timer is due.
     fn nap(&self) -> Duration {
         let now_ns = self.fabric.time_ns();
-        let host_ns = self.upstream.as_ref().and_then(Upstream::again_ns);
+        let host_ns = self.upstream.as_ref().and_then(Upstream::redial_ns);
         let at_ns = self.machine.wakes_at_ns().into_iter().chain(host_ns).min();
         let at_ns = at_ns.unwrap_or(u64::MAX);
-        let most = if self.mail.has_backlog() { BACKLOG_NAP } else { NAP };
+        let most = if self.messages.has_backlog() { BACKLOG_NAP } else { NAP };
         most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 }
@@ -972,6 +972,6 @@ impl Drop for CallServer {
     fn drop(&mut self) {
         let open = (0..).zip(&self.roles).filter(|(_, role)| role.is_some());
         let links: Vec<_> = open.map(|(at, _)| LinkId(at)).collect();
-        links.into_iter().for_each(|link| self.mail.port.close(link));
+        links.into_iter().for_each(|link| self.messages.port.close(link));
     }
 }

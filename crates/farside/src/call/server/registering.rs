@@ -31,7 +31,7 @@ impl CallServer {
             self.answer(call, Reply::refused(why, 0), text.as_bytes());
             return;
         }
-        let now_ns = self.come_ns();
+        let now_ns = self.arrival_ns();
         let state = self.states.get_mut(call.session.0 as usize).and_then(Option::as_mut);
         let upload = state.and_then(|state| state.upload.as_mut()).filter(|upload| {
             upload.whole == part.whole && upload.bytes.len() == part.offset as usize
@@ -100,7 +100,7 @@ impl CallServer {
             let text = quota::no_room(why, bytes, taken, (self.machine.registering_bytes(), most));
             return Err((why, text));
         }
-        let mut upload = Upload { whole: bytes, bytes: Vec::new(), at_ns: self.come_ns() };
+        let mut upload = Upload { whole: bytes, bytes: Vec::new(), at_ns: self.arrival_ns() };
         if upload.bytes.try_reserve_exact(bytes as usize).is_err() {
             self.machine.release(session);
             let text = format!("the executor has no memory for an object of {bytes} B: try later");
@@ -123,7 +123,7 @@ impl CallServer {
 
     /// Drops every upload that received no part for [`upload_timeout`](super::ServerOptions::upload_timeout).
     fn drop_overdue_uploads(&mut self) {
-        let now_ns = self.come_ns();
+        let now_ns = self.arrival_ns();
         let timeout = self.options.upload_timeout;
         for at in 0..self.states.len() {
             let state = self.states[at].as_ref();

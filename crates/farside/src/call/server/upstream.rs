@@ -12,7 +12,7 @@ pub(crate) struct Upstream {
     state: UpstreamLink,
     /// It was connected once: from then on, lost connections are retried with backoff.
     found: bool,
-    again: Backoff,
+    backoff: Backoff,
     /// Why its memory is not available, once known.
     trouble: Option<String>,
 }
@@ -22,7 +22,7 @@ enum UpstreamLink {
     /// Connecting or connected.
     Linked(LinkId),
     /// Disconnected; dialled again at this time.
-    Disconnected { again_ns: u64 },
+    Disconnected { redial_ns: u64 },
     /// Closed: never reached, or the peer is not an executor. Not retried.
     Closed,
 }
@@ -31,9 +31,9 @@ impl Upstream {
     pub(crate) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            state: UpstreamLink::Disconnected { again_ns: 0 },
+            state: UpstreamLink::Disconnected { redial_ns: 0 },
             found: false,
-            again: Backoff::default(),
+            backoff: Backoff::default(),
             trouble: None,
         }
     }
@@ -56,16 +56,16 @@ impl Upstream {
 
     /// Records that its memory was imported.
     pub(crate) fn found(&mut self) {
-        (self.found, self.trouble, self.again) = (true, None, Backoff::default());
+        (self.found, self.trouble, self.backoff) = (true, None, Backoff::default());
     }
 
     /// Records that the connection was lost or not made; retried only if it was connected before.
     pub(crate) fn lost(&mut self, why: String, now_ns: u64) {
         self.trouble = Some(why);
         self.state = match self.found {
-            true => {
-                UpstreamLink::Disconnected { again_ns: now_ns.saturating_add(self.again.wait_ns()) }
-            }
+            true => UpstreamLink::Disconnected {
+                redial_ns: now_ns.saturating_add(self.backoff.next_delay_ns()),
+            },
             false => UpstreamLink::Closed,
         };
     }
@@ -80,9 +80,9 @@ impl Upstream {
     }
 
     /// When it is dialled again.
-    pub(crate) const fn again_ns(&self) -> Option<u64> {
+    pub(crate) const fn redial_ns(&self) -> Option<u64> {
         match self.state {
-            UpstreamLink::Disconnected { again_ns } => Some(again_ns),
+            UpstreamLink::Disconnected { redial_ns } => Some(redial_ns),
             UpstreamLink::Linked(_) | UpstreamLink::Closed => None,
         }
     }

@@ -12,7 +12,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Returns the delay before the next attempt; call once per attempt.
-    pub(crate) fn wait_ns(&mut self) -> u64 {
+    pub(crate) fn next_delay_ns(&mut self) -> u64 {
         let doublings = self.tries.saturating_sub(1).min(16);
         let wait_ns = if self.tries == 0 { 0 } else { (WAIT_NS << doublings).min(WAIT_NS_MAX) };
         self.tries = self.tries.saturating_add(1);
@@ -26,8 +26,8 @@ mod tests {
 
     #[test]
     fn delays_double_up_to_a_bound() {
-        let mut again = Backoff::default();
-        let waits: Vec<u64> = (0..40).map(|_| again.wait_ns()).collect();
+        let mut backoff = Backoff::default();
+        let waits: Vec<u64> = (0..40).map(|_| backoff.next_delay_ns()).collect();
         assert_eq!(waits[..4], [0, 500_000, 1_000_000, 2_000_000]);
         assert!(waits[12..].iter().all(|wait_ns| *wait_ns == WAIT_NS_MAX), "{waits:?}");
     }

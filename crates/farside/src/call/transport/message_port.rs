@@ -1,7 +1,7 @@
 //! Message port of calls: each message is one SEND into one receive, preceded by a WRITE of its output.
 
 use crate::call::executor::Executor;
-use crate::call::memory::remote::{BLOCK_BYTES, Step};
+use crate::call::memory::remote::{BLOCK_BYTES, MemoryRequest};
 use crate::registered::{Registered, control};
 use crate::{Error, ErrorCode};
 use farside_base::{
@@ -26,12 +26,12 @@ pub(crate) const BACKLOG_NAP: Duration = Duration::from_micros(200);
 
 /// Kinds of work request ids: receives carry their slot, requests of an executor their block.
 const RECEIVES: u64 = 1 << 62;
-const STEPS: u64 = 1 << 61;
+const ACCESSES: u64 = 1 << 61;
 const MESSAGES: u64 = 1 << 60;
 
 /// Bytes written to memory of the receiver before a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Output {
+pub(crate) struct OutputWrite {
     pub(crate) from: LocalSlice,
     pub(crate) region: RemoteRegionId,
     pub(crate) offset: u64,
@@ -44,18 +44,18 @@ struct Outgoing {
     header: u32,
     place: u64,
     bytes: u32,
-    output: Option<Output>,
+    output: Option<OutputWrite>,
 }
 
 /// An event of the port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Event {
-    /// A message is in [`MessagePort::message`]; this is its header.
+pub(crate) enum PortEvent {
+    /// A message is in [`MessagePort::body`]; this is its header.
     Message(LinkId, u32),
     /// A request of an executor has completed.
-    Step(usize, CompletionStatus),
+    AccessCompleted(usize, CompletionStatus),
     /// A message could not be sent or received: the link has failed.
-    Broken(LinkId, CompletionStatus),
+    LinkFailed(LinkId, CompletionStatus),
 }
 
 /// A port with receives and an outbox.
@@ -77,7 +77,7 @@ pub(crate) struct MessagePort {
     /// Completions polled but not handled yet.
     taken: std::ops::Range<usize>,
     /// The body of the last message.
-    pub(crate) message: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Sizes of a [`MessagePort`].
@@ -124,7 +124,7 @@ impl MessagePort {
         let outbox = Registered::own(fabric, place_bytes * measures.places as u64)?;
         let queue =
             port.create_receive_queue(measures.receives).map_err(|error| control(&error))?;
-        let mut mail = Self {
+        let mut port = Self {
             port,
             queue,
             inbox,
@@ -137,12 +137,12 @@ impl MessagePort {
             held: VecDeque::new(),
             completions: Box::new([Completion::BLANK; COMPLETIONS]),
             taken: 0..0,
-            message: Vec::with_capacity(receive_bytes as usize),
+            body: Vec::with_capacity(receive_bytes as usize),
         };
         for place in 0..measures.receives as u64 {
-            mail.post_receive(place)?;
+            port.post_receive(place)?;
         }
-        Ok(mail)
+        Ok(port)
     }
 
     fn post_receive(&mut self, place: u64) -> Result<(), Error> {
@@ -167,7 +167,7 @@ impl MessagePort {
         header: Header,
         place: usize,
         parts: [&[u8]; 2],
-        output: Option<Output>,
+        output: Option<OutputWrite>,
     ) {
         self.put(header, place, parts);
         let bytes = u32::try_from(parts[0].len() + parts[1].len()).unwrap_or(0);
@@ -258,7 +258,7 @@ impl MessagePort {
         let slices: [[LocalSlice; 2]; MESSAGES_MAX] = std::array::from_fn(|at| {
             let message = message(at);
             let output = message.output.map(|output| output.from);
-            [self.body(&message, region), output.unwrap_or(self.body(&message, region))]
+            [self.sent_part(&message, region), output.unwrap_or(self.sent_part(&message, region))]
         });
         let mut inline = [[0; INLINE_BYTES]; MESSAGES_MAX];
         for (at, bytes) in inline.iter_mut().enumerate().take(count) {
@@ -295,7 +295,7 @@ impl MessagePort {
     }
 
     /// Returns the part of the outbox that is sent.
-    fn body(&self, message: &Outgoing, region: RegionId) -> LocalSlice {
+    fn sent_part(&self, message: &Outgoing, region: RegionId) -> LocalSlice {
         let header = Header::BYTES as u32;
         let (skipped, bytes) =
             if self.immediate { (header, message.bytes) } else { (0, message.bytes + header) };
@@ -321,10 +321,10 @@ impl MessagePort {
 
     /// Posts the requests of an executor with this scratch memory as far as the port takes them; returns whether it
     /// took any.
-    pub(crate) fn post_steps(&mut self, executor: &mut Executor, scratch: RegionId) -> bool {
+    pub(crate) fn post_requests(&mut self, executor: &mut Executor, scratch: RegionId) -> bool {
         let mut took = false;
-        while let Some((step, block)) = executor.next_post() {
-            match self.post_step(step, *block, scratch) {
+        while let Some((request, block)) = executor.next_post() {
+            match self.post_request(request, *block, scratch) {
                 Ok(true) => {
                     executor.posted();
                     took = true;
@@ -337,15 +337,16 @@ impl MessagePort {
     }
 
     /// Posts one request; returns whether the port took it, or why it never will.
-    fn post_step(
+    fn post_request(
         &mut self,
-        step: &Step,
+        request: &MemoryRequest,
         block: usize,
         scratch: RegionId,
     ) -> Result<bool, &'static str> {
-        let id = WorkId(STEPS | block as u64);
+        let id = WorkId(ACCESSES | block as u64);
         let port = &mut self.port;
-        let posted = step.post(id, scratch, block as u64 * BLOCK_BYTES, |work| port.post(&[work]));
+        let posted =
+            request.post(id, scratch, block as u64 * BLOCK_BYTES, |work| port.post(&[work]));
         match posted.stop {
             None => Ok(true),
             Some(Stop::Invalid(why)) => Err(why),
@@ -354,7 +355,7 @@ impl MessagePort {
     }
 
     /// Returns the next event, if any.
-    pub(crate) fn next(&mut self) -> Option<Event> {
+    pub(crate) fn next(&mut self) -> Option<PortEvent> {
         loop {
             if self.taken.is_empty() {
                 let count = self.port.poll(&mut self.completions[..]);
@@ -368,17 +369,17 @@ impl MessagePort {
         }
     }
 
-    fn event(&mut self, completion: &Completion) -> Option<Event> {
+    fn event(&mut self, completion: &Completion) -> Option<PortEvent> {
         let Completion { id: WorkId(id), link, status, .. } = *completion;
-        if id & STEPS != 0 {
-            let block = usize::try_from(id & (STEPS - 1)).unwrap_or(usize::MAX);
-            return Some(Event::Step(block, status));
+        if id & ACCESSES != 0 {
+            let block = usize::try_from(id & (ACCESSES - 1)).unwrap_or(usize::MAX);
+            return Some(PortEvent::AccessCompleted(block, status));
         }
         let received =
             matches!(completion.kind, CompletionKind::Receive | CompletionKind::ReceiveImmediate);
         if !received {
             let failed = status != CompletionStatus::Success;
-            return failed.then_some(Event::Broken(link, status));
+            return failed.then_some(PortEvent::LinkFailed(link, status));
         }
         let place = id & (RECEIVES - 1);
         let arrived = status == CompletionStatus::Success;
@@ -387,8 +388,8 @@ impl MessagePort {
         let again = self.post_receive(place);
         debug_assert!(again.is_ok(), "{again:?}");
         match header {
-            Some(header) => Some(Event::Message(link, header)),
-            None => Some(Event::Broken(link, status)),
+            Some(header) => Some(PortEvent::Message(link, header)),
+            None => Some(PortEvent::LinkFailed(link, status)),
         }
     }
 
@@ -396,14 +397,14 @@ impl MessagePort {
     fn receive(&mut self, place: u64, completion: &Completion) -> Option<u32> {
         let bytes = completion.bytes.min(self.receive_bytes) as usize;
         let offset = place * u64::from(self.receive_bytes);
-        self.message.resize(bytes, 0);
-        self.inbox.region.arena.read(offset, &mut self.message).ok()?;
+        self.body.resize(bytes, 0);
+        self.inbox.region.arena.read(offset, &mut self.body).ok()?;
         if self.immediate {
             return completion.immediate;
         }
-        let (header, _) = self.message.split_first_chunk::<{ Header::BYTES }>()?;
+        let (header, _) = self.body.split_first_chunk::<{ Header::BYTES }>()?;
         let header = u32::try_from(u64::from_le_bytes(*header)).ok()?;
-        self.message.drain(..Header::BYTES);
+        self.body.drain(..Header::BYTES);
         Some(header)
     }
 
@@ -418,7 +419,11 @@ impl MessagePort {
     }
 }
 
-fn output_work<'a>(message: &Outgoing, output: &Output, slices: &'a [LocalSlice; 2]) -> Work<'a> {
+fn output_work<'a>(
+    message: &Outgoing,
+    output: &OutputWrite,
+    slices: &'a [LocalSlice; 2],
+) -> Work<'a> {
     let to = RemoteSlice { region: output.region, offset: output.offset };
     let source = Source::Gather(&slices[1..]);
     let operation = Operation::Write { source, to, immediate: None };
