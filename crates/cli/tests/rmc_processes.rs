@@ -6,7 +6,7 @@ mod common;
 
 use common::{Folder, Running, json, name, output, report, text};
 use farside::ErrorCode;
-use farside::call::{Caller, CallerOptions, Program, Ticket};
+use farside::call::{CallOptions, Caller, CallerOptions, Program, Ticket};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -508,7 +508,10 @@ impl Watcher {
     /// Stores a word, and tells how many calls wait.
     fn store(&mut self, offset: u64, word: u64) -> u64 {
         let parameters = words(&[offset, word]);
-        self.caller.call(&self.stores, &parameters, LONG).unwrap().result
+        self.caller
+            .call(&self.stores, &parameters, CallOptions::new().timeout(LONG))
+            .unwrap()
+            .result
     }
 
     /// Returns when so many calls have come to wait.
@@ -519,7 +522,7 @@ impl Watcher {
     /// A call of its own that waits.
     fn wait(&mut self) -> Ticket {
         let waits = self.caller.register(WAITS.as_bytes()).unwrap().remove(0);
-        self.caller.invoke(&waits, &[]).unwrap().unwrap()
+        self.caller.invoke(&waits, &[], CallOptions::new()).unwrap().unwrap()
     }
 
     /// Checks that what waits goes on when it may.

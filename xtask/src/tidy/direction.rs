@@ -97,7 +97,10 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),
     ("crates/farside/src/call/server/mod.rs", "the loop of an executor of calls"),
     ("crates/farside/src/call/client/mod.rs", "the loop of a caller"),
-    ("crates/farside/src/call/transport/message_port.rs", "sends what the machines of calls say, by their headers"),
+    (
+        "crates/farside/src/call/transport/message_port.rs",
+        "sends what the machines of calls say, by their headers",
+    ),
     (
         "crates/farside/src/call/executor/mod.rs",
         "says by the machine's reasons why a call was stopped; scratch memory of accesses",

@@ -8,7 +8,7 @@ use super::space::Space;
 use super::table::Table;
 use farside::call::rmc::helpers::status;
 use farside::call::rmc::library::{DhtLookup, Entry};
-use farside::call::{Answer, Caller, Program, Ticket};
+use farside::call::{Answer, CallOptions, Caller, Program, Ticket};
 use farside::{Error, ErrorCode, NodeId, Session};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -160,7 +160,7 @@ impl Executor {
                 "the executor is out of reach at present",
             ));
         }
-        let Some(ticket) = caller.invoke(program, parameters)? else {
+        let Some(ticket) = caller.invoke(program, parameters, CallOptions::new())? else {
             return Err(Error::with(ErrorCode::Busy, "the executor takes no call more"));
         };
         let end = caller.wait(ticket, timeout);

@@ -10,7 +10,7 @@ use crate::latency::{Latencies, Percentiles};
 use crate::output::{Output, bytes, count, time};
 use crate::signals;
 use farside::ErrorCode;
-use farside::call::{Answer, Caller, CallerOptions, Program, Runs};
+use farside::call::{Answer, CallOptions, Caller, CallerOptions, Program, Site};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use serde::Serialize;
@@ -79,7 +79,7 @@ struct Called {
 pub(super) struct Ended {
     pub(super) registered: Registered,
     pub(super) program: String,
-    pub(super) runs: Runs,
+    pub(super) site: Site,
     /// The last one's.
     pub(super) answer: Answer,
     pub(super) latencies: Latencies,
@@ -133,15 +133,15 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
         ));
     }
     let ended = match place::told(arguments)? {
-        Told::One(runs) => call_at(runs, arguments, &parameters)?,
+        Told::One(site) => call_at(site, arguments, &parameters)?,
         Told::Several(several) => place::call(several, arguments, &parameters)?,
     };
     let Answer { result, output: emitted } = ended.answer;
     let called = Called {
         program: ended.program,
-        runs: match ended.runs {
-            Runs::Here => "here",
-            Runs::There => "there",
+        runs: match ended.site {
+            Site::Local => "here",
+            Site::Remote => "there",
         },
         returned: Returned { result, status: status_of(result) },
         output: hex(&emitted),
@@ -156,7 +156,7 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
 }
 
 /// Calls at one place, again and again.
-fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, Failure> {
+fn call_at(site: Site, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, Failure> {
     let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
     let program = connection.program(arguments)?;
     let node = membership::joined(&arguments.member)?;
@@ -166,7 +166,7 @@ fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, 
     for _ in 0..arguments.times {
         let began = Instant::now();
         let answer =
-            round_trip(&mut connection.caller, runs, &program, parameters, arguments.timeout_ms)?;
+            round_trip(&mut connection.caller, site, &program, parameters, arguments.timeout_ms)?;
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         latencies.add(&[(took_ns, 1)]);
         last = Some(answer);
@@ -178,7 +178,7 @@ fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<Ended, 
     }
     Ok(Ended {
         program: source::plain(&program.name),
-        runs,
+        site,
         answer: last.ok_or_else(nothing_to_do)?,
         latencies,
         placing: None,
@@ -193,17 +193,15 @@ pub(super) fn nothing_to_do() -> Failure {
 /// Calls once and waits for the end.
 fn round_trip(
     caller: &mut Caller,
-    runs: Runs,
+    site: Site,
     program: &Program,
     parameters: &[u8],
     timeout_ms: Option<u64>,
 ) -> Result<Answer, Failure> {
     let timeout = timeout_ms.map(Duration::from_millis);
-    let begun = match runs {
-        Runs::Here => caller.invoke_here(program, parameters),
-        Runs::There => caller.invoke_until(program, parameters, timeout),
-    };
-    let Some(ticket) = begun.map_err(failed)? else {
+    let mut options = CallOptions::new().site(site);
+    options.deadline = timeout;
+    let Some(ticket) = caller.invoke(program, parameters, options).map_err(failed)? else {
         // One call at a time has a slot, unless the executor is out of reach at present.
         caller.turn().map_err(failed)?;
         return Err(Failure::from(farside::Error::with(
@@ -211,16 +209,8 @@ fn round_trip(
             "the executor is out of reach at present",
         )));
     };
-    let patience = match (timeout, runs) {
-        (Some(timeout), Runs::Here) => timeout,
-        (Some(timeout), Runs::There) => timeout.saturating_add(GRACE),
-        (None, _) => Duration::MAX,
-    };
-    caller.wait(ticket, patience).map_err(|error| match (runs, error.code) {
-        // Whoever runs a call keeps its deadline, and nobody else was asked.
-        (Runs::Here, ErrorCode::TimedOut) => failed(ErrorCode::DeadlinePassed.into()),
-        _ => failed(error),
-    })
+    let patience = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_add(GRACE));
+    caller.wait(ticket, patience).map_err(failed)
 }
 
 /// Connects to an executor.

@@ -11,8 +11,8 @@ use crate::latency::{Latencies, Percentiles};
 use crate::output::time;
 use farside::ErrorCode;
 use farside::call::{
-    Caller, CallerOptions, Choice, Core, Manner, PlaceModel, Placed, PlacedAnswer, PlacedProgram,
-    Prices, Runs, Why,
+    CallOptions, Caller, CallerOptions, Choice, ChoiceReason, LearningOptions, PlaceModel, Placed,
+    PlacedAnswer, PlacedProgram, Prices, Processor, Site,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ const HERE: &str = "here";
 /// Where calls run, as it was told.
 pub(super) enum Told {
     /// All at one place of the executor that the command names.
-    One(Runs),
+    One(Site),
     Several(Several),
 }
 
@@ -79,8 +79,8 @@ pub(super) fn told(arguments: &RmcCall) -> Result<Told, Failure> {
         return Err(Failure::usage(text));
     }
     Ok(match (pinned, ends.len()) {
-        (Some(Pinned::Here), 1) => Told::One(Runs::Here),
-        (Some(Pinned::At(_)), 1) => Told::One(Runs::There),
+        (Some(Pinned::Here), 1) => Told::One(Site::Local),
+        (Some(Pinned::At(_)), 1) => Told::One(Site::Remote),
         _ => Told::Several(Several { ends, pinned }),
     })
 }
@@ -108,7 +108,7 @@ pub(super) fn call(
     let by = measured.here_by;
     let (caller, program) = (&mut connections[by].caller, &programs[by]);
     node.iter().try_for_each(|node| caller.share(node)).map_err(failed)?;
-    let not_here = match (caller.can_run_here(program), pinned) {
+    let not_here = match (caller.check_local(program), pinned) {
         (Ok(()), _) => None,
         // One that notifies runs here where it is told to.
         (Err(_), Some(Pinned::Here)) if !program.keeps_state => None,
@@ -192,12 +192,12 @@ fn measure(callers: &mut [Caller], ends: &[End]) -> Result<Measured, Failure> {
         let mut probe = Probe::register(caller, &end.name)?;
         match owner {
             Some(owner) if owner == at && region.is_some() => {
-                here = Some(probe.measure(Runs::Here, region)?);
+                here = Some(probe.measure(Site::Local, region)?);
             }
             Some(owner) if owner != at => probe.check(&regions, &ends[owner].name)?,
             Some(_) | None => {}
         }
-        there.push(probe.measure(Runs::There, region)?);
+        there.push(probe.measure(Site::Remote, region)?);
         probe.end()?;
     }
     Ok(Measured { there, here, here_by: owner.unwrap_or(0) })
@@ -215,7 +215,7 @@ struct Places<'a> {
 
 impl<'a> Places<'a> {
     fn new(chosen: &Chosen, ends: &'a [End]) -> Self {
-        let placed = Placed::new(&chosen.fabric, Prices::LATENCY, Manner::default());
+        let placed = Placed::new(&chosen.fabric, Prices::LATENCY, LearningOptions::default());
         Self { placed, ends, there: Vec::new(), here: None }
     }
 
@@ -226,11 +226,12 @@ impl<'a> Places<'a> {
         runs_here: bool,
     ) -> Result<(), Failure> {
         for (at, (caller, takes)) in callers.into_iter().zip(&measured.there).enumerate() {
-            let mut places = vec![(Runs::There, model(&self.ends[at].name, Core::Host, *takes))];
+            let mut places =
+                vec![(Site::Remote, model(&self.ends[at].name, Processor::Host, *takes))];
             let is_here = runs_here && measured.here_by == at;
             // What was not measured begins as cheap as can be, and so is tried.
             let takes = measured.here.unwrap_or(Takes { call_ns: 0, access_ns: 0 });
-            places.extend(is_here.then(|| (Runs::Here, model(HERE, Core::Client, takes))));
+            places.extend(is_here.then(|| (Site::Local, model(HERE, Processor::Client, takes))));
             let first = self.placed.add(caller, &places).map_err(failed)?;
             self.there.push(first);
             self.here = self.here.or(is_here.then_some(first + 1));
@@ -259,8 +260,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn runs(&self, place: usize) -> Runs {
-        if self.here == Some(place) { Runs::Here } else { Runs::There }
+    fn runs(&self, place: usize) -> Site {
+        if self.here == Some(place) { Site::Local } else { Site::Remote }
     }
 
     fn name(&self, place: usize) -> &str {
@@ -296,10 +297,10 @@ impl<'a> Places<'a> {
 }
 
 /// What a call is taken to take at a place.
-fn model(name: &str, core: Core, Takes { call_ns, access_ns }: Takes) -> PlaceModel {
+fn model(name: &str, core: Processor, Takes { call_ns, access_ns }: Takes) -> PlaceModel {
     let (round_trip_ns, start_ns) = match core {
-        Core::Client => (0, call_ns.max(1)),
-        Core::Nic | Core::Host => (call_ns.max(1), 0),
+        Processor::Client => (0, call_ns.max(1)),
+        Processor::Nic | Processor::Host => (call_ns.max(1), 0),
     };
     // Latency alone counts here, so that bytes need not be told.
     let (call_bytes, access_bytes) = (0, 0);
@@ -329,10 +330,12 @@ fn run(
     arguments: &RmcCall,
 ) -> Result<Ran, Failure> {
     let patience = arguments.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
+    let mut options = CallOptions::new().timeout(patience);
+    options.accesses = arguments.place.accesses;
     let (mut all, mut at) = (Latencies::default(), BTreeMap::<_, Latencies>::new());
     let mut last = None;
     for _ in 0..arguments.times {
-        let end = placed.call(program, parameters, arguments.place.accesses, patience);
+        let end = placed.call(program, parameters, options);
         let end = end.map_err(|error| match error.code {
             ErrorCode::TimedOut => failed(ErrorCode::DeadlinePassed.into()),
             _ => failed(error),
@@ -404,12 +407,14 @@ impl Also {
 impl Last {
     fn new(choice: &Choice) -> Self {
         let (why, words) = match choice.why {
-            Why::Pinned => ("pinned", "as --place says"),
-            Why::StateThere => ("state_there", "where its state is"),
-            Why::Only => ("only", "since no other place in reach can run it"),
-            Why::Model => ("model", "which takes least by what was measured before the first call"),
-            Why::Measured => ("measured", "which takes least by what calls took"),
-            Why::Explored => ("explored", "to know what it takes there by now"),
+            ChoiceReason::Pinned => ("pinned", "as --place says"),
+            ChoiceReason::StateThere => ("state_there", "where its state is"),
+            ChoiceReason::Only => ("only", "since no other place in reach can run it"),
+            ChoiceReason::Model => {
+                ("model", "which takes least by what was measured before the first call")
+            }
+            ChoiceReason::Measured => ("measured", "which takes least by what calls took"),
+            ChoiceReason::Explored => ("explored", "to know what it takes there by now"),
         };
         // A microsecond costs one.
         let other = choice.other.as_ref().map(|(name, cost)| Other {

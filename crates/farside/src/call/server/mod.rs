@@ -135,7 +135,7 @@ enum LinkRole {
     Upstream,
 }
 
-/// Runs calls of registered programs on the thread that polls it.
+/// Site calls of registered programs on the thread that polls it.
 ///
 /// Its memory is lent by [`CallServer::lend`], or is that of another executor ([`CallServer::beside`]).
 ///
@@ -325,7 +325,7 @@ impl CallServer {
     /// *Blocks* only if it replaces a node with unfinished writes.
     ///
     /// ```
-    /// use farside::call::{CallServer, Caller, CallerOptions, ServerOptions};
+    /// use farside::call::{CallServer, CallOptions, Caller, CallerOptions, ServerOptions};
     /// use farside::{Config, Node};
     /// use farside_fabric::{Fabric, MemFabric};
     /// use std::sync::Arc;
@@ -351,7 +351,8 @@ impl CallServer {
     ///         break programs?.remove(0);
     ///     }
     /// };
-    /// let ticket = caller.invoke(&add, &counter.to_bits().to_le_bytes())?.ok_or("no slot")?;
+    /// let parameters = counter.to_bits().to_le_bytes();
+    /// let ticket = caller.invoke(&add, &parameters, CallOptions::new())?.ok_or("no slot")?;
     /// let answer = loop {
     ///     caller.turn()?;
     ///     server.turn();
@@ -506,7 +507,7 @@ impl CallServer {
         }
     }
 
-    /// Runs calls until none is ready or the time of the poll has passed.
+    /// Site calls until none is ready or the time of the poll has passed.
     fn run(&mut self, begun_ns: u64) -> bool {
         let mut now_ns = begun_ns;
         let mut answered = false;
