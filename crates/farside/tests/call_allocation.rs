@@ -46,8 +46,8 @@ impl Ends {
             memory.write(64 + (key - 1) * 24, &node).expect("within");
         }
         let address = host.address().expect("an address");
-        let mut beside =
-            CallServer::beside(&fabric(), &names[1], &address, &options).expect("a processor");
+        let mut beside = CallServer::listen_with_host(&fabric(), &names[1], &address, &options)
+            .expect("a processor");
         let to = if across { &beside } else { &host }.address().expect("an address");
         let mut caller =
             Caller::begin(&fabric(), &to, &CallerOptions::default()).expect("a caller");

@@ -648,7 +648,8 @@ fn nic_executor_accesses_host_memory_and_global_memory() {
             let options = ServerOptions::default();
             let (ours, name) = (&cluster.fabrics[0], format!("{}-beside", cluster.address));
             let name = if fabric == "tcp" { "beside" } else { &name };
-            let mut near = CallServer::beside(ours, name, &cluster.address, &options).unwrap();
+            let mut near =
+                CallServer::listen_with_host(ours, name, &cluster.address, &options).unwrap();
             near.serve_while(|near| !near.has_memory());
             near.share(&cluster.nodes[0]).unwrap();
             let (address, stop) = (near.address().unwrap(), AtomicBool::new(false));

@@ -156,7 +156,7 @@ impl Three {
         let mut host = CallServer::listen(&there, &name("host"), &options).unwrap();
         host.make_region(0, 4096, Access::ALL).unwrap();
         let to_host = host.address().unwrap();
-        let nic = CallServer::beside(&there, &name("nic"), &to_host, &options).unwrap();
+        let nic = CallServer::listen_with_host(&there, &name("nic"), &to_host, &options).unwrap();
         let addresses = [to_host, nic.address().unwrap()];
         let mut servers = [None, Some(host), Some(nic)];
         while !servers[NIC].as_ref().unwrap().has_memory() {

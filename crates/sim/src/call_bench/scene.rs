@@ -179,7 +179,7 @@ impl Scene {
         let mut host = CallServer::listen(&of(2), "host", &server)?;
         let memory = host.make_region(0, BUFFER + BUFFER_BYTES_MAX, Access::ALL)?;
         fill(&memory)?;
-        let mut beside = CallServer::beside(&of(1), "nic", "host", &server)?;
+        let mut beside = CallServer::listen_with_host(&of(1), "nic", "host", &server)?;
         let caller = CallerOptions { slots: 16, ..CallerOptions::default() };
         let mut callers =
             [Caller::begin(&of(0), "host", &caller)?, Caller::begin(&of(0), "nic", &caller)?];

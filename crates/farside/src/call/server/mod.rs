@@ -2,142 +2,63 @@
 //!
 //! The poll loop alternates between the port and the executor. The protocol machine ([`Server`]) holds sessions,
 //! at-most-once invocation (slots, sequence numbers and a reply cache, as in NFS sessions, RFC 8881 §2.10.6) and
-//! start-time fair queueing over tenants and callers (Goyal, Vin and Cheng, SIGCOMM 1996).
+//! start-time fair queueing over tenants and callers (Goyal, Vin and Cheng, SIGCOMM 1996). Its effects are queued in
+//! [`CallServer::effects`] and applied to links, executor and subscriptions after each step.
 
+mod accept;
 mod lend;
-pub(crate) mod quota;
+mod links;
+mod options;
+mod quota;
 mod registering;
 #[cfg(test)]
 mod registering_tests;
 mod subscriptions;
 mod upstream;
 
-use crate::call::executor::{CallEnd, Executor, SliceOutcome};
-use crate::call::memory::global::GlobalMemory;
-use crate::call::memory::regions::{LentRegion, RegionSite};
-use crate::call::memory::remote::BLOCK_BYTES;
-use crate::call::server::subscriptions::{ListenOutcome, Subscriptions};
-use crate::call::server::upstream::Upstream;
-use crate::call::transport::handshake::{Hello, Purpose, Welcome};
-use crate::call::transport::message_port::{
-    BACKLOG_NAP, MessagePort, MessagePortSizes, OutputWrite, PortEvent,
-};
+pub use options::ServerOptions;
+
+use super::executor::{CallEnd, Executor, SliceOutcome};
+use super::memory::global::GlobalMemory;
+use super::memory::remote::BLOCK_BYTES;
+use super::transport::message_port::{BACKLOG_NAP, MessagePort, MessagePortSizes, PortEvent};
 use crate::patience::Patience;
-use crate::registered::{Registered, control, not_reached};
+use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
-use farside_base::{LinkId, LocalSlice, RemoteRegionId};
-use farside_fabric::{Fabric, LinkEvent, Region};
+use farside_fabric::{Fabric, Region};
 use farside_protocol::call::{
-    Asked, Call, Effect, Header, Invocation, Opened, Quota, Refused, Reply, Server, Session,
-    Settings, Stopped, Turn, encode_reply,
+    Asked, Call, Effect, Header, Invocation, Refused, Reply, Server, Session, Settings, Turn,
 };
 use farside_protocol::wire::Violation;
-use farside_rmc::Limits;
+use links::{LinkRole, ServerLinks};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use subscriptions::{ListenOutcome, Subscriptions};
+use upstream::Upstream;
 
 /// Limits of a poll while calls are short: replies are sent and the port is polled after about this time or this
 /// many slices.
-const TURN_NS: u64 = 2_000;
-const TURN_SLICES: usize = 64;
+const POLL_NS: u64 = 2_000;
+const POLL_SLICES: usize = 64;
 /// Limit of a poll while calls are long. The port is polled after each of their slices, so that a short call waits
 /// for at most one slice.
-const LONG_TURN_NS: u64 = 8_000;
+const LONG_POLL_NS: u64 = 8_000;
 /// Time without a call after which registrations get longer slices; the first call waits for at most one of them.
 const QUIET_NS: u64 = 1_000_000;
-/// Most events handled before calls run.
-const TURN_EVENTS: usize = 256;
+/// Maximum number of events handled before calls run.
+const POLL_EVENTS: usize = 256;
 /// Least time charged for a slice, as the clock may be coarser.
 const SLICE_NS_MIN: u64 = 50;
-/// Longest sleep of [`CallServer::serve`], which bounds the delay until it notifications its stop flag.
+/// Longest sleep of [`CallServer::serve`], which bounds the delay until it notices its stop flag.
 const NAP: Duration = Duration::from_millis(50);
-/// Most accesses to remote memory in flight.
+/// Maximum number of accesses to remote memory in flight.
 const BLOCKS: u64 = 64;
 
-/// Options for a [`CallServer`]. Start from [`ServerOptions::default`].
+/// Runs calls of registered programs on the thread that polls it.
 ///
-/// *Cost.* Memory for `sessions` times `slots` calls: the parameters (`limits.context_bytes_max`), the output
-/// and a reply of each.
-#[derive(Clone, Debug)]
-pub struct ServerOptions {
-    /// Most callers at once.
-    pub sessions: u32,
-    /// Most calls of a caller in progress at once, at most 256.
-    pub slots: u16,
-    /// Most bytes of output of a call.
-    pub output_bytes_max: u32,
-    /// Limits on programs and on their use of resources.
-    pub limits: Limits,
-    /// How long the session of a disconnected caller is kept. `None`: the fabric's lease, which is zero on fabrics
-    /// without disconnections.
-    pub grace: Option<Duration>,
-    /// Processor time of a caller before another caller is served.
-    pub quantum_ns: u64,
-    /// Quota of tenants that are not in `tenants`.
-    pub quota: Quota,
-    /// Quotas of tenants, by name.
-    pub tenants: BTreeMap<String, Quota>,
-    /// Most registrations of a tenant in progress: one is verified, the others are queued. A further one is refused
-    /// with `OverQuota`.
-    pub registrations: u32,
-    /// Most objects verified at once, at least 1, each of another tenant. Each needs working memory of up to
-    /// [`Verification::BYTES_MAX`](farside_rmc::Verification::BYTES_MAX).
-    pub verifications: u32,
-    /// Most bytes of objects being received or queued for verification, over all tenants. A further object is
-    /// refused with `OverQuota`.
-    pub registering_bytes_max: u64,
-    /// Time without a further part after which an upload may be dropped. It is dropped when any caller begins the
-    /// next upload.
-    pub upload_timeout: Duration,
-}
-
-impl Default for ServerOptions {
-    fn default() -> Self {
-        Self {
-            sessions: 64,
-            slots: 32,
-            output_bytes_max: 4096,
-            limits: Limits::DEFAULT,
-            grace: None,
-            quantum_ns: 500,
-            quota: Quota::DEFAULT,
-            tenants: BTreeMap::new(),
-            registrations: 64,
-            verifications: 2,
-            registering_bytes_max: 64 << 20,
-            upload_timeout: Duration::from_secs(10),
-        }
-    }
-}
-
-/// The state of a session, in addition to that in the protocol machine.
-#[derive(Debug)]
-struct SessionState {
-    link: Option<LinkId>,
-    tenant: usize,
-    /// Remote region for its outputs, valid on this link.
-    room: Option<RemoteRegionId>,
-    /// Bytes for each output in that region, on any link.
-    room_bytes: u32,
-    /// The object of which parts are missing.
-    upload: Option<registering::Upload>,
-}
-
-/// The role of the peer of a link.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum LinkRole {
-    Client(Session),
-    /// Accesses the memory by one-sided requests.
-    MemoryReader,
-    /// Hosts the memory of this executor.
-    Upstream,
-}
-
-/// Site calls of registered programs on the thread that polls it.
-///
-/// Its memory is lent by [`CallServer::lend`], or is that of another executor ([`CallServer::beside`]).
+/// Its memory is lent by [`CallServer::lend`], or is that of another executor ([`CallServer::listen_with_host`]).
 ///
 /// *Guarantees.* Each call runs at most once, whatever links do. Tenants share the processor by weight, however
 /// many callers each has; callers of a tenant share its part equally. All tenants without a quota of their own form
@@ -146,23 +67,19 @@ enum LinkRole {
 /// wake-up latency grows with their number.
 pub struct CallServer {
     fabric: Arc<dyn Fabric>,
-    messages: MessagePort,
     machine: Server,
+    /// What the machine has decided and was not applied yet; empty between its steps.
+    effects: Vec<Effect>,
+    links: ServerLinks,
     executor: Executor,
-    roles: Vec<Option<LinkRole>>,
-    /// By session number.
-    states: Vec<Option<SessionState>>,
+    subscriptions: Subscriptions,
     tenants: BTreeMap<String, usize>,
-    outputs: Registered,
+    /// Memory of accesses to the host's memory.
     scratch: Option<Registered>,
     lent: BTreeMap<u8, Region>,
-    subscriptions: Subscriptions,
     options: ServerOptions,
-    events: Vec<LinkEvent>,
-    effects: Vec<Effect>,
     /// The executor that hosts the memory, unless memory is local.
     upstream: Option<Upstream>,
-    served: u64,
     /// When the last call arrived.
     called_ns: u64,
     /// Arrival time of the events of this poll.
@@ -186,7 +103,7 @@ impl CallServer {
         name: &str,
         options: &ServerOptions,
     ) -> Result<Self, Error> {
-        Self::open(fabric, name, options, false)
+        Self::open(fabric, name, options, None)
     }
 
     /// Serves at `name` on the memory of the executor at `host`, accessed by one-sided requests: for a processor
@@ -194,56 +111,22 @@ impl CallServer {
     ///
     /// # Errors
     /// As [`Self::listen`]; `NobodyListens`.
-    pub fn beside(
+    pub fn listen_with_host(
         fabric: &Arc<dyn Fabric>,
         name: &str,
         host: &str,
         options: &ServerOptions,
     ) -> Result<Self, Error> {
-        let mut server = Self::open(fabric, name, options, true)?;
-        server.upstream = Some(Upstream::new(host));
+        let mut server = Self::open(fabric, name, options, Some(host))?;
         server.dial_upstream()?;
         Ok(server)
-    }
-
-    fn dial_upstream(&mut self) -> Result<(), Error> {
-        let Some(upstream) = &mut self.upstream else { return Ok(()) };
-        let (messages, hello) = (&mut self.messages, Upstream::hello().encode());
-        let called = messages.port.connect(&upstream.name, &hello, messages.queue);
-        let link = called.map_err(|error| control(&error))?;
-        upstream.called(link);
-        self.role(link, LinkRole::Upstream);
-        Ok(())
-    }
-
-    fn upstream_lost(&mut self, link: LinkId, why: String) {
-        self.executor.memory.lost(link);
-        let now_ns = self.fabric.time_ns();
-        if let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.is_at(link)) {
-            upstream.lost(why, now_ns);
-        }
-    }
-
-    /// Dials a lost upstream executor again, once its backoff has passed.
-    fn redial_upstream(&mut self, now_ns: u64) {
-        let due = self
-            .upstream
-            .as_ref()
-            .and_then(Upstream::redial_ns)
-            .is_some_and(|at_ns| at_ns <= now_ns);
-        if due
-            && let Err(error) = self.dial_upstream()
-            && let Some(upstream) = &mut self.upstream
-        {
-            upstream.lost(error.to_string(), now_ns);
-        }
     }
 
     fn open(
         fabric: &Arc<dyn Fabric>,
         name: &str,
         options: &ServerOptions,
-        across: bool,
+        host: Option<&str>,
     ) -> Result<Self, Error> {
         let bad = |text: &str| Err(Error::with(ErrorCode::BadConfiguration, text));
         let slots = usize::from(options.slots);
@@ -256,52 +139,42 @@ impl CallServer {
         else {
             return bad("parameters of a call have less than 1 MiB");
         };
-        let places = options.sessions as usize * slots;
-        let measures = MessagePortSizes {
-            receives: places,
+        let all_slots = options.sessions as usize * slots;
+        let sizes = MessagePortSizes {
+            receives: all_slots,
             receive_bytes: message_bytes,
-            places,
+            places: all_slots,
             send_bytes: Invocation::BYTES_MAX,
         };
-        let messages = MessagePort::open(fabric, Some(name), &measures)?;
-        let output_bytes = u64::from(options.output_bytes_max.max(1)) * places as u64;
-        let outputs = Registered::own(fabric, output_bytes)?;
-        let scratch = match across {
-            true => Some(Registered::own(fabric, BLOCKS * BLOCK_BYTES)?),
-            false => None,
+        let messages = MessagePort::open(fabric, Some(name), &sizes)?;
+        let output_bytes_max = options.output_bytes_max.max(1);
+        let outputs = Registered::own(fabric, u64::from(output_bytes_max) * all_slots as u64)?;
+        let scratch = host.map(|_| Registered::own(fabric, BLOCKS * BLOCK_BYTES)).transpose()?;
+        let arena = scratch.as_ref().map(|scratch| scratch.region.arena.clone());
+        let grace = options.grace.unwrap_or(Duration::from_nanos(fabric.lease_ns()));
+        let settings = Settings {
+            sessions_max: options.sessions,
+            tenant_sessions_max: quota::callers_max(options),
+            slots,
+            grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
+            quantum_ns: options.quantum_ns,
+            registering_bytes_max: options.registering_bytes_max,
         };
-        let lease = Duration::from_nanos(fabric.lease_ns());
-        let grace = options.grace.unwrap_or(lease);
         let mut options = options.clone();
         options.limits.output_bytes_max =
             options.limits.output_bytes_max.min(options.output_bytes_max as usize);
         Ok(Self {
-            machine: machine(Settings {
-                sessions_max: options.sessions,
-                tenant_sessions_max: quota::callers_max(&options),
-                slots,
-                grace_ns: u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX),
-                quantum_ns: options.quantum_ns,
-                registering_bytes_max: options.registering_bytes_max,
-            }),
-            executor: Executor::new(
-                scratch.as_ref().map(|one| one.region.arena.clone()),
-                options.verifications as usize,
-            ),
             fabric: Arc::clone(fabric),
-            messages,
-            roles: Vec::new(),
-            states: Vec::new(),
+            machine: machine(settings),
+            effects: Vec::new(),
+            links: ServerLinks::new(messages, outputs, output_bytes_max, slots),
+            executor: Executor::new(arena, options.verifications as usize),
+            subscriptions: Subscriptions::default(),
             tenants: BTreeMap::new(),
-            outputs,
             scratch,
             lent: BTreeMap::new(),
-            subscriptions: Subscriptions::default(),
             options,
-            events: Vec::new(),
-            effects: Vec::new(),
-            upstream: None,
-            served: 0,
+            upstream: host.map(Upstream::new),
             called_ns: 0,
             arrival_ns: None,
         })
@@ -325,7 +198,7 @@ impl CallServer {
     /// *Blocks* only if it replaces a node with unfinished writes.
     ///
     /// ```
-    /// use farside::call::{CallServer, CallOptions, Caller, CallerOptions, ServerOptions};
+    /// use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions};
     /// use farside::{Config, Node};
     /// use farside_fabric::{Fabric, MemFabric};
     /// use std::sync::Arc;
@@ -368,7 +241,7 @@ impl CallServer {
     /// # Errors
     /// `TooManySessions`, `NodeClosed`; `Busy` while calls have operations in flight at the node shared before.
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
-        let global = GlobalMemory::new(node, self.messages.port.waiter())?;
+        let global = GlobalMemory::new(node, self.links.messages.port.waiter())?;
         self.executor.share(global)
     }
 
@@ -398,7 +271,7 @@ impl CallServer {
 
     /// Returns the address to which callers connect.
     pub fn address(&self) -> Option<String> {
-        self.messages.port.address()
+        self.links.messages.port.address()
     }
 
     /// Returns the number of callers, disconnected ones included.
@@ -420,77 +293,51 @@ impl CallServer {
 
     /// Returns the number of requests answered so far.
     pub const fn served(&self) -> u64 {
-        self.served
+        self.links.served
     }
 
     /// Returns how each caller is reached, and why so.
     pub fn paths(&self) -> Vec<String> {
-        let links = self.states.iter().flatten().filter_map(|state| state.link);
-        links.map(|link| self.messages.port.path(link)).collect()
-    }
-
-    fn role(&mut self, link: LinkId, role: LinkRole) {
-        let at = link.0 as usize;
-        if self.roles.len() <= at {
-            self.roles.resize(at + 1, None);
-        }
-        self.roles[at] = Some(role);
-    }
-
-    fn role_of(&self, link: LinkId) -> Option<LinkRole> {
-        self.roles.get(link.0 as usize).copied().flatten()
-    }
-
-    fn at(&self, call: Call) -> usize {
-        call.session.0 as usize * self.machine.slots() + usize::from(call.slot)
-    }
-
-    fn call_at(&self, at: usize) -> Call {
-        let (session, slot) = (at / self.machine.slots(), at % self.machine.slots());
-        let number = |value| u32::try_from(value).unwrap_or(u32::MAX);
-        Call { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
+        self.links.paths()
     }
 
     /// Handles events, runs calls for a while and sends replies; returns whether there was anything to do. Never
     /// blocks.
     pub fn turn(&mut self) -> bool {
-        self.turn_at(true)
+        self.poll_once(true)
     }
 
-    /// As [`Self::turn`]; reads the clock only after events, or if `asks`.
-    fn turn_at(&mut self, asks: bool) -> bool {
-        let mut come = 0;
+    /// As [`Self::turn`]; reads the clock only after events, or if `reads_clock`.
+    fn poll_once(&mut self, reads_clock: bool) -> bool {
+        let mut arrived = 0;
         self.arrival_ns = None;
-        while come < TURN_EVENTS
-            && let Some(event) = self.messages.next()
+        while arrived < POLL_EVENTS
+            && let Some(event) = self.links.messages.next()
         {
             self.event(event);
-            come += 1;
+            arrived += 1;
         }
-        let mut busy = come > 0;
-        let mut events = std::mem::take(&mut self.events);
-        self.messages.link_events(&mut events);
-        busy |= !events.is_empty();
-        events.drain(..).for_each(|event| self.link_event(event));
-        self.events = events;
-        let quiet = self.machine.is_idle() && !self.messages.has_backlog();
-        if !busy && !asks && quiet && !self.executor.has_silent_work() {
+        let mut link_events = Vec::new();
+        self.links.messages.link_events(&mut link_events);
+        let mut busy = arrived > 0 || !link_events.is_empty();
+        link_events.into_iter().for_each(|event| self.link_event(event));
+        let quiet = self.machine.is_idle() && !self.links.messages.has_backlog();
+        if !busy && !reads_clock && quiet && !self.executor.has_silent_work() {
             return false;
         }
         // A single call begins within the resolution of the clock.
-        let now_ns = self.arrival_ns.filter(|_| come == 1).unwrap_or_else(|| self.fabric.time_ns());
+        let arrival_ns = self.arrival_ns.filter(|_| arrived == 1);
+        let now_ns = arrival_ns.unwrap_or_else(|| self.fabric.time_ns());
         if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
-            let mut effects = std::mem::take(&mut self.effects);
-            self.machine.tick(now_ns, &mut effects);
-            self.apply_effects(effects);
+            self.machine.tick(now_ns, &mut self.effects);
+            self.apply_effects();
         }
         self.redial_upstream(now_ns);
         if self.executor.watches() {
             self.executor.watch(now_ns);
         }
         while let Some(at) = self.executor.take_woken() {
-            let call = self.call_at(at);
-            self.machine.ready(call, now_ns);
+            self.machine.ready(self.links.call_at(at), now_ns);
         }
         busy |= self.run(now_ns);
         self.send();
@@ -500,23 +347,30 @@ impl CallServer {
 
     /// Sends notifications, requests and messages.
     fn send(&mut self) {
-        self.notify();
-        self.post_requests();
-        if let Some(link) = self.messages.flush() {
+        for notification in std::mem::take(&mut self.executor.notifications) {
+            let (calls, bytes) = self.subscriptions.notify(notification);
+            for call in calls {
+                self.answer(call, Reply::returned(0, 0), &bytes);
+            }
+        }
+        if let Some(scratch) = &self.scratch {
+            self.links.messages.post_requests(&mut self.executor, scratch.region.id);
+        }
+        if let Some(link) = self.links.messages.flush() {
             self.lost(link);
         }
     }
 
-    /// Site calls until none is ready or the time of the poll has passed.
+    /// Runs calls until none is ready or the time of the poll has passed.
     fn run(&mut self, begun_ns: u64) -> bool {
         let mut now_ns = begun_ns;
         let mut answered = false;
         self.executor.is_quiet = begun_ns.saturating_sub(self.called_ns) > QUIET_NS;
-        for slices in 0..TURN_SLICES {
+        for slices in 0..POLL_SLICES {
             let Some(call) = self.machine.next(now_ns) else {
                 return slices > 0;
             };
-            let at = self.at(call);
+            let at = self.links.slot_index(call);
             // Replies do not wait for the next slice of a long call.
             if answered && self.executor.is_long(at) {
                 self.send();
@@ -526,7 +380,7 @@ impl CallServer {
                 SliceOutcome::Ready => Turn::Ready,
                 SliceOutcome::Waits => Turn::Waits,
                 SliceOutcome::Over(end) => {
-                    self.end(call, end);
+                    self.end(call, &end);
                     Turn::Over
                 }
                 SliceOutcome::Loaded(object, loaded) => {
@@ -548,9 +402,9 @@ impl CallServer {
             self.machine.ran(call, used_ns, turn);
             now_ns = then_ns;
             self.arrival_ns = Some(then_ns);
-            let most_ns = if turn == Turn::Ready { LONG_TURN_NS } else { TURN_NS };
+            let most_ns = if turn == Turn::Ready { LONG_POLL_NS } else { POLL_NS };
             let is_over = now_ns.saturating_sub(begun_ns) > most_ns;
-            if is_over || turn == Turn::Ready && !self.hear() {
+            if is_over || turn == Turn::Ready && !self.take_messages() {
                 break;
             }
         }
@@ -558,9 +412,9 @@ impl CallServer {
     }
 
     /// Handles events between two slices; returns false if others than messages arrived, which end the poll.
-    fn hear(&mut self) -> bool {
-        for _ in 0..TURN_EVENTS {
-            let Some(event) = self.messages.next() else { return true };
+    fn take_messages(&mut self) -> bool {
+        for _ in 0..POLL_EVENTS {
+            let Some(event) = self.links.messages.next() else { return true };
             let is_message = matches!(event, PortEvent::Message(..));
             self.event(event);
             if !is_message {
@@ -570,94 +424,41 @@ impl CallServer {
         false
     }
 
-    fn end(&mut self, call: Call, end: CallEnd) {
-        let output = std::mem::take(&mut self.executor.output);
-        let (reply, bytes): (_, &[u8]) = match &end {
-            CallEnd::Returned(result) => (Reply::returned(*result, 0), &output),
+    /// Answers a call that has ended.
+    fn end(&mut self, call: Call, end: &CallEnd) {
+        let (reply, bytes): (_, &[u8]) = match end {
+            CallEnd::Returned(result) => (Reply::returned(*result, 0), &self.executor.output),
             CallEnd::Stopped(why, slot, text) => (Reply::stopped(*why, *slot), text.as_bytes()),
         };
-        self.answer(call, reply, bytes);
-        self.executor.output = output;
+        let reply = self.links.put_output(call, reply, bytes);
+        self.machine.answer(call, reply, &mut self.effects);
+        self.apply_effects();
     }
 
-    /// Answers a request with this output; explanatory text is cut to the space of the caller.
+    /// Answers a request with this output.
     fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
-        let room = self.states.get(call.session.0 as usize).and_then(Option::as_ref);
-        let room = room.map_or(0, |state| state.room_bytes);
-        let room = room.min(self.options.output_bytes_max) as usize;
-        let returned = reply.verb == farside_protocol::call::Verb::Returned;
-        let (reply, output) = match output.len() <= room {
-            true => (reply, output),
-            false if returned => (Reply::stopped(Stopped::TooMuchOutput, None), &[][..]),
-            false => (reply, &output[..room]),
-        };
-        if !output.is_empty() {
-            // Within its slot: `room` was checked above.
-            let _ = self.outputs.region.arena.write(self.output_at(call), output);
-        }
-        let reply = Reply { output_bytes: u32::try_from(output.len()).unwrap_or(0), ..reply };
-        let mut effects = std::mem::take(&mut self.effects);
-        self.machine.answer(call, reply, &mut effects);
-        self.apply_effects(effects);
+        let reply = self.links.put_output(call, reply, output);
+        self.machine.answer(call, reply, &mut self.effects);
+        self.apply_effects();
     }
 
-    fn output_at(&self, call: Call) -> u64 {
-        self.at(call) as u64 * u64::from(self.options.output_bytes_max.max(1))
-    }
-
-    fn apply_effects(&mut self, mut effects: Vec<Effect>) {
-        for effect in effects.drain(..) {
+    /// Applies what the machine has decided.
+    fn apply_effects(&mut self) {
+        for effect in self.effects.drain(..) {
             match effect {
-                Effect::Reply(session, header, reply) => self.reply(session, header, &reply),
+                Effect::Reply(session, header, reply) => self.links.reply(session, header, &reply),
                 Effect::Stop(call) => {
-                    let at = self.at(call);
-                    self.executor.stop(at);
+                    self.executor.stop(self.links.slot_index(call));
                     self.subscriptions.forget(call);
                 }
                 Effect::EraseOwn(session, program) => self.executor.erase_own(session.0, program),
                 Effect::Erase(program) => self.executor.erase(program),
-                Effect::Over(session) => self.over(session),
+                Effect::Over(session) => {
+                    self.subscriptions.over(session);
+                    self.links.end(session);
+                }
             }
         }
-        self.effects = effects;
-    }
-
-    fn over(&mut self, session: Session) {
-        self.subscriptions.over(session);
-        let state = self.states.get_mut(session.0 as usize).and_then(Option::take);
-        if let Some(link) = state.and_then(|state| state.link) {
-            self.close(link);
-        }
-    }
-
-    fn close(&mut self, link: LinkId) {
-        self.messages.forget(link);
-        self.messages.port.close(link);
-        if let Some(role) = self.roles.get_mut(link.0 as usize) {
-            *role = None;
-        }
-    }
-
-    fn reply(&mut self, session: Session, header: Header, reply: &Reply) {
-        self.served += 1;
-        let call = Call { session, slot: header.slot };
-        let (place, from) = (self.at(call), self.output_at(call));
-        let Some(Some(state)) = self.states.get(session.0 as usize) else { return };
-        let Some(link) = state.link else { return };
-        let output = match state.room {
-            Some(region) if reply.output_bytes > 0 => Some(OutputWrite {
-                from: LocalSlice {
-                    region: self.outputs.region.id,
-                    offset: from,
-                    bytes: reply.output_bytes,
-                },
-                region,
-                offset: u64::from(header.slot) * u64::from(state.room_bytes),
-            }),
-            _ => None,
-        };
-        let (body, bytes) = encode_reply(reply);
-        self.messages.send(link, header, place, [&body[..bytes], &[]], output);
     }
 
     fn event(&mut self, event: PortEvent) {
@@ -665,20 +466,19 @@ impl CallServer {
             PortEvent::AccessCompleted(block, status) => self.executor.completed(block, status),
             PortEvent::LinkFailed(link, _) => self.lost(link),
             PortEvent::Message(link, header) => {
-                let session = match self.role_of(link) {
+                let session = match self.links.role(link) {
                     Some(LinkRole::Client(session)) => session,
                     Some(LinkRole::MemoryReader | LinkRole::Upstream) => return self.lost(link),
                     None => return, // of a closed link
                 };
-                let body = std::mem::take(&mut self.messages.body);
+                let body = std::mem::take(&mut self.links.messages.body);
                 let taken =
                     Header::decode(header).and_then(|header| self.request(session, header, &body));
-                self.messages.body = body;
+                self.links.messages.body = body;
                 if taken.is_err() {
                     // No correct caller sends this: its session ends.
-                    let mut effects = std::mem::take(&mut self.effects);
-                    self.machine.end(session, &mut effects);
-                    self.apply_effects(effects);
+                    self.machine.end(session, &mut self.effects);
+                    self.apply_effects();
                 }
             }
         }
@@ -692,19 +492,16 @@ impl CallServer {
 
     fn request(&mut self, session: Session, header: Header, body: &[u8]) -> Result<(), Violation> {
         let now_ns = self.arrival_ns();
-        let mut effects = std::mem::take(&mut self.effects);
-        let asked = self.machine.request(session, header, body, now_ns, &mut effects);
-        self.apply_effects(effects);
+        let asked = self.machine.request(session, header, body, now_ns, &mut self.effects);
+        self.apply_effects();
         match asked? {
             Asked::Nothing => {}
             Asked::Run(call, program, parameters) => {
                 (self.called_ns, self.executor.is_quiet) = (now_ns, false);
-                let at = self.at(call);
-                let state = self.states.get(session.0 as usize).and_then(Option::as_ref);
-                let tenant = state.map_or(usize::MAX, |state| state.tenant);
-                if let Err(error) =
-                    self.executor.start(at, (session.0, tenant), program, parameters)
-                {
+                let at = self.links.slot_index(call);
+                let tenant = self.links.session(session).map_or(usize::MAX, |state| state.tenant);
+                let started = self.executor.start(at, (session.0, tenant), program, parameters);
+                if let Err(error) = started {
                     let text = error.to_string();
                     self.answer(call, Reply::refused(Refused::Parameters, 0), text.as_bytes());
                 }
@@ -716,190 +513,18 @@ impl CallServer {
             }
             Asked::Listen(call, topic) => match self.subscriptions.listen(call, topic) {
                 ListenOutcome::Notification(lost, bytes) => {
-                    self.answer(call, Reply::returned(lost, 0), &bytes)
+                    self.answer(call, Reply::returned(lost, 0), &bytes);
                 }
                 ListenOutcome::Nothing => {}
                 ListenOutcome::TooMany => {
-                    self.answer(call, Reply::refused(Refused::Topics, 0), &[])
+                    self.answer(call, Reply::refused(Refused::Topics, 0), &[]);
                 }
             },
         }
         Ok(())
     }
 
-    /// Sends notifications to their subscribers.
-    fn notify(&mut self) {
-        for notice in std::mem::take(&mut self.executor.notifications) {
-            let (calls, bytes) = self.subscriptions.notify(notice);
-            for call in calls {
-                self.answer(call, Reply::returned(0, 0), &bytes);
-            }
-        }
-    }
-
-    fn post_requests(&mut self) {
-        let Some(scratch) = &self.scratch else { return };
-        let scratch = scratch.region.id;
-        self.messages.post_requests(&mut self.executor, scratch);
-    }
-
-    fn link_event(&mut self, event: LinkEvent) {
-        match event {
-            LinkEvent::Requested { link, hello } => {
-                if let Err(reason) = self.requested(link, &hello) {
-                    let _ = self.messages.port.refuse(link, &reason);
-                }
-            }
-            LinkEvent::Connected { link, reply } => self.upstream_connected(link, &reply),
-            LinkEvent::Refused { link, reason } => {
-                self.upstream_lost(link, String::from_utf8_lossy(&reason).into_owned());
-                self.close(link);
-            }
-            LinkEvent::NotReached { link, why } => {
-                let trouble = self.messages.port.trouble(link);
-                self.upstream_lost(link, not_reached(why, trouble).to_string());
-                self.close(link);
-            }
-            LinkEvent::Lost { link, .. } => self.lost(link),
-            _ => {}
-        }
-    }
-
-    fn tenant(&mut self, name: &str) -> usize {
-        if let Some(tenant) = self.tenants.get(name) {
-            return *tenant;
-        }
-        // All tenants without a quota share one entry, so that names cost nothing.
-        let (name, quota) = match self.options.tenants.get(name) {
-            Some(quota) => (name, *quota),
-            None => ("", self.options.quota),
-        };
-        if let Some(tenant) = self.tenants.get(name) {
-            return *tenant;
-        }
-        let tenant = self.machine.add_tenant(quota);
-        self.executor.memory.add(tenant);
-        self.tenants.insert(name.to_owned(), tenant);
-        tenant
-    }
-
-    fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Vec<u8>> {
-        let hello = Hello::decode(hello)?;
-        let tenant = self.tenant(&hello.tenant);
-        let lent = self.lent.iter();
-        let open = lent.filter(|(number, _)| self.executor.memory.is_lent(**number, tenant));
-        let regions = open.map(|(number, region)| (*number, region.token)).collect();
-        let mut welcome = Welcome {
-            resumed: false,
-            slots: hello.slots.min(self.options.slots).max(1),
-            message_bytes: self.options.limits.context_bytes_max as u32 + Invocation::BYTES_MAX,
-            regions,
-        };
-        if hello.purpose == Purpose::Memory {
-            let accepted = self.messages.port.accept(link, &welcome.encode(), self.messages.queue);
-            accepted.map_err(|error| error.to_string())?;
-            self.role(link, LinkRole::MemoryReader);
-            return Ok(());
-        }
-        let (session, resumed) = match self.machine.open(hello.session, tenant) {
-            Ok(Opened::New(session)) => (session, false),
-            Ok(Opened::Resumed(session)) => (session, true),
-            Err(why) => {
-                let taken = self.machine.taken(tenant);
-                return Err(quota::no_place(why, self.options.sessions, taken).encode());
-            }
-        };
-        welcome.resumed = resumed;
-        let before = self.states.get_mut(session.0 as usize).and_then(Option::as_mut);
-        let (old, upload) = match before {
-            Some(state) => (state.link.take(), state.upload.take()),
-            None => (None, None),
-        };
-        if let Some(old) = old {
-            self.close(old);
-        }
-        self.role(link, LinkRole::Client(session));
-        let at = session.0 as usize;
-        if self.states.len() <= at {
-            self.states.resize_with(at + 1, || None);
-        }
-        let room_bytes = if hello.room.is_some() { hello.output_bytes } else { 0 };
-        self.states[at] =
-            Some(SessionState { link: Some(link), tenant, room: None, room_bytes, upload });
-        let accepted = self.messages.port.accept(link, &welcome.encode(), self.messages.queue);
-        let room = accepted.and_then(|()| {
-            let token = hello.room.map(|token| (token, self.messages.port.import(link, &token)));
-            token.map(|(token, room)| room.map(|room| (room, token.bytes))).transpose()
-        });
-        match room {
-            Ok(room) => {
-                let each =
-                    |bytes: u64| u64::from(hello.output_bytes) * u64::from(hello.slots) <= bytes;
-                let room = room.filter(|(_, bytes)| each(*bytes));
-                if let Some(Some(state)) = self.states.get_mut(at) {
-                    state.room = room.map(|(region, _)| region);
-                    // A region smaller than announced is not used.
-                    state.room_bytes = if state.room.is_some() { room_bytes } else { 0 };
-                }
-            }
-            // The link has failed already.
-            Err(_) => self.lost(link),
-        }
-        Ok(())
-    }
-
-    fn upstream_connected(&mut self, link: LinkId, reply: &[u8]) {
-        let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.is_at(link)) else {
-            return;
-        };
-        let Some(welcome) = Welcome::decode(reply) else {
-            upstream.unfit("the peer is not an executor of calls".to_owned());
-            self.close(link);
-            return;
-        };
-        let mut trouble = None;
-        for (number, token) in welcome.regions {
-            match self.messages.port.import(link, &token) {
-                Ok(region) => {
-                    let site = RegionSite::Remote(link, region);
-                    let lent = LentRegion { site, bytes: token.bytes, access: token.access };
-                    self.executor.memory.lend(number, lent, None);
-                }
-                Err(error) => trouble = Some(error.to_string()),
-            }
-        }
-        match (trouble, self.executor.memory.has_any()) {
-            (None, true) => upstream.found(),
-            (trouble, _) => {
-                upstream.unfit(trouble.unwrap_or_else(|| "it lends no memory".to_owned()))
-            }
-        }
-    }
-
-    fn lost(&mut self, link: LinkId) {
-        let role = self.role_of(link);
-        self.close(link);
-        match role {
-            Some(LinkRole::Client(session)) => {
-                if let Some(Some(state)) = self.states.get_mut(session.0 as usize) {
-                    (state.link, state.room) = (None, None);
-                }
-                let now_ns = self.fabric.time_ns();
-                let mut effects = std::mem::take(&mut self.effects);
-                self.machine.lost(session, now_ns, &mut effects);
-                self.apply_effects(effects);
-            }
-            Some(LinkRole::Upstream) => {
-                self.upstream_lost(
-                    link,
-                    "the executor that has the memory is out of reach".to_owned(),
-                );
-            }
-            Some(LinkRole::MemoryReader) | None => {}
-        }
-    }
-
-    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; notifications `stop` within 50 ms.
+    /// Serves until `stop` is set. Spins while there is something to do, then sleeps; notices `stop` within 50 ms.
     ///
     /// *Blocks.*
     pub fn serve(&mut self, stop: &AtomicBool) {
@@ -913,7 +538,7 @@ impl CallServer {
     pub fn serve_while(&mut self, mut goes_on: impl FnMut(&Self) -> bool) {
         let mut patience = Patience::of_turns(NAP);
         while goes_on(self) {
-            if self.turn_at(patience.asks_clock()) {
+            if self.poll_once(patience.asks_clock()) {
                 patience = Patience::of_turns(NAP);
                 continue;
             }
@@ -926,7 +551,7 @@ impl CallServer {
                 }
                 true => patience.wait(),
                 false => {
-                    let port = &mut *self.messages.port;
+                    let port = &mut *self.links.messages.port;
                     let wait = |patience: &mut Patience| patience.wait_for_event(port, Some(nap));
                     self.executor.wait(&mut patience, wait)
                 }
@@ -940,10 +565,10 @@ impl CallServer {
     /// Returns how long no timer is due.
     fn nap(&self) -> Duration {
         let now_ns = self.fabric.time_ns();
-        let host_ns = self.upstream.as_ref().and_then(Upstream::redial_ns);
-        let at_ns = self.machine.wakes_at_ns().into_iter().chain(host_ns).min();
+        let redial_ns = self.upstream.as_ref().and_then(Upstream::redial_ns);
+        let at_ns = self.machine.wakes_at_ns().into_iter().chain(redial_ns).min();
         let at_ns = at_ns.unwrap_or(u64::MAX);
-        let most = if self.messages.has_backlog() { BACKLOG_NAP } else { NAP };
+        let most = if self.links.messages.has_backlog() { BACKLOG_NAP } else { NAP };
         most.min(Duration::from_nanos(at_ns.saturating_sub(now_ns)))
     }
 }
@@ -966,13 +591,5 @@ fn machine(settings: Settings) -> Server {
     match defects.into_iter().find(|(planted, _)| canary::is(*planted)) {
         Some((_, defect)) => Server::with_mutant(settings, defect),
         None => Server::new(settings),
-    }
-}
-
-impl Drop for CallServer {
-    fn drop(&mut self) {
-        let open = (0..).zip(&self.roles).filter(|(_, role)| role.is_some());
-        let links: Vec<_> = open.map(|(at, _)| LinkId(at)).collect();
-        links.into_iter().for_each(|link| self.messages.port.close(link));
     }
 }

@@ -1,6 +1,6 @@
 //! Quotas of tenants: defaults, and the texts of refusals.
 
-use crate::call::server::ServerOptions;
+use super::ServerOptions;
 use crate::call::transport::handshake::Refusal;
 use farside_protocol::call::{Quota, Refused, Sizes, Taken};
 
@@ -10,7 +10,7 @@ const KEPT_SHARE: u32 = 4;
 /// Returns the session limit of a tenant whose quota sets none. One session for each other tenant, and at least a
 /// quarter of all, are reserved for the others, so that no single tenant can exclude them. If no tenants are
 /// configured, all sessions are available.
-pub(crate) fn callers_max(options: &ServerOptions) -> u32 {
+pub(super) fn callers_max(options: &ServerOptions) -> u32 {
     let others = u32::try_from(options.tenants.len()).unwrap_or(u32::MAX);
     if others == 0 {
         return options.sessions;
@@ -20,7 +20,7 @@ pub(crate) fn callers_max(options: &ServerOptions) -> u32 {
 }
 
 /// Returns why a caller was refused a session.
-pub(crate) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, Quota)) -> Refusal {
+pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, Quota)) -> Refusal {
     let text = match quota.sessions {
         Some(most) if why == Refused::TenantSessions => {
             format!("the tenant has {} of {most} callers: close one", taken.sessions)
@@ -31,7 +31,7 @@ pub(crate) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, 
 }
 
 /// Returns why an object, whose first program is `program`, is not registered.
-pub(crate) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quota)) -> String {
+pub(super) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quota)) -> String {
     let (Taken { state_bytes, registering_bytes, .. }, quota) = taken;
     let state_bytes = state_bytes + registering_bytes;
     match why {
@@ -51,7 +51,7 @@ pub(crate) fn over(why: Refused, program: &str, sizes: Sizes, taken: (Taken, Quo
 
 /// Returns why an object of this size is not received; `all` and `all_max` are the bytes in registration of all
 /// tenants and their limit.
-pub(crate) fn no_room(
+pub(super) fn no_room(
     why: Refused,
     bytes: u32,
     (taken, quota): (Taken, Quota),
@@ -72,7 +72,7 @@ pub(crate) fn no_room(
 }
 
 /// Returns why an object is not verified.
-pub(crate) fn registrations_full(registrations: usize) -> String {
+pub(super) fn registrations_full(registrations: usize) -> String {
     format!(
         "the tenant has {registrations} registrations in progress, which is its limit: register it again \
          when one of them is done, or raise `ServerOptions::registrations`"
@@ -80,7 +80,7 @@ pub(crate) fn registrations_full(registrations: usize) -> String {
 }
 
 /// Returns why no further program is registered.
-pub(crate) fn programs_full((taken, quota): (Taken, Quota)) -> String {
+pub(super) fn programs_full((taken, quota): (Taken, Quota)) -> String {
     format!(
         "the tenant has registered {} of {} programs, counted once per caller: unregister \
          others",

@@ -5,16 +5,15 @@
 //! ends ([`Server::answer`](farside_protocol::call::Server::answer)); dropping an upload releases the reservation
 //! of the upload.
 
-use super::CallServer;
+use super::{CallServer, quota};
 use crate::call::executor::loading::{self, LoadError, LoadedProgram};
-use crate::call::server::quota;
 use crate::call::transport::program_list;
 use farside_protocol::call::{Call, Part, Refused, Reply, Session, program_of};
 use std::sync::Arc;
 
 /// An object of which parts are missing.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub(super) struct ReceivedObject {
     /// Size of the object, as stated by its first part.
     whole: u32,
     bytes: Vec<u8>,
@@ -24,7 +23,7 @@ pub(crate) struct Upload {
 
 impl CallServer {
     /// Takes a part of an object; the last part starts verification and registration.
-    pub(crate) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
+    pub(super) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
         if part.offset == 0
             && let Err((why, text)) = self.begin_upload(call, part.whole)
         {
@@ -32,7 +31,7 @@ impl CallServer {
             return;
         }
         let now_ns = self.arrival_ns();
-        let state = self.states.get_mut(call.session.0 as usize).and_then(Option::as_mut);
+        let state = self.links.session_mut(call.session);
         let upload = state.and_then(|state| state.upload.as_mut()).filter(|upload| {
             upload.whole == part.whole && upload.bytes.len() == part.offset as usize
         });
@@ -53,7 +52,7 @@ impl CallServer {
 
     /// Handles an object all of whose parts were received.
     fn received(&mut self, call: Call) {
-        let Some(Some(state)) = self.states.get_mut(call.session.0 as usize) else { return };
+        let Some(state) = self.links.session_mut(call.session) else { return };
         let Some(upload) = state.upload.take() else { return };
         let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), state.tenant);
         if let Some(programs) = self.executor.programs_of(&object) {
@@ -66,7 +65,7 @@ impl CallServer {
             self.answer(call, Reply::refused(Refused::Registrations, 0), text.as_bytes());
             return;
         }
-        let at = self.at(call);
+        let at = self.links.slot_index(call);
         self.executor.begin_loading((at, tenant), &object, &self.options.limits);
         let now_ns = self.fabric.time_ns();
         self.machine.load(call, now_ns);
@@ -84,7 +83,7 @@ impl CallServer {
                 format!("an object has at most {most} B, not {bytes} B"),
             ));
         }
-        let first = self.at(Call { slot: 0, ..call });
+        let first = self.links.slot_index(Call { slot: 0, ..call });
         if self.executor.is_loading(first..first + self.machine.slots()) {
             let text =
                 "another object of this caller is being registered: wait for its programs first";
@@ -100,13 +99,14 @@ impl CallServer {
             let text = quota::no_room(why, bytes, taken, (self.machine.registering_bytes(), most));
             return Err((why, text));
         }
-        let mut upload = Upload { whole: bytes, bytes: Vec::new(), at_ns: self.arrival_ns() };
+        let mut upload =
+            ReceivedObject { whole: bytes, bytes: Vec::new(), at_ns: self.arrival_ns() };
         if upload.bytes.try_reserve_exact(bytes as usize).is_err() {
             self.machine.release(session);
             let text = format!("the executor has no memory for an object of {bytes} B: try later");
             return Err((Refused::Registrations, text));
         }
-        match self.states.get_mut(session.0 as usize).and_then(Option::as_mut) {
+        match self.links.session_mut(session) {
             Some(state) => state.upload = Some(upload),
             None => self.machine.release(session),
         }
@@ -115,7 +115,7 @@ impl CallServer {
 
     /// Drops the incomplete object of a session and releases its reservation.
     fn drop_upload(&mut self, session: Session) {
-        let state = self.states.get_mut(session.0 as usize).and_then(Option::as_mut);
+        let state = self.links.session_mut(session);
         if state.and_then(|state| state.upload.take()).is_some() {
             self.machine.release(session);
         }
@@ -125,19 +125,17 @@ impl CallServer {
     fn drop_overdue_uploads(&mut self) {
         let now_ns = self.arrival_ns();
         let timeout = self.options.upload_timeout;
-        for at in 0..self.states.len() {
-            let state = self.states[at].as_ref();
-            let since_ns = state.and_then(|state| state.upload.as_ref()).map(|upload| upload.at_ns);
-            let is_overdue = since_ns
-                .is_some_and(|ns| u128::from(now_ns.saturating_sub(ns)) >= timeout.as_nanos());
-            if is_overdue && let Ok(session) = u32::try_from(at) {
-                self.drop_upload(Session(session));
-            }
-        }
+        let is_overdue = |upload: &ReceivedObject| {
+            u128::from(now_ns.saturating_sub(upload.at_ns)) >= timeout.as_nanos()
+        };
+        let sessions = self.links.sessions();
+        let overdue = sessions.filter(|(_, state)| state.upload.as_ref().is_some_and(is_overdue));
+        let overdue: Vec<_> = overdue.map(|(session, _)| session).collect();
+        overdue.into_iter().for_each(|session| self.drop_upload(session));
     }
 
     /// Answers a registration whose object was loaded, or could not be.
-    pub(crate) fn loaded(
+    pub(super) fn loaded(
         &mut self,
         call: Call,
         object: &Arc<[u8]>,

@@ -32,7 +32,7 @@ struct Subscriber {
 
 /// Subscriptions by topic, so that a notification costs only its subscribers.
 #[derive(Debug, Default)]
-pub(crate) struct Subscriptions {
+pub(super) struct Subscriptions {
     subscriptions: BTreeMap<u64, BTreeMap<Session, Subscription>>,
     subscribers: BTreeMap<Session, Subscriber>,
     /// The topic on which each request waits.
@@ -43,7 +43,7 @@ pub(crate) struct Subscriptions {
 
 /// Outcome of a listen request.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum ListenOutcome {
+pub(super) enum ListenOutcome {
     /// A kept notification, after this many that were dropped.
     Notification(u64, Arc<[u8]>),
     /// None yet: the request waits.
@@ -55,7 +55,7 @@ pub(crate) enum ListenOutcome {
 impl Subscriptions {
     /// Handles a listen request. The first one for a topic subscribes. At the topic limit it replaces the least
     /// recently used topic on which no request waits.
-    pub(crate) fn listen(&mut self, call: Call, topic: u64) -> ListenOutcome {
+    pub(super) fn listen(&mut self, call: Call, topic: u64) -> ListenOutcome {
         let subscriber = self.subscribers.entry(call.session).or_default();
         if subscriber.topics.len() >= TOPICS_MAX && !subscriber.topics.contains(&topic) {
             let Some((_, oldest)) = subscriber.idle.pop_first() else {
@@ -84,7 +84,7 @@ impl Subscriptions {
     }
 
     /// Publishes a notification; returns the waiting requests to be answered with it.
-    pub(crate) fn notify(&mut self, notice: Notification) -> (Vec<Call>, Arc<[u8]>) {
+    pub(super) fn notify(&mut self, notice: Notification) -> (Vec<Call>, Arc<[u8]>) {
         let (topic, bytes) = (notice.topic, Arc::from(notice.bytes));
         let mut calls = Vec::new();
         for (session, subscription) in self.subscriptions.get_mut(&topic).into_iter().flatten() {
@@ -104,7 +104,7 @@ impl Subscriptions {
     }
 
     /// Removes a waiting request.
-    pub(crate) fn forget(&mut self, call: Call) {
+    pub(super) fn forget(&mut self, call: Call) {
         let Some(topic) = self.waiting.remove(&call) else { return };
         let subscriptions = self.subscriptions.get_mut(&topic);
         let subscription = subscriptions.and_then(|all| all.get_mut(&call.session));
@@ -115,7 +115,7 @@ impl Subscriptions {
     }
 
     /// Removes a session.
-    pub(crate) fn over(&mut self, session: Session) {
+    pub(super) fn over(&mut self, session: Session) {
         let Some(subscriber) = self.subscribers.remove(&session) else { return };
         for topic in subscriber.topics {
             unsubscribe(&mut self.subscriptions, session, topic);

@@ -7,11 +7,11 @@ use farside_protocol::call::SessionId;
 
 /// The executor that hosts the memory, and the state of the connection to it.
 #[derive(Debug)]
-pub(crate) struct Upstream {
-    pub(crate) name: String,
+pub(super) struct Upstream {
+    pub(super) name: String,
     state: UpstreamLink,
     /// It was connected once: from then on, lost connections are retried with backoff.
-    found: bool,
+    was_connected: bool,
     backoff: Backoff,
     /// Why its memory is not available, once known.
     trouble: Option<String>,
@@ -28,18 +28,18 @@ enum UpstreamLink {
 }
 
 impl Upstream {
-    pub(crate) fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             state: UpstreamLink::Disconnected { redial_ns: 0 },
-            found: false,
+            was_connected: false,
             backoff: Backoff::default(),
             trouble: None,
         }
     }
 
     /// Returns the hello sent to the host.
-    pub(crate) const fn hello() -> Hello {
+    pub(super) const fn hello() -> Hello {
         Hello {
             purpose: Purpose::Memory,
             slots: 0,
@@ -50,19 +50,19 @@ impl Upstream {
         }
     }
 
-    pub(crate) const fn called(&mut self, link: LinkId) {
+    pub(super) const fn dialled(&mut self, link: LinkId) {
         self.state = UpstreamLink::Linked(link);
     }
 
     /// Records that its memory was imported.
-    pub(crate) fn found(&mut self) {
-        (self.found, self.trouble, self.backoff) = (true, None, Backoff::default());
+    pub(super) fn connected(&mut self) {
+        (self.was_connected, self.trouble, self.backoff) = (true, None, Backoff::default());
     }
 
     /// Records that the connection was lost or not made; retried only if it was connected before.
-    pub(crate) fn lost(&mut self, why: String, now_ns: u64) {
+    pub(super) fn lost(&mut self, why: String, now_ns: u64) {
         self.trouble = Some(why);
-        self.state = match self.found {
+        self.state = match self.was_connected {
             true => UpstreamLink::Disconnected {
                 redial_ns: now_ns.saturating_add(self.backoff.next_delay_ns()),
             },
@@ -71,16 +71,16 @@ impl Upstream {
     }
 
     /// Records that the peer cannot serve as a host; not retried.
-    pub(crate) fn unfit(&mut self, why: String) {
+    pub(super) fn unfit(&mut self, why: String) {
         (self.trouble, self.state) = (Some(why), UpstreamLink::Closed);
     }
 
-    pub(crate) fn trouble(&self) -> Option<&str> {
+    pub(super) fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
     }
 
     /// When it is dialled again.
-    pub(crate) const fn redial_ns(&self) -> Option<u64> {
+    pub(super) const fn redial_ns(&self) -> Option<u64> {
         match self.state {
             UpstreamLink::Disconnected { redial_ns } => Some(redial_ns),
             UpstreamLink::Linked(_) | UpstreamLink::Closed => None,
@@ -88,7 +88,7 @@ impl Upstream {
     }
 
     /// Whether this link leads to the host.
-    pub(crate) fn is_at(&self, link: LinkId) -> bool {
+    pub(super) fn is_at(&self, link: LinkId) -> bool {
         self.state == UpstreamLink::Linked(link)
     }
 }
