@@ -164,7 +164,9 @@ impl LocalRunner {
     /// Whether a poll has no work on local runs, so that callers without them pay nothing.
     pub(super) fn is_idle(&self) -> bool {
         self.executor.as_ref().is_none_or(|local| {
-            local.running == 0 && !local.executor.watches() && local.executor.global.is_none()
+            local.running == 0
+                && !local.executor.watches()
+                && local.executor.resources.global.is_none()
         })
     }
 
@@ -192,7 +194,7 @@ impl LocalRunner {
                 calls.end(run.ticket, Err(Error::with(ErrorCode::PeerLost, text)));
             }
         }
-        self.global = local.executor.global.take();
+        self.global = local.executor.resources.global.take();
     }
 
     /// Runs a slice of each ready run; returns whether requests were posted.
@@ -228,7 +230,7 @@ impl LocalRunner {
                 }
             }
         }
-        local.executor.notifications.clear();
+        local.executor.resources.notifications.clear();
         caller.messages.post_requests(&mut local.executor, local.scratch.region.id)
     }
 
@@ -262,14 +264,14 @@ impl LocalExecutor {
         let link = caller.link().ok_or_else(|| caller.unreachable())?;
         let scratch = Registered::own(&caller.fabric, RUNS_MAX as u64 * BLOCK_BYTES)?;
         let mut executor = Executor::new(Some(scratch.region.arena.clone()), 1);
-        executor.memory.add(0);
+        executor.resources.memory.add(0);
         for (number, token) in &caller.regions {
             let imported = caller.messages.port.import(link, token);
             let site = RegionSite::Remote(link, imported.map_err(|error| control(&error))?);
             let lent = LentRegion { site, bytes: token.bytes, access: token.access };
-            executor.memory.lend(*number, lent, None);
+            executor.resources.memory.lend(*number, lent, None);
         }
-        executor.global = global.take();
+        executor.resources.global = global.take();
         let (runs, ready) = (vec![None; RUNS_MAX], VecDeque::new());
         Ok(Self { executor, scratch, runs, running: 0, ready, deadline_ns: u64::MAX })
     }

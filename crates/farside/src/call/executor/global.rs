@@ -1,14 +1,16 @@
 //! Accesses to the global memory that miss: the call waits without blocking other calls.
 
 use super::{
-    AccessOutcome, ActiveCall, CallEnd, Executor, SliceOutcome, WaitState, states, stopped, take,
+    AccessOutcome, ActiveCall, CallEnd, Executor, SliceOutcome, WaitState, returns_status, states,
+    stopped, take, unregistered,
 };
 use crate::call::memory::global::{self, GlobalMemory, MissSession};
+use crate::call::memory::perform;
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
-use farside_rmc::helpers::{Effect, Helper, status};
-use farside_rmc::run::{Lent, Request, Stop};
+use farside_rmc::helpers::status;
+use farside_rmc::run::{Buffers, Lent, Request, Stop};
 
 impl Executor {
     /// Lets calls access the global memory.
@@ -17,7 +19,7 @@ impl Executor {
     /// `Busy` while calls have operations pending at the node shared before.
     pub(crate) fn share(&mut self, global: GlobalMemory) -> Result<(), Error> {
         self.unshare()?;
-        self.global = Some(global);
+        self.resources.global = Some(global);
         Ok(())
     }
 
@@ -31,7 +33,7 @@ impl Executor {
             return Err(Error::with(ErrorCode::Busy, text));
         }
         // Calls that wait for a session retry.
-        let queue = self.global.take().into_iter().flat_map(GlobalMemory::into_queue);
+        let queue = self.resources.global.take().into_iter().flat_map(GlobalMemory::into_queue);
         queue.for_each(|at| self.watching.wake(at));
         Ok(())
     }
@@ -42,7 +44,12 @@ impl Executor {
         patience: &mut Patience,
         wait: impl FnOnce(&mut Patience) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        match self.global.as_mut().filter(|global| patience.sleeps_next() && global.is_awaited()) {
+        match self
+            .resources
+            .global
+            .as_mut()
+            .filter(|global| patience.sleeps_next() && global.is_awaited())
+        {
             Some(global) => global.sleep(|| wait(patience)),
             None => wait(patience),
         }
@@ -50,10 +57,10 @@ impl Executor {
 
     /// Wakes calls whose operations have completed.
     pub(crate) fn hear(&mut self) {
-        if let Some(global) = &self.global {
+        if let Some(global) = &self.resources.global {
             global.drive();
         }
-        while let Some((at, miss)) = self.global.as_mut().and_then(GlobalMemory::heard) {
+        while let Some((at, miss)) = self.resources.global.as_mut().and_then(GlobalMemory::heard) {
             self.wake_with(at, miss);
         }
     }
@@ -68,7 +75,7 @@ impl Executor {
 
     /// Returns the session of a call that no longer needs it or was stopped.
     pub(crate) fn return_session(&mut self, at: usize, running: &mut ActiveCall) {
-        let Some(global) = &mut self.global else { return };
+        let Some(global) = &mut self.resources.global else { return };
         global.forget(at);
         if let Some(miss) = running.miss.take()
             && let Some((at, miss)) = global.give_back(miss)
@@ -78,15 +85,15 @@ impl Executor {
     }
 
     /// Begins or continues an access to the global memory.
-    pub(crate) fn reach(
+    pub(crate) fn poll_global(
         &mut self,
         at: usize,
         running: &mut ActiveCall,
         request: &Request,
-        inputs: [&[u8]; 2],
+        mut buffers: Buffers<'_>,
     ) -> AccessOutcome {
         running.wait = WaitState::Global;
-        let Some(global) = &mut self.global else {
+        let Some(global) = &mut self.resources.global else {
             let text = "its executor is not part of a node of the global memory at present";
             return self.reached(running, request, Err(Error::with(ErrorCode::PeerLost, text)));
         };
@@ -112,9 +119,12 @@ impl Executor {
                 }
             };
         }
-        let begun = if miss.accesses() { Ok(()) } else { miss.begin(request, inputs[0]) };
+        let begun = match miss.accesses() {
+            true => Ok(None),
+            false => perform(&mut **miss, request, &mut buffers),
+        };
         let end = match begun {
-            Ok(()) => miss.poll(request.call),
+            Ok(_) => miss.poll(request.call),
             Err(error) => Some(Err(error)),
         };
         match end {
@@ -134,17 +144,15 @@ impl Executor {
         end: Result<u64, Error>,
     ) -> AccessOutcome {
         running.wait = WaitState::Runnable;
-        let helper = Helper::with_number(request.call as u32);
-        let told = helper.is_some_and(|helper| helper.effect == Effect::Suspends);
         let result = match end {
             Ok(result) => result,
-            Err(error) if told => status_of(error.code) as u64,
+            Err(error) if returns_status(request.call) => status_of(error.code) as u64,
             Err(error) => {
                 return AccessOutcome::EndsSlice(SliceOutcome::Over(lost(running, &error)));
             }
         };
-        let Some((own, shared)) = states(&mut self.objects, running) else {
-            return AccessOutcome::GoesOn; // `go_on` ends the call
+        let Some((own, shared)) = states(&mut self.resources.objects, running) else {
+            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         let bytes = running.miss.as_ref().map_or(&[][..], |miss| &miss.bytes);
@@ -159,7 +167,7 @@ impl Executor {
         running: &mut ActiveCall,
         slice: SliceOutcome,
     ) -> SliceOutcome {
-        let (Some(miss), Some(global)) = (&mut running.miss, &mut self.global) else {
+        let (Some(miss), Some(global)) = (&mut running.miss, &mut self.resources.global) else {
             return slice;
         };
         let end = match slice {

@@ -6,29 +6,32 @@
 
 mod blocked;
 mod global;
+mod helpers;
 pub(crate) mod loading;
 mod native;
 mod objects;
 pub(crate) mod state;
 
-use crate::call::executor::loading::{LoadError, LoadedProgram};
-use crate::call::executor::state::{Erased, Holder};
-use crate::call::memory::chunked::{self, ChunkedAccess, WHOLE_BYTES};
-use crate::call::memory::global::{GlobalMemory, MissSession};
-use crate::call::memory::local::{Beside, Deferral, Notification};
-use crate::call::memory::regions::{AccessDenied, TenantRegions};
-use crate::call::memory::remote::{BLOCK_BYTES, MemoryRequest, RemoteAccess, RemoteProgress};
-use crate::call::scheduling::time_slice::{QUIET, SliceLength};
-use crate::call::scheduling::verification_queue::VerificationQueue;
+use super::memory::AccessDenied;
+use super::memory::chunked::{self, ChunkedAccess, WHOLE_BYTES};
+use super::memory::global::{GlobalMemory, MissSession};
+use super::memory::regions::TenantRegions;
+use super::memory::remote::{BLOCK_BYTES, MemoryRequest, RemoteAccess, RemoteProgress};
+use super::scheduling::time_slice::{QUIET, SliceLength};
+use super::scheduling::verification_queue::VerificationQueue;
 use blocked::{Awaited, BlockedCalls};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
-use farside_rmc::helpers::{Call, Effect, Helper, status};
+use farside_rmc::helpers::{Call, status};
 use farside_rmc::run::{
     AnswerError, Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop,
 };
+pub(crate) use helpers::Notification;
+use helpers::{CallHelpers, Deferral, returns_status};
+use loading::{LoadError, LoadedProgram};
 use objects::{PendingLoad, RegisteredObject, states};
+use state::{Erased, Holder};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -119,12 +122,57 @@ pub(crate) enum SliceOutcome {
     Waits,
 }
 
-/// The executor; see the module.
-#[derive(Debug)]
-pub(crate) struct Executor {
+/// What calls access, besides their own memory.
+#[derive(Debug, Default)]
+pub(crate) struct CallResources {
     pub(crate) memory: TenantRegions,
     /// The global memory, if calls may access it.
     pub(crate) global: Option<GlobalMemory>,
+    /// Notifications for subscribers.
+    pub(crate) notifications: Vec<Notification>,
+    /// Objects by number, with their state.
+    objects: BTreeMap<u64, RegisteredObject>,
+}
+
+/// What a call uses during a slice.
+struct SliceContext<'a> {
+    machine: &'a mut Machine,
+    loaded: &'a LoadedProgram,
+    lent: Lent<'a>,
+    helpers: CallHelpers<'a>,
+}
+
+impl CallResources {
+    /// Returns what the call at a slot uses during a slice; `None` once its program was unregistered.
+    #[inline]
+    fn context<'a>(
+        &'a mut self,
+        at: usize,
+        running: &'a mut ActiveCall,
+        (now_ns, left): (u64, usize),
+    ) -> Option<SliceContext<'a>> {
+        let (own, shared) = states(&mut self.objects, running)?;
+        let helpers = CallHelpers {
+            memory: self.memory.of(running.tenant),
+            own: &mut own.declared,
+            shared: &mut shared.declared,
+            now_ns,
+            left,
+            holder: holder(at),
+            notifications: &mut self.notifications,
+            global: self.global.as_mut(),
+            miss: running.miss.as_deref_mut(),
+            deferral: None,
+        };
+        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
+        Some(SliceContext { machine: &mut running.machine, loaded: &running.loaded, lent, helpers })
+    }
+}
+
+/// The executor; see the module.
+#[derive(Debug)]
+pub(crate) struct Executor {
+    pub(crate) resources: CallResources,
     calls: Vec<Option<Box<ActiveCall>>>,
     /// Whether there were no calls for a while, so that registrations may have longer slices.
     pub(crate) is_quiet: bool,
@@ -135,8 +183,6 @@ pub(crate) struct Executor {
     spare: Vec<Box<ActiveCall>>,
     /// State of erased objects, to be freed.
     erased: Erased,
-    /// Objects by number.
-    objects: BTreeMap<u64, RegisteredObject>,
     /// Numbers of objects, by content.
     numbers: BTreeMap<Arc<[u8]>, u64>,
     /// Scratch memory for remote accesses, one arena per block.
@@ -147,8 +193,6 @@ pub(crate) struct Executor {
     posts: VecDeque<(MemoryRequest, usize)>,
     /// Blocked calls that are polled, and calls whose wait is over.
     watching: BlockedCalls,
-    /// Notifications for subscribers.
-    pub(crate) notifications: Vec<Notification>,
     /// Output of the call that has just ended.
     pub(crate) output: Vec<u8>,
     /// Empty between accesses; reused to avoid allocation.
@@ -187,22 +231,19 @@ impl Executor {
         let scratch: Box<[_]> = (0..).map_while(block).collect();
         let blocks = scratch.len();
         Self {
-            memory: TenantRegions::default(),
-            global: None,
+            resources: CallResources::default(),
             calls: Vec::new(),
             is_quiet: false,
             loads: BTreeMap::new(),
             queue: VerificationQueue::new(verifications),
             spare: Vec::new(),
             erased: Erased::default(),
-            objects: BTreeMap::new(),
             numbers: BTreeMap::new(),
             scratch,
             blocks: vec![ScratchBlock::default(); blocks],
             free: (0..blocks).rev().collect(),
             posts: VecDeque::new(),
             watching: BlockedCalls::default(),
-            notifications: Vec::new(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
             requests: Vec::new(),
@@ -282,7 +323,7 @@ impl Executor {
     fn release(&mut self, at: usize, running: &ActiveCall) {
         let holder = holder(at);
         let object = object_of(running.program);
-        let Some(known) = self.objects.get_mut(&object) else { return };
+        let Some(known) = self.resources.objects.get_mut(&object) else { return };
         let shared = known.shared.declared.release(holder);
         let own = known.own.get_mut(&running.session);
         let own = own.is_some_and(|states| states.declared.release(holder));
@@ -326,7 +367,7 @@ impl Executor {
         let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) else { return };
         running.pace.took(used_ns);
         let (program, pace) = (running.program, running.pace);
-        let object = self.objects.get_mut(&object_of(program));
+        let object = self.resources.objects.get_mut(&object_of(program));
         let place = (program - object_of(program)) as usize;
         if let Some(known) = object.and_then(|object| object.programs.get_mut(place)) {
             known.pace = pace;
@@ -348,28 +389,15 @@ impl Executor {
                     AccessOutcome::EndsSlice(slice) => return slice,
                 }
             }
-            let Some((own, shared)) = states(&mut self.objects, running) else {
-                let text = "its program was unregistered";
-                return SliceOutcome::Over(stopped(Stopped::Cancelled, None, text));
+            let Some(context) = self.resources.context(at, running, (now_ns, left)) else {
+                return SliceOutcome::Over(unregistered());
             };
-            let mut beside = Beside {
-                memory: self.memory.of(running.tenant),
-                own: &mut own.declared,
-                shared: &mut shared.declared,
-                now_ns,
-                left,
-                holder: holder(at),
-                notifications: &mut self.notifications,
-                global: self.global.as_mut(),
-                miss: running.miss.as_deref_mut(),
-                deferral: None,
-            };
-            let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
-            let machine = &mut running.machine;
-            let words = self.memory.of(running.tenant).words();
-            let outcome = running.loaded.run(machine, pace.now(), lent, words, &mut beside);
-            left = beside.left;
-            if beside.own.take_unlocked() | beside.shared.take_unlocked() {
+            let SliceContext { machine, loaded, lent, mut helpers } = context;
+            let words = helpers.memory.words();
+            let outcome = loaded.run(machine, pace.now(), lent, words, &mut helpers);
+            left = helpers.left;
+            let deferral = helpers.deferral;
+            if helpers.own.take_unlocked() | helpers.shared.take_unlocked() {
                 self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
             }
             match outcome {
@@ -379,7 +407,7 @@ impl Executor {
                     running.wait = WaitState::Runnable;
                     return SliceOutcome::Ready;
                 }
-                Outcome::Suspended(_) if beside.deferral == Some(Deferral::Slice) => {
+                Outcome::Suspended(_) if deferral == Some(Deferral::Slice) => {
                     running.wait = WaitState::Runnable;
                     return SliceOutcome::Ready;
                 }
@@ -398,16 +426,17 @@ impl Executor {
         left: &mut usize,
     ) -> AccessOutcome {
         if running.miss.as_ref().is_some_and(|miss| miss.accesses()) {
-            return self.reach(at, running, request, [&[], &[]]);
+            let buffers = Buffers { inputs: [&[], &[]], output: &mut [] };
+            return self.poll_global(at, running, request, buffers);
         }
         if matches!(running.wait, WaitState::Runnable)
             && chunked::moved(request) > WHOLE_BYTES
-            && self.memory.of(running.tenant).is_here(request.arguments[0])
+            && self.resources.memory.of(running.tenant).is_local(request.arguments[0])
         {
             running.wait = WaitState::Chunked(Box::new(ChunkedAccess::of(request)));
         }
         if matches!(running.wait, WaitState::Chunked(_)) {
-            return self.go_on_by_pieces(running, request, left);
+            return self.poll_chunked(at, running, request, left);
         }
         let mut buffers = std::mem::take(&mut self.buffers);
         let answered = self.answer_by(at, running, request, now_ns, left, &mut buffers);
@@ -427,7 +456,7 @@ impl Executor {
     ) -> AccessOutcome {
         let until = match running.wait {
             WaitState::Remote { .. } => {
-                return self.come(running, request, now_ns, left, &mut buffers.output);
+                return self.poll_remote(running, request, now_ns, left, &mut buffers.output);
             }
             WaitState::Lock(until_ns) | WaitState::Word(until_ns) => Some(until_ns),
             WaitState::Runnable
@@ -436,34 +465,21 @@ impl Executor {
             | WaitState::Global
             | WaitState::Fence(_) => None,
         };
-        let Some((own, shared)) = states(&mut self.objects, running) else {
-            return AccessOutcome::GoesOn; // `go_on` ends the call
+        let Some(context) = self.resources.context(at, running, (now_ns, (*left).max(1))) else {
+            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
         };
-        let program = running.loaded.verified().program();
-        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
+        let SliceContext { machine, loaded, lent, mut helpers } = context;
+        let program = loaded.verified().program();
         let AccessBuffers { inputs, output } = buffers;
         for (input, span) in inputs.iter_mut().zip(request.inputs) {
-            let bytes = running.machine.bytes(program, &lent, span).unwrap_or_default();
-            input.extend_from_slice(bytes);
+            input.extend_from_slice(machine.bytes(program, &lent, span).unwrap_or_default());
         }
         let inputs = [&inputs[0][..], &inputs[1][..]];
         output.resize(request.output.map_or(0, |span| span.length as usize), 0);
-        let mut beside = Beside {
-            memory: self.memory.of(running.tenant),
-            own: &mut own.declared,
-            shared: &mut shared.declared,
-            now_ns,
-            left: (*left).max(1),
-            holder: holder(at),
-            notifications: &mut self.notifications,
-            global: self.global.as_mut(),
-            miss: running.miss.as_deref_mut(),
-            deferral: None,
-        };
-        let reply = beside.perform(request, Buffers { inputs, output: &mut output[..] });
-        *left = beside.left;
+        let reply = helpers.perform(request, Buffers { inputs, output: &mut output[..] });
+        *left = helpers.left;
         let late = until.is_some_and(|until_ns| until_ns <= now_ns);
-        let result = match (reply, beside.deferral) {
+        let result = match (reply, helpers.deferral) {
             (Reply::Now(result), _) => result,
             (Reply::Refused, _) => return refuse(running),
             (Reply::Later, Some(Deferral::Lock)) if late => status::BUSY as u64,
@@ -479,21 +495,24 @@ impl Executor {
                 return AccessOutcome::EndsSlice(SliceOutcome::Waits);
             }
             (Reply::Later, Some(Deferral::Global)) => {
-                return self.reach(at, running, request, inputs);
+                return self.poll_global(at, running, request, Buffers { inputs, output });
             }
             (Reply::Later, Some(Deferral::Remote)) => {
-                return self.set_out(at, running, request, inputs, now_ns);
+                let buffers = Buffers { inputs, output };
+                return self.begin_remote(at, running, request, buffers, now_ns);
             }
             (Reply::Later, _) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
         };
-        running.wait = WaitState::Runnable;
         let output = if (result as i64) < 0 { &[][..] } else { &output[..] };
-        take(&mut running.machine, &running.loaded, lent, result, output)
+        let taken = take(machine, loaded, lent, result, output);
+        running.wait = WaitState::Runnable;
+        taken
     }
 
     /// Continues an access with a long buffer.
-    fn go_on_by_pieces(
+    fn poll_chunked(
         &mut self,
+        at: usize,
         running: &mut ActiveCall,
         request: &Request,
         left: &mut usize,
@@ -503,19 +522,17 @@ impl Executor {
         else {
             return AccessOutcome::GoesOn;
         };
-        let Some((own, shared)) = states(&mut self.objects, running) else {
-            return AccessOutcome::GoesOn; // `go_on` ends the call
+        let Some(context) = self.resources.context(at, running, (0, 0)) else {
+            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
         };
-        let program = running.loaded.verified().program();
-        let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
-        let bytes = |span| running.machine.bytes(program, &lent, span).unwrap_or_default();
-        let memory = self.memory.of(running.tenant);
+        let SliceContext { machine, loaded, lent, helpers } = context;
+        let (program, memory) = (loaded.verified().program(), helpers.memory);
+        let bytes = |span| machine.bytes(program, &lent, span).unwrap_or_default();
         match pieces.step(request, request.inputs.map(bytes), memory, left, &mut self.piece) {
             Ok(end) => {
                 let (from, length) = pieces.read();
                 let bytes = &self.piece[..length];
                 let lent_again = Lent { own: &mut *lent.own, shared: &mut *lent.shared };
-                let machine = &mut running.machine;
                 let brought = machine.bring(program, lent_again, from, bytes);
                 let taken = match end {
                     Some(result) => {
@@ -540,12 +557,12 @@ impl Executor {
     }
 
     /// Begins a remote access.
-    fn set_out(
+    fn begin_remote(
         &mut self,
         at: usize,
         running: &mut ActiveCall,
         request: &Request,
-        inputs: [&[u8]; 2],
+        mut buffers: Buffers<'_>,
         now_ns: u64,
     ) -> AccessOutcome {
         let Some(block) = self.free.pop() else {
@@ -553,8 +570,8 @@ impl Executor {
             return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         };
         let arena = &self.scratch[block];
-        let memory = self.memory.of(running.tenant);
-        match RemoteAccess::begin(request, inputs, memory, arena, &mut self.requests) {
+        let memory = self.resources.memory.of(running.tenant);
+        match RemoteAccess::begin(request, &mut buffers, memory, arena, &mut self.requests) {
             Ok(across) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
@@ -589,7 +606,7 @@ impl Executor {
     }
 
     /// Continues a remote access: completes it, or adds further requests.
-    fn come(
+    fn poll_remote(
         &mut self,
         running: &mut ActiveCall,
         request: &Request,
@@ -605,24 +622,14 @@ impl Executor {
             return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         }
         let arena = &self.scratch[block];
-        let memory = self.memory.of(running.tenant);
-        let come = match self.blocks[block].failed {
-            None => across.come(memory, arena, left, bytes, &mut self.requests),
+        let memory = self.resources.memory.of(running.tenant);
+        let progress = match self.blocks[block].failed {
+            None => across.poll((memory, arena), (left, late), bytes, &mut self.requests),
             Some(_) => Err(AccessDenied::NotLocal),
         };
-        let result = match come {
+        let result = match progress {
             Ok(RemoteProgress::Answer(result)) => result,
             Ok(RemoteProgress::Slice) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
-            Ok(RemoteProgress::Same) if late => status::TIMED_OUT as u64,
-            Ok(RemoteProgress::Same) => {
-                let requests = &mut self.requests;
-                if RemoteAccess::begin(request, [&[], &[]], memory, arena, requests).is_err() {
-                    self.requests.clear();
-                    return self.failed(running, request, block);
-                }
-                self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
-                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
-            }
             Ok(RemoteProgress::More) => {
                 self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
                 return AccessOutcome::EndsSlice(SliceOutcome::Waits);
@@ -639,8 +646,8 @@ impl Executor {
 
     /// Passes an answer to a call.
     fn reply(&mut self, running: &mut ActiveCall, result: u64, bytes: &[u8]) -> AccessOutcome {
-        let Some((own, shared)) = states(&mut self.objects, running) else {
-            return AccessOutcome::GoesOn; // `go_on` ends the call
+        let Some((own, shared)) = states(&mut self.resources.objects, running) else {
+            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         take(&mut running.machine, &running.loaded, lent, result, bytes)
@@ -665,8 +672,7 @@ impl Executor {
 
     /// Reports a failed access to the program as a status, or ends the call if its helper returns none.
     fn denied(&mut self, running: &mut ActiveCall, request: &Request, why: i64) -> AccessOutcome {
-        let helper = Helper::with_number(request.call as u32);
-        if helper.is_some_and(|helper| helper.effect == Effect::Suspends) {
+        if returns_status(request.call) {
             return self.reply(running, why as u64, &[]);
         }
         if why == status::NOT_PERMITTED {
@@ -732,7 +738,7 @@ impl Executor {
     }
 
     fn look(&mut self, at_all: bool, now_ns: u64) {
-        let (calls, memory, free) = (&self.calls, &self.memory, &self.free);
+        let (calls, memory, free) = (&self.calls, &self.resources.memory, &self.free);
         self.watching.look(at_all, |at| {
             let Some(running) = calls[at].as_ref() else { return false };
             match running.wait {
@@ -752,7 +758,7 @@ impl Executor {
 
     /// Whether there is work that no event of the port announces.
     pub(crate) fn has_silent_work(&self) -> bool {
-        self.watches() || self.global.is_some() || !self.erased.is_empty()
+        self.watches() || self.resources.global.is_some() || !self.erased.is_empty()
     }
 
     /// Returns the next call whose wait is over.
@@ -767,7 +773,7 @@ fn has_changed(memory: &TenantRegions, running: &ActiveCall) -> bool {
     let Some(request) = running.machine.pending() else { return true };
     let [region, offset, old, ..] = request.arguments;
     let memory = memory.of(running.tenant);
-    let arena = memory.here(region, offset, 8, farside_base::Access::READ);
+    let arena = memory.local(region, offset, 8, farside_base::Access::READ);
     let mut word = [0; 8];
     let read = arena.is_ok_and(|arena| arena.read(offset, &mut word).is_ok());
     !read || u64::from_le_bytes(word) != old
@@ -801,6 +807,11 @@ fn faulty(machine: &mut Machine, error: &AnswerError) -> AccessOutcome {
 fn refuse(running: &mut ActiveCall) -> AccessOutcome {
     let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
     AccessOutcome::EndsSlice(SliceOutcome::Over(ended(&running.loaded, &stop)))
+}
+
+/// The end of a call whose program was unregistered.
+fn unregistered() -> CallEnd {
+    stopped(Stopped::Cancelled, None, "its program was unregistered")
 }
 
 fn stopped(why: Stopped, slot: Option<usize>, text: impl ToString) -> CallEnd {

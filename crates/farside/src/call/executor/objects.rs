@@ -72,12 +72,12 @@ impl Executor {
             return *number;
         }
         let mut numbers = (0..).map(|attempt| loading::number(object, attempt));
-        numbers.find(|number| !self.objects.contains_key(number)).unwrap_or(0)
+        numbers.find(|number| !self.resources.objects.contains_key(number)).unwrap_or(0)
     }
 
     /// Returns all programs of a registered object.
     pub(crate) fn programs_of(&self, object: &Arc<[u8]>) -> Option<Vec<Arc<LoadedProgram>>> {
-        let known = self.objects.get(self.numbers.get(object)?)?;
+        let known = self.resources.objects.get(self.numbers.get(object)?)?;
         Some(known.programs.iter().map(|known| Arc::clone(&known.loaded)).collect())
     }
 
@@ -90,7 +90,7 @@ impl Executor {
     ) -> Result<Vec<Arc<LoadedProgram>>, LoadError> {
         match self.programs_of(object) {
             Some(programs) => Ok(programs),
-            None => ObjectLoading::new(object, limits, self.global.is_some()).whole(),
+            None => ObjectLoading::new(object, limits, self.resources.global.is_some()).whole(),
         }
     }
 
@@ -102,7 +102,7 @@ impl Executor {
         object: &Arc<[u8]>,
         limits: &Limits,
     ) {
-        let loading = Box::new(ObjectLoading::new(object, limits, self.global.is_some()));
+        let loading = Box::new(ObjectLoading::new(object, limits, self.resources.global.is_some()));
         self.loads.insert(
             at,
             PendingLoad { loading, pace: SliceLength::WALKED, progress: LoadProgress::Queued },
@@ -174,7 +174,8 @@ impl Executor {
         session: u32,
         programs: &[Arc<LoadedProgram>],
     ) {
-        let known = self.objects.entry(number).or_insert_with(|| RegisteredObject::new(programs));
+        let known =
+            self.resources.objects.entry(number).or_insert_with(|| RegisteredObject::new(programs));
         let own = || states_of(programs, Scope::QueuePair);
         known.own.entry(session).or_insert_with(own);
         self.numbers.insert(Arc::clone(object), number);
@@ -182,7 +183,7 @@ impl Executor {
 
     /// Erases the state of a session at an object. Its calls end.
     pub(crate) fn erase_own(&mut self, session: u32, number: u64) {
-        if let Some(known) = self.objects.get_mut(&number)
+        if let Some(known) = self.resources.objects.get_mut(&number)
             && let Some(own) = known.own.remove(&session)
         {
             self.erased.add(own);
@@ -192,7 +193,7 @@ impl Executor {
 
     /// Erases an object and all its state. Its calls end.
     pub(crate) fn erase(&mut self, number: u64) {
-        if let Some(known) = self.objects.remove(&number) {
+        if let Some(known) = self.resources.objects.remove(&number) {
             self.numbers.retain(|_, other| *other != number);
             known.own.into_values().chain([known.shared]).for_each(|gone| self.erased.add(gone));
             self.wake_orphans(number);
@@ -201,7 +202,7 @@ impl Executor {
 
     /// Wakes waiting calls of an unregistered program, so that they end.
     fn wake_orphans(&mut self, number: u64) {
-        let known = self.objects.get(&number);
+        let known = self.resources.objects.get(&number);
         let is_kept = |session| known.is_some_and(|known| known.own.contains_key(session));
         for (at, running) in self.calls.iter().enumerate() {
             let Some(running) = running else { continue };
@@ -219,7 +220,7 @@ impl Executor {
     }
 
     pub(crate) fn known(&self, program: u64) -> Option<&RegisteredProgram> {
-        let object = self.objects.get(&object_of(program))?;
+        let object = self.resources.objects.get(&object_of(program))?;
         object.programs.get((program - object_of(program)) as usize)
     }
 

@@ -42,8 +42,8 @@ fn register(executor: &mut Executor, text: &str, number: u64) {
 fn call_never_uses_state_of_another_object_with_its_number() {
     let mut executor = Executor::new(None, 1);
     let site = RegionSite::Local(Arena::heap(64));
-    executor.memory.add(0);
-    executor.memory.lend(0, LentRegion { site, bytes: 64, access: Access::ALL }, None);
+    executor.resources.memory.add(0);
+    executor.resources.memory.lend(0, LentRegion { site, bytes: 64, access: Access::ALL }, None);
     let waits = "
         .state kept map 8 8 4 shared
             r1 = 0
@@ -105,8 +105,8 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     let arena = Arena::heap(4096);
     let site = RegionSite::Local(arena.clone());
     let access = farside_base::Access::ALL;
-    executor.memory.add(0);
-    executor.memory.lend(0, LentRegion { site, bytes: 4096, access }, None);
+    executor.resources.memory.add(0);
+    executor.resources.memory.lend(0, LentRegion { site, bytes: 4096, access }, None);
     // Waits until the word at the first parameter is not zero, for at most the second parameter in nanoseconds.
     let wait = "r6 = r1\nr1 = 0\nr2 = *(u64 *)(r6 + 0)\nr3 = 0\nr4 = *(u64 *)(r6 + 8)\n";
     let object: Arc<[u8]> = format!("{wait}call wait_word\nexit\n").as_bytes().into();
@@ -152,8 +152,8 @@ fn run_until_it_waits(executor: &mut Executor, at: usize, now_ns: u64) {
 fn unlock_wakes_calls_that_wait_for_the_lock() {
     let mut executor = Executor::new(None, 1);
     let site = RegionSite::Local(Arena::heap(64));
-    executor.memory.add(0);
-    executor.memory.lend(0, LentRegion { site, bytes: 64, access: Access::ALL }, None);
+    executor.resources.memory.add(0);
+    executor.resources.memory.lend(0, LentRegion { site, bytes: 64, access: Access::ALL }, None);
     let waits = |time: u64| format!("r1 = 0\nr2 = 0\nr3 = 0\nr4 = {time}\ncall wait_word\n");
     let calls = |name: &str| format!("r1 = state 0\nr2 = 0\ncall {name}\n");
     let (lock, unlock) = (calls("lock"), calls("unlock"));

@@ -1,7 +1,7 @@
 //! Accesses with long buffers to local memory, in chunks, so that a slice can end within them.
 
-use crate::call::memory::local::{BYTES_PER_ACCESS, Piece};
-use crate::call::memory::regions::{AccessDenied, RegionTable};
+use super::regions::RegionTable;
+use super::{AccessDenied, BYTES_PER_ACCESS, VectorPiece};
 use farside_base::Access;
 use farside_fabric::Arena;
 use farside_rmc::helpers::{Call, Hashing, status};
@@ -60,23 +60,21 @@ impl ChunkedAccess {
         let [region, offset, ..] = request.arguments;
         let (whole, access) = (moved(request), access(request.call)?);
         let vector = match request.call {
-            Call::ReadVector | Call::WriteVector => {
-                Some(Piece::all(inputs[0], whole).ok_or(AccessDenied::NotPermitted)?)
-            }
+            Call::ReadVector | Call::WriteVector => Some(VectorPiece::all(inputs[0], whole)?),
             _ => None,
         };
-        let one = vector.is_none().then_some(Piece { offset, range: 0..whole });
+        let one = vector.is_none().then_some(VectorPiece { offset, range: 0..whole });
         let pieces = vector.into_iter().flatten().chain(one);
-        for Piece { offset, range } in pieces.clone() {
-            memory.here(region, offset, range.len() as u64, access)?;
+        for VectorPiece { offset, range } in pieces.clone() {
+            memory.local(region, offset, range.len() as u64, access)?;
         }
         let until = whole.min(self.done.saturating_add(left.saturating_mul(BYTES_PER_ACCESS)));
         self.read = 0;
         self.before = self.done;
-        for Piece { offset, range } in pieces {
+        for VectorPiece { offset, range } in pieces {
             let (from, to) = (range.start.max(self.done), range.end.min(until));
             if from < to {
-                let arena = memory.here(region, offset, range.len() as u64, access)?;
+                let arena = memory.local(region, offset, range.len() as u64, access)?;
                 let at = (offset + (from - range.start) as u64, from..to);
                 self.carry(request, inputs, arena, at, piece)?;
             }

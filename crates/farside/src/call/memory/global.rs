@@ -5,6 +5,7 @@
 //! is one program order. Once these have completed, it serves another call. The completion of an operation sets the
 //! session's completion bit and wakes the executor if it sleeps.
 
+use super::{HelperMemory, perform};
 use crate::memory::{Access, What};
 use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress, Node, Session};
@@ -72,28 +73,17 @@ impl MissSession {
         self.access.is_some()
     }
 
-    /// Begins the access of a request; [`Self::poll`] continues it.
-    pub(crate) fn begin(&mut self, request: &Request, input: &[u8]) -> Result<(), Error> {
-        let address = address(request)?;
-        let [_, second, third, ..] = request.arguments;
+    /// Begins an access to the bytes that `bytes` was set to; [`Self::poll`] continues it.
+    fn begin(&mut self, what: What, at: GlobalAddress) -> Result<Option<u64>, Error> {
+        self.access = Some(self.session.begin(what, at, self.bytes.len())?);
+        Ok(None)
+    }
+
+    /// Sets the bytes of the next access: these, and zeros up to a length.
+    fn set_bytes(&mut self, bytes: &[u8], length: usize) {
         self.bytes.clear();
-        let what = match request.call {
-            Call::GlobalLoadU64 | Call::GlobalRead => What::Read,
-            Call::GlobalWrite => What::Write,
-            Call::GlobalStoreU64 => What::Post,
-            Call::GlobalCompareSwap => What::Word(Kind::CompareSwap(second, third)),
-            _ => What::Word(Kind::FetchAdd(second)),
-        };
-        match request.call {
-            Call::GlobalWrite => self.bytes.extend_from_slice(input),
-            Call::GlobalStoreU64 => self.bytes.extend_from_slice(&second.to_le_bytes()),
-            Call::GlobalRead => {
-                self.bytes.resize(request.output.map_or(0, |span| span.length as usize), 0);
-            }
-            _ => self.bytes.resize(8, 0),
-        }
-        self.access = Some(self.session.begin(what, address, self.bytes.len())?);
-        Ok(())
+        self.bytes.extend_from_slice(bytes);
+        self.bytes.resize(length, 0);
     }
 
     /// Continues the access. Returns the helper's result, with the output in `bytes`, or wakes the call later.
@@ -123,6 +113,101 @@ impl MissSession {
     /// Whether the call no longer needs the session.
     pub(crate) fn settle(&mut self) -> bool {
         self.access.is_none() && self.session.settle()
+    }
+}
+
+/// Begins accesses that miss.
+impl HelperMemory for MissSession {
+    type Address = GlobalAddress;
+    type Failure = Error;
+
+    fn decode(request: &Request) -> Result<(GlobalAddress, [u64; 2]), Error> {
+        global_address(request)
+    }
+
+    fn load(&mut self, at: GlobalAddress, bytes: usize) -> Result<Option<u64>, Error> {
+        self.set_bytes(&[], bytes);
+        self.begin(What::Read, at)
+    }
+
+    fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> Result<Option<u64>, Error> {
+        self.set_bytes(&value.to_le_bytes()[..bytes], bytes);
+        self.begin(What::Post, at)
+    }
+
+    fn compare_swap(
+        &mut self,
+        at: GlobalAddress,
+        expected: u64,
+        new: u64,
+    ) -> Result<Option<u64>, Error> {
+        self.set_bytes(&[], 8);
+        self.begin(What::Word(Kind::CompareSwap(expected, new)), at)
+    }
+
+    fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> Result<Option<u64>, Error> {
+        self.set_bytes(&[], 8);
+        self.begin(What::Word(Kind::FetchAdd(add)), at)
+    }
+
+    fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> Result<Option<u64>, Error> {
+        self.set_bytes(&[], output.len());
+        self.begin(What::Read, at)
+    }
+
+    fn write(&mut self, at: GlobalAddress, input: &[u8]) -> Result<Option<u64>, Error> {
+        self.set_bytes(input, input.len());
+        self.begin(What::Write, at)
+    }
+}
+
+/// Accesses that hit: pending means that they miss.
+struct GlobalHits<'a>(&'a mut Session);
+
+impl HelperMemory for GlobalHits<'_> {
+    type Address = GlobalAddress;
+    type Failure = Error;
+
+    #[inline]
+    fn decode(request: &Request) -> Result<(GlobalAddress, [u64; 2]), Error> {
+        global_address(request)
+    }
+
+    #[inline]
+    fn load(&mut self, at: GlobalAddress, bytes: usize) -> Result<Option<u64>, Error> {
+        let mut word = [0; 8];
+        let hit = self.0.read_hit(at, &mut word[..bytes]);
+        Ok(hit.then(|| u64::from_le_bytes(word)))
+    }
+
+    #[inline]
+    fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> Result<Option<u64>, Error> {
+        Ok(self.0.write_hit(at, &value.to_le_bytes()[..bytes]).then_some(0))
+    }
+
+    #[inline]
+    fn compare_swap(
+        &mut self,
+        at: GlobalAddress,
+        expected: u64,
+        new: u64,
+    ) -> Result<Option<u64>, Error> {
+        Ok(self.0.word_hit(at, Kind::CompareSwap(expected, new)))
+    }
+
+    #[inline]
+    fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> Result<Option<u64>, Error> {
+        Ok(self.0.word_hit(at, Kind::FetchAdd(add)))
+    }
+
+    #[inline]
+    fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> Result<Option<u64>, Error> {
+        Ok((output.is_empty() || self.0.read_hit(at, output)).then_some(0))
+    }
+
+    #[inline]
+    fn write(&mut self, at: GlobalAddress, input: &[u8]) -> Result<Option<u64>, Error> {
+        Ok((input.is_empty() || self.0.write_hit(at, input)).then_some(0))
     }
 }
 
@@ -204,22 +289,7 @@ impl GlobalMemory {
             },
             None => &mut self.hits,
         };
-        let [_, second, third, ..] = request.arguments;
-        let address = address(request).ok()?;
-        match request.call {
-            Call::GlobalLoadU64 => {
-                let mut word = [0; 8];
-                session.read_hit(address, &mut word).then(|| u64::from_le_bytes(word))
-            }
-            Call::GlobalStoreU64 => session.write_hit(address, &second.to_le_bytes()).then_some(0),
-            Call::GlobalRead if buffers.output.is_empty() => Some(0),
-            Call::GlobalRead => session.read_hit(address, buffers.output).then_some(0),
-            Call::GlobalWrite if buffers.inputs[0].is_empty() => Some(0),
-            Call::GlobalWrite => session.write_hit(address, buffers.inputs[0]).then_some(0),
-            Call::GlobalFetchAdd => session.word_hit(address, Kind::FetchAdd(second)),
-            Call::GlobalCompareSwap => session.word_hit(address, Kind::CompareSwap(second, third)),
-            _ => None,
-        }
+        perform(&mut GlobalHits(session), request, buffers).ok().flatten()
     }
 
     /// Returns a session for a call; without a free one the call is queued and woken with one.
@@ -327,13 +397,15 @@ impl GlobalMemory {
     }
 }
 
-/// Returns the address argument of a helper.
-fn address(request: &Request) -> Result<GlobalAddress, Error> {
-    let bits = request.arguments[0];
-    GlobalAddress::from_bits(bits).map_err(|_| {
+/// Decodes a request on the global memory: its address, and the two arguments after it.
+#[inline]
+fn global_address(request: &Request) -> Result<(GlobalAddress, [u64; 2]), Error> {
+    let [bits, second, third, ..] = request.arguments;
+    let address = GlobalAddress::from_bits(bits).map_err(|_| {
         let text = format!("{bits:#x} is not a global address: its line size is invalid");
         Error::with(ErrorCode::ForeignAddress, text)
-    })
+    })?;
+    Ok((address, [second, third]))
 }
 
 /// Whether a helper accesses the global memory.

@@ -1,6 +1,7 @@
 //! The regions that calls may access: local memory, or remote memory over a link.
 
-use crate::call::memory::direct_loads::DirectLoads;
+use super::AccessDenied;
+use super::direct_loads::DirectLoads;
 use farside_base::{Access, LinkId, RemoteRegionId};
 use farside_fabric::Arena;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,17 +26,6 @@ pub(crate) struct LentRegion {
     pub(crate) site: RegionSite,
     pub(crate) bytes: u64,
     pub(crate) access: Access,
-}
-
-/// Why memory was not accessed. Programs see it as a `status` or as the end of the call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum AccessDenied {
-    /// The region is unknown, too short or does not allow this access.
-    NotPermitted,
-    /// The region is remote.
-    NotLocal,
-    /// The region was remote, and its link is lost.
-    Lost,
 }
 
 /// Regions by number.
@@ -70,7 +60,7 @@ impl RegionTable {
         lent
     }
 
-    /// Marks the regions over a lost link as gone.
+    /// Marks the regions over a lost link as lost.
     pub(crate) fn lost(&mut self, link: LinkId) {
         for lent in self.regions.iter_mut().flatten() {
             if matches!(lent.site, RegionSite::Remote(of, _) if of == link) {
@@ -85,7 +75,7 @@ impl RegionTable {
     }
 
     /// Whether there is a local region of this number.
-    pub(crate) fn is_here(&self, region: u64) -> bool {
+    pub(crate) fn is_local(&self, region: u64) -> bool {
         self.lent(region).is_some_and(|lent| matches!(lent.site, RegionSite::Local(_)))
     }
 
@@ -109,7 +99,7 @@ impl RegionTable {
 
     /// Returns the arena of a local region if this access to it is permitted.
     #[inline]
-    pub(crate) fn here(
+    pub(crate) fn local(
         &self,
         region: u64,
         offset: u64,
@@ -171,7 +161,7 @@ impl TenantRegions {
         lent.is_some_and(|(_, tenants)| is_open(tenants.as_ref(), tenant))
     }
 
-    /// Marks the regions over a lost link as gone.
+    /// Marks the regions over a lost link as lost.
     pub(crate) fn lost(&mut self, link: LinkId) {
         for lent in self.lent.values_mut().map(|(lent, _)| lent) {
             if matches!(lent.site, RegionSite::Remote(of, _) if of == link) {
@@ -215,7 +205,7 @@ mod tests {
         memories.lend(3, lent(64), Some([1, 2].into()));
         memories.add(2);
         let reach = |memories: &TenantRegions, number| {
-            [0, 1, 2, 3].map(|tenant| memories.of(tenant).here(number, 0, 8, Access::READ).is_ok())
+            [0, 1, 2, 3].map(|tenant| memories.of(tenant).local(number, 0, 8, Access::READ).is_ok())
         };
         assert_eq!(reach(&memories, 0), [true, true, true, false], "the last was not added");
         assert_eq!(reach(&memories, 3), [false, true, true, false]);
@@ -233,7 +223,7 @@ mod tests {
         let arena = Arena::heap(64);
         let lent = LentRegion { site: RegionSite::Local(arena), bytes: 64, access: Access::READ };
         memory.lend(3, lent);
-        assert!(memory.here(3, 56, 8, Access::READ).is_ok());
+        assert!(memory.local(3, 56, 8, Access::READ).is_ok());
         for (region, offset, bytes, access) in [
             (3, 57, 8, Access::READ),
             (3, u64::MAX, 8, Access::READ),
@@ -242,14 +232,14 @@ mod tests {
             (4, 0, 8, Access::READ),
             (u64::MAX, 0, 0, Access::NONE),
         ] {
-            let denied = memory.here(region, offset, bytes, access).err();
+            let denied = memory.local(region, offset, bytes, access).err();
             assert_eq!(denied, Some(AccessDenied::NotPermitted), "{region} {offset} {bytes}");
         }
         assert!(memory.take_back(3).is_some() && memory.take_back(3).is_none());
         let site = RegionSite::Remote(LinkId(1), RemoteRegionId(0));
         memory.lend(0, LentRegion { site, bytes: 8, access: Access::ALL });
-        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
+        assert_eq!(memory.local(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
         memory.lost(LinkId(1));
-        assert_eq!(memory.here(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
+        assert_eq!(memory.local(0, 0, 8, Access::READ).err(), Some(AccessDenied::NotLocal));
     }
 }

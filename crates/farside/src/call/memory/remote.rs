@@ -1,16 +1,19 @@
 //! Helpers on remote memory: each access becomes one-sided requests, and the call continues when they have
 //! completed (003 §5.2).
 
-use crate::call::memory::chunked;
-use crate::call::memory::local::{BYTES_PER_ACCESS, Piece};
-use crate::call::memory::regions::{AccessDenied, RegionSite, RegionTable};
+use super::regions::{RegionSite, RegionTable};
+use super::{
+    AccessDenied, BYTES_PER_ACCESS, HelperMemory, RegionAddress, VectorPiece, chunked, perform,
+    region_address,
+};
 use farside_base::{
     Access, LinkId, LocalSlice, Operation, RegionId, RemoteRegionId, RemoteSlice, Source, Work,
     WorkFlags, WorkId,
 };
 use farside_fabric::Arena;
 use farside_rmc::helpers::{BUFFER_BYTES_MAX, Call, Hashing, status};
-use farside_rmc::run::Request;
+use farside_rmc::run::{Buffers, Request};
+use std::ops::Range;
 
 /// Bytes of scratch memory of a waiting call: the longest buffer of a helper.
 pub(crate) const BLOCK_BYTES: u64 = BUFFER_BYTES_MAX as u64;
@@ -24,11 +27,11 @@ pub(crate) struct MemoryRequest {
     /// Offset within the block.
     at: u64,
     bytes: u32,
-    what: What,
+    kind: RequestKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum RequestKind {
     Read,
     Write,
     FetchAdd(u64),
@@ -47,19 +50,169 @@ impl MemoryRequest {
         let slice = LocalSlice { region: scratch, offset: block + self.at, bytes: self.bytes };
         let remote = RemoteSlice { region: self.region, offset: self.offset };
         let slices = [slice];
-        let operation = match self.what {
-            What::Read => Operation::Read { into: &slices, from: remote },
-            What::Write => {
+        let operation = match self.kind {
+            RequestKind::Read => Operation::Read { into: &slices, from: remote },
+            RequestKind::Write => {
                 Operation::Write { source: Source::Gather(&slices), to: remote, immediate: None }
             }
-            What::FetchAdd(add) => Operation::FetchAdd { at: remote, add, into: slice },
-            What::CompareSwap(expected, new) => {
+            RequestKind::FetchAdd(add) => Operation::FetchAdd { at: remote, add, into: slice },
+            RequestKind::CompareSwap(expected, new) => {
                 Operation::CompareSwap { at: remote, expected, new, into: slice }
             }
         };
         let flags = WorkFlags { signalled: true, ..WorkFlags::default() };
         post(Work { id, link: self.link, flags, operation })
     }
+}
+
+/// The regions of a call that are remote. Accesses append their requests to `requests`; outgoing bytes are copied into
+/// `block`, where incoming ones will be.
+struct RemoteMemory<'a> {
+    regions: &'a RegionTable,
+    block: &'a Arena,
+    requests: &'a mut Vec<MemoryRequest>,
+}
+
+impl RemoteMemory<'_> {
+    /// Copies outgoing bytes to the beginning of the block.
+    fn put(&self, bytes: &[u8]) -> Result<(), AccessDenied> {
+        self.block.write(0, bytes).map_err(|_| AccessDenied::NotPermitted)
+    }
+
+    /// Appends a request for the bytes of a region that are `range` of the block, if it is permitted.
+    fn request(
+        &mut self,
+        (region, offset): RegionAddress,
+        range: Range<usize>,
+        kind: RequestKind,
+    ) -> Result<Option<u64>, AccessDenied> {
+        let access = match kind {
+            RequestKind::Read => Access::READ,
+            RequestKind::Write => Access::WRITE,
+            RequestKind::FetchAdd(_) | RequestKind::CompareSwap(..) => Access::ATOMIC,
+        };
+        if access == Access::ATOMIC && !offset.is_multiple_of(8) {
+            return Err(AccessDenied::NotPermitted);
+        }
+        match self.regions.region(region, offset, range.len() as u64, access)?.site {
+            RegionSite::Remote(link, region) => {
+                let (at, bytes) = (range.start as u64, range.len() as u32);
+                self.requests.push(MemoryRequest { link, region, offset, at, bytes, kind });
+                Ok(None)
+            }
+            RegionSite::Lost => Err(AccessDenied::Lost),
+            RegionSite::Local(_) => Err(AccessDenied::NotLocal),
+        }
+    }
+
+    /// Appends a request for each piece that is not empty.
+    fn vector(
+        &mut self,
+        region: u64,
+        (pieces, bytes): (&[u8], usize),
+        kind: RequestKind,
+    ) -> Result<Option<u64>, AccessDenied> {
+        for VectorPiece { offset, range } in VectorPiece::all(pieces, bytes)? {
+            if !range.is_empty() {
+                self.request((region, offset), range, kind)?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl HelperMemory for RemoteMemory<'_> {
+    type Address = RegionAddress;
+    type Failure = AccessDenied;
+
+    fn decode(request: &Request) -> Result<(RegionAddress, [u64; 2]), AccessDenied> {
+        Ok(region_address(request))
+    }
+
+    fn load(&mut self, at: RegionAddress, bytes: usize) -> Result<Option<u64>, AccessDenied> {
+        self.request(at, 0..bytes, RequestKind::Read)
+    }
+
+    fn store(
+        &mut self,
+        at: RegionAddress,
+        value: u64,
+        bytes: usize,
+    ) -> Result<Option<u64>, AccessDenied> {
+        self.put(&value.to_le_bytes()[..bytes])?;
+        self.request(at, 0..bytes, RequestKind::Write)
+    }
+
+    fn compare_swap(
+        &mut self,
+        at: RegionAddress,
+        expected: u64,
+        new: u64,
+    ) -> Result<Option<u64>, AccessDenied> {
+        self.request(at, 0..8, RequestKind::CompareSwap(expected, new))
+    }
+
+    fn fetch_add(&mut self, at: RegionAddress, add: u64) -> Result<Option<u64>, AccessDenied> {
+        self.request(at, 0..8, RequestKind::FetchAdd(add))
+    }
+
+    fn read(&mut self, at: RegionAddress, output: &mut [u8]) -> Result<Option<u64>, AccessDenied> {
+        match output.len() {
+            0 => Ok(None),
+            bytes => self.request(at, 0..bytes, RequestKind::Read),
+        }
+    }
+
+    fn write(&mut self, at: RegionAddress, input: &[u8]) -> Result<Option<u64>, AccessDenied> {
+        if input.is_empty() {
+            return Ok(None);
+        }
+        self.put(input)?;
+        self.request(at, 0..input.len(), RequestKind::Write)
+    }
+
+    fn read_vector(
+        &mut self,
+        (region, _): RegionAddress,
+        pieces: &[u8],
+        output: &mut [u8],
+    ) -> Result<Option<u64>, AccessDenied> {
+        self.vector(region, (pieces, output.len()), RequestKind::Read)
+    }
+
+    fn write_vector(
+        &mut self,
+        (region, _): RegionAddress,
+        pieces: &[u8],
+        input: &[u8],
+    ) -> Result<Option<u64>, AccessDenied> {
+        self.put(input)?;
+        self.vector(region, (pieces, input.len()), RequestKind::Write)
+    }
+
+    /// Requests the first block of the range.
+    fn hash(
+        &mut self,
+        (region, offset): RegionAddress,
+        bytes: u64,
+        _: Hashing,
+    ) -> Result<Option<u64>, AccessDenied> {
+        // The whole range must be permitted before the first byte is read.
+        self.regions.region(region, offset, bytes, Access::READ)?;
+        match block_bytes(bytes) {
+            0 => Ok(None),
+            bytes => self.request((region, offset), 0..bytes, RequestKind::Read),
+        }
+    }
+
+    fn wait_word(&mut self, at: RegionAddress, _: u64) -> Result<Option<u64>, AccessDenied> {
+        self.request(at, 0..8, RequestKind::Read)
+    }
+}
+
+/// Returns the bytes that one request hashes if this many are left.
+fn block_bytes(left: u64) -> usize {
+    usize::try_from(left.min(BLOCK_BYTES)).unwrap_or(0)
 }
 
 /// An access in flight.
@@ -81,94 +234,25 @@ pub(crate) enum RemoteProgress {
     More,
     /// The slice is over.
     Slice,
-    /// The awaited word is unchanged: read it again.
-    Same,
 }
 
 impl RemoteAccess {
-    /// Appends the requests of an access to `requests` and copies outgoing bytes into the block.
+    /// Begins an access: appends its requests to `requests` and copies outgoing bytes into the block.
     pub(crate) fn begin(
         request: &Request,
-        inputs: [&[u8]; 2],
-        memory: &RegionTable,
+        buffers: &mut Buffers<'_>,
+        regions: &RegionTable,
         block: &Arena,
         requests: &mut Vec<MemoryRequest>,
     ) -> Result<Self, AccessDenied> {
+        perform(&mut RemoteMemory { regions, block, requests }, request, buffers)?;
         let hashing = Hashing::of(request.call, request.arguments[3]);
-        let across = Self { request: *request, hashing, hashed: 0, of_block: 0 };
-        across.requests(inputs, memory, block, requests)?;
-        Ok(across)
-    }
-
-    fn requests(
-        &self,
-        inputs: [&[u8]; 2],
-        memory: &RegionTable,
-        block: &Arena,
-        requests: &mut Vec<MemoryRequest>,
-    ) -> Result<(), AccessDenied> {
-        let [region, offset, third, fourth, _] = self.request.arguments;
-        let request_for = |offset: u64, at: usize, bytes: usize, what: What| {
-            request_to(memory, (region, offset), at, bytes, what)
-        };
-        let put =
-            |at: u64, bytes: &[u8]| block.write(at, bytes).map_err(|_| AccessDenied::NotPermitted);
-        let read_bytes = self.request.output.map_or(0, |span| span.length as usize);
-        let pieces = |bytes, what, requests: &mut Vec<MemoryRequest>| -> Result<(), AccessDenied> {
-            let pieces = Piece::all(inputs[0], bytes).ok_or(AccessDenied::NotPermitted)?;
-            for one in pieces.filter(|piece| !piece.range.is_empty()) {
-                requests.push(request_for(one.offset, one.range.start, one.range.len(), what)?);
-            }
-            Ok(())
-        };
-        let one = match self.request.call {
-            Call::LoadU64 | Call::WaitWord => request_for(offset, 0, 8, What::Read),
-            Call::LoadU32 => request_for(offset, 0, 4, What::Read),
-            Call::StoreU64 => {
-                put(0, &third.to_le_bytes())?;
-                request_for(offset, 0, 8, What::Write)
-            }
-            Call::StoreU32 => {
-                put(0, &(third as u32).to_le_bytes())?;
-                request_for(offset, 0, 4, What::Write)
-            }
-            Call::FetchAdd => request_for(offset, 0, 8, What::FetchAdd(third)),
-            Call::CompareSwap => request_for(offset, 0, 8, What::CompareSwap(third, fourth)),
-            Call::Read if read_bytes == 0 => return Ok(()),
-            Call::Write if inputs[0].is_empty() => return Ok(()),
-            Call::Read => request_for(offset, 0, read_bytes, What::Read),
-            Call::Write => {
-                put(0, inputs[0])?;
-                request_for(offset, 0, inputs[0].len(), What::Write)
-            }
-            Call::ReadVector => return pieces(read_bytes, What::Read, requests),
-            Call::WriteVector => {
-                put(0, inputs[1])?;
-                return pieces(inputs[1].len(), What::Write, requests);
-            }
-            Call::Crc32cOf | Call::Xxhash64Of => {
-                // The whole range must be permitted before the first byte is read.
-                memory.region(region, offset, third, Access::READ)?;
-                match self.block_bytes() {
-                    0 => return Ok(()),
-                    bytes => request_for(offset + self.hashed, 0, bytes, What::Read),
-                }
-            }
-            _ => Err(AccessDenied::NotPermitted),
-        };
-        requests.push(one?);
-        Ok(())
-    }
-
-    /// Returns the bytes hashed next by one request.
-    fn block_bytes(&self) -> usize {
-        let left = self.request.arguments[2].saturating_sub(self.hashed);
-        usize::try_from(left.min(BLOCK_BYTES)).unwrap_or(0)
+        Ok(Self { request: *request, hashing, hashed: 0, of_block: 0 })
     }
 
     /// Hashes of the block as much as the slice has `left`; returns whether that is all of it.
     fn hash(&mut self, block: &Arena, left: &mut usize) -> Result<bool, AccessDenied> {
-        let bytes = self.block_bytes();
+        let bytes = block_bytes(self.request.arguments[2].saturating_sub(self.hashed));
         let (from, most) = (self.of_block, left.saturating_mul(BYTES_PER_ACCESS));
         let piece = most.min(bytes - from);
         if let Some(hashing) = &mut self.hashing {
@@ -185,17 +269,17 @@ impl RemoteAccess {
         Ok(whole)
     }
 
-    /// Handles the completion of all requests of the last requests. Both lists are empty on entry. Continues as long
-    /// as the slice has something `left`.
-    pub(crate) fn come(
+    /// Handles the completion of all its requests. Both lists are empty on entry. Continues as long as the slice has
+    /// something `left`; a wait for a word that `is_late` is over.
+    pub(crate) fn poll(
         &mut self,
-        memory: &RegionTable,
-        block: &Arena,
-        left: &mut usize,
+        (regions, block): (&RegionTable, &Arena),
+        (left, is_late): (&mut usize, bool),
         bytes: &mut Vec<u8>,
         requests: &mut Vec<MemoryRequest>,
     ) -> Result<RemoteProgress, AccessDenied> {
-        let third = self.request.arguments[2];
+        let (at, [third, _]) = region_address(&self.request);
+        let mut memory = RemoteMemory { regions, block, requests };
         let word = || {
             let mut word = [0; 8];
             block.read(0, &mut word).map(|()| u64::from_le_bytes(word)).unwrap_or(0)
@@ -204,7 +288,11 @@ impl RemoteAccess {
         match self.request.call {
             Call::LoadU64 | Call::FetchAdd | Call::CompareSwap => answer(word()),
             Call::LoadU32 => answer(word() & u64::from(u32::MAX)),
-            Call::WaitWord if word() == third => Ok(RemoteProgress::Same),
+            Call::WaitWord if word() == third && is_late => answer(status::TIMED_OUT as u64),
+            Call::WaitWord if word() == third => {
+                memory.wait_word(at, third)?;
+                Ok(RemoteProgress::More)
+            }
             Call::Read | Call::ReadVector => {
                 bytes.resize(self.request.output.map_or(0, |span| span.length as usize), 0);
                 block.read(0, bytes).map_err(|_| AccessDenied::NotPermitted)?;
@@ -215,38 +303,13 @@ impl RemoteAccess {
                     return Ok(RemoteProgress::Slice);
                 }
                 if self.hashed < third {
-                    self.requests([&[], &[]], memory, block, requests)?;
+                    let next = (at.0, at.1 + self.hashed);
+                    memory.request(next, 0..block_bytes(third - self.hashed), RequestKind::Read)?;
                     return Ok(RemoteProgress::More);
                 }
                 answer(self.hashing.as_ref().map_or(0, Hashing::result))
             }
             _ => answer(status::OK as u64),
         }
-    }
-}
-
-/// Returns a request for a range of a region, if this access is permitted.
-fn request_to(
-    memory: &RegionTable,
-    (region, offset): (u64, u64),
-    at: usize,
-    bytes: usize,
-    what: What,
-) -> Result<MemoryRequest, AccessDenied> {
-    let access = match what {
-        What::Read => Access::READ,
-        What::Write => Access::WRITE,
-        What::FetchAdd(_) | What::CompareSwap(..) => Access::ATOMIC,
-    };
-    if access == Access::ATOMIC && !offset.is_multiple_of(8) {
-        return Err(AccessDenied::NotPermitted);
-    }
-    match memory.region(region, offset, bytes as u64, access)?.site {
-        RegionSite::Remote(link, region) => {
-            let (at, bytes) = (at as u64, bytes as u32);
-            Ok(MemoryRequest { link, region, offset, at, bytes, what })
-        }
-        RegionSite::Lost => Err(AccessDenied::Lost),
-        RegionSite::Local(_) => Err(AccessDenied::NotLocal),
     }
 }

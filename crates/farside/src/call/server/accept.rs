@@ -48,7 +48,7 @@ impl CallServer {
             return *tenant;
         }
         let tenant = self.machine.add_tenant(quota);
-        self.executor.memory.add(tenant);
+        self.executor.resources.memory.add(tenant);
         self.tenants.insert(name.to_owned(), tenant);
         tenant
     }
@@ -58,7 +58,8 @@ impl CallServer {
         let hello = Hello::decode(hello)?;
         let tenant = self.tenant(&hello.tenant);
         let lent = self.lent.iter();
-        let open = lent.filter(|(number, _)| self.executor.memory.is_lent(**number, tenant));
+        let open =
+            lent.filter(|(number, _)| self.executor.resources.memory.is_lent(**number, tenant));
         let regions = open.map(|(number, region)| (*number, region.token)).collect();
         let mut welcome = Welcome {
             resumed: false,
@@ -171,7 +172,7 @@ impl CallServer {
     }
 
     fn upstream_lost(&mut self, link: LinkId, why: String) {
-        self.executor.memory.lost(link);
+        self.executor.resources.memory.lost(link);
         let now_ns = self.fabric.time_ns();
         if let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.is_at(link)) {
             upstream.lost(why, now_ns);
@@ -193,12 +194,12 @@ impl CallServer {
                 Ok(region) => {
                     let site = RegionSite::Remote(link, region);
                     let lent = LentRegion { site, bytes: token.bytes, access: token.access };
-                    self.executor.memory.lend(number, lent, None);
+                    self.executor.resources.memory.lend(number, lent, None);
                 }
                 Err(error) => trouble = Some(error.to_string()),
             }
         }
-        match (trouble, self.executor.memory.has_any()) {
+        match (trouble, self.executor.resources.memory.has_any()) {
             (None, true) => upstream.connected(),
             (Some(trouble), _) => upstream.unfit(trouble),
             (None, false) => upstream.unfit("it lends no memory".to_owned()),

@@ -35,14 +35,14 @@ impl CallServer {
     fn lend_among(&mut self, number: u8, region: &Region, tenants: Option<BTreeSet<usize>>) {
         let site = RegionSite::Local(region.arena.clone());
         let lent = LentRegion { site, bytes: region.token.bytes, access: region.token.access };
-        self.executor.memory.lend(number, lent, tenants);
+        self.executor.resources.memory.lend(number, lent, tenants);
         self.lent.insert(number, region.clone());
     }
 
     /// Revokes a region: no call accesses it once this returns. Peers that access it by one-sided requests may do
     /// so until the region is deregistered.
     pub fn take_back(&mut self, number: u8) -> Option<Region> {
-        self.executor.memory.take_back(number);
+        self.executor.resources.memory.take_back(number);
         self.lent.remove(&number)
     }
 

@@ -260,7 +260,7 @@ impl CallServer {
 
     /// Whether it has any memory.
     pub fn has_memory(&self) -> bool {
-        self.executor.memory.has_any()
+        self.executor.resources.memory.has_any()
     }
 
     /// Returns why the memory of the executor at the host is not available, once known. A host that was connected is
@@ -347,7 +347,7 @@ impl CallServer {
 
     /// Sends notifications, requests and messages.
     fn send(&mut self) {
-        for notification in std::mem::take(&mut self.executor.notifications) {
+        for notification in std::mem::take(&mut self.executor.resources.notifications) {
             let (calls, bytes) = self.subscriptions.notify(notification);
             for call in calls {
                 self.answer(call, Reply::returned(0, 0), &bytes);

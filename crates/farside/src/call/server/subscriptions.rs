@@ -1,6 +1,6 @@
 //! Notifications: subscriptions of sessions to topics, and the backlog of each (003 §2).
 
-use crate::call::memory::local::Notification;
+use crate::call::executor::Notification;
 use farside_protocol::call::{Call, Session};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
