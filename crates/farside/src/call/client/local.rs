@@ -165,7 +165,7 @@ impl LocalRunner {
     pub(super) fn is_idle(&self) -> bool {
         self.executor.as_ref().is_none_or(|local| {
             local.running == 0
-                && !local.executor.watches()
+                && !local.executor.has_blocked()
                 && local.executor.resources.global.is_none()
         })
     }
@@ -208,8 +208,8 @@ impl LocalRunner {
         if local.deadline_ns <= now_ns {
             local.stop_late(now_ns, calls);
         }
-        if local.executor.watches() {
-            local.executor.watch(now_ns);
+        if local.executor.has_blocked() {
+            local.executor.poll_blocked(now_ns);
         }
         while let Some(at) = local.executor.take_woken() {
             local.ready.push_back(at);
@@ -244,7 +244,7 @@ impl LocalRunner {
         let Some(local) = &mut self.executor else {
             return patience.wait_for_event(&mut *caller.messages.port, nap);
         };
-        if local.executor.watches() {
+        if local.executor.has_blocked() {
             return patience.wait();
         }
         let left_ns = local.deadline_ns.saturating_sub(caller.fabric.time_ns());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 /// Most blocked calls checked per poll: this many checks take some hundred nanoseconds.
-const LOOKS_MAX: usize = 16;
+const CHECKS_MAX: usize = 16;
 
 /// What a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct BlockedCalls {
     queues: BTreeSet<(QueuePosition, usize)>,
     waits: u64,
     /// For each call: its position in `queues`, and whether it is in `woken`.
-    places: Vec<BlockedEntry>,
+    entries: Vec<BlockedEntry>,
     /// Calls whose wait is over; may include some removed since.
     woken: VecDeque<usize>,
 }
@@ -43,11 +43,11 @@ struct BlockedEntry {
 }
 
 impl BlockedCalls {
-    fn place(&mut self, at: usize) -> &mut BlockedEntry {
-        if self.places.len() <= at {
-            self.places.resize(at + 1, BlockedEntry::default());
+    fn entry(&mut self, at: usize) -> &mut BlockedEntry {
+        if self.entries.len() <= at {
+            self.entries.resize(at + 1, BlockedEntry::default());
         }
-        &mut self.places[at]
+        &mut self.entries[at]
     }
 
     /// Adds a waiting call.
@@ -55,7 +55,7 @@ impl BlockedCalls {
         self.leave(at);
         self.waits += 1;
         let position = (awaited, self.waits);
-        self.place(at).position = Some(position);
+        self.entry(at).position = Some(position);
         self.queues.insert((position, at));
         self.all.insert(at);
     }
@@ -63,11 +63,11 @@ impl BlockedCalls {
     /// Removes a call; it is not woken either.
     pub(crate) fn remove(&mut self, at: usize) {
         self.leave(at);
-        self.place(at).is_woken = false;
+        self.entry(at).is_woken = false;
     }
 
     fn leave(&mut self, at: usize) {
-        if let Some(position) = self.place(at).position.take() {
+        if let Some(position) = self.entry(at).position.take() {
             self.queues.remove(&(position, at));
             self.all.remove(&at);
         }
@@ -76,7 +76,7 @@ impl BlockedCalls {
     /// Ends the wait of a call.
     pub(crate) fn wake(&mut self, at: usize) {
         self.leave(at);
-        if !std::mem::replace(&mut self.place(at).is_woken, true) {
+        if !std::mem::replace(&mut self.entry(at).is_woken, true) {
             self.woken.push_back(at);
         }
     }
@@ -91,19 +91,19 @@ impl BlockedCalls {
     }
 
     /// Checks the next few calls, or all, and wakes those whose wait `is_over`.
-    pub(crate) fn look(&mut self, at_all: bool, is_over: impl Fn(usize) -> bool) {
-        let most = if at_all { self.all.len() } else { LOOKS_MAX };
-        let (behind, before) = (self.all.range(self.next..), self.all.range(..self.next));
+    pub(crate) fn check(&mut self, all: bool, is_over: impl Fn(usize) -> bool) {
+        let most = if all { self.all.len() } else { CHECKS_MAX };
+        let (after, before) = (self.all.range(self.next..), self.all.range(..self.next));
         let mut next = self.next;
-        let mut over = [usize::MAX; LOOKS_MAX];
+        let mut over = [usize::MAX; CHECKS_MAX];
         let mut found = 0;
-        for at in behind.chain(before).take(most) {
+        for at in after.chain(before).take(most) {
             next = at + 1;
             if is_over(*at) {
                 over[found] = *at;
                 found += 1;
             }
-            if found == LOOKS_MAX {
+            if found == CHECKS_MAX {
                 break;
             }
         }
@@ -115,7 +115,7 @@ impl BlockedCalls {
     pub(crate) fn take(&mut self) -> Option<usize> {
         loop {
             let at = self.woken.pop_front()?;
-            if std::mem::take(&mut self.place(at).is_woken) {
+            if std::mem::take(&mut self.entry(at).is_woken) {
                 return Some(at);
             }
         }
@@ -137,61 +137,61 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    fn taken(watching: &mut BlockedCalls) -> Vec<usize> {
-        std::iter::from_fn(|| watching.take()).collect()
+    fn taken(blocked: &mut BlockedCalls) -> Vec<usize> {
+        std::iter::from_fn(|| blocked.take()).collect()
     }
 
     #[test]
     fn waiting_calls_are_checked_round_robin_a_few_per_poll() {
-        let mut watching = BlockedCalls::default();
-        (0..100).for_each(|at| watching.add(at, Awaited::Word));
+        let mut blocked = BlockedCalls::default();
+        (0..100).for_each(|at| blocked.add(at, Awaited::Word));
         let seen = RefCell::new(vec![0; 100]);
         for position in 1..=70 {
-            watching.look(false, |at| {
+            blocked.check(false, |at| {
                 seen.borrow_mut()[at] += 1;
                 false
             });
-            assert_eq!(seen.borrow().iter().sum::<usize>(), position * LOOKS_MAX);
+            assert_eq!(seen.borrow().iter().sum::<usize>(), position * CHECKS_MAX);
         }
-        assert!(seen.borrow().iter().all(|looks| (11..=12).contains(looks)), "{seen:?}");
-        watching.look(true, |at| at % 10 == 3);
-        assert_eq!(taken(&mut watching).len(), 10);
-        assert!(!watching.has_woken() && !watching.is_empty());
+        assert!(seen.borrow().iter().all(|checks| (11..=12).contains(checks)), "{seen:?}");
+        blocked.check(true, |at| at % 10 == 3);
+        assert_eq!(taken(&mut blocked).len(), 10);
+        assert!(!blocked.has_woken() && !blocked.is_empty());
     }
 
     #[test]
     fn call_is_woken_once_and_not_after_removal() {
-        let mut watching = BlockedCalls::default();
-        (0..4).for_each(|at| watching.add(at, Awaited::Word));
-        watching.wake(2);
-        watching.wake(2);
-        watching.look(false, |at| at == 2 || at == 0);
-        watching.wake(9);
-        watching.remove(0);
-        assert_eq!(taken(&mut watching), [2, 9]);
-        watching.add(2, Awaited::Word);
-        watching.wake(2);
-        watching.remove(2);
-        watching.add(2, Awaited::Word);
-        watching.wake(2);
-        assert_eq!(taken(&mut watching), [2], "another call in the same slot");
-        (0..10).for_each(|at| watching.remove(at));
-        assert!(watching.is_empty() && watching.queues.is_empty());
+        let mut blocked = BlockedCalls::default();
+        (0..4).for_each(|at| blocked.add(at, Awaited::Word));
+        blocked.wake(2);
+        blocked.wake(2);
+        blocked.check(false, |at| at == 2 || at == 0);
+        blocked.wake(9);
+        blocked.remove(0);
+        assert_eq!(taken(&mut blocked), [2, 9]);
+        blocked.add(2, Awaited::Word);
+        blocked.wake(2);
+        blocked.remove(2);
+        blocked.add(2, Awaited::Word);
+        blocked.wake(2);
+        assert_eq!(taken(&mut blocked), [2], "another call in the same slot");
+        (0..10).for_each(|at| blocked.remove(at));
+        assert!(blocked.is_empty() && blocked.queues.is_empty());
     }
 
     #[test]
     fn longest_wait_is_woken_first_among_calls_that_match() {
-        let mut watching = BlockedCalls::default();
+        let mut blocked = BlockedCalls::default();
         let awaited = [Awaited::Block, Awaited::Lock(1), Awaited::Lock(2), Awaited::Word];
         for at in (0..12).rev() {
-            watching.add(at, awaited[at % 4]);
+            blocked.add(at, awaited[at % 4]);
         }
-        watching.wake_those(Awaited::Block, 1);
-        assert_eq!(taken(&mut watching), [8]);
-        watching.wake_those(Awaited::Lock(2), usize::MAX);
-        assert_eq!(taken(&mut watching), [10, 6, 2]);
-        watching.wake_those(Awaited::Lock(2), usize::MAX);
-        watching.wake_those(Awaited::Lock(3), 1);
-        assert_eq!(taken(&mut watching), []);
+        blocked.wake_those(Awaited::Block, 1);
+        assert_eq!(taken(&mut blocked), [8]);
+        blocked.wake_those(Awaited::Lock(2), usize::MAX);
+        assert_eq!(taken(&mut blocked), [10, 6, 2]);
+        blocked.wake_those(Awaited::Lock(2), usize::MAX);
+        blocked.wake_those(Awaited::Lock(3), 1);
+        assert_eq!(taken(&mut blocked), []);
     }
 }

@@ -34,7 +34,7 @@ impl Executor {
         }
         // Calls that wait for a session retry.
         let queue = self.resources.global.take().into_iter().flat_map(GlobalMemory::into_queue);
-        queue.for_each(|at| self.watching.wake(at));
+        queue.for_each(|at| self.blocked.wake(at));
         Ok(())
     }
 
@@ -56,11 +56,13 @@ impl Executor {
     }
 
     /// Wakes calls whose operations have completed.
-    pub(crate) fn hear(&mut self) {
+    pub(crate) fn take_completions(&mut self) {
         if let Some(global) = &self.resources.global {
             global.drive();
         }
-        while let Some((at, miss)) = self.resources.global.as_mut().and_then(GlobalMemory::heard) {
+        while let Some((at, miss)) =
+            self.resources.global.as_mut().and_then(GlobalMemory::next_completed)
+        {
             self.wake_with(at, miss);
         }
     }
@@ -69,7 +71,7 @@ impl Executor {
     fn wake_with(&mut self, at: usize, miss: Option<Box<MissSession>>) {
         if let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) {
             running.miss = running.miss.take().or(miss);
-            self.watching.wake(at);
+            self.blocked.wake(at);
         }
     }
 

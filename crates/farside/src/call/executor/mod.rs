@@ -60,7 +60,7 @@ enum WaitState {
     /// Visibility of its writes; then it ends.
     Fence(CallEnd),
     /// Work requests in flight.
-    Remote { across: RemoteAccess, block: usize, until_ns: Option<u64> },
+    Remote { access: RemoteAccess, block: usize, until_ns: Option<u64> },
 }
 
 impl WaitState {
@@ -87,7 +87,7 @@ pub(crate) struct ActiveCall {
     machine: Machine,
     wait: WaitState,
     /// Instructions of its next slice: initialized from its program's last slices, then adapted.
-    pace: SliceLength,
+    slice_length: SliceLength,
     /// Whether it has used up a slice before.
     long: bool,
     /// Its session of the global memory, while it has operations pending in the global memory.
@@ -192,7 +192,7 @@ pub(crate) struct Executor {
     /// Requests to be posted, each with its block.
     posts: VecDeque<(MemoryRequest, usize)>,
     /// Blocked calls that are polled, and calls whose wait is over.
-    watching: BlockedCalls,
+    blocked: BlockedCalls,
     /// Output of the call that has just ended.
     pub(crate) output: Vec<u8>,
     /// Empty between accesses; reused to avoid allocation.
@@ -200,7 +200,7 @@ pub(crate) struct Executor {
     /// As `buffers`, for the requests of an access.
     requests: Vec<MemoryRequest>,
     /// Buffer for a chunk of a long access; content arbitrary between chunks. Bounded by what a slice can move.
-    piece: Vec<u8>,
+    chunk: Vec<u8>,
 }
 
 /// Input and output bytes of an access.
@@ -243,11 +243,11 @@ impl Executor {
             blocks: vec![ScratchBlock::default(); blocks],
             free: (0..blocks).rev().collect(),
             posts: VecDeque::new(),
-            watching: BlockedCalls::default(),
+            blocked: BlockedCalls::default(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
             requests: Vec::new(),
-            piece: Vec::new(),
+            chunk: Vec::new(),
         }
     }
 
@@ -262,7 +262,7 @@ impl Executor {
         let Some(known) = self.known(program) else {
             return Ok(()); // the next slice returns the error
         };
-        let (loaded, pace) = (Arc::clone(&known.loaded), known.pace);
+        let (loaded, slice_length) = (Arc::clone(&known.loaded), known.slice_length);
         let mut running = match self.spare.pop() {
             Some(running) => running,
             None => Box::new(ActiveCall {
@@ -272,7 +272,7 @@ impl Executor {
                 loaded: Arc::clone(&loaded),
                 machine: Machine::new(),
                 wait: WaitState::Runnable,
-                pace,
+                slice_length,
                 long: false,
                 miss: None,
             }),
@@ -280,18 +280,18 @@ impl Executor {
         let started = loaded.start(&mut running.machine, parameters);
         (running.program, running.session, running.loaded) = (program, session, loaded);
         (running.tenant, running.wait) = (tenant, WaitState::Runnable);
-        (running.pace, running.long) = (pace, false);
+        (running.slice_length, running.long) = (slice_length, false);
         if self.calls.len() <= at {
             self.calls.resize_with(at + 1, || None);
         }
         match started {
             Ok(()) => self.calls[at] = Some(running),
-            Err(_) => self.rest(running),
+            Err(_) => self.recycle(running),
         }
         started
     }
 
-    fn rest(&mut self, running: Box<ActiveCall>) {
+    fn recycle(&mut self, running: Box<ActiveCall>) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push(running);
         }
@@ -301,11 +301,11 @@ impl Executor {
     pub(crate) fn stop(&mut self, at: usize) {
         self.end_loading(at);
         if let Some(running) = self.calls.get_mut(at).and_then(Option::take) {
-            self.put_away(at, running);
+            self.retire(at, running);
         }
     }
 
-    fn put_away(&mut self, at: usize, mut running: Box<ActiveCall>) {
+    fn retire(&mut self, at: usize, mut running: Box<ActiveCall>) {
         if let WaitState::Remote { block, .. } =
             std::mem::replace(&mut running.wait, WaitState::Runnable)
         {
@@ -315,8 +315,8 @@ impl Executor {
         if !running.loaded.verified().program().states.is_empty() {
             self.release(at, &running);
         }
-        self.watching.remove(at);
-        self.rest(running);
+        self.blocked.remove(at);
+        self.recycle(running);
     }
 
     /// Releases the locks that a call holds.
@@ -328,25 +328,25 @@ impl Executor {
         let own = known.own.get_mut(&running.session);
         let own = own.is_some_and(|states| states.declared.release(holder));
         if own || shared {
-            self.watching.wake_those(Awaited::Lock(object), usize::MAX);
+            self.blocked.wake_those(Awaited::Lock(object), usize::MAX);
         }
     }
 
     /// Runs a call until it ends, waits, or has used up its slice.
     pub(crate) fn slice(&mut self, at: usize, now_ns: u64) -> SliceOutcome {
         let Some(mut running) = self.calls.get_mut(at).and_then(Option::take) else {
-            return self.go_on_loading(at);
+            return self.continue_loading(at);
         };
-        let slice = self.go_on(at, &mut running, now_ns);
+        let slice = self.run_slice(at, &mut running, now_ns);
         let slice = self.settled(at, &mut running, slice);
         if matches!(slice, SliceOutcome::Over(_)) {
             running.machine.output().clone_into(&mut self.output);
-            self.put_away(at, running);
+            self.retire(at, running);
         } else {
             running.long |= matches!(slice, SliceOutcome::Ready);
             let awaited = running.wait.awaited(object_of(running.program));
             if let Some(awaited) = awaited.filter(|_| matches!(slice, SliceOutcome::Waits)) {
-                self.watching.add(at, awaited);
+                self.blocked.add(at, awaited);
             }
             self.calls[at] = Some(running);
         }
@@ -362,26 +362,26 @@ impl Executor {
     /// Records the duration of a used-up slice; adapts the slices of its program.
     pub(crate) fn took(&mut self, at: usize, used_ns: u64) {
         if let Some(load) = self.loads.get_mut(&at) {
-            return load.pace.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
+            return load.slice_length.took(if self.is_quiet { used_ns / QUIET } else { used_ns });
         }
         let Some(running) = self.calls.get_mut(at).and_then(Option::as_mut) else { return };
-        running.pace.took(used_ns);
-        let (program, pace) = (running.program, running.pace);
+        running.slice_length.took(used_ns);
+        let (program, slice_length) = (running.program, running.slice_length);
         let object = self.resources.objects.get_mut(&object_of(program));
         let place = (program - object_of(program)) as usize;
         if let Some(known) = object.and_then(|object| object.programs.get_mut(place)) {
-            known.pace = pace;
+            known.slice_length = slice_length;
         }
     }
 
-    fn go_on(&mut self, at: usize, running: &mut ActiveCall, now_ns: u64) -> SliceOutcome {
+    fn run_slice(&mut self, at: usize, running: &mut ActiveCall, now_ns: u64) -> SliceOutcome {
         if let WaitState::Fence(_) = running.wait
             && let WaitState::Fence(end) = std::mem::replace(&mut running.wait, WaitState::Runnable)
         {
             return SliceOutcome::Over(end);
         }
-        let pace = running.pace;
-        let mut left = pace.accesses();
+        let slice_length = running.slice_length;
+        let mut left = slice_length.accesses();
         loop {
             if let Some(request) = running.machine.pending().copied() {
                 match self.answer(at, running, &request, now_ns, &mut left) {
@@ -394,11 +394,11 @@ impl Executor {
             };
             let SliceContext { machine, loaded, lent, mut helpers } = context;
             let words = helpers.memory.words();
-            let outcome = loaded.run(machine, pace.now(), lent, words, &mut helpers);
+            let outcome = loaded.run(machine, slice_length.work(), lent, words, &mut helpers);
             left = helpers.left;
             let deferral = helpers.deferral;
             if helpers.own.take_unlocked() | helpers.shared.take_unlocked() {
-                self.watching.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
+                self.blocked.wake_those(Awaited::Lock(object_of(running.program)), usize::MAX);
             }
             match outcome {
                 Outcome::Returned(result) => return SliceOutcome::Over(CallEnd::Returned(result)),
@@ -517,7 +517,7 @@ impl Executor {
         request: &Request,
         left: &mut usize,
     ) -> AccessOutcome {
-        let WaitState::Chunked(mut pieces) =
+        let WaitState::Chunked(mut chunks) =
             std::mem::replace(&mut running.wait, WaitState::Runnable)
         else {
             return AccessOutcome::GoesOn;
@@ -528,10 +528,10 @@ impl Executor {
         let SliceContext { machine, loaded, lent, helpers } = context;
         let (program, memory) = (loaded.verified().program(), helpers.memory);
         let bytes = |span| machine.bytes(program, &lent, span).unwrap_or_default();
-        match pieces.step(request, request.inputs.map(bytes), memory, left, &mut self.piece) {
+        match chunks.step(request, request.inputs.map(bytes), memory, left, &mut self.chunk) {
             Ok(end) => {
-                let (from, length) = pieces.read();
-                let bytes = &self.piece[..length];
+                let (from, length) = chunks.read();
+                let bytes = &self.chunk[..length];
                 let lent_again = Lent { own: &mut *lent.own, shared: &mut *lent.shared };
                 let brought = machine.bring(program, lent_again, from, bytes);
                 let taken = match end {
@@ -544,7 +544,7 @@ impl Executor {
                     (Err(error), _) => faulty(machine, &error),
                     (Ok(()), Some(_)) => AccessOutcome::GoesOn,
                     (Ok(()), None) => {
-                        running.wait = WaitState::Chunked(pieces);
+                        running.wait = WaitState::Chunked(chunks);
                         AccessOutcome::EndsSlice(SliceOutcome::Ready)
                     }
                 }
@@ -572,11 +572,11 @@ impl Executor {
         let arena = &self.scratch[block];
         let memory = self.resources.memory.of(running.tenant);
         match RemoteAccess::begin(request, &mut buffers, memory, arena, &mut self.requests) {
-            Ok(across) => {
+            Ok(access) => {
                 let waits = request.call == Call::WaitWord;
                 let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
                 self.blocks[block] = ScratchBlock { awaited: 0, call: Some(at), failed: None };
-                running.wait = WaitState::Remote { across, block, until_ns };
+                running.wait = WaitState::Remote { access, block, until_ns };
                 if self.requests.is_empty() {
                     return AccessOutcome::GoesOn; // nothing to request
                 }
@@ -601,7 +601,7 @@ impl Executor {
         self.blocks[block].call = None;
         if self.blocks[block].awaited == 0 {
             self.free.push(block);
-            self.watching.wake_those(Awaited::Block, 1);
+            self.blocked.wake_those(Awaited::Block, 1);
         }
     }
 
@@ -614,7 +614,7 @@ impl Executor {
         left: &mut usize,
         bytes: &mut Vec<u8>,
     ) -> AccessOutcome {
-        let WaitState::Remote { across, block, until_ns } = &mut running.wait else {
+        let WaitState::Remote { access, block, until_ns } = &mut running.wait else {
             return AccessOutcome::EndsSlice(SliceOutcome::Waits);
         };
         let (block, late) = (*block, until_ns.is_some_and(|until_ns| until_ns <= now_ns));
@@ -624,7 +624,7 @@ impl Executor {
         let arena = &self.scratch[block];
         let memory = self.resources.memory.of(running.tenant);
         let progress = match self.blocks[block].failed {
-            None => across.poll((memory, arena), (left, late), bytes, &mut self.requests),
+            None => access.poll((memory, arena), (left, late), bytes, &mut self.requests),
             Some(_) => Err(AccessDenied::NotLocal),
         };
         let result = match progress {
@@ -700,7 +700,7 @@ impl Executor {
     pub(crate) fn not_posted(&mut self) {
         if let Some((_, block)) = self.posts.pop_front() {
             self.blocks[block].failed = Some(CompletionStatus::PeerLost);
-            self.blocks[block].call.into_iter().for_each(|at| self.watching.wake(at));
+            self.blocks[block].call.into_iter().for_each(|at| self.blocked.wake(at));
         }
     }
 
@@ -717,29 +717,29 @@ impl Executor {
             return;
         }
         match place.call {
-            Some(at) => self.watching.wake(at),
+            Some(at) => self.blocked.wake(at),
             None => {
                 self.free.push(block);
-                self.watching.wake_those(Awaited::Block, 1);
+                self.blocked.wake_those(Awaited::Block, 1);
             }
         }
     }
 
     /// Checks the next few blocked calls, round robin, for changed words and passed deadlines; [`Self::take_woken`]
     /// returns those whose wait is over.
-    pub(crate) fn watch(&mut self, now_ns: u64) {
-        self.look(false, now_ns);
+    pub(crate) fn poll_blocked(&mut self, now_ns: u64) {
+        self.check_blocked(false, now_ns);
     }
 
     /// Checks all blocked calls, for an otherwise idle thread; returns whether a wait is over.
-    pub(crate) fn watch_all(&mut self, now_ns: u64) -> bool {
-        self.look(true, now_ns);
-        self.watching.has_woken()
+    pub(crate) fn poll_all_blocked(&mut self, now_ns: u64) -> bool {
+        self.check_blocked(true, now_ns);
+        self.blocked.has_woken()
     }
 
-    fn look(&mut self, at_all: bool, now_ns: u64) {
+    fn check_blocked(&mut self, all: bool, now_ns: u64) {
         let (calls, memory, free) = (&self.calls, &self.resources.memory, &self.free);
-        self.watching.look(at_all, |at| {
+        self.blocked.check(all, |at| {
             let Some(running) = calls[at].as_ref() else { return false };
             match running.wait {
                 WaitState::Word(until_ns) => until_ns <= now_ns || has_changed(memory, running),
@@ -752,19 +752,19 @@ impl Executor {
     }
 
     /// Whether calls wait for a condition that must be polled, or were woken.
-    pub(crate) fn watches(&self) -> bool {
-        !self.watching.is_empty()
+    pub(crate) fn has_blocked(&self) -> bool {
+        !self.blocked.is_empty()
     }
 
     /// Whether there is work that no event of the port announces.
     pub(crate) fn has_silent_work(&self) -> bool {
-        self.watches() || self.resources.global.is_some() || !self.erased.is_empty()
+        self.has_blocked() || self.resources.global.is_some() || !self.erased.is_empty()
     }
 
     /// Returns the next call whose wait is over.
     pub(crate) fn take_woken(&mut self) -> Option<usize> {
-        self.hear();
-        self.watching.take()
+        self.take_completions();
+        self.blocked.take()
     }
 }
 

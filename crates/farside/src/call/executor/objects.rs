@@ -23,7 +23,7 @@ pub(crate) struct RegisteredObject {
 #[derive(Debug)]
 pub(crate) struct PendingLoad {
     loading: Box<ObjectLoading>,
-    pub(crate) pace: SliceLength,
+    pub(crate) slice_length: SliceLength,
     progress: LoadProgress,
 }
 
@@ -41,14 +41,14 @@ enum LoadProgress {
 #[derive(Debug)]
 pub(crate) struct RegisteredProgram {
     pub(crate) loaded: Arc<LoadedProgram>,
-    pub(crate) pace: SliceLength,
+    pub(crate) slice_length: SliceLength,
 }
 
 impl RegisteredObject {
     fn new(programs: &[Arc<LoadedProgram>]) -> Self {
         let known = |loaded: &Arc<LoadedProgram>| RegisteredProgram {
             loaded: Arc::clone(loaded),
-            pace: SliceLength::INSTRUCTIONS,
+            slice_length: SliceLength::INSTRUCTIONS,
         };
         Self {
             programs: programs.iter().map(known).collect(),
@@ -105,7 +105,11 @@ impl Executor {
         let loading = Box::new(ObjectLoading::new(object, limits, self.resources.global.is_some()));
         self.loads.insert(
             at,
-            PendingLoad { loading, pace: SliceLength::WALKED, progress: LoadProgress::Queued },
+            PendingLoad {
+                loading,
+                slice_length: SliceLength::WALKED,
+                progress: LoadProgress::Queued,
+            },
         );
         self.queue.add(at, tenant);
         self.start_loading();
@@ -117,7 +121,7 @@ impl Executor {
             if let Some(load) = self.loads.get_mut(&at) {
                 let before = std::mem::replace(&mut load.progress, LoadProgress::ObjectLoading);
                 if before == LoadProgress::Parked {
-                    self.watching.wake(at);
+                    self.blocked.wake(at);
                 }
             }
         }
@@ -127,7 +131,7 @@ impl Executor {
     pub(crate) fn end_loading(&mut self, at: usize) -> Option<PendingLoad> {
         let load = self.loads.remove(&at)?;
         self.queue.remove(at);
-        self.watching.remove(at);
+        self.blocked.remove(at);
         self.start_loading();
         Some(load)
     }
@@ -147,7 +151,7 @@ impl Executor {
         !self.loads.is_empty() && places.any(|at| self.loads.contains_key(&at))
     }
 
-    pub(crate) fn go_on_loading(&mut self, at: usize) -> SliceOutcome {
+    pub(crate) fn continue_loading(&mut self, at: usize) -> SliceOutcome {
         let Some(load) = self.loads.get_mut(&at) else {
             return SliceOutcome::Over(stopped(Stopped::Fault, None, "there is no such call"));
         };
@@ -155,7 +159,8 @@ impl Executor {
             load.progress = LoadProgress::Parked;
             return SliceOutcome::Waits;
         }
-        let instructions = if self.is_quiet { load.pace.now() * QUIET } else { load.pace.now() };
+        let instructions =
+            if self.is_quiet { load.slice_length.work() * QUIET } else { load.slice_length.work() };
         let instructions = u32::try_from(instructions).unwrap_or(u32::MAX);
         let Some(end) = load.loading.step(instructions) else {
             return SliceOutcome::Ready;
@@ -208,7 +213,7 @@ impl Executor {
             let Some(running) = running else { continue };
             let waits = !matches!(running.wait, WaitState::Runnable | WaitState::Chunked(_));
             if waits && object_of(running.program) == number && !is_kept(&running.session) {
-                self.watching.wake(at);
+                self.blocked.wake(at);
             }
         }
     }

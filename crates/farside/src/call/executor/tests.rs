@@ -122,7 +122,7 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
     let mut over = Vec::new();
     for _ in 0..7 {
         let before = over.len();
-        executor.watch(1000);
+        executor.poll_blocked(1000);
         over.extend(std::iter::from_fn(|| executor.take_woken()));
         assert!(over.len() - before <= 16, "{over:?}");
     }
@@ -134,7 +134,7 @@ fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
         assert_eq!(end, CallEnd::Returned(result));
     }
     (50..99).for_each(|at| executor.stop(at));
-    assert!(!executor.watches());
+    assert!(!executor.has_blocked());
 }
 
 /// Gives a call slices until it waits.
@@ -168,7 +168,7 @@ fn unlock_wakes_calls_that_wait_for_the_lock() {
         run_until_it_waits(&mut executor, at, 0);
     }
     assert_eq!(executor.take_woken(), None, "call 0 has the lock, call 1 waits for it");
-    executor.watch(1000);
+    executor.poll_blocked(1000);
     assert_eq!(executor.take_woken(), Some(0));
     run_until_it_waits(&mut executor, 0, 1000);
     assert_eq!(executor.take_woken(), Some(1));

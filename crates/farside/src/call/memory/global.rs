@@ -5,7 +5,7 @@
 //! is one program order. Once these have completed, it serves another call. The completion of an operation sets the
 //! session's completion bit and wakes the executor if it sleeps.
 
-use super::{HelperMemory, perform};
+use super::{HelperMemory, HelperResult, perform};
 use crate::memory::{Access, What};
 use crate::operation::Kind;
 use crate::{Error, ErrorCode, GlobalAddress, Node, Session};
@@ -125,37 +125,32 @@ impl HelperMemory for MissSession {
         global_address(request)
     }
 
-    fn load(&mut self, at: GlobalAddress, bytes: usize) -> Result<Option<u64>, Error> {
+    fn load(&mut self, at: GlobalAddress, bytes: usize) -> HelperResult<Self> {
         self.set_bytes(&[], bytes);
         self.begin(What::Read, at)
     }
 
-    fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> Result<Option<u64>, Error> {
+    fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> HelperResult<Self> {
         self.set_bytes(&value.to_le_bytes()[..bytes], bytes);
         self.begin(What::Post, at)
     }
 
-    fn compare_swap(
-        &mut self,
-        at: GlobalAddress,
-        expected: u64,
-        new: u64,
-    ) -> Result<Option<u64>, Error> {
+    fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
         self.set_bytes(&[], 8);
         self.begin(What::Word(Kind::CompareSwap(expected, new)), at)
     }
 
-    fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> Result<Option<u64>, Error> {
+    fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
         self.set_bytes(&[], 8);
         self.begin(What::Word(Kind::FetchAdd(add)), at)
     }
 
-    fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> Result<Option<u64>, Error> {
+    fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> HelperResult<Self> {
         self.set_bytes(&[], output.len());
         self.begin(What::Read, at)
     }
 
-    fn write(&mut self, at: GlobalAddress, input: &[u8]) -> Result<Option<u64>, Error> {
+    fn write(&mut self, at: GlobalAddress, input: &[u8]) -> HelperResult<Self> {
         self.set_bytes(input, input.len());
         self.begin(What::Write, at)
     }
@@ -174,39 +169,34 @@ impl HelperMemory for GlobalHits<'_> {
     }
 
     #[inline]
-    fn load(&mut self, at: GlobalAddress, bytes: usize) -> Result<Option<u64>, Error> {
+    fn load(&mut self, at: GlobalAddress, bytes: usize) -> HelperResult<Self> {
         let mut word = [0; 8];
         let hit = self.0.read_hit(at, &mut word[..bytes]);
         Ok(hit.then(|| u64::from_le_bytes(word)))
     }
 
     #[inline]
-    fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> Result<Option<u64>, Error> {
+    fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> HelperResult<Self> {
         Ok(self.0.write_hit(at, &value.to_le_bytes()[..bytes]).then_some(0))
     }
 
     #[inline]
-    fn compare_swap(
-        &mut self,
-        at: GlobalAddress,
-        expected: u64,
-        new: u64,
-    ) -> Result<Option<u64>, Error> {
+    fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
         Ok(self.0.word_hit(at, Kind::CompareSwap(expected, new)))
     }
 
     #[inline]
-    fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> Result<Option<u64>, Error> {
+    fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
         Ok(self.0.word_hit(at, Kind::FetchAdd(add)))
     }
 
     #[inline]
-    fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> Result<Option<u64>, Error> {
+    fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> HelperResult<Self> {
         Ok((output.is_empty() || self.0.read_hit(at, output)).then_some(0))
     }
 
     #[inline]
-    fn write(&mut self, at: GlobalAddress, input: &[u8]) -> Result<Option<u64>, Error> {
+    fn write(&mut self, at: GlobalAddress, input: &[u8]) -> HelperResult<Self> {
         Ok((input.is_empty() || self.0.write_hit(at, input)).then_some(0))
     }
 }
@@ -342,7 +332,7 @@ impl GlobalMemory {
     }
 
     /// Returns the next call whose session has a completion.
-    pub(crate) fn heard(&mut self) -> Option<Woken> {
+    pub(crate) fn next_completed(&mut self) -> Option<Woken> {
         loop {
             let bits = self.completions.bits.load(Ordering::SeqCst);
             if bits == 0 {

@@ -1,7 +1,9 @@
 //! Helpers on local memory: loads and stores.
 
 use super::regions::RegionTable;
-use super::{AccessDenied, HelperMemory, RegionAddress, VectorPiece, chunked, region_address};
+use super::{
+    AccessDenied, HelperMemory, HelperResult, RegionAddress, VectorPiece, chunked, region_address,
+};
 use farside_base::Access;
 use farside_fabric::Arena;
 use farside_rmc::helpers::{Hashing, status};
@@ -65,7 +67,7 @@ impl HelperMemory for LocalMemory<'_> {
         Ok(region_address(request))
     }
 
-    fn load(&mut self, at: RegionAddress, bytes: usize) -> Result<Option<u64>, AccessDenied> {
+    fn load(&mut self, at: RegionAddress, bytes: usize) -> HelperResult<Self> {
         if bytes == 8 {
             return self.load_word(at).map(Some);
         }
@@ -79,7 +81,7 @@ impl HelperMemory for LocalMemory<'_> {
         (region, offset): RegionAddress,
         value: u64,
         bytes: usize,
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         let arena = self.0.local(region, offset, bytes as u64, Access::WRITE)?;
         if bytes < 8 || arena.store(offset, value, Ordering::Release).is_err() {
             let _ = arena.write(offset, &value.to_le_bytes()[..bytes]);
@@ -92,32 +94,24 @@ impl HelperMemory for LocalMemory<'_> {
         (region, offset): RegionAddress,
         expected: u64,
         new: u64,
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         let arena = self.0.local(region, offset, 8, Access::ATOMIC)?;
         let before = arena.compare_swap(offset, expected, new);
         // Atomics on an unaligned word are refused, as over the network.
         before.map(Some).map_err(|_| AccessDenied::NotPermitted)
     }
 
-    fn fetch_add(
-        &mut self,
-        (region, offset): RegionAddress,
-        add: u64,
-    ) -> Result<Option<u64>, AccessDenied> {
+    fn fetch_add(&mut self, (region, offset): RegionAddress, add: u64) -> HelperResult<Self> {
         let arena = self.0.local(region, offset, 8, Access::ATOMIC)?;
         arena.fetch_add(offset, add).map(Some).map_err(|_| AccessDenied::NotPermitted)
     }
 
-    fn read(&mut self, at: RegionAddress, output: &mut [u8]) -> Result<Option<u64>, AccessDenied> {
+    fn read(&mut self, at: RegionAddress, output: &mut [u8]) -> HelperResult<Self> {
         self.read_into(at, output)?;
         DONE
     }
 
-    fn write(
-        &mut self,
-        (region, offset): RegionAddress,
-        input: &[u8],
-    ) -> Result<Option<u64>, AccessDenied> {
+    fn write(&mut self, (region, offset): RegionAddress, input: &[u8]) -> HelperResult<Self> {
         let arena = self.0.local(region, offset, input.len() as u64, Access::WRITE)?;
         arena.write(offset, input).map_err(|_| AccessDenied::NotPermitted)?;
         DONE
@@ -128,7 +122,7 @@ impl HelperMemory for LocalMemory<'_> {
         (region, _): RegionAddress,
         pieces: &[u8],
         output: &mut [u8],
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         let bytes = output.len();
         self.vector(region, (pieces, bytes), Access::READ, |arena, offset, range| {
             let _ = arena.read(offset, &mut output[range]);
@@ -140,7 +134,7 @@ impl HelperMemory for LocalMemory<'_> {
         (region, _): RegionAddress,
         pieces: &[u8],
         input: &[u8],
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         self.vector(region, (pieces, input.len()), Access::WRITE, |arena, offset, range| {
             let _ = arena.write(offset, &input[range]);
         })
@@ -151,7 +145,7 @@ impl HelperMemory for LocalMemory<'_> {
         (region, offset): RegionAddress,
         bytes: u64,
         mut hashing: Hashing,
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         let arena = self.0.local(region, offset, bytes, Access::READ)?;
         let bytes = usize::try_from(bytes).map_err(|_| AccessDenied::NotPermitted)?;
         let hashed = chunked::hash(&mut hashing, arena, offset, bytes);
@@ -159,7 +153,7 @@ impl HelperMemory for LocalMemory<'_> {
     }
 
     /// Pending while the word is unchanged.
-    fn wait_word(&mut self, at: RegionAddress, old: u64) -> Result<Option<u64>, AccessDenied> {
+    fn wait_word(&mut self, at: RegionAddress, old: u64) -> HelperResult<Self> {
         match self.load_word(at)? {
             word if word == old => Ok(None),
             _ => DONE,

@@ -33,10 +33,12 @@ impl From<AccessDenied> for Error {
     }
 }
 
+/// A helper's result, or `None` if its access is pending.
+pub(crate) type HelperResult<M> = Result<Option<u64>, <M as HelperMemory>::Failure>;
+
 /// Memory that helpers access. Each method performs a helper of its name, for one or several sizes of words.
 ///
-/// Returns the helper's result, or `None` if the access is pending: then it completes later, or has to be begun at
-/// another memory. Pending accesses have no effect on `output`.
+/// A pending access completes later, or has to be begun at another memory; it has no effect on `output`.
 pub(crate) trait HelperMemory {
     /// Position of a byte.
     type Address: Copy;
@@ -46,27 +48,17 @@ pub(crate) trait HelperMemory {
     /// Decodes the address of a request, and the two arguments after it.
     fn decode(request: &Request) -> Result<(Self::Address, [u64; 2]), Self::Failure>;
 
-    fn load(&mut self, at: Self::Address, bytes: usize) -> Result<Option<u64>, Self::Failure>;
+    fn load(&mut self, at: Self::Address, bytes: usize) -> HelperResult<Self>;
 
-    fn store(
-        &mut self,
-        at: Self::Address,
-        value: u64,
-        bytes: usize,
-    ) -> Result<Option<u64>, Self::Failure>;
+    fn store(&mut self, at: Self::Address, value: u64, bytes: usize) -> HelperResult<Self>;
 
-    fn compare_swap(
-        &mut self,
-        at: Self::Address,
-        expected: u64,
-        new: u64,
-    ) -> Result<Option<u64>, Self::Failure>;
+    fn compare_swap(&mut self, at: Self::Address, expected: u64, new: u64) -> HelperResult<Self>;
 
-    fn fetch_add(&mut self, at: Self::Address, add: u64) -> Result<Option<u64>, Self::Failure>;
+    fn fetch_add(&mut self, at: Self::Address, add: u64) -> HelperResult<Self>;
 
-    fn read(&mut self, at: Self::Address, output: &mut [u8]) -> Result<Option<u64>, Self::Failure>;
+    fn read(&mut self, at: Self::Address, output: &mut [u8]) -> HelperResult<Self>;
 
-    fn write(&mut self, at: Self::Address, input: &[u8]) -> Result<Option<u64>, Self::Failure>;
+    fn write(&mut self, at: Self::Address, input: &[u8]) -> HelperResult<Self>;
 
     /// Reads the pieces of a region into consecutive bytes.
     fn read_vector(
@@ -74,7 +66,7 @@ pub(crate) trait HelperMemory {
         _at: Self::Address,
         _pieces: &[u8],
         _output: &mut [u8],
-    ) -> Result<Option<u64>, Self::Failure> {
+    ) -> HelperResult<Self> {
         Err(AccessDenied::NotPermitted.into())
     }
 
@@ -84,21 +76,16 @@ pub(crate) trait HelperMemory {
         _at: Self::Address,
         _pieces: &[u8],
         _input: &[u8],
-    ) -> Result<Option<u64>, Self::Failure> {
+    ) -> HelperResult<Self> {
         Err(AccessDenied::NotPermitted.into())
     }
 
-    fn hash(
-        &mut self,
-        _at: Self::Address,
-        _bytes: u64,
-        _hashing: Hashing,
-    ) -> Result<Option<u64>, Self::Failure> {
+    fn hash(&mut self, _at: Self::Address, _bytes: u64, _hashing: Hashing) -> HelperResult<Self> {
         Err(AccessDenied::NotPermitted.into())
     }
 
     /// Waits until a word differs from `old`.
-    fn wait_word(&mut self, _at: Self::Address, _old: u64) -> Result<Option<u64>, Self::Failure> {
+    fn wait_word(&mut self, _at: Self::Address, _old: u64) -> HelperResult<Self> {
         Err(AccessDenied::NotPermitted.into())
     }
 }
@@ -109,7 +96,7 @@ pub(crate) fn perform<M: HelperMemory>(
     memory: &mut M,
     request: &Request,
     buffers: &mut Buffers<'_>,
-) -> Result<Option<u64>, M::Failure> {
+) -> HelperResult<M> {
     let (at, [third, fourth]) = M::decode(request)?;
     let Buffers { inputs: [input, vector_input], output } = buffers;
     match request.call {

@@ -3,8 +3,8 @@
 
 use super::regions::{RegionSite, RegionTable};
 use super::{
-    AccessDenied, BYTES_PER_ACCESS, HelperMemory, RegionAddress, VectorPiece, chunked, perform,
-    region_address,
+    AccessDenied, BYTES_PER_ACCESS, HelperMemory, HelperResult, RegionAddress, VectorPiece,
+    chunked, perform, region_address,
 };
 use farside_base::{
     Access, LinkId, LocalSlice, Operation, RegionId, RemoteRegionId, RemoteSlice, Source, Work,
@@ -129,41 +129,31 @@ impl HelperMemory for RemoteMemory<'_> {
         Ok(region_address(request))
     }
 
-    fn load(&mut self, at: RegionAddress, bytes: usize) -> Result<Option<u64>, AccessDenied> {
+    fn load(&mut self, at: RegionAddress, bytes: usize) -> HelperResult<Self> {
         self.request(at, 0..bytes, RequestKind::Read)
     }
 
-    fn store(
-        &mut self,
-        at: RegionAddress,
-        value: u64,
-        bytes: usize,
-    ) -> Result<Option<u64>, AccessDenied> {
+    fn store(&mut self, at: RegionAddress, value: u64, bytes: usize) -> HelperResult<Self> {
         self.put(&value.to_le_bytes()[..bytes])?;
         self.request(at, 0..bytes, RequestKind::Write)
     }
 
-    fn compare_swap(
-        &mut self,
-        at: RegionAddress,
-        expected: u64,
-        new: u64,
-    ) -> Result<Option<u64>, AccessDenied> {
+    fn compare_swap(&mut self, at: RegionAddress, expected: u64, new: u64) -> HelperResult<Self> {
         self.request(at, 0..8, RequestKind::CompareSwap(expected, new))
     }
 
-    fn fetch_add(&mut self, at: RegionAddress, add: u64) -> Result<Option<u64>, AccessDenied> {
+    fn fetch_add(&mut self, at: RegionAddress, add: u64) -> HelperResult<Self> {
         self.request(at, 0..8, RequestKind::FetchAdd(add))
     }
 
-    fn read(&mut self, at: RegionAddress, output: &mut [u8]) -> Result<Option<u64>, AccessDenied> {
+    fn read(&mut self, at: RegionAddress, output: &mut [u8]) -> HelperResult<Self> {
         match output.len() {
             0 => Ok(None),
             bytes => self.request(at, 0..bytes, RequestKind::Read),
         }
     }
 
-    fn write(&mut self, at: RegionAddress, input: &[u8]) -> Result<Option<u64>, AccessDenied> {
+    fn write(&mut self, at: RegionAddress, input: &[u8]) -> HelperResult<Self> {
         if input.is_empty() {
             return Ok(None);
         }
@@ -176,7 +166,7 @@ impl HelperMemory for RemoteMemory<'_> {
         (region, _): RegionAddress,
         pieces: &[u8],
         output: &mut [u8],
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         self.vector(region, (pieces, output.len()), RequestKind::Read)
     }
 
@@ -185,7 +175,7 @@ impl HelperMemory for RemoteMemory<'_> {
         (region, _): RegionAddress,
         pieces: &[u8],
         input: &[u8],
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         self.put(input)?;
         self.vector(region, (pieces, input.len()), RequestKind::Write)
     }
@@ -196,7 +186,7 @@ impl HelperMemory for RemoteMemory<'_> {
         (region, offset): RegionAddress,
         bytes: u64,
         _: Hashing,
-    ) -> Result<Option<u64>, AccessDenied> {
+    ) -> HelperResult<Self> {
         // The whole range must be permitted before the first byte is read.
         self.regions.region(region, offset, bytes, Access::READ)?;
         match block_bytes(bytes) {
@@ -205,7 +195,7 @@ impl HelperMemory for RemoteMemory<'_> {
         }
     }
 
-    fn wait_word(&mut self, at: RegionAddress, _: u64) -> Result<Option<u64>, AccessDenied> {
+    fn wait_word(&mut self, at: RegionAddress, _: u64) -> HelperResult<Self> {
         self.request(at, 0..8, RequestKind::Read)
     }
 }

@@ -9,52 +9,52 @@ const LOADING_NS: u64 = 1_000;
 pub(crate) const QUIET: u64 = 8;
 /// Short slices in a row before slices grow. Durations vary with cache misses; this keeps slices that overrun the
 /// target rare.
-const SOON_MAX: u8 = 8;
+const SHORT_SLICES_MAX: u8 = 8;
 /// Instructions per memory access of a slice: one access takes about as long.
 const INSTRUCTIONS_PER_ACCESS: u64 = 16;
 
 /// Amount of work per slice. Halved after a slice that took too long, doubled after several short ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SliceLength {
-    now: u64,
+    work: u64,
     least: u64,
     most: u64,
     slice_ns: u64,
     /// Number of short slices in a row.
-    soon: u8,
+    short_slices: u8,
 }
 
 impl SliceLength {
     /// For instructions, and bytes moved by helpers. Starts at a nanosecond per instruction; the minimum is for
     /// cache misses and divisions.
     pub(crate) const INSTRUCTIONS: Self =
-        Self { now: 512, least: 128, most: 4_096, slice_ns: SLICE_NS, soon: 0 };
+        Self { work: 512, least: 128, most: 4_096, slice_ns: SLICE_NS, short_slices: 0 };
     /// For instructions walked by a verification: some 50 ns each, up to a microsecond for adversarial programs.
     pub(crate) const WALKED: Self =
-        Self { now: 16, least: 1, most: 64, slice_ns: LOADING_NS, soon: 0 };
+        Self { work: 16, least: 1, most: 64, slice_ns: LOADING_NS, short_slices: 0 };
 
     /// Returns the work of the next slice.
-    pub(crate) const fn now(&self) -> u64 {
-        self.now
+    pub(crate) const fn work(&self) -> u64 {
+        self.work
     }
 
     /// Returns the memory accesses of the next slice, if its work is in instructions.
     pub(crate) const fn accesses(&self) -> usize {
-        (self.now / INSTRUCTIONS_PER_ACCESS) as usize
+        (self.work / INSTRUCTIONS_PER_ACCESS) as usize
     }
 
     /// Records the duration of a slice that was used up.
     pub(crate) fn took(&mut self, used_ns: u64) {
         if used_ns < self.slice_ns / 10 * 9 {
-            self.soon += 1;
-            if self.soon == SOON_MAX {
-                (self.now, self.soon) = ((self.now * 2).min(self.most), 0);
+            self.short_slices += 1;
+            if self.short_slices == SHORT_SLICES_MAX {
+                (self.work, self.short_slices) = ((self.work * 2).min(self.most), 0);
             }
             return;
         }
-        self.soon = 0;
+        self.short_slices = 0;
         if used_ns > self.slice_ns * 2 {
-            self.now = (self.now / 2).max(self.least);
+            self.work = (self.work / 2).max(self.least);
         }
     }
 }
@@ -70,51 +70,51 @@ mod tests {
     fn slices_converge_to_the_target_duration() {
         // Tenths of a nanosecond per instruction, and the resulting slice.
         for (tenths, instructions) in [(1, 4_096), (5, 1_024), (10, 512), (30, 256), (500, 128)] {
-            let mut pace = SliceLength::INSTRUCTIONS;
-            for _ in 0..8 * SOON_MAX {
-                pace.took(pace.now() * tenths / 10);
+            let mut slice = SliceLength::INSTRUCTIONS;
+            for _ in 0..8 * SHORT_SLICES_MAX {
+                slice.took(slice.work() * tenths / 10);
             }
-            assert_eq!(pace.now(), instructions, "{tenths} tenths");
+            assert_eq!(slice.work(), instructions, "{tenths} tenths");
         }
     }
 
     #[test]
     fn slice_overhead_does_not_keep_slices_short() {
-        let mut pace = SliceLength::INSTRUCTIONS;
-        (0..10).for_each(|_| pace.took(1_000_000));
-        (0..10 * SOON_MAX).for_each(|_| pace.took(250 + pace.now() / 8));
-        assert_eq!(pace.now(), 2_048);
+        let mut slice = SliceLength::INSTRUCTIONS;
+        (0..10).for_each(|_| slice.took(1_000_000));
+        (0..10 * SHORT_SLICES_MAX).for_each(|_| slice.took(250 + slice.work() / 8));
+        assert_eq!(slice.work(), 2_048);
     }
 
     #[test]
     fn verification_slices_adapt_to_slow_instructions() {
-        let mut pace = SliceLength::WALKED;
-        (0..8).for_each(|_| pace.took(pace.now() * 60));
-        assert_eq!(pace.now(), 16);
-        (0..8).for_each(|_| pace.took(pace.now() * 4_000));
-        assert_eq!(pace.now(), 1);
+        let mut slice = SliceLength::WALKED;
+        (0..8).for_each(|_| slice.took(slice.work() * 60));
+        assert_eq!(slice.work(), 16);
+        (0..8).for_each(|_| slice.took(slice.work() * 4_000));
+        assert_eq!(slice.work(), 1);
     }
 
     #[test]
     fn slice_recovers_after_slow_period() {
-        let mut pace = SliceLength::INSTRUCTIONS;
-        (0..10).for_each(|_| pace.took(1_000_000));
-        assert_eq!((pace.now(), pace.accesses()), (128, 8));
-        (0..10 * SOON_MAX).for_each(|_| pace.took(1));
-        assert_eq!((pace.now(), pace.accesses()), (4_096, 256));
+        let mut slice = SliceLength::INSTRUCTIONS;
+        (0..10).for_each(|_| slice.took(1_000_000));
+        assert_eq!((slice.work(), slice.accesses()), (128, 8));
+        (0..10 * SHORT_SLICES_MAX).for_each(|_| slice.took(1));
+        assert_eq!((slice.work(), slice.accesses()), (4_096, 256));
     }
 
     #[test]
     fn slices_adapt_to_outliers() {
         // Every fifth slice takes five times as long.
-        let mut pace = SliceLength::INSTRUCTIONS;
-        let took = |pace: &mut SliceLength, at: u64| {
-            let used_ns = pace.now() / 8 * if at.is_multiple_of(5) { 5 } else { 1 };
-            pace.took(used_ns);
+        let mut slice = SliceLength::INSTRUCTIONS;
+        let took = |slice: &mut SliceLength, at: u64| {
+            let used_ns = slice.work() / 8 * if at.is_multiple_of(5) { 5 } else { 1 };
+            slice.took(used_ns);
             used_ns > 2 * SLICE_NS
         };
-        (0..100).for_each(|at| _ = took(&mut pace, at));
-        let late = (100..1_100).filter(|at| took(&mut pace, *at)).count();
+        (0..100).for_each(|at| _ = took(&mut slice, at));
+        let late = (100..1_100).filter(|at| took(&mut slice, *at)).count();
         assert_eq!(late, 0);
     }
 }

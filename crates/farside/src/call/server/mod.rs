@@ -143,7 +143,7 @@ impl CallServer {
         let sizes = MessagePortSizes {
             receives: all_slots,
             receive_bytes: message_bytes,
-            places: all_slots,
+            slots: all_slots,
             send_bytes: Invocation::BYTES_MAX,
         };
         let messages = MessagePort::open(fabric, Some(name), &sizes)?;
@@ -333,8 +333,8 @@ impl CallServer {
             self.apply_effects();
         }
         self.redial_upstream(now_ns);
-        if self.executor.watches() {
-            self.executor.watch(now_ns);
+        if self.executor.has_blocked() {
+            self.executor.poll_blocked(now_ns);
         }
         while let Some(at) = self.executor.take_woken() {
             self.machine.ready(self.links.call_at(at), now_ns);
@@ -543,10 +543,12 @@ impl CallServer {
                 continue;
             }
             // A watched word changes without an event, and deadlines pass without one.
-            let watches = self.executor.watches();
+            let has_blocked = self.executor.has_blocked();
             let nap = if patience.sleeps_next() { self.nap() } else { NAP };
-            let waited = match watches {
-                true if patience.naps_next() && self.executor.watch_all(self.fabric.time_ns()) => {
+            let waited = match has_blocked {
+                true if patience.naps_next()
+                    && self.executor.poll_all_blocked(self.fabric.time_ns()) =>
+                {
                     Ok(())
                 }
                 true => patience.wait(),

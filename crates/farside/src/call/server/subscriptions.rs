@@ -84,13 +84,13 @@ impl Subscriptions {
     }
 
     /// Publishes a notification; returns the waiting requests to be answered with it.
-    pub(super) fn notify(&mut self, notice: Notification) -> (Vec<Call>, Arc<[u8]>) {
-        let (topic, bytes) = (notice.topic, Arc::from(notice.bytes));
+    pub(super) fn notify(&mut self, notification: Notification) -> (Vec<Call>, Arc<[u8]>) {
+        let (topic, bytes) = (notification.topic, Arc::from(notification.bytes));
         let mut calls = Vec::new();
         for (session, subscription) in self.subscriptions.get_mut(&topic).into_iter().flatten() {
             if let Some(call) = subscription.listening.pop_front() {
                 self.waiting.remove(&call);
-                rests(&mut self.subscribers, *session, topic, subscription);
+                mark_idle(&mut self.subscribers, *session, topic, subscription);
                 calls.push(call);
                 continue;
             }
@@ -110,7 +110,7 @@ impl Subscriptions {
         let subscription = subscriptions.and_then(|all| all.get_mut(&call.session));
         if let Some(subscription) = subscription {
             subscription.listening.retain(|other| *other != call);
-            rests(&mut self.subscribers, call.session, topic, subscription);
+            mark_idle(&mut self.subscribers, call.session, topic, subscription);
         }
     }
 
@@ -141,7 +141,7 @@ fn unsubscribe(
 }
 
 /// Marks a topic as replaceable once no request waits on it.
-fn rests(
+fn mark_idle(
     subscribers: &mut BTreeMap<Session, Subscriber>,
     session: Session,
     topic: u64,
@@ -169,7 +169,7 @@ mod tests {
         calls
     }
 
-    fn heard(lost: u64, byte: u8) -> ListenOutcome {
+    fn outcome(lost: u64, byte: u8) -> ListenOutcome {
         ListenOutcome::Notification(lost, [byte].into())
     }
 
@@ -183,8 +183,8 @@ mod tests {
         assert_eq!(notify(&mut topics, 1, 1), [call(0, 0), call(1, 0)]);
         assert!(notify(&mut topics, 1, 2).is_empty());
         assert!(notify(&mut topics, 1, 3).is_empty());
-        assert_eq!(topics.listen(call(0, 0), 1), heard(0, 2));
-        assert_eq!(topics.listen(call(0, 0), 1), heard(0, 3));
+        assert_eq!(topics.listen(call(0, 0), 1), outcome(0, 2));
+        assert_eq!(topics.listen(call(0, 0), 1), outcome(0, 3));
         topics.forget(call(1, 1));
         assert!(notify(&mut topics, 2, 1).is_empty());
         topics.over(Session(1));
@@ -201,8 +201,8 @@ mod tests {
         for byte in 0..20 {
             assert!(notify(&mut topics, 1, byte).is_empty());
         }
-        assert_eq!(topics.listen(call(0, 0), 1), heard(4, 4));
-        assert_eq!(topics.listen(call(0, 0), 1), heard(0, 5));
+        assert_eq!(topics.listen(call(0, 0), 1), outcome(4, 4));
+        assert_eq!(topics.listen(call(0, 0), 1), outcome(0, 5));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(crate) struct OutputWrite {
 struct Outgoing {
     link: LinkId,
     header: u32,
-    place: u64,
+    slot: u64,
     bytes: u32,
     output: Option<OutputWrite>,
 }
@@ -67,7 +67,7 @@ pub(crate) struct MessagePort {
     receive_bytes: u32,
     outbox: Registered,
     /// Bytes of a slot of the outbox.
-    place_bytes: u64,
+    slot_bytes: u64,
     immediate: bool,
     inline_bytes: usize,
     outgoing: VecDeque<Outgoing>,
@@ -87,7 +87,7 @@ pub(crate) struct MessagePortSizes {
     /// Bytes of the longest message received.
     pub(crate) receive_bytes: u32,
     /// Slots of the outbox.
-    pub(crate) places: usize,
+    pub(crate) slots: usize,
     /// Bytes of the longest message sent.
     pub(crate) send_bytes: u32,
 }
@@ -108,7 +108,7 @@ impl MessagePort {
     pub(crate) fn open(
         fabric: &Arc<dyn Fabric>,
         listen: Option<&str>,
-        measures: &MessagePortSizes,
+        sizes: &MessagePortSizes,
     ) -> Result<Self, Error> {
         let has = fabric.capabilities();
         if let Some(name) = missing(&has) {
@@ -118,19 +118,18 @@ impl MessagePort {
         let spec = PortSpec { listen: listen.map(str::to_owned) };
         let mut port = fabric.open(&spec).map_err(|error| control(&error))?;
         let header = Header::BYTES as u32;
-        let receive_bytes = (measures.receive_bytes + header).next_multiple_of(8);
-        let place_bytes = u64::from((measures.send_bytes + header).next_multiple_of(8));
-        let inbox = Registered::own(fabric, u64::from(receive_bytes) * measures.receives as u64)?;
-        let outbox = Registered::own(fabric, place_bytes * measures.places as u64)?;
-        let queue =
-            port.create_receive_queue(measures.receives).map_err(|error| control(&error))?;
+        let receive_bytes = (sizes.receive_bytes + header).next_multiple_of(8);
+        let slot_bytes = u64::from((sizes.send_bytes + header).next_multiple_of(8));
+        let inbox = Registered::own(fabric, u64::from(receive_bytes) * sizes.receives as u64)?;
+        let outbox = Registered::own(fabric, slot_bytes * sizes.slots as u64)?;
+        let queue = port.create_receive_queue(sizes.receives).map_err(|error| control(&error))?;
         let mut port = Self {
             port,
             queue,
             inbox,
             receive_bytes,
             outbox,
-            place_bytes,
+            slot_bytes,
             immediate: has.immediate,
             inline_bytes: (has.inline_bytes_max as usize).min(INLINE_BYTES),
             outgoing: VecDeque::new(),
@@ -139,17 +138,17 @@ impl MessagePort {
             taken: 0..0,
             body: Vec::with_capacity(receive_bytes as usize),
         };
-        for place in 0..measures.receives as u64 {
-            port.post_receive(place)?;
+        for slot in 0..sizes.receives as u64 {
+            port.post_receive(slot)?;
         }
         Ok(port)
     }
 
-    fn post_receive(&mut self, place: u64) -> Result<(), Error> {
+    fn post_receive(&mut self, slot: u64) -> Result<(), Error> {
         let bytes = self.receive_bytes;
-        let offset = place * u64::from(bytes);
+        let offset = slot * u64::from(bytes);
         let into = LocalSlice { region: self.inbox.region.id, offset, bytes };
-        let receive = Receive { id: WorkId(RECEIVES | place), queue: self.queue, into };
+        let receive = Receive { id: WorkId(RECEIVES | slot), queue: self.queue, into };
         match self.port.post_receives(&[receive]).stop {
             None => Ok(()),
             Some(stop) => {
@@ -165,19 +164,19 @@ impl MessagePort {
         &mut self,
         link: LinkId,
         header: Header,
-        place: usize,
+        slot: usize,
         parts: [&[u8]; 2],
         output: Option<OutputWrite>,
     ) {
-        self.put(header, place, parts);
+        self.put(header, slot, parts);
         let bytes = u32::try_from(parts[0].len() + parts[1].len()).unwrap_or(0);
-        let (header, place) = (header.encode(), place as u64 * self.place_bytes);
-        self.outgoing.push_back(Outgoing { link, header, place, bytes, output });
+        let (header, slot) = (header.encode(), slot as u64 * self.slot_bytes);
+        self.outgoing.push_back(Outgoing { link, header, slot, bytes, output });
     }
 
     /// Copies a message into a slot of the outbox, to be sent by [`Self::send_again`].
-    pub(crate) fn put(&self, header: Header, place: usize, parts: [&[u8]; 2]) {
-        let offset = place as u64 * self.place_bytes;
+    pub(crate) fn put(&self, header: Header, slot: usize, parts: [&[u8]; 2]) {
+        let offset = slot as u64 * self.slot_bytes;
         let arena = &self.outbox.region.arena;
         // Callers check lengths: a message fits its slot.
         if !self.immediate {
@@ -191,9 +190,9 @@ impl MessagePort {
     }
 
     /// Sends the message that is still in a slot of the outbox again.
-    pub(crate) fn send_again(&mut self, link: LinkId, header: Header, place: usize, bytes: u32) {
-        let (header, place) = (header.encode(), place as u64 * self.place_bytes);
-        self.outgoing.push_back(Outgoing { link, header, place, bytes, output: None });
+    pub(crate) fn send_again(&mut self, link: LinkId, header: Header, slot: usize, bytes: u32) {
+        let (header, slot) = (header.encode(), slot as u64 * self.slot_bytes);
+        self.outgoing.push_back(Outgoing { link, header, slot, bytes, output: None });
     }
 
     /// Sends the last message of a link: this end does not reconnect. Needs no slot of the outbox if the fabric
@@ -299,7 +298,7 @@ impl MessagePort {
         let header = Header::BYTES as u32;
         let (skipped, bytes) =
             if self.immediate { (header, message.bytes) } else { (0, message.bytes + header) };
-        LocalSlice { region, offset: message.place + u64::from(skipped), bytes }
+        LocalSlice { region, offset: message.slot + u64::from(skipped), bytes }
     }
 
     fn message_work<'a>(
@@ -320,23 +319,23 @@ impl MessagePort {
     }
 
     /// Posts the requests of an executor with this scratch memory as far as the port takes them; returns whether it
-    /// took any.
+    /// posted_any any.
     pub(crate) fn post_requests(&mut self, executor: &mut Executor, scratch: RegionId) -> bool {
-        let mut took = false;
+        let mut posted_any = false;
         while let Some((request, block)) = executor.next_post() {
             match self.post_request(request, *block, scratch) {
                 Ok(true) => {
                     executor.posted();
-                    took = true;
+                    posted_any = true;
                 }
                 Ok(false) => break,
                 Err(_) => executor.not_posted(),
             }
         }
-        took
+        posted_any
     }
 
-    /// Posts one request; returns whether the port took it, or why it never will.
+    /// Posts one request; returns whether the port posted_any it, or why it never will.
     fn post_request(
         &mut self,
         request: &MemoryRequest,
@@ -381,11 +380,11 @@ impl MessagePort {
             let failed = status != CompletionStatus::Success;
             return failed.then_some(PortEvent::LinkFailed(link, status));
         }
-        let place = id & (RECEIVES - 1);
+        let slot = id & (RECEIVES - 1);
         let arrived = status == CompletionStatus::Success;
-        let header = if arrived { self.receive(place, completion) } else { None };
+        let header = if arrived { self.receive(slot, completion) } else { None };
         // The completion just polled has left a free entry in the queue.
-        let again = self.post_receive(place);
+        let again = self.post_receive(slot);
         debug_assert!(again.is_ok(), "{again:?}");
         match header {
             Some(header) => Some(PortEvent::Message(link, header)),
@@ -394,9 +393,9 @@ impl MessagePort {
     }
 
     /// Copies a message out; returns its header, or `None` if it has none.
-    fn receive(&mut self, place: u64, completion: &Completion) -> Option<u32> {
+    fn receive(&mut self, slot: u64, completion: &Completion) -> Option<u32> {
         let bytes = completion.bytes.min(self.receive_bytes) as usize;
-        let offset = place * u64::from(self.receive_bytes);
+        let offset = slot * u64::from(self.receive_bytes);
         self.body.resize(bytes, 0);
         self.inbox.region.arena.read(offset, &mut self.body).ok()?;
         if self.immediate {
