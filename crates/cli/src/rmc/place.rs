@@ -134,7 +134,7 @@ pub(super) fn call(
     Ok(Ended {
         registered: registered.remove(0),
         program: name,
-        runs,
+        site: runs,
         answer: ran.last.answer,
         latencies: ran.all,
         placing: Some(placing),
