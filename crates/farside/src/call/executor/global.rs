@@ -11,6 +11,7 @@ use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
 use farside_rmc::helpers::status;
 use farside_rmc::run::{Buffers, Lent, Request, Stop};
+use std::ops::ControlFlow::{Break, Continue};
 
 impl Executor {
     /// Lets calls access the global memory.
@@ -103,22 +104,20 @@ impl Executor {
             running.miss = global.take(at);
         }
         let Some(miss) = &mut running.miss else {
-            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
+            return Break(SliceOutcome::Waits);
         };
         if global::orders(request.call) {
             return match miss.poll_fence() {
                 None => {
                     global.waits(miss, at);
-                    AccessOutcome::EndsSlice(SliceOutcome::Waits)
+                    Break(SliceOutcome::Waits)
                 }
                 Some(Ok(())) => {
                     running.wait = WaitState::Runnable;
                     self.return_session(at, running);
-                    AccessOutcome::GoesOn
+                    Continue(())
                 }
-                Some(Err(error)) => {
-                    AccessOutcome::EndsSlice(SliceOutcome::Over(lost(running, &error)))
-                }
+                Some(Err(error)) => Break(SliceOutcome::Over(lost(running, &error))),
             };
         }
         let begun = match miss.accesses() {
@@ -132,7 +131,7 @@ impl Executor {
         match end {
             None => {
                 global.waits(miss, at);
-                AccessOutcome::EndsSlice(SliceOutcome::Waits)
+                Break(SliceOutcome::Waits)
             }
             Some(end) => self.reached(running, request, end),
         }
@@ -150,11 +149,11 @@ impl Executor {
             Ok(result) => result,
             Err(error) if returns_status(request.call) => status_of(error.code) as u64,
             Err(error) => {
-                return AccessOutcome::EndsSlice(SliceOutcome::Over(lost(running, &error)));
+                return Break(SliceOutcome::Over(lost(running, &error)));
             }
         };
         let Some((own, shared)) = states(&mut self.resources.objects, running) else {
-            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
+            return Break(unregistered());
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         let bytes = running.miss.as_ref().map_or(&[][..], |miss| &miss.bytes);

@@ -10,20 +10,20 @@ mod helpers;
 pub(crate) mod loading;
 mod native;
 mod objects;
+pub(crate) mod remote;
 pub(crate) mod state;
 
 use super::memory::AccessDenied;
 use super::memory::chunked::{self, ChunkedAccess, WHOLE_BYTES};
 use super::memory::global::{GlobalMemory, MissSession};
 use super::memory::regions::TenantRegions;
-use super::memory::remote::{BLOCK_BYTES, MemoryRequest, RemoteAccess, RemoteProgress};
+use super::memory::remote::RemoteAccess;
 use super::scheduling::time_slice::{QUIET, SliceLength};
 use super::scheduling::verification_queue::VerificationQueue;
 use blocked::{Awaited, BlockedCalls};
-use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
-use farside_rmc::helpers::{Call, status};
+use farside_rmc::helpers::status;
 use farside_rmc::run::{
     AnswerError, Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop,
 };
@@ -31,8 +31,10 @@ pub(crate) use helpers::Notification;
 use helpers::{CallHelpers, Deferral, returns_status};
 use loading::{LoadError, LoadedProgram};
 use objects::{PendingLoad, RegisteredObject, states};
+use remote::ScratchPool;
 use state::{Erased, Holder};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
 /// Time after which a held lock is reported as busy, so that deadlocked calls end.
@@ -92,16 +94,6 @@ pub(crate) struct ActiveCall {
     long: bool,
     /// Its session of the global memory, while it has operations pending in the global memory.
     miss: Option<Box<MissSession>>,
-}
-
-/// Scratch memory of a remote access.
-#[derive(Clone, Copy, Debug, Default)]
-struct ScratchBlock {
-    /// Its requests in flight.
-    awaited: u32,
-    /// The call, unless it was stopped meanwhile.
-    call: Option<usize>,
-    failed: Option<CompletionStatus>,
 }
 
 /// How a call ended.
@@ -185,20 +177,14 @@ pub(crate) struct Executor {
     erased: Erased,
     /// Numbers of objects, by content.
     numbers: BTreeMap<Arc<[u8]>, u64>,
-    /// Scratch memory for remote accesses, one arena per block.
-    scratch: Box<[Arena]>,
-    blocks: Vec<ScratchBlock>,
-    free: Vec<usize>,
-    /// Requests to be posted, each with its block.
-    posts: VecDeque<(MemoryRequest, usize)>,
+    /// Scratch memory for remote accesses.
+    pub(crate) scratch: ScratchPool,
     /// Blocked calls that are polled, and calls whose wait is over.
     blocked: BlockedCalls,
     /// Output of the call that has just ended.
     pub(crate) output: Vec<u8>,
     /// Empty between accesses; reused to avoid allocation.
     buffers: AccessBuffers,
-    /// As `buffers`, for the requests of an access.
-    requests: Vec<MemoryRequest>,
     /// Buffer for a chunk of a long access; content arbitrary between chunks. Bounded by what a slice can move.
     chunk: Vec<u8>,
 }
@@ -224,12 +210,6 @@ impl Executor {
     /// Returns an executor without regions. `scratch`, of a multiple of [`BLOCK_BYTES`] bytes, is for remote
     /// memory. Verifies at most this many objects at once.
     pub(crate) fn new(scratch: Option<Arena>, verifications: usize) -> Self {
-        let block = |at: u64| {
-            let arena = scratch.as_ref()?;
-            arena.part(at * BLOCK_BYTES, BLOCK_BYTES as usize).ok()
-        };
-        let scratch: Box<[_]> = (0..).map_while(block).collect();
-        let blocks = scratch.len();
         Self {
             resources: CallResources::default(),
             calls: Vec::new(),
@@ -239,14 +219,10 @@ impl Executor {
             spare: Vec::new(),
             erased: Erased::default(),
             numbers: BTreeMap::new(),
-            scratch,
-            blocks: vec![ScratchBlock::default(); blocks],
-            free: (0..blocks).rev().collect(),
-            posts: VecDeque::new(),
+            scratch: ScratchPool::new(scratch),
             blocked: BlockedCalls::default(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),
-            requests: Vec::new(),
             chunk: Vec::new(),
         }
     }
@@ -309,7 +285,7 @@ impl Executor {
         if let WaitState::Remote { block, .. } =
             std::mem::replace(&mut running.wait, WaitState::Runnable)
         {
-            self.give_back(block);
+            self.free_block(block);
         }
         self.return_session(at, &mut running);
         if !running.loaded.verified().program().states.is_empty() {
@@ -385,12 +361,12 @@ impl Executor {
         loop {
             if let Some(request) = running.machine.pending().copied() {
                 match self.answer(at, running, &request, now_ns, &mut left) {
-                    AccessOutcome::GoesOn => {}
-                    AccessOutcome::EndsSlice(slice) => return slice,
+                    Continue(()) => {}
+                    Break(slice) => return slice,
                 }
             }
             let Some(context) = self.resources.context(at, running, (now_ns, left)) else {
-                return SliceOutcome::Over(unregistered());
+                return unregistered();
             };
             let SliceContext { machine, loaded, lent, mut helpers } = context;
             let words = helpers.memory.words();
@@ -466,7 +442,7 @@ impl Executor {
             | WaitState::Fence(_) => None,
         };
         let Some(context) = self.resources.context(at, running, (now_ns, (*left).max(1))) else {
-            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
+            return Break(unregistered());
         };
         let SliceContext { machine, loaded, lent, mut helpers } = context;
         let program = loaded.verified().program();
@@ -487,12 +463,12 @@ impl Executor {
             (Reply::Later, Some(Deferral::Lock)) => {
                 running.wait =
                     WaitState::Lock(until.unwrap_or(now_ns.saturating_add(LOCK_WAIT_NS)));
-                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
+                return Break(SliceOutcome::Waits);
             }
             (Reply::Later, Some(Deferral::Word)) => {
                 let until_ns = now_ns.saturating_add(request.arguments[3]);
                 running.wait = WaitState::Word(until.unwrap_or(until_ns));
-                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
+                return Break(SliceOutcome::Waits);
             }
             (Reply::Later, Some(Deferral::Global)) => {
                 return self.poll_global(at, running, request, Buffers { inputs, output });
@@ -501,7 +477,7 @@ impl Executor {
                 let buffers = Buffers { inputs, output };
                 return self.begin_remote(at, running, request, buffers, now_ns);
             }
-            (Reply::Later, _) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
+            (Reply::Later, _) => return Break(SliceOutcome::Ready),
         };
         let output = if (result as i64) < 0 { &[][..] } else { &output[..] };
         let taken = take(machine, loaded, lent, result, output);
@@ -520,10 +496,10 @@ impl Executor {
         let WaitState::Chunked(mut chunks) =
             std::mem::replace(&mut running.wait, WaitState::Runnable)
         else {
-            return AccessOutcome::GoesOn;
+            return Continue(());
         };
         let Some(context) = self.resources.context(at, running, (0, 0)) else {
-            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
+            return Break(unregistered());
         };
         let SliceContext { machine, loaded, lent, helpers } = context;
         let (program, memory) = (loaded.verified().program(), helpers.memory);
@@ -542,10 +518,10 @@ impl Executor {
                 };
                 match (taken, end) {
                     (Err(error), _) => faulty(machine, &error),
-                    (Ok(()), Some(_)) => AccessOutcome::GoesOn,
+                    (Ok(()), Some(_)) => Continue(()),
                     (Ok(()), None) => {
                         running.wait = WaitState::Chunked(chunks);
-                        AccessOutcome::EndsSlice(SliceOutcome::Ready)
+                        Break(SliceOutcome::Ready)
                     }
                 }
             }
@@ -556,118 +532,13 @@ impl Executor {
         }
     }
 
-    /// Begins a remote access.
-    fn begin_remote(
-        &mut self,
-        at: usize,
-        running: &mut ActiveCall,
-        request: &Request,
-        mut buffers: Buffers<'_>,
-        now_ns: u64,
-    ) -> AccessOutcome {
-        let Some(block) = self.free.pop() else {
-            running.wait = WaitState::ScratchBlock;
-            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
-        };
-        let arena = &self.scratch[block];
-        let memory = self.resources.memory.of(running.tenant);
-        match RemoteAccess::begin(request, &mut buffers, memory, arena, &mut self.requests) {
-            Ok(access) => {
-                let waits = request.call == Call::WaitWord;
-                let until_ns = waits.then(|| now_ns.saturating_add(request.arguments[3]));
-                self.blocks[block] = ScratchBlock { awaited: 0, call: Some(at), failed: None };
-                running.wait = WaitState::Remote { access, block, until_ns };
-                if self.requests.is_empty() {
-                    return AccessOutcome::GoesOn; // nothing to request
-                }
-                self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
-                AccessOutcome::EndsSlice(SliceOutcome::Waits)
-            }
-            Err(denied) => {
-                self.requests.clear();
-                self.free.push(block);
-                let why = match denied {
-                    AccessDenied::Lost => status::PEER_LOST,
-                    AccessDenied::NotPermitted | AccessDenied::NotLocal => status::NOT_PERMITTED,
-                };
-                self.denied(running, request, why)
-            }
-        }
-    }
-
-    /// Frees a block; it is reused once its requests have completed.
-    fn give_back(&mut self, block: usize) {
-        self.posts.retain(|(_, of)| *of != block);
-        self.blocks[block].call = None;
-        if self.blocks[block].awaited == 0 {
-            self.free.push(block);
-            self.blocked.wake_those(Awaited::Block, 1);
-        }
-    }
-
-    /// Continues a remote access: completes it, or adds further requests.
-    fn poll_remote(
-        &mut self,
-        running: &mut ActiveCall,
-        request: &Request,
-        now_ns: u64,
-        left: &mut usize,
-        bytes: &mut Vec<u8>,
-    ) -> AccessOutcome {
-        let WaitState::Remote { access, block, until_ns } = &mut running.wait else {
-            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
-        };
-        let (block, late) = (*block, until_ns.is_some_and(|until_ns| until_ns <= now_ns));
-        if self.blocks[block].awaited > 0 || self.posts.iter().any(|(_, of)| *of == block) {
-            return AccessOutcome::EndsSlice(SliceOutcome::Waits);
-        }
-        let arena = &self.scratch[block];
-        let memory = self.resources.memory.of(running.tenant);
-        let progress = match self.blocks[block].failed {
-            None => access.poll((memory, arena), (left, late), bytes, &mut self.requests),
-            Some(_) => Err(AccessDenied::NotLocal),
-        };
-        let result = match progress {
-            Ok(RemoteProgress::Answer(result)) => result,
-            Ok(RemoteProgress::Slice) => return AccessOutcome::EndsSlice(SliceOutcome::Ready),
-            Ok(RemoteProgress::More) => {
-                self.posts.extend(self.requests.drain(..).map(|request| (request, block)));
-                return AccessOutcome::EndsSlice(SliceOutcome::Waits);
-            }
-            Err(_) => {
-                self.requests.clear();
-                return self.failed(running, request, block);
-            }
-        };
-        running.wait = WaitState::Runnable;
-        self.give_back(block);
-        self.reply(running, result, bytes)
-    }
-
     /// Passes an answer to a call.
     fn reply(&mut self, running: &mut ActiveCall, result: u64, bytes: &[u8]) -> AccessOutcome {
         let Some((own, shared)) = states(&mut self.resources.objects, running) else {
-            return AccessOutcome::EndsSlice(SliceOutcome::Over(unregistered()));
+            return Break(unregistered());
         };
         let lent = Lent { own: &mut own.variables, shared: &mut shared.variables };
         take(&mut running.machine, &running.loaded, lent, result, bytes)
-    }
-
-    fn failed(
-        &mut self,
-        running: &mut ActiveCall,
-        request: &Request,
-        block: usize,
-    ) -> AccessOutcome {
-        let failed = self.blocks[block].failed;
-        running.wait = WaitState::Runnable;
-        self.give_back(block);
-        match failed {
-            Some(CompletionStatus::RemoteAccess | CompletionStatus::RemoteAlignment) => {
-                self.denied(running, request, status::NOT_PERMITTED)
-            }
-            _ => self.denied(running, request, status::PEER_LOST),
-        }
     }
 
     /// Reports a failed access to the program as a status, or ends the call if its helper returns none.
@@ -680,49 +551,7 @@ impl Executor {
         }
         running.machine.cancel();
         let text = "the memory that it accesses is lost";
-        AccessOutcome::EndsSlice(SliceOutcome::Over(stopped(Stopped::MemoryLost, None, text)))
-    }
-
-    /// Returns the oldest request to be posted, with its block, whose bytes begin at the block's number times
-    /// [`BLOCK_BYTES`].
-    pub(crate) fn next_post(&self) -> Option<&(MemoryRequest, usize)> {
-        self.posts.front()
-    }
-
-    /// Records that the oldest request was posted.
-    pub(crate) fn posted(&mut self) {
-        if let Some((_, block)) = self.posts.pop_front() {
-            self.blocks[block].awaited += 1;
-        }
-    }
-
-    /// Records that the oldest request can never be posted.
-    pub(crate) fn not_posted(&mut self) {
-        if let Some((_, block)) = self.posts.pop_front() {
-            self.blocks[block].failed = Some(CompletionStatus::PeerLost);
-            self.blocks[block].call.into_iter().for_each(|at| self.blocked.wake(at));
-        }
-    }
-
-    /// Records the completion of a request of a block.
-    pub(crate) fn completed(&mut self, block: usize, status: CompletionStatus) {
-        let Some(place) = self.blocks.get_mut(block).filter(|place| place.awaited > 0) else {
-            return;
-        };
-        place.awaited -= 1;
-        if status != CompletionStatus::Success && place.failed.is_none() {
-            place.failed = Some(status);
-        }
-        if place.awaited > 0 {
-            return;
-        }
-        match place.call {
-            Some(at) => self.blocked.wake(at),
-            None => {
-                self.free.push(block);
-                self.blocked.wake_those(Awaited::Block, 1);
-            }
-        }
+        Break(SliceOutcome::Over(stopped(Stopped::MemoryLost, None, text)))
     }
 
     /// Checks the next few blocked calls, round robin, for changed words and passed deadlines; [`Self::take_woken`]
@@ -738,13 +567,13 @@ impl Executor {
     }
 
     fn check_blocked(&mut self, all: bool, now_ns: u64) {
-        let (calls, memory, free) = (&self.calls, &self.resources.memory, &self.free);
+        let (calls, memory, scratch) = (&self.calls, &self.resources.memory, &self.scratch);
         self.blocked.check(all, |at| {
             let Some(running) = calls[at].as_ref() else { return false };
             match running.wait {
                 WaitState::Word(until_ns) => until_ns <= now_ns || has_changed(memory, running),
                 WaitState::Lock(until_ns) => until_ns <= now_ns,
-                WaitState::ScratchBlock => !free.is_empty(),
+                WaitState::ScratchBlock => scratch.has_free(),
                 WaitState::Runnable | WaitState::Chunked(_) => false,
                 WaitState::Remote { .. } | WaitState::Global | WaitState::Fence(_) => false,
             }
@@ -779,11 +608,8 @@ fn has_changed(memory: &TenantRegions, running: &ActiveCall) -> bool {
     !read || u64::from_le_bytes(word) != old
 }
 
-/// Outcome of a request that a call waited for.
-pub(crate) enum AccessOutcome {
-    GoesOn,
-    EndsSlice(SliceOutcome),
-}
+/// What follows a request of a call: the call continues, or its slice ends.
+type AccessOutcome = ControlFlow<SliceOutcome>;
 
 fn take(
     machine: &mut Machine,
@@ -793,7 +619,7 @@ fn take(
     bytes: &[u8],
 ) -> AccessOutcome {
     match machine.answer(loaded.verified().program(), lent, result, bytes) {
-        Ok(()) => AccessOutcome::GoesOn,
+        Ok(()) => Continue(()),
         Err(error) => faulty(machine, &error),
     }
 }
@@ -801,17 +627,17 @@ fn take(
 /// Ends a call whose machine rejects its answer.
 fn faulty(machine: &mut Machine, error: &AnswerError) -> AccessOutcome {
     machine.cancel();
-    AccessOutcome::EndsSlice(SliceOutcome::Over(stopped(Stopped::Fault, None, error)))
+    Break(SliceOutcome::Over(stopped(Stopped::Fault, None, error)))
 }
 
 fn refuse(running: &mut ActiveCall) -> AccessOutcome {
     let stop = running.machine.refuse().unwrap_or(Stop::NotRunning);
-    AccessOutcome::EndsSlice(SliceOutcome::Over(ended(&running.loaded, &stop)))
+    Break(SliceOutcome::Over(ended(&running.loaded, &stop)))
 }
 
 /// The end of a call whose program was unregistered.
-fn unregistered() -> CallEnd {
-    stopped(Stopped::Cancelled, None, "its program was unregistered")
+fn unregistered() -> SliceOutcome {
+    SliceOutcome::Over(stopped(Stopped::Cancelled, None, "its program was unregistered"))
 }
 
 fn stopped(why: Stopped, slot: Option<usize>, text: impl ToString) -> CallEnd {

@@ -319,13 +319,13 @@ impl MessagePort {
     }
 
     /// Posts the requests of an executor with this scratch memory as far as the port takes them; returns whether it
-    /// posted_any any.
+    /// took any.
     pub(crate) fn post_requests(&mut self, executor: &mut Executor, scratch: RegionId) -> bool {
         let mut posted_any = false;
-        while let Some((request, block)) = executor.next_post() {
+        while let Some((request, block)) = executor.scratch.next_post() {
             match self.post_request(request, *block, scratch) {
                 Ok(true) => {
-                    executor.posted();
+                    executor.scratch.posted();
                     posted_any = true;
                 }
                 Ok(false) => break,
