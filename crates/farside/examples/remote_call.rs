@@ -18,14 +18,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let programs = caller.register(&std::fs::read(object)?)?; // verified there
     let search = programs.first().ok_or("the object has no program")?;
 
-    // Begun together they share a doorbell, and are under way at the same time.
+    // Begun together they share a doorbell, and are in flight at the same time.
     let mut calls = Vec::new();
     for key in keys {
         let key: u64 = key.parse()?;
         let parameters = [64, key].map(u64::to_le_bytes).concat(); // the list's head, the key
-        let call = caller
-            .invoke(search, &parameters, CallOptions::new())?
-            .ok_or("more calls than slots")?;
+        let call = caller.invoke(search, &parameters, CallOptions::new())?;
+        let call = call.ok_or("more calls than slots")?;
         calls.push((key, call));
     }
     for (key, call) in calls {

@@ -6,7 +6,8 @@
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::random::Random;
 use farside::call::{
-    Answer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site, Ticket,
+    CallAnswer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site,
+    Ticket,
 };
 use farside::{Error, ErrorCode};
 use farside_base::{Access, Capabilities};
@@ -328,7 +329,12 @@ fn register(actor: &mut Actor, over: Option<Error>, comment_bytes: usize) -> Res
     Ok(())
 }
 
-fn check(number: u64, here: bool, end: &Result<Answer, Error>, cell: u64) -> Result<(), String> {
+fn check(
+    number: u64,
+    here: bool,
+    end: &Result<CallAnswer, Error>,
+    cell: u64,
+) -> Result<(), String> {
     match end {
         Ok(answer) => {
             let echo = (number ^ 0xabcd).to_le_bytes();

@@ -10,7 +10,7 @@ use crate::latency::{Latencies, Percentiles};
 use crate::output::{Output, bytes, count, time};
 use crate::signals;
 use farside::ErrorCode;
-use farside::call::{Answer, CallOptions, Caller, CallerOptions, Program, Site};
+use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, Site};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use serde::Serialize;
@@ -81,7 +81,7 @@ pub(super) struct Ended {
     pub(super) program: String,
     pub(super) site: Site,
     /// The last one's.
-    pub(super) answer: Answer,
+    pub(super) answer: CallAnswer,
     pub(super) latencies: Latencies,
     pub(super) placing: Option<Placing>,
 }
@@ -136,7 +136,7 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
         Told::One(site) => call_at(site, arguments, &parameters)?,
         Told::Several(several) => place::call(several, arguments, &parameters)?,
     };
-    let Answer { result, output: emitted } = ended.answer;
+    let CallAnswer { result, output: emitted } = ended.answer;
     let called = Called {
         program: ended.program,
         runs: match ended.site {
@@ -197,7 +197,7 @@ fn round_trip(
     program: &Program,
     parameters: &[u8],
     timeout_ms: Option<u64>,
-) -> Result<Answer, Failure> {
+) -> Result<CallAnswer, Failure> {
     let timeout = timeout_ms.map(Duration::from_millis);
     let mut options = CallOptions::new().site(site);
     options.deadline = timeout;

@@ -9,7 +9,7 @@ use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals;
-use farside::call::{Answer, Caller, Ticket};
+use farside::call::{CallAnswer, Caller, Ticket};
 use farside::{Error, ErrorCode};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -96,7 +96,7 @@ struct Listener {
     /// What waits for the next notice, and of which topic.
     waiting: BTreeMap<Ticket, u64>,
     /// What came while it subscribed.
-    early: VecDeque<(u64, Answer)>,
+    early: VecDeque<(u64, CallAnswer)>,
 }
 
 pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> {
@@ -128,7 +128,7 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
         .tell(output);
     let (mut notices, mut lost_all) = (0, 0);
     while !stop.load(Ordering::Acquire) && arguments.count.is_none_or(|most| notices < most) {
-        let Some((topic, Answer { result: lost, output: bytes })) = listener.next()? else {
+        let Some((topic, CallAnswer { result: lost, output: bytes })) = listener.next()? else {
             continue;
         };
         (notices, lost_all) = (notices + 1, lost_all + lost);
@@ -162,7 +162,7 @@ impl Listener {
     }
 
     /// The next notice and its topic; none for a while is none.
-    fn next(&mut self) -> Result<Option<(u64, Answer)>, Failure> {
+    fn next(&mut self) -> Result<Option<(u64, CallAnswer)>, Failure> {
         if let Some(early) = self.early.pop_front() {
             return Ok(Some(early));
         }

@@ -50,8 +50,8 @@ mod server;
 mod transport;
 
 pub use client::{
-    Answer, CallOptions, Caller, CallerOptions, Placed, PlacedAnswer, PlacedProgram, PlacedTicket,
-    Site, Ticket,
+    CallAnswer, CallOptions, Caller, CallerOptions, Placed, PlacedAnswer, PlacedProgram,
+    PlacedTicket, Site, Ticket,
 };
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;

@@ -5,7 +5,7 @@ use crate::programs::parameters;
 use crate::{LONG, programs};
 use farside::call::rmc::helpers::status;
 use farside::call::{
-    Answer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site,
+    CallAnswer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site,
 };
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, LineSize,
@@ -321,7 +321,7 @@ fn register(caller: &mut Caller, text: &str) -> Program {
     caller.register(text.as_bytes()).unwrap().remove(0)
 }
 
-fn call(caller: &mut Caller, runs: Site, text: &str, words: &[u64]) -> Result<Answer, Error> {
+fn call(caller: &mut Caller, runs: Site, text: &str, words: &[u64]) -> Result<CallAnswer, Error> {
     let program = register(caller, text);
     caller.call(&program, &parameters(words), CallOptions::new().site(runs).timeout(LONG))
 }

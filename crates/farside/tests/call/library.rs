@@ -6,7 +6,7 @@ use farside::call::rmc::helpers::{crc32c, status};
 use farside::call::rmc::library::{
     Change, Checksum, Entry, ListSearch, LogAppend, MultiCas, MultiRead, Piece, Place,
 };
-use farside::call::{Answer, CallOptions, Caller, CallerOptions, Program, ServerOptions, Site};
+use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, ServerOptions, Site};
 
 const WORDS: u64 = 8 << 10;
 const LOG: u64 = 16 << 10;
@@ -17,7 +17,7 @@ fn program(caller: &mut Caller, name: &str) -> Program {
     programs.into_iter().find(|program| program.name == name).unwrap()
 }
 
-fn call(caller: &mut Caller, runs: Site, name: &str, parameters: &[u8]) -> Answer {
+fn call(caller: &mut Caller, runs: Site, name: &str, parameters: &[u8]) -> CallAnswer {
     let program = program(caller, name);
     caller.call(&program, parameters, CallOptions::new().site(runs).timeout(LONG)).unwrap()
 }

@@ -6,7 +6,9 @@
 use super::options::CallerOptions;
 use super::outcome::refusal_error;
 use crate::call::transport::backoff::Backoff;
-use crate::call::transport::handshake::{Hello, Purpose, Refusal, TENANT_BYTES_MAX, Welcome};
+use crate::call::transport::handshake::{
+    Purpose, SessionHello, SessionRefusal, TENANT_BYTES_MAX, Welcome,
+};
 use crate::call::transport::message_port::{BACKLOG_NAP, MessagePort, MessagePortSizes};
 use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode};
@@ -18,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
-pub(super) enum LinkState {
+pub(super) enum SessionLink {
     Connecting(LinkId),
     Connected(LinkId),
     /// Disconnected; dialled again at this time.
@@ -47,7 +49,7 @@ pub(super) struct CallerConnection {
     pub(super) messages: MessagePort,
     pub(super) options: CallerOptions,
     id: SessionId,
-    pub(super) link: LinkState,
+    pub(super) link: SessionLink,
     /// Whether the executor has accepted the session.
     pub(super) is_open: bool,
     /// When the link was lost, until there is another one.
@@ -96,7 +98,7 @@ impl CallerConnection {
             messages,
             options: options.clone(),
             id: SessionId(draw(1) << 64 | draw(2)),
-            link: LinkState::Closed(ErrorCode::PeerLost.into()),
+            link: SessionLink::Closed(ErrorCode::PeerLost.into()),
             is_open: false,
             lost_ns: None,
             backoff: Backoff::default(),
@@ -109,7 +111,7 @@ impl CallerConnection {
     }
 
     fn dial(&mut self) -> Result<(), Error> {
-        let hello = Hello {
+        let hello = SessionHello {
             purpose: Purpose::Calls,
             slots: self.options.slots,
             session: self.id,
@@ -119,32 +121,32 @@ impl CallerConnection {
         };
         let messages = &mut self.messages;
         let connected = messages.port.connect(&self.name, &hello.encode(), messages.queue);
-        self.link = LinkState::Connecting(connected.map_err(|error| control(&error))?);
+        self.link = SessionLink::Connecting(connected.map_err(|error| control(&error))?);
         Ok(())
     }
 
     /// Returns the link to the executor, if it is connected.
     pub(super) const fn link(&self) -> Option<LinkId> {
         match self.link {
-            LinkState::Connected(link) => Some(link),
-            LinkState::Connecting(_) | LinkState::Disconnected { .. } | LinkState::Closed(_) => {
-                None
-            }
+            SessionLink::Connected(link) => Some(link),
+            SessionLink::Connecting(_)
+            | SessionLink::Disconnected { .. }
+            | SessionLink::Closed(_) => None,
         }
     }
 
     /// Returns the link, connected or not yet.
     const fn any_link(&self) -> Option<LinkId> {
         match self.link {
-            LinkState::Connected(link) | LinkState::Connecting(link) => Some(link),
-            LinkState::Disconnected { .. } | LinkState::Closed(_) => None,
+            SessionLink::Connected(link) | SessionLink::Connecting(link) => Some(link),
+            SessionLink::Disconnected { .. } | SessionLink::Closed(_) => None,
         }
     }
 
     /// Returns why the session is closed.
     pub(super) fn check(&self) -> Result<(), Error> {
         match &self.link {
-            LinkState::Closed(error) => Err(error.clone()),
+            SessionLink::Closed(error) => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -191,7 +193,7 @@ impl CallerConnection {
                         progress ran is not known";
             return self.close(Error::with(ErrorCode::PeerLost, text));
         }
-        self.link = LinkState::Connected(link);
+        self.link = SessionLink::Connected(link);
         (self.lost_ns, self.backoff) = (None, Backoff::default());
         self.message_bytes =
             welcome.message_bytes.min(self.options.parameter_bytes_max + Invocation::BYTES_MAX);
@@ -204,16 +206,16 @@ impl CallerConnection {
 
     /// Returns the error of a refusal.
     fn refused(&self, reason: &[u8]) -> Error {
-        match Refusal::decode(reason) {
+        match SessionRefusal::decode(reason) {
             // The session expired and its slot was given to another caller.
-            Some(Refusal { text, .. }) if self.is_open => {
+            Some(SessionRefusal { text, .. }) if self.is_open => {
                 let text = format!(
                     "the executor has closed this session, and {text}; whether calls in progress ran is \
                      not known"
                 );
                 Error::with(ErrorCode::PeerLost, text)
             }
-            Some(Refusal { why, text }) => refusal_error(why, text),
+            Some(SessionRefusal { why, text }) => refusal_error(why, text),
             None => {
                 let text = String::from_utf8_lossy(reason).into_owned();
                 Error::with(ErrorCode::ChannelMismatch, text)
@@ -248,12 +250,12 @@ impl CallerConnection {
         let now_ns = self.fabric.time_ns();
         let delay_ns = self.backoff.next_delay_ns();
         self.lost_ns.get_or_insert(now_ns);
-        self.link = LinkState::Disconnected { redial_ns: now_ns.saturating_add(delay_ns) };
+        self.link = SessionLink::Disconnected { redial_ns: now_ns.saturating_add(delay_ns) };
     }
 
     /// Dials a lost executor again, once its backoff has passed.
     pub(super) fn redial(&mut self) -> Option<SessionChange> {
-        let LinkState::Disconnected { redial_ns } = self.link else { return None };
+        let SessionLink::Disconnected { redial_ns } = self.link else { return None };
         let now_ns = self.fabric.time_ns();
         let lost_ns = self.lost_ns.unwrap_or(now_ns);
         if now_ns.saturating_sub(lost_ns) > self.patience_ns() {
@@ -273,14 +275,14 @@ impl CallerConnection {
             self.messages.forget(link);
             self.messages.port.close(link);
         }
-        self.link = LinkState::Closed(error.clone());
+        self.link = SessionLink::Closed(error.clone());
         SessionChange::Closed(error)
     }
 
     /// Returns how long a thread may sleep without an event, if that is bounded.
     pub(super) fn nap(&self) -> Option<Duration> {
         match self.link {
-            LinkState::Disconnected { redial_ns } => {
+            SessionLink::Disconnected { redial_ns } => {
                 Some(Duration::from_nanos(redial_ns.saturating_sub(self.fabric.time_ns())))
             }
             _ => self.messages.has_backlog().then_some(BACKLOG_NAP),

@@ -18,7 +18,7 @@ use super::transport::message_port::PortEvent;
 use super::transport::program_list::Program;
 use crate::patience::{Patience, Spins};
 use crate::{Error, ErrorCode, Node};
-use connection::{CallerConnection, LinkState, SessionChange};
+use connection::{CallerConnection, SessionChange, SessionLink};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use farside_protocol::call::{Invocation, Verb};
@@ -37,7 +37,7 @@ pub struct Ticket(u64);
 
 /// The answer to a call.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Answer {
+pub struct CallAnswer {
     /// What the program returned.
     pub result: u64,
     /// What it emitted.
@@ -175,7 +175,7 @@ impl Caller {
         program: &Program,
         parameters: &[u8],
         options: CallOptions,
-    ) -> Result<Answer, Error> {
+    ) -> Result<CallAnswer, Error> {
         let timeout = options.timeout.unwrap_or(self.connection.options.timeout);
         let mut patience = Patience::of_turns(timeout);
         loop {
@@ -274,12 +274,12 @@ impl Caller {
     }
 
     /// Returns the outcome of a call that has ended, once. Does not poll the port: [`Self::turn`] does.
-    pub fn poll(&mut self, ticket: Ticket) -> Option<Result<Answer, Error>> {
+    pub fn poll(&mut self, ticket: Ticket) -> Option<Result<CallAnswer, Error>> {
         self.calls.poll(ticket)
     }
 
     /// Returns the earliest outcome that was not polled yet.
-    pub fn poll_any(&mut self) -> Option<(Ticket, Result<Answer, Error>)> {
+    pub fn poll_any(&mut self) -> Option<(Ticket, Result<CallAnswer, Error>)> {
         let Self { calls, upload, .. } = self;
         calls.poll_any(|ticket| !upload.as_ref().is_some_and(|upload| upload.awaits(ticket)))
     }
@@ -292,7 +292,7 @@ impl Caller {
     /// # Errors
     /// How it ended, `DeadlinePassed` if [`CallOptions::deadline`] passed; `TimedOut` if it has not ended; it may
     /// end later.
-    pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<Answer, Error> {
+    pub fn wait(&mut self, ticket: Ticket, timeout: Duration) -> Result<CallAnswer, Error> {
         let mut patience = Patience::of_answer(timeout, self.spins);
         loop {
             // An error of the session is also the outcome of its calls.
@@ -314,7 +314,7 @@ impl Caller {
     pub fn wait_any(
         &mut self,
         timeout: Duration,
-    ) -> Result<(Ticket, Result<Answer, Error>), Error> {
+    ) -> Result<(Ticket, Result<CallAnswer, Error>), Error> {
         let mut patience = Patience::of_answer(timeout, self.spins);
         loop {
             let turned = self.turn();
@@ -360,7 +360,7 @@ impl Caller {
             let change = self.connection.link_event(event);
             self.apply(change);
         }
-        if matches!(self.connection.link, LinkState::Disconnected { .. }) {
+        if matches!(self.connection.link, SessionLink::Disconnected { .. }) {
             let change = self.connection.redial();
             self.apply(change);
         }

@@ -1,14 +1,14 @@
 //! Conversion of call outcomes to answers and errors of the client.
 
-use crate::call::client::Answer;
+use crate::call::client::CallAnswer;
 use crate::call::executor::CallEnd;
 use crate::call::executor::loading::LoadError;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::{Refused, Reply, Stopped, Verb};
 
-pub(crate) fn reply_outcome(reply: &Reply, output: Vec<u8>) -> Result<Answer, Error> {
+pub(crate) fn reply_outcome(reply: &Reply, output: Vec<u8>) -> Result<CallAnswer, Error> {
     if reply.verb == Verb::Returned {
-        return Ok(Answer { result: reply.result, output });
+        return Ok(CallAnswer { result: reply.result, output });
     }
     let text = String::from_utf8_lossy(&output).into_owned();
     Err(match (reply.verb, Stopped::of(reply.result), Refused::of(reply.result)) {
@@ -19,9 +19,9 @@ pub(crate) fn reply_outcome(reply: &Reply, output: Vec<u8>) -> Result<Answer, Er
     })
 }
 
-pub(crate) fn run_outcome(end: CallEnd, output: Vec<u8>) -> Result<Answer, Error> {
+pub(crate) fn run_outcome(end: CallEnd, output: Vec<u8>) -> Result<CallAnswer, Error> {
     match end {
-        CallEnd::Returned(result) => Ok(Answer { result, output }),
+        CallEnd::Returned(result) => Ok(CallAnswer { result, output }),
         CallEnd::Stopped(why, _, text) => Err(stop_error(why, text)),
     }
 }

@@ -1,6 +1,6 @@
 //! A client with several places: each call runs at the place with the least expected cost, or at its state.
 
-use super::{Answer, CallOptions, Caller, Site, Ticket};
+use super::{CallAnswer, CallOptions, Caller, Site, Ticket};
 use crate::call::scheduling::placement_policy::{
     Choice, LearningOptions, PlaceModel, Placement, Prices,
 };
@@ -22,7 +22,7 @@ pub struct PlacedTicket(u64);
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlacedAnswer {
     /// Its answer.
-    pub answer: Answer,
+    pub answer: CallAnswer,
     /// The place and the reason.
     pub choice: Choice,
     /// From the beginning of the call until its answer was polled.
@@ -318,7 +318,11 @@ impl Placed {
         Some(self.ended(one, end))
     }
 
-    fn ended(&mut self, one: InFlight, end: Result<Answer, Error>) -> Result<PlacedAnswer, Error> {
+    fn ended(
+        &mut self,
+        one: InFlight,
+        end: Result<CallAnswer, Error>,
+    ) -> Result<PlacedAnswer, Error> {
         let answer = end?;
         let took_ns = self.fabric.time_ns().saturating_sub(one.begun_ns);
         self.placement.ended(&one.choice, took_ns);

@@ -3,9 +3,9 @@
 //! At-most-once invocation: after a reconnect, requests without an answer are sent again with the same slot and
 //! sequence number, by which the executor suppresses duplicates (as in NFS sessions, RFC 8881 §2.10.6).
 
-use super::connection::{CallerConnection, LinkState};
+use super::connection::{CallerConnection, SessionLink};
 use super::outcome::reply_outcome;
-use super::{Answer, Ticket};
+use super::{CallAnswer, Ticket};
 use crate::Error;
 use farside_base::LinkId;
 use farside_protocol::call::{Header, Verb, Window, decode_reply};
@@ -27,7 +27,7 @@ pub(super) struct OutstandingCalls {
     /// By slot.
     requests: Vec<Option<OutstandingRequest>>,
     /// Outcomes not polled yet.
-    ended: VecDeque<(Ticket, Result<Answer, Error>)>,
+    ended: VecDeque<(Ticket, Result<CallAnswer, Error>)>,
     tickets: u64,
 }
 
@@ -76,7 +76,7 @@ impl OutstandingCalls {
         self.requests[slot] = Some(OutstandingRequest { ticket: Some(ticket), header, bytes });
         // Without a link it is sent when the session resumes.
         match connection.link {
-            LinkState::Connected(link) => {
+            SessionLink::Connected(link) => {
                 connection.messages.send(link, header, slot, [head, rest], None);
             }
             _ => connection.messages.put(header, slot, [head, rest]),
@@ -123,7 +123,7 @@ impl OutstandingCalls {
     }
 
     /// Records the outcome of a call.
-    pub(super) fn end(&mut self, ticket: Ticket, outcome: Result<Answer, Error>) {
+    pub(super) fn end(&mut self, ticket: Ticket, outcome: Result<CallAnswer, Error>) {
         self.ended.push_back((ticket, outcome));
     }
 
@@ -137,7 +137,7 @@ impl OutstandingCalls {
     }
 
     /// Returns the outcome of a call, once.
-    pub(super) fn poll(&mut self, ticket: Ticket) -> Option<Result<Answer, Error>> {
+    pub(super) fn poll(&mut self, ticket: Ticket) -> Option<Result<CallAnswer, Error>> {
         let at = self.ended.iter().position(|(of, _)| *of == ticket)?;
         self.ended.remove(at).map(|(_, end)| end)
     }
@@ -146,7 +146,7 @@ impl OutstandingCalls {
     pub(super) fn poll_any(
         &mut self,
         is_wanted: impl Fn(Ticket) -> bool,
-    ) -> Option<(Ticket, Result<Answer, Error>)> {
+    ) -> Option<(Ticket, Result<CallAnswer, Error>)> {
         let at = self.ended.iter().position(|(ticket, _)| is_wanted(*ticket))?;
         self.ended.remove(at)
     }

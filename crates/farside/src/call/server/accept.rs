@@ -5,7 +5,7 @@ use super::upstream::Upstream;
 use super::{CallServer, quota};
 use crate::Error;
 use crate::call::memory::regions::{LentRegion, RegionSite};
-use crate::call::transport::handshake::{Hello, Purpose, Welcome};
+use crate::call::transport::handshake::{Purpose, SessionHello, Welcome};
 use crate::registered::{control, not_reached};
 use farside_base::{LinkId, RemoteRegionId};
 use farside_fabric::{FabricError, LinkEvent};
@@ -55,7 +55,7 @@ impl CallServer {
 
     /// Handles a request to connect; an error is the reason of its refusal.
     fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Vec<u8>> {
-        let hello = Hello::decode(hello)?;
+        let hello = SessionHello::decode(hello)?;
         let tenant = self.tenant(&hello.tenant);
         let lent = self.lent.iter();
         let open =
@@ -114,7 +114,7 @@ impl CallServer {
     fn import_outputs(
         &mut self,
         link: LinkId,
-        hello: &Hello,
+        hello: &SessionHello,
     ) -> Result<(Option<RemoteRegionId>, u32), FabricError> {
         let Some(token) = hello.room else { return Ok((None, 0)) };
         let region = self.links.messages.port.import(link, &token)?;

@@ -1,7 +1,7 @@
 //! Quotas of tenants: defaults, and the texts of refusals.
 
 use super::ServerOptions;
-use crate::call::transport::handshake::Refusal;
+use crate::call::transport::handshake::SessionRefusal;
 use farside_protocol::call::{Quota, Refused, Sizes, Taken};
 
 /// One of this many sessions is reserved for other tenants if a tenant's quota has no session limit.
@@ -20,14 +20,18 @@ pub(super) fn callers_max(options: &ServerOptions) -> u32 {
 }
 
 /// Returns why a caller was refused a session.
-pub(super) fn no_place(why: Refused, sessions_max: u32, (taken, quota): (Taken, Quota)) -> Refusal {
+pub(super) fn no_place(
+    why: Refused,
+    sessions_max: u32,
+    (taken, quota): (Taken, Quota),
+) -> SessionRefusal {
     let text = match quota.sessions {
         Some(most) if why == Refused::TenantSessions => {
             format!("the tenant has {} of {most} callers: close one", taken.sessions)
         }
         _ => format!("the executor has {sessions_max} of {sessions_max} callers: close one"),
     };
-    Refusal { why, text }
+    SessionRefusal { why, text }
 }
 
 /// Returns why an object, whose first program is `program`, is not registered.

@@ -1,7 +1,7 @@
 //! The executor that hosts the memory of an executor without local memory.
 
 use crate::call::transport::backoff::Backoff;
-use crate::call::transport::handshake::{Hello, Purpose};
+use crate::call::transport::handshake::{Purpose, SessionHello};
 use farside_base::LinkId;
 use farside_protocol::call::SessionId;
 
@@ -39,8 +39,8 @@ impl Upstream {
     }
 
     /// Returns the hello sent to the host.
-    pub(super) const fn hello() -> Hello {
-        Hello {
+    pub(super) const fn hello() -> SessionHello {
+        SessionHello {
             purpose: Purpose::Memory,
             slots: 0,
             session: SessionId(0),

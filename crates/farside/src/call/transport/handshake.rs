@@ -29,7 +29,7 @@ pub(crate) enum Purpose {
 
 /// The hello of a caller.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Hello {
+pub(crate) struct SessionHello {
     pub(crate) purpose: Purpose,
     /// Calls that it wants to have in progress.
     pub(crate) slots: u16,
@@ -54,7 +54,7 @@ pub(crate) struct Welcome {
 
 /// The executor's refusal of a valid hello. An invalid hello is refused with text alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct SessionRefusal {
     pub(crate) why: Refused,
     /// Text for people: the usage, and what to do.
     pub(crate) text: String,
@@ -77,7 +77,7 @@ impl Reader<'_> {
     }
 }
 
-impl Hello {
+impl SessionHello {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, self.purpose as u8]);
@@ -173,7 +173,7 @@ impl Welcome {
     }
 }
 
-impl Refusal {
+impl SessionRefusal {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, self.why as u8, 0, 0]);
@@ -203,8 +203,8 @@ mod tests {
         RegionToken { region: RegionId(region), key, bytes: 4096, access: Access::ALL }
     }
 
-    fn hello() -> Hello {
-        Hello {
+    fn hello() -> SessionHello {
+        SessionHello {
             purpose: Purpose::Calls,
             slots: 32,
             session: SessionId(1 << 99),
@@ -216,14 +216,19 @@ mod tests {
 
     #[test]
     fn hello_round_trips_and_other_lengths_are_refused() {
-        let memory =
-            Hello { purpose: Purpose::Memory, slots: 0, output_bytes: 0, room: None, ..hello() };
-        let long = Hello { tenant: "x".repeat(TENANT_BYTES_MAX), ..hello() };
+        let memory = SessionHello {
+            purpose: Purpose::Memory,
+            slots: 0,
+            output_bytes: 0,
+            room: None,
+            ..hello()
+        };
+        let long = SessionHello { tenant: "x".repeat(TENANT_BYTES_MAX), ..hello() };
         for hello in [hello(), memory, long] {
             let bytes = hello.encode();
-            assert_eq!(Hello::decode(&bytes), Ok(hello));
-            assert!((0..bytes.len()).all(|length| Hello::decode(&bytes[..length]).is_err()));
-            assert!(Hello::decode(&[&bytes[..], &[0]].concat()).is_err());
+            assert_eq!(SessionHello::decode(&bytes), Ok(hello));
+            assert!((0..bytes.len()).all(|length| SessionHello::decode(&bytes[..length]).is_err()));
+            assert!(SessionHello::decode(&[&bytes[..], &[0]].concat()).is_err());
         }
     }
 
@@ -233,10 +238,10 @@ mod tests {
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 0x80;
-            assert_ne!(Hello::decode(&changed), Ok(hello()), "{at}");
+            assert_ne!(SessionHello::decode(&changed), Ok(hello()), "{at}");
         }
-        let without = Hello { room: None, ..hello() };
-        assert!(Hello::decode(&without.encode()).is_err(), "output without a region");
+        let without = SessionHello { room: None, ..hello() };
+        assert!(SessionHello::decode(&without.encode()).is_err(), "output without a region");
     }
 
     #[test]
@@ -252,15 +257,15 @@ mod tests {
     #[test]
     fn refusal_round_trips_and_plain_text_is_none() {
         let text = "the tenant has 1 of 1 callers".to_owned();
-        let refusal = Refusal { why: Refused::TenantSessions, text };
+        let refusal = SessionRefusal { why: Refused::TenantSessions, text };
         let bytes = refusal.encode();
-        assert_eq!(Refusal::decode(&bytes), Some(refusal));
-        assert!((0..8).all(|length| Refusal::decode(&bytes[..length]).is_none()));
+        assert_eq!(SessionRefusal::decode(&bytes), Some(refusal));
+        assert!((0..8).all(|length| SessionRefusal::decode(&bytes[..length]).is_none()));
         for (at, byte) in [(0, 0), (4, VERSION + 1), (5, 0), (5, 200), (7, 1), (8, 0xff)] {
             let mut changed = bytes.clone();
             changed[at] = byte;
-            assert_eq!(Refusal::decode(&changed), None, "{at}");
+            assert_eq!(SessionRefusal::decode(&changed), None, "{at}");
         }
-        assert_eq!(Refusal::decode(NOT_A_HELLO.as_bytes()), None);
+        assert_eq!(SessionRefusal::decode(NOT_A_HELLO.as_bytes()), None);
     }
 }
