@@ -96,16 +96,11 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/channel/drive.rs", "the loop of a channel, as turn.rs is of a node"),
     ("crates/farside/src/channel/memory.rs", "registers what the plan of a machine asks for"),
     ("crates/farside/src/call/server/mod.rs", "the loop of an executor of calls"),
-    ("crates/farside/src/call/client/mod.rs", "the loop of a caller"),
     ("crates/farside/src/call/client/connection.rs", "a session is a link and its handshake"),
     ("crates/farside/src/call/server/accept.rs", "opens sessions of the machine on links"),
     (
         "crates/farside/src/call/transport/message_port.rs",
         "sends what the machines of calls say, by their headers",
-    ),
-    (
-        "crates/farside/src/call/executor/mod.rs",
-        "says by the machine's reasons why a call was stopped; scratch memory of accesses",
     ),
     (
         "crates/farside/src/channel/sender.rs",

@@ -5,22 +5,31 @@
 //! instead of n.
 //!
 //! ```
-//! use farside::call::{CallServer, Caller, CallerOptions, ServerOptions, rmc};
+//! use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions};
 //! use farside_base::Access;
 //! use farside_fabric::{Fabric, MemFabric};
 //! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicBool, Ordering};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
 //! let mut server = CallServer::listen(&fabric, "memory", &ServerOptions::default())?;
 //! let memory = server.make_region(0, 4096, Access::ALL)?;
 //! memory.write(64, &41_u64.to_le_bytes()).unwrap();
 //!
-//! let mut caller = Caller::begin(&fabric, "memory", &CallerOptions::default())?;
-//! while !caller.is_connected() { // both ends on one thread: poll both
-//!     server.turn();
-//!     caller.turn()?;
-//! }
-//! # let _ = (rmc::HEADER, &mut caller);
+//! let stop = AtomicBool::new(false);
+//! let answer = std::thread::scope(|scope| {
+//!     scope.spawn(|| server.serve(&stop));
+//!     let caller = Caller::connect(&fabric, "memory", &CallerOptions::default());
+//!     let answer = caller.and_then(|mut caller| {
+//!         let add = b"r1 = 0\nr2 = 64\nr3 = 1\ncall fetch_add\nexit";
+//!         let program = caller.register(add)?.remove(0);
+//!         caller.call(&program, &[], CallOptions::new())
+//!     });
+//!     stop.store(true, Ordering::Release);
+//!     answer
+//! })?;
+//! assert_eq!(answer.result, 41);
+//! assert_eq!(memory.load(64, Ordering::Acquire).unwrap(), 42);
 //! # Ok(())
 //! # }
 //! ```
@@ -37,10 +46,10 @@
 //! | --- | --- |
 //! | `client` | [`Caller`], and [`Placed`], a client with several places |
 //! | `server` | [`CallServer`]: sessions, registrations, notifications |
-//! | `executor` | calls in progress on one thread; registered programs and their state |
+//! | `executor` | calls in progress on one thread, their helpers; registered programs and their state |
 //! | `memory` | what calls access: local, remote and global memory |
 //! | `scheduling` | time slices, order of verifications, choice of the place |
-//! | `transport` | message port, handshake, reconnect backoff |
+//! | `transport` | message port, handshake, list of programs, reconnect backoff |
 
 mod client;
 mod executor;

@@ -125,6 +125,11 @@ impl CallerConnection {
         Ok(())
     }
 
+    /// Returns the maximum bytes of parameters of a call.
+    pub(super) const fn parameter_bytes_max(&self) -> usize {
+        self.message_bytes.saturating_sub(Invocation::BYTES_MAX) as usize
+    }
+
     /// Returns the link to the executor, if it is connected.
     pub(super) const fn link(&self) -> Option<LinkId> {
         match self.link {

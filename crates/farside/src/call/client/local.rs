@@ -5,6 +5,7 @@ use super::connection::CallerConnection;
 use super::outcome::{load_error, run_outcome};
 use super::window::OutstandingCalls;
 use super::{CallOptions, Program, Ticket, check_parameters};
+use crate::call::executor::remote::ScratchPool;
 use crate::call::executor::{Executor, SliceOutcome};
 use crate::call::memory::global::GlobalMemory;
 use crate::call::memory::regions::{LentRegion, RegionSite};
@@ -263,7 +264,7 @@ impl LocalExecutor {
     ) -> Result<Self, Error> {
         let link = caller.link().ok_or_else(|| caller.unreachable())?;
         let scratch = Registered::own(&caller.fabric, RUNS_MAX as u64 * BLOCK_BYTES)?;
-        let mut executor = Executor::new(Some(scratch.region.arena.clone()), 1);
+        let mut executor = Executor::new(ScratchPool::new(Some(&scratch.region.arena)), 1);
         executor.resources.memory.add(0);
         for (number, token) in &caller.regions {
             let imported = caller.messages.port.import(link, token);

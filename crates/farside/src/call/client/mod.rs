@@ -21,7 +21,6 @@ use crate::{Error, ErrorCode, Node};
 use connection::{CallerConnection, SessionChange, SessionLink};
 use farside_base::Access;
 use farside_fabric::Fabric;
-use farside_protocol::call::{Invocation, Verb};
 use local::LocalRunner;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -150,7 +149,7 @@ impl Caller {
         let mut patience = Patience::of_turns(self.connection.options.timeout);
         let ticket = loop {
             self.turn()?;
-            if let Some(ticket) = self.request(Verb::Unregister, &program.number.to_le_bytes())? {
+            if let Some(ticket) = self.calls.unregister(&mut self.connection, program.number)? {
                 break ticket;
             }
             self.wait_for_event(&mut patience)?;
@@ -213,14 +212,10 @@ impl Caller {
         if options.site == Site::Local {
             return local.begin(connection, calls, (program, parameters), &options);
         }
-        let timeout_ns = options.deadline_ns();
-        let invocation = Invocation { program: program.number, timeout_ns };
-        let (verb, head, length) = invocation.encode();
         if connection.is_open {
-            let bytes_max = connection.message_bytes.saturating_sub(Invocation::BYTES_MAX);
-            check_parameters(program, parameters, bytes_max as usize)?;
+            check_parameters(program, parameters, connection.parameter_bytes_max())?;
         }
-        calls.request(connection, verb, [&head[..length], parameters])
+        calls.invoke(connection, (program.number, parameters), options.deadline_ns())
     }
 
     /// Checks whether local runs of a program are equivalent to remote ones. The first check loads the program
@@ -245,7 +240,7 @@ impl Caller {
     /// # Errors
     /// `PeerLost`.
     pub fn listen(&mut self, topic: u64) -> Result<Option<Ticket>, Error> {
-        self.request(Verb::Listen, &topic.to_le_bytes())
+        self.calls.listen(&mut self.connection, topic)
     }
 
     /// Requests to stop a call. The answer to this request is 1 if the call was in progress, which then ends with
@@ -258,14 +253,7 @@ impl Caller {
             self.calls.end(ticket, Err(ErrorCode::CallCancelled.into()));
             return Ok(None);
         }
-        match self.calls.cancellation(ticket) {
-            Some(body) => self.request(Verb::Cancel, &body),
-            None => Ok(None),
-        }
-    }
-
-    fn request(&mut self, verb: Verb, body: &[u8]) -> Result<Option<Ticket>, Error> {
-        self.calls.request(&mut self.connection, verb, [body, &[]])
+        self.calls.cancel(&mut self.connection, ticket)
     }
 
     /// Returns why no request can be sent, permanently or at present.

@@ -8,7 +8,7 @@ use super::outcome::reply_outcome;
 use super::{CallAnswer, Ticket};
 use crate::Error;
 use farside_base::LinkId;
-use farside_protocol::call::{Header, Verb, Window, decode_reply};
+use farside_protocol::call::{Header, Invocation, Verb, Window, decode_reply};
 use std::collections::VecDeque;
 
 /// A request in flight.
@@ -54,6 +54,51 @@ impl OutstandingCalls {
     pub(super) fn new_ticket(&mut self) -> Ticket {
         self.tickets += 1;
         Ticket(self.tickets)
+    }
+
+    /// Queues the invocation of a program with parameters.
+    pub(super) fn invoke(
+        &mut self,
+        connection: &mut CallerConnection,
+        (program, parameters): (u64, &[u8]),
+        timeout_ns: Option<u64>,
+    ) -> Result<Option<Ticket>, Error> {
+        let (verb, head, length) = Invocation { program, timeout_ns }.encode();
+        self.request(connection, verb, [&head[..length], parameters])
+    }
+
+    /// Queues a request to unregister a program.
+    pub(super) fn unregister(
+        &mut self,
+        connection: &mut CallerConnection,
+        program: u64,
+    ) -> Result<Option<Ticket>, Error> {
+        self.request(connection, Verb::Unregister, [&program.to_le_bytes(), &[]])
+    }
+
+    /// Queues a request for the next notification of a topic.
+    pub(super) fn listen(
+        &mut self,
+        connection: &mut CallerConnection,
+        topic: u64,
+    ) -> Result<Option<Ticket>, Error> {
+        self.request(connection, Verb::Listen, [&topic.to_le_bytes(), &[]])
+    }
+
+    /// Queues a request to stop a call, if it is in flight.
+    pub(super) fn cancel(
+        &mut self,
+        connection: &mut CallerConnection,
+        ticket: Ticket,
+    ) -> Result<Option<Ticket>, Error> {
+        let mut requests = self.requests.iter().flatten();
+        match requests.find(|request| request.ticket == Some(ticket)) {
+            Some(target) => {
+                let body = Window::cancellation(target.header);
+                self.request(connection, Verb::Cancel, [&body, &[]])
+            }
+            None => Ok(None),
+        }
     }
 
     /// Queues a request whose body is `head` and `rest`; `None` if the session is not open or all slots are in use.
@@ -159,12 +204,5 @@ impl OutstandingCalls {
                 request.ticket = None;
             }
         }
-    }
-
-    /// Returns the body of a request that cancels a call in flight.
-    pub(super) fn cancellation(&self, ticket: Ticket) -> Option<[u8; 8]> {
-        let mut requests = self.requests.iter().flatten();
-        let request = requests.find(|request| request.ticket == Some(ticket))?;
-        Some(Window::cancellation(request.header))
     }
 }

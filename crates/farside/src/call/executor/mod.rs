@@ -21,7 +21,6 @@ use super::memory::remote::RemoteAccess;
 use super::scheduling::time_slice::{QUIET, SliceLength};
 use super::scheduling::verification_queue::VerificationQueue;
 use blocked::{Awaited, BlockedCalls};
-use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
 use farside_rmc::helpers::status;
 use farside_rmc::run::{
@@ -207,9 +206,9 @@ impl AccessBuffers {
 }
 
 impl Executor {
-    /// Returns an executor without regions. `scratch`, of a multiple of [`BLOCK_BYTES`] bytes, is for remote
-    /// memory. Verifies at most this many objects at once.
-    pub(crate) fn new(scratch: Option<Arena>, verifications: usize) -> Self {
+    /// Returns an executor without regions, with this memory for remote accesses. Verifies at most this many objects at
+    /// once.
+    pub(crate) fn new(scratch: ScratchPool, verifications: usize) -> Self {
         Self {
             resources: CallResources::default(),
             calls: Vec::new(),
@@ -219,7 +218,7 @@ impl Executor {
             spare: Vec::new(),
             erased: Erased::default(),
             numbers: BTreeMap::new(),
-            scratch: ScratchPool::new(scratch),
+            scratch,
             blocked: BlockedCalls::default(),
             output: Vec::new(),
             buffers: AccessBuffers::default(),

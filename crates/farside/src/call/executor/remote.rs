@@ -37,11 +37,8 @@ pub(crate) struct ScratchPool {
 
 impl ScratchPool {
     /// Returns the blocks of an arena of a multiple of [`BLOCK_BYTES`] bytes.
-    pub(super) fn new(scratch: Option<Arena>) -> Self {
-        let block = |at: u64| {
-            let arena = scratch.as_ref()?;
-            arena.part(at * BLOCK_BYTES, BLOCK_BYTES as usize).ok()
-        };
+    pub(crate) fn new(scratch: Option<&Arena>) -> Self {
+        let block = |at: u64| scratch?.part(at * BLOCK_BYTES, BLOCK_BYTES as usize).ok();
         let arenas: Box<[_]> = (0..).map_while(block).collect();
         let blocks = arenas.len();
         Self {

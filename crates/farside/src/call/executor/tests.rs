@@ -3,6 +3,7 @@
 use super::*;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use farside_base::Access;
+use farside_fabric::Arena;
 use farside_rmc::Limits;
 
 fn object(text: &str) -> Arc<[u8]> {
@@ -11,7 +12,7 @@ fn object(text: &str) -> Arc<[u8]> {
 
 #[test]
 fn object_is_verified_once_while_its_programs_are_registered() {
-    let mut executor = Executor::new(None, 1);
+    let mut executor = Executor::new(ScratchPool::new(None), 1);
     let text = ".program one\nr0 = 1\nexit\n";
     let load = |executor: &Executor, text| {
         executor.load(&object(text), &Limits::DEFAULT).unwrap().remove(0)
@@ -40,7 +41,7 @@ fn register(executor: &mut Executor, text: &str, number: u64) {
 
 #[test]
 fn call_never_uses_state_of_another_object_with_its_number() {
-    let mut executor = Executor::new(None, 1);
+    let mut executor = Executor::new(ScratchPool::new(None), 1);
     let site = RegionSite::Local(Arena::heap(64));
     executor.resources.memory.add(0);
     executor.resources.memory.lend(0, LentRegion { site, bytes: 64, access: Access::ALL }, None);
@@ -75,7 +76,7 @@ fn call_never_uses_state_of_another_object_with_its_number() {
 
 #[test]
 fn slice_ends_after_allocating_state() {
-    let mut executor = Executor::new(None, 1);
+    let mut executor = Executor::new(ScratchPool::new(None), 1);
     let write = "r3 = r10\nr3 += -8\nr1 = state far\ncall array_write\n";
     let writes: String = (0..8).map(|at| format!("r2 = {}\n{write}", at * 100_000)).collect();
     let begin = ".state far array 0 8 1000000 shared\nr1 = 1\n*(u64 *)(r10 - 8) = r1\n";
@@ -101,7 +102,7 @@ fn slice_ends_after_allocating_state() {
 
 #[test]
 fn blocked_calls_are_polled_round_robin_a_few_per_poll() {
-    let mut executor = Executor::new(None, 1);
+    let mut executor = Executor::new(ScratchPool::new(None), 1);
     let arena = Arena::heap(4096);
     let site = RegionSite::Local(arena.clone());
     let access = farside_base::Access::ALL;
@@ -150,7 +151,7 @@ fn run_until_it_waits(executor: &mut Executor, at: usize, now_ns: u64) {
 
 #[test]
 fn unlock_wakes_calls_that_wait_for_the_lock() {
-    let mut executor = Executor::new(None, 1);
+    let mut executor = Executor::new(ScratchPool::new(None), 1);
     let site = RegionSite::Local(Arena::heap(64));
     executor.resources.memory.add(0);
     executor.resources.memory.lend(0, LentRegion { site, bytes: 64, access: Access::ALL }, None);

@@ -18,6 +18,7 @@ mod upstream;
 
 pub use options::ServerOptions;
 
+use super::executor::remote::ScratchPool;
 use super::executor::{CallEnd, Executor, SliceOutcome};
 use super::memory::global::GlobalMemory;
 use super::memory::remote::BLOCK_BYTES;
@@ -150,7 +151,7 @@ impl CallServer {
         let output_bytes_max = options.output_bytes_max.max(1);
         let outputs = Registered::own(fabric, u64::from(output_bytes_max) * all_slots as u64)?;
         let scratch = host.map(|_| Registered::own(fabric, BLOCKS * BLOCK_BYTES)).transpose()?;
-        let arena = scratch.as_ref().map(|scratch| scratch.region.arena.clone());
+        let blocks = ScratchPool::new(scratch.as_ref().map(|scratch| &scratch.region.arena));
         let grace = options.grace.unwrap_or(Duration::from_nanos(fabric.lease_ns()));
         let settings = Settings {
             sessions_max: options.sessions,
@@ -168,7 +169,7 @@ impl CallServer {
             machine: machine(settings),
             effects: Vec::new(),
             links: ServerLinks::new(messages, outputs, output_bytes_max, slots),
-            executor: Executor::new(arena, options.verifications as usize),
+            executor: Executor::new(blocks, options.verifications as usize),
             subscriptions: Subscriptions::default(),
             tenants: BTreeMap::new(),
             scratch,
