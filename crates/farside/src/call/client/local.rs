@@ -248,9 +248,10 @@ impl LocalRunner {
         if local.executor.has_blocked() {
             return patience.wait();
         }
-        let left_ns = local.deadline_ns.saturating_sub(caller.fabric.time_ns());
-        let deadline = Duration::from_nanos(left_ns);
-        let nap = Some(nap.map_or(deadline, |nap| nap.min(deadline)));
+        let deadline = (local.deadline_ns < u64::MAX).then(|| {
+            Duration::from_nanos(local.deadline_ns.saturating_sub(caller.fabric.time_ns()))
+        });
+        let nap = nap.into_iter().chain(deadline).min();
         let port = &mut *caller.messages.port;
         local.executor.wait(patience, |patience| patience.wait_for_event(port, nap))
     }
