@@ -85,7 +85,7 @@ impl CallerConnection {
         let sizes = MessagePortSizes {
             receives: slots,
             receive_bytes: 16,
-            slots: slots,
+            slots,
             send_bytes: options.parameter_bytes_max + Invocation::BYTES_MAX,
         };
         let messages = MessagePort::open(fabric, None, &sizes)?;
