@@ -7,7 +7,7 @@ mod common;
 
 use common::{Folder, Running, json, name, output, report, text};
 use farside::ErrorCode;
-use farside::call::{Caller, CallerOptions, Program, Ticket};
+use farside::call::{CallOptions, Caller, CallerOptions, Program, Ticket};
 use farside_fabric::Fabric;
 use farside_fabric_shm::ShmFabric;
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -509,7 +509,10 @@ impl Watcher {
     /// Stores a word; returns the number of calls that have started to wait.
     fn store(&mut self, offset: u64, word: u64) -> u64 {
         let parameters = words(&[offset, word]);
-        self.caller.call(&self.stores, &parameters, LONG).unwrap().result
+        self.caller
+            .call(&self.stores, &parameters, CallOptions::new().timeout(LONG))
+            .unwrap()
+            .result
     }
 
     /// Blocks until `waiting` calls have started to wait.
@@ -520,7 +523,7 @@ impl Watcher {
     /// Starts a call that waits.
     fn wait(&mut self) -> Ticket {
         let waits = self.caller.register(WAITS.as_bytes()).unwrap().remove(0);
-        self.caller.invoke(&waits, &[]).unwrap().unwrap()
+        self.caller.invoke(&waits, &[], CallOptions::new()).unwrap().unwrap()
     }
 
     /// Asserts that the waiting call ends after the word changes.

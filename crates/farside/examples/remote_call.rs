@@ -4,7 +4,7 @@
 //! serve` serves at on this machine, and the numbers are keys.
 #![expect(clippy::print_stdout, reason = "an example shows what came out")]
 
-use farside::call::{Caller, CallerOptions};
+use farside::call::{CallOptions, Caller, CallerOptions};
 use farside::fabrics;
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for key in keys {
         let key: u64 = key.parse()?;
         let parameters = [64, key].map(u64::to_le_bytes).concat(); // the list's head, the key
-        let call = caller.invoke(search, &parameters)?.ok_or("more calls than slots")?;
+        let call = caller.invoke(search, &parameters, CallOptions::new())?;
+        let call = call.ok_or("more calls than slots")?;
         calls.push((key, call));
     }
     for (key, call) in calls {

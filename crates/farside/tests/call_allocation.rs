@@ -3,8 +3,8 @@
 
 use farside::call::rmc::library::{Entry, ListSearch, Place};
 use farside::call::{
-    CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, Prices, Program, Runs,
-    ServerOptions,
+    CallOptions, CallServer, Caller, CallerOptions, LearningOptions, PlaceModel, Placed, Prices,
+    Processor, Program, ServerOptions, Site,
 };
 use farside::{Config, Node, NodeId};
 use farside_base::Access;
@@ -46,8 +46,8 @@ impl Ends {
             memory.write(64 + (key - 1) * 24, &node).expect("within");
         }
         let address = host.address().expect("an address");
-        let mut beside =
-            CallServer::beside(&fabric(), &names[1], &address, &options).expect("a processor");
+        let mut beside = CallServer::listen_with_host(&fabric(), &names[1], &address, &options)
+            .expect("a processor");
         let to = if across { &beside } else { &host }.address().expect("an address");
         let mut caller =
             Caller::begin(&fabric(), &to, &CallerOptions::default()).expect("a caller");
@@ -71,10 +71,11 @@ impl Ends {
     }
 
     /// Runs several calls concurrently, until each has its answer.
-    fn round(&mut self, runs: Runs) {
+    fn round(&mut self, runs: Site) {
         let mut tickets = [None; 8];
         for ticket in &mut tickets {
-            let begun = self.caller.invoke_at(runs, &self.search, &self.parameters);
+            let begun =
+                self.caller.invoke(&self.search, &self.parameters, CallOptions::new().site(runs));
             *ticket = begun.expect("a call");
             assert!(ticket.is_some(), "there are 32 slots");
         }
@@ -137,9 +138,9 @@ fn placed() {
         call_bytes: 32,
         access_bytes: 0,
     };
-    let mut placed = Placed::new(&fabric(), Prices::LATENCY, Manner::default());
-    let here = (Runs::Here, model("here", Core::Client, 0, 1_000));
-    let there = (Runs::There, model("there", Core::Host, 10_000, 100));
+    let mut placed = Placed::new(&fabric(), Prices::LATENCY, LearningOptions::default());
+    let here = (Site::Local, model("here", Processor::Client, 0, 1_000));
+    let there = (Site::Remote, model("there", Processor::Host, 10_000, 100));
     placed.add(caller, &[here, there]).expect("two places");
     let search = placed.add_program(vec![search]).expect("a program");
     let counts = placed.add_program(vec![counts]).expect("a program");
@@ -148,7 +149,9 @@ fn placed() {
         let hints = [Some(1), Some(64), None];
         for (program, hint) in [search, counts].iter().flat_map(|of| hints.map(|hint| (*of, hint)))
         {
-            let begun = placed.begin(program, &parameters, hint).expect("a call");
+            let mut options = CallOptions::new();
+            options.accesses = hint;
+            let begun = placed.begin(program, &parameters, options).expect("a call");
             let ticket = begun.expect("a slot");
             loop {
                 placed.turn().expect("a living executor");
@@ -207,7 +210,9 @@ fn global() {
             session.write_u64(address, written).expect("a write");
         }
         session.fence().expect("a fence");
-        let ticket = caller.invoke(&load, &word.to_bits().to_le_bytes()).expect("a call");
+        let ticket = caller
+            .invoke(&load, &word.to_bits().to_le_bytes(), CallOptions::new())
+            .expect("a call");
         let ticket = ticket.expect("a slot");
         loop {
             caller.turn().expect("a living executor");
@@ -224,7 +229,7 @@ fn global() {
 
 #[test]
 fn calls_allocate_nothing_after_warm_up() {
-    for (across, runs) in [(false, Runs::There), (false, Runs::Here), (true, Runs::There)] {
+    for (across, runs) in [(false, Site::Remote), (false, Site::Local), (true, Site::Remote)] {
         let mut ends = Ends::new(across);
         until_quiet(&format!("{across} {runs:?}"), || ends.round(runs));
     }

@@ -6,7 +6,8 @@
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
 use crate::random::Random;
 use farside::call::{
-    Answer, CallServer, Caller, CallerOptions, Program, Runs, ServerOptions, Ticket,
+    CallAnswer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site,
+    Ticket,
 };
 use farside::{Error, ErrorCode};
 use farside_base::{Access, Capabilities};
@@ -275,8 +276,8 @@ impl<'a> Play<'a> {
             let number = actor.begun;
             let parameters = [cell(number), number ^ 0xabcd].map(u64::to_le_bytes).concat();
             let here = self.random.chance(self.round.here_per_mille);
-            let runs = if here { Runs::Here } else { Runs::There };
-            match caller.invoke_at(runs, &program, &parameters) {
+            let runs = if here { Site::Local } else { Site::Remote };
+            match caller.invoke(&program, &parameters, CallOptions::new().site(runs)) {
                 Ok(Some(ticket)) => {
                     actor.begun += 1;
                     actor.tickets.insert(ticket, (number, here));
@@ -328,7 +329,12 @@ fn register(actor: &mut Actor, over: Option<Error>, comment_bytes: usize) -> Res
     Ok(())
 }
 
-fn check(number: u64, here: bool, end: &Result<Answer, Error>, cell: u64) -> Result<(), String> {
+fn check(
+    number: u64,
+    here: bool,
+    end: &Result<CallAnswer, Error>,
+    cell: u64,
+) -> Result<(), String> {
     match end {
         Ok(answer) => {
             let echo = (number ^ 0xabcd).to_le_bytes();

@@ -110,15 +110,12 @@ const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/node.rs", "sets up machines, regions and ports"),
     ("crates/farside/src/channel/drive.rs", "the progress engine of a channel"),
     ("crates/farside/src/channel/memory.rs", "registers the memory of a machine's plan"),
-    ("crates/farside/src/call/server.rs", "the progress engine of an executor of calls"),
-    ("crates/farside/src/call/caller.rs", "the progress engine of a caller"),
+    ("crates/farside/src/call/server/mod.rs", "the progress engine of an executor of calls"),
+    ("crates/farside/src/call/client/connection.rs", "a session is a link and its handshake"),
+    ("crates/farside/src/call/server/accept.rs", "opens sessions of the machine on links"),
     (
-        "crates/farside/src/call/mail.rs",
+        "crates/farside/src/call/transport/message_port.rs",
         "sends the messages of the call machines, by their headers",
-    ),
-    (
-        "crates/farside/src/call/executor.rs",
-        "reports the machine's reasons of stopped calls; scratch memory of accesses",
     ),
     (
         "crates/farside/src/channel/sender.rs",

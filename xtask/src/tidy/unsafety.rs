@@ -12,7 +12,10 @@ const HOMES: &[(&str, &str)] = &[
     ("crates/fabric-verbs-fake/", "a fake libibverbs, for tests"),
     ("crates/farside/src/hit.rs", "the hit path's words and copies"),
     ("crates/farside/src/hit/", "the hit path's words and copies"),
-    ("crates/farside/src/call/words.rs", "served memory that machine code of calls loads from"),
+    (
+        "crates/farside/src/call/memory/direct_loads.rs",
+        "lent memory that machine code of calls loads from",
+    ),
     ("crates/rmc/src/run/native/entry.rs", "machine code that is mapped and entered"),
     ("crates/rmc/tests/sbpf/", "an oracle whose memory is described by pointers"),
     ("bench/compare/src/shared.rs", "baselines in memory that two processes share"),

@@ -8,7 +8,7 @@ use super::space::Space;
 use super::table::Table;
 use farside::call::rmc::helpers::status;
 use farside::call::rmc::library::{DhtLookup, Entry};
-use farside::call::{Answer, Caller, Program, Ticket};
+use farside::call::{CallAnswer, CallOptions, Caller, Program, Ticket};
 use farside::{Error, ErrorCode, NodeId, Session};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl LookupStats {
 /// The outcome of a call.
 pub(super) enum Called {
     /// It has ended.
-    Ended(Answer),
+    Ended(CallAnswer),
     /// That node has no executor.
     Nowhere,
     /// It did not run, or that is unknown.
@@ -145,7 +145,7 @@ impl Lookups {
 }
 
 impl Executor {
-    fn call(&mut self, parameters: &[u8], timeout: Duration) -> Result<Answer, Error> {
+    fn call(&mut self, parameters: &[u8], timeout: Duration) -> Result<CallAnswer, Error> {
         let Self { caller, program, late } = self;
         caller.turn()?;
         if let Some(ticket) = *late {
@@ -160,7 +160,7 @@ impl Executor {
                 "the executor is out of reach at present",
             ));
         }
-        let Some(ticket) = caller.invoke(program, parameters)? else {
+        let Some(ticket) = caller.invoke(program, parameters, CallOptions::new())? else {
             return Err(Error::with(ErrorCode::Busy, "the executor takes no call more"));
         };
         let end = caller.wait(ticket, timeout);
@@ -209,7 +209,7 @@ pub(super) fn get_with<S: Space>(
 }
 
 /// Interprets and counts an answer of `dht_lookup`.
-fn told(answer: Answer, stats: &mut LookupStats) -> Told {
+fn told(answer: CallAnswer, stats: &mut LookupStats) -> Told {
     let count = match answer.result {
         DhtLookup::MOVED => &mut stats.moved,
         DhtLookup::STALE => &mut stats.stale,

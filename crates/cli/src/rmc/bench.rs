@@ -15,7 +15,7 @@ use crate::result_file::{self, TemporaryFolder};
 use farside::call::rmc::library::{Entry, ListSearch, Place};
 use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Verified, helpers::status, verify};
-use farside::call::{Caller, CallerOptions, Program, Runs};
+use farside::call::{CallOptions, Caller, CallerOptions, Program, Site};
 use serde::Serialize;
 use serde_json::Value;
 use std::ffi::OsString;
@@ -218,12 +218,14 @@ fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Fai
 /// Makes a call; returns its time in nanoseconds and its result.
 pub(super) fn timed(
     caller: &mut Caller,
-    runs: Runs,
+    runs: Site,
     program: &Program,
     parameters: &[u8],
 ) -> Result<(u64, u64), Failure> {
     let began = Instant::now();
-    let answer = caller.call_at(runs, program, parameters, PATIENCE).map_err(failed)?;
+    let answer = caller
+        .call(program, parameters, CallOptions::new().site(runs).timeout(PATIENCE))
+        .map_err(failed)?;
     let took = began.elapsed();
     Ok((u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), answer.result))
 }
@@ -231,7 +233,7 @@ pub(super) fn timed(
 /// Makes a search, checks its result and returns its time in nanoseconds.
 fn timed_search(
     caller: &mut Caller,
-    runs: Runs,
+    runs: Site,
     search: &Program,
     head: u64,
     nodes: u64,
@@ -256,8 +258,8 @@ fn compare(
     for _ in 0..PASSES {
         for (nodes, calls, requests) in &mut samples {
             for round in 0..FIRST + rounds.div_ceil(PASSES) {
-                let call_ns = timed_search(caller, Runs::There, search, head, *nodes)?;
-                let one_sided_ns = timed_search(caller, Runs::Here, search, head, *nodes)?;
+                let call_ns = timed_search(caller, Site::Remote, search, head, *nodes)?;
+                let one_sided_ns = timed_search(caller, Site::Local, search, head, *nodes)?;
                 if round >= FIRST {
                     calls.push(call_ns);
                     requests.push(one_sided_ns);
@@ -294,7 +296,7 @@ fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Resu
     let began = Instant::now();
     while ended < calls {
         while begun < calls && begun - ended < WINDOW {
-            match caller.invoke(search, &parameters).map_err(failed)? {
+            match caller.invoke(search, &parameters, CallOptions::new()).map_err(failed)? {
                 Some(_) => begun += 1,
                 None => break,
             }

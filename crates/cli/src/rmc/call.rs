@@ -10,7 +10,7 @@ use crate::latency::{Latencies, Percentiles};
 use crate::output::{Output, bytes, count, time};
 use crate::signals;
 use farside::ErrorCode;
-use farside::call::{Answer, Caller, CallerOptions, Program, Runs};
+use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, Site};
 use farside_base::Access;
 use farside_fabric::Fabric;
 use serde::Serialize;
@@ -79,9 +79,9 @@ struct CallReport {
 pub(super) struct CallOutcome {
     pub(super) registered: Registered,
     pub(super) program: String,
-    pub(super) runs: Runs,
-    /// Answer of the last call.
-    pub(super) answer: Answer,
+    pub(super) site: Site,
+    /// CallAnswer of the last call.
+    pub(super) answer: CallAnswer,
     pub(super) latencies: Latencies,
     pub(super) placement: Option<PlacementReport>,
 }
@@ -133,15 +133,15 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
         ));
     }
     let outcome = match place::placement(arguments)? {
-        ExecutionSites::Single(runs) => call_at(runs, arguments, &parameters)?,
+        ExecutionSites::Single(site) => call_at(site, arguments, &parameters)?,
         ExecutionSites::Multiple(candidates) => place::call(candidates, arguments, &parameters)?,
     };
-    let Answer { result, output: emitted } = outcome.answer;
+    let CallAnswer { result, output: emitted } = outcome.answer;
     let report = CallReport {
         program: outcome.program,
-        runs: match outcome.runs {
-            Runs::Here => "here",
-            Runs::There => "there",
+        runs: match outcome.site {
+            Site::Local => "here",
+            Site::Remote => "there",
         },
         returned: Returned { result, status: status_of(result) },
         output: hex(&emitted),
@@ -156,7 +156,7 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
 }
 
 /// Makes all calls at one site.
-fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOutcome, Failure> {
+fn call_at(site: Site, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOutcome, Failure> {
     let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
     let program = connection.program(arguments)?;
     let node = membership::joined(&arguments.member)?;
@@ -166,7 +166,7 @@ fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOut
     for _ in 0..arguments.times {
         let began = Instant::now();
         let answer =
-            round_trip(&mut connection.caller, runs, &program, parameters, arguments.timeout_ms)?;
+            round_trip(&mut connection.caller, site, &program, parameters, arguments.timeout_ms)?;
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         latencies.add(&[(took_ns, 1)]);
         last = Some(answer);
@@ -178,7 +178,7 @@ fn call_at(runs: Runs, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOut
     }
     Ok(CallOutcome {
         program: source::printable(&program.name),
-        runs,
+        site,
         answer: last.ok_or_else(nothing_to_do)?,
         latencies,
         placement: None,
@@ -193,17 +193,15 @@ pub(super) fn nothing_to_do() -> Failure {
 /// Makes one call and waits for its answer.
 fn round_trip(
     caller: &mut Caller,
-    runs: Runs,
+    site: Site,
     program: &Program,
     parameters: &[u8],
     timeout_ms: Option<u64>,
-) -> Result<Answer, Failure> {
+) -> Result<CallAnswer, Failure> {
     let timeout = timeout_ms.map(Duration::from_millis);
-    let begun = match runs {
-        Runs::Here => caller.invoke_here(program, parameters),
-        Runs::There => caller.invoke_until(program, parameters, timeout),
-    };
-    let Some(ticket) = begun.map_err(failed)? else {
+    let mut options = CallOptions::new().site(site);
+    options.deadline = timeout;
+    let Some(ticket) = caller.invoke(program, parameters, options).map_err(failed)? else {
         // A single call always has a slot, so the executor is disconnected: a poll returns the reason if it is final.
         caller.turn().map_err(failed)?;
         return Err(Failure::from(farside::Error::with(
@@ -211,16 +209,8 @@ fn round_trip(
             "the executor is currently unreachable",
         )));
     };
-    let wait = match (timeout, runs) {
-        (Some(timeout), Runs::Here) => timeout,
-        (Some(timeout), Runs::There) => timeout.saturating_add(GRACE),
-        (None, _) => Duration::MAX,
-    };
-    caller.wait(ticket, wait).map_err(|error| match (runs, error.code) {
-        // A call in this process has no executor that enforces its deadline: the wait timed out.
-        (Runs::Here, ErrorCode::TimedOut) => failed(ErrorCode::DeadlinePassed.into()),
-        _ => failed(error),
-    })
+    let patience = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_add(GRACE));
+    caller.wait(ticket, patience).map_err(failed)
 }
 
 /// Connects to an executor.

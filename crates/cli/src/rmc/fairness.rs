@@ -4,7 +4,7 @@ use super::bench::timed;
 use super::call::failed;
 use crate::failure::Failure;
 use crate::output::time;
-use farside::call::{Caller, Program, Runs, Ticket};
+use farside::call::{CallOptions, Caller, Program, Site, Ticket};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -167,7 +167,7 @@ fn measure_kind(
     (long, looping): (&mut Caller, &Program),
     rounds: usize,
 ) -> Result<Fairness, Failure> {
-    let once = |long: &mut Caller| timed(long, Runs::There, looping, &[]).map(|(ns, _)| ns);
+    let once = |long: &mut Caller| timed(long, Site::Remote, looping, &[]).map(|(ns, _)| ns);
     let long_ns = (0..5).map(|_| once(long)).collect::<Result<Vec<_>, _>>()?;
     let long_ns = super::median(long_ns);
     let (runs, ends) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -184,12 +184,12 @@ fn measure_kind(
                 let mut first = 0;
                 let settled = || (in_progress.load(Ordering::Acquire) > 0) == is_beside;
                 while (first < FIRST || !settled()) && !other.is_finished() {
-                    timed(short, Runs::There, program, parameters)?;
+                    timed(short, Site::Remote, program, parameters)?;
                     first += 1;
                 }
                 let (began, wanted) = (Instant::now(), samples.len() + rounds / BLOCKS * 2);
                 while samples.len() < wanted || began.elapsed() < BLOCK {
-                    samples.push(timed(short, Runs::There, program, parameters)?.0);
+                    samples.push(timed(short, Site::Remote, program, parameters)?.0);
                 }
             }
             Ok(())
@@ -221,7 +221,7 @@ fn keep_busy(
     while !ends.load(Ordering::Acquire) {
         let wanted = if runs.load(Ordering::Acquire) { LONG_CALLS } else { 0 };
         while begun.len() < wanted {
-            match long.invoke(program, &[]).map_err(failed)? {
+            match long.invoke(program, &[], CallOptions::new()).map_err(failed)? {
                 Some(ticket) => begun.push(ticket),
                 None => break,
             }

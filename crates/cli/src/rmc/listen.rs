@@ -9,7 +9,7 @@ use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals;
-use farside::call::{Answer, Caller, Ticket};
+use farside::call::{CallAnswer, Caller, Ticket};
 use farside::{Error, ErrorCode};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -93,7 +93,7 @@ struct Listener {
     /// Topic of each pending request for the next notification.
     waiting: BTreeMap<Ticket, u64>,
     /// Notifications that arrived during subscription.
-    early: VecDeque<(u64, Answer)>,
+    early: VecDeque<(u64, CallAnswer)>,
 }
 
 pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> {
@@ -125,7 +125,7 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
         .emit(output);
     let (mut notices, mut lost_all) = (0, 0);
     while !stop.load(Ordering::Acquire) && arguments.count.is_none_or(|most| notices < most) {
-        let Some((topic, Answer { result: lost, output: bytes })) = listener.next()? else {
+        let Some((topic, CallAnswer { result: lost, output: bytes })) = listener.next()? else {
             continue;
         };
         (notices, lost_all) = (notices + 1, lost_all + lost);
@@ -159,7 +159,7 @@ impl Listener {
     }
 
     /// Returns the next notification and its topic; `None` if none arrives within [`PERIOD`].
-    fn next(&mut self) -> Result<Option<(u64, Answer)>, Failure> {
+    fn next(&mut self) -> Result<Option<(u64, CallAnswer)>, Failure> {
         if let Some(early) = self.early.pop_front() {
             return Ok(Some(early));
         }

@@ -15,8 +15,8 @@ use crate::latency::{Latencies, Percentiles};
 use crate::output::time;
 use farside::ErrorCode;
 use farside::call::{
-    Caller, CallerOptions, Choice, Core, Manner, PlaceModel, Placed, PlacedAnswer, PlacedProgram,
-    Prices, Runs, Why,
+    CallOptions, Caller, CallerOptions, Choice, ChoiceReason, LearningOptions, PlaceModel, Placed,
+    PlacedAnswer, PlacedProgram, Prices, Processor, Site,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ const HERE: &str = "here";
 /// Where calls run, according to the arguments.
 pub(super) enum ExecutionSites {
     /// All at one site of the executor that the command names.
-    Single(Runs),
+    Single(Site),
     /// At one of several places.
     Multiple(Candidates),
 }
@@ -84,8 +84,8 @@ pub(super) fn placement(arguments: &RmcCall) -> Result<ExecutionSites, Failure> 
         return Err(Failure::usage(text));
     }
     Ok(match (pinned, executors.len()) {
-        (Some(Pinned::Here), 1) => ExecutionSites::Single(Runs::Here),
-        (Some(Pinned::At(_)), 1) => ExecutionSites::Single(Runs::There),
+        (Some(Pinned::Here), 1) => ExecutionSites::Single(Site::Local),
+        (Some(Pinned::At(_)), 1) => ExecutionSites::Single(Site::Remote),
         _ => ExecutionSites::Multiple(Candidates { executors, pinned }),
     })
 }
@@ -113,7 +113,7 @@ pub(super) fn call(
     let by = measured.here_by;
     let (caller, program) = (&mut connections[by].caller, &programs[by]);
     node.iter().try_for_each(|node| caller.share(node)).map_err(failed)?;
-    let not_here = match (caller.can_run_here(program), pinned) {
+    let not_here = match (caller.check_local(program), pinned) {
         (Ok(()), _) => None,
         // A program that sends notifications may run in this process if pinned here.
         (Err(_), Some(Pinned::Here)) if !program.keeps_state => None,
@@ -139,7 +139,7 @@ pub(super) fn call(
     Ok(CallOutcome {
         registered: registered.remove(0),
         program: name,
-        runs,
+        site: runs,
         answer: ran.last.answer,
         latencies: ran.all,
         placement: Some(placement),
@@ -197,12 +197,12 @@ fn measure(callers: &mut [Caller], executors: &[ExecutorAddress]) -> Result<Meas
         let mut probe = Probe::register(caller, &executor.name)?;
         match owner {
             Some(owner) if owner == at && region.is_some() => {
-                here = Some(probe.measure(Runs::Here, region)?);
+                here = Some(probe.measure(Site::Local, region)?);
             }
             Some(owner) if owner != at => probe.check(&regions, &executors[owner].name)?,
             Some(_) | None => {}
         }
-        there.push(probe.measure(Runs::There, region)?);
+        there.push(probe.measure(Site::Remote, region)?);
         probe.end()?;
     }
     Ok(Measured { there, here, here_by: owner.unwrap_or(0) })
@@ -220,7 +220,7 @@ struct Places<'a> {
 
 impl<'a> Places<'a> {
     fn new(chosen: &Chosen, executors: &'a [ExecutorAddress]) -> Self {
-        let placed = Placed::new(&chosen.fabric, Prices::LATENCY, Manner::default());
+        let placed = Placed::new(&chosen.fabric, Prices::LATENCY, LearningOptions::default());
         Self { placed, executors, there: Vec::new(), here: None }
     }
 
@@ -232,11 +232,11 @@ impl<'a> Places<'a> {
     ) -> Result<(), Failure> {
         for (at, (caller, cost)) in callers.into_iter().zip(&measured.there).enumerate() {
             let mut places =
-                vec![(Runs::There, model(&self.executors[at].name, Core::Host, *cost))];
+                vec![(Site::Remote, model(&self.executors[at].name, Processor::Host, *cost))];
             let is_here = runs_here && measured.here_by == at;
             // An unmeasured place starts with zero cost, so that it is tried.
             let cost = measured.here.unwrap_or(CallCost { call_ns: 0, access_ns: 0 });
-            places.extend(is_here.then(|| (Runs::Here, model(HERE, Core::Client, cost))));
+            places.extend(is_here.then(|| (Site::Local, model(HERE, Processor::Client, cost))));
             let first = self.placed.add(caller, &places).map_err(failed)?;
             self.there.push(first);
             self.here = self.here.or(is_here.then_some(first + 1));
@@ -265,8 +265,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    fn runs(&self, place: usize) -> Runs {
-        if self.here == Some(place) { Runs::Here } else { Runs::There }
+    fn runs(&self, place: usize) -> Site {
+        if self.here == Some(place) { Site::Local } else { Site::Remote }
     }
 
     fn name(&self, place: usize) -> &str {
@@ -302,10 +302,10 @@ impl<'a> Places<'a> {
 }
 
 /// Returns the cost model of a place.
-fn model(name: &str, core: Core, CallCost { call_ns, access_ns }: CallCost) -> PlaceModel {
+fn model(name: &str, core: Processor, CallCost { call_ns, access_ns }: CallCost) -> PlaceModel {
     let (round_trip_ns, start_ns) = match core {
-        Core::Client => (0, call_ns.max(1)),
-        Core::Nic | Core::Host => (call_ns.max(1), 0),
+        Processor::Client => (0, call_ns.max(1)),
+        Processor::Nic | Processor::Host => (call_ns.max(1), 0),
     };
     // Only latency is priced, so byte counts are not needed.
     let (call_bytes, access_bytes) = (0, 0);
@@ -335,10 +335,12 @@ fn run(
     arguments: &RmcCall,
 ) -> Result<PlacedRun, Failure> {
     let patience = arguments.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
+    let mut options = CallOptions::new().timeout(patience);
+    options.accesses = arguments.place.accesses;
     let (mut all, mut at) = (Latencies::default(), BTreeMap::<_, Latencies>::new());
     let mut last = None;
     for _ in 0..arguments.times {
-        let end = placed.call(program, parameters, arguments.place.accesses, patience);
+        let end = placed.call(program, parameters, options);
         let end = end.map_err(|error| match error.code {
             ErrorCode::TimedOut => failed(ErrorCode::DeadlinePassed.into()),
             _ => failed(error),
@@ -410,12 +412,12 @@ impl OtherExecutor {
 impl LastCall {
     fn new(choice: &Choice) -> Self {
         let (why, words) = match choice.why {
-            Why::Pinned => ("pinned", "pinned by --place"),
-            Why::StateThere => ("state_there", "the place of its state"),
-            Why::Only => ("only", "the only reachable place that can run it"),
-            Why::Model => ("model", "fastest in the measurements before the first call"),
-            Why::Measured => ("measured", "fastest in the calls so far"),
-            Why::Explored => ("explored", "to measure it again"),
+            ChoiceReason::Pinned => ("pinned", "pinned by --place"),
+            ChoiceReason::StateThere => ("state_there", "the place of its state"),
+            ChoiceReason::Only => ("only", "the only reachable place that can run it"),
+            ChoiceReason::Model => ("model", "fastest in the measurements before the first call"),
+            ChoiceReason::Measured => ("measured", "fastest in the calls so far"),
+            ChoiceReason::Explored => ("explored", "to measure it again"),
         };
         // A cost of 1 is one microsecond.
         let other = choice.other.as_ref().map(|(name, cost)| Alternative {

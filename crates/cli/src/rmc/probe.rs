@@ -4,7 +4,7 @@ use super::call::{failed, failed_at};
 use super::median;
 use crate::failure::Failure;
 use crate::output::bytes;
-use farside::call::{Caller, Program, Runs};
+use farside::call::{CallOptions, Caller, Program, Site};
 use farside::{Error, ErrorCode};
 use farside_base::Access;
 use farside_rmc::helpers::status;
@@ -76,16 +76,20 @@ impl<'a> Probe<'a> {
         self.caller.unregister(&self.program).map_err(|e| failed_at(self.name, e))
     }
 
-    fn run(&mut self, runs: Runs, region: u8, offset: u64, times: u64) -> Result<i64, Error> {
+    fn run(&mut self, runs: Site, region: u8, offset: u64, times: u64) -> Result<i64, Error> {
         let parameters = [u64::from(region), offset, times].map(u64::to_le_bytes).concat();
-        let answer = self.caller.call_at(runs, &self.program, &parameters, TIMEOUT)?;
+        let answer = self.caller.call(
+            &self.program,
+            &parameters,
+            CallOptions::new().site(runs).timeout(TIMEOUT),
+        )?;
         Ok(answer.result.cast_signed())
     }
 
     /// Refuses an executor that has regions of other lengths than the owner's.
     pub(super) fn check(&mut self, regions: &[Readable], owner: &str) -> Result<(), Failure> {
         for (region, length) in regions {
-            let mut at = |offset| self.run(Runs::There, *region, offset, 1);
+            let mut at = |offset| self.run(Site::Remote, *region, offset, 1);
             let ends = at(length.saturating_sub(1)).and_then(|last| Ok((last, at(*length)?)));
             let name = self.name;
             match ends.map_err(|e| failed_at(name, e))? {
@@ -110,7 +114,7 @@ impl<'a> Probe<'a> {
     /// Measures a place, with accesses to `region` if one is given.
     pub(super) fn measure(
         &mut self,
-        runs: Runs,
+        runs: Site,
         region: Option<Readable>,
     ) -> Result<CallCost, Failure> {
         let one = u64::from(region.is_some());

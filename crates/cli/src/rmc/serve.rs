@@ -179,7 +179,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         true
     })?;
     let mut server = match &host {
-        Some(host) => CallServer::beside(&fabric, &address, host, &options)?,
+        Some(host) => CallServer::listen_with_host(&fabric, &address, host, &options)?,
         None => CallServer::listen(&fabric, &address, &options)?,
     };
     let lent = lend(&mut server, plans, arguments)?;

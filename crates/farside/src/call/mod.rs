@@ -5,22 +5,31 @@
 //! instead of n.
 //!
 //! ```
-//! use farside::call::{CallServer, Caller, CallerOptions, ServerOptions, rmc};
+//! use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions};
 //! use farside_base::Access;
 //! use farside_fabric::{Fabric, MemFabric};
 //! use std::sync::Arc;
+//! use std::sync::atomic::{AtomicBool, Ordering};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
 //! let mut server = CallServer::listen(&fabric, "memory", &ServerOptions::default())?;
 //! let memory = server.make_region(0, 4096, Access::ALL)?;
 //! memory.write(64, &41_u64.to_le_bytes()).unwrap();
 //!
-//! let mut caller = Caller::begin(&fabric, "memory", &CallerOptions::default())?;
-//! while !caller.is_connected() { // both ends on one thread: poll both
-//!     server.turn();
-//!     caller.turn()?;
-//! }
-//! # let _ = (rmc::HEADER, &mut caller);
+//! let stop = AtomicBool::new(false);
+//! let answer = std::thread::scope(|scope| {
+//!     scope.spawn(|| server.serve(&stop));
+//!     let caller = Caller::connect(&fabric, "memory", &CallerOptions::default());
+//!     let answer = caller.and_then(|mut caller| {
+//!         let add = b"r1 = 0\nr2 = 64\nr3 = 1\ncall fetch_add\nexit";
+//!         let program = caller.register(add)?.remove(0);
+//!         caller.call(&program, &[], CallOptions::new())
+//!     });
+//!     stop.store(true, Ordering::Release);
+//!     answer
+//! })?;
+//! assert_eq!(answer.result, 41);
+//! assert_eq!(memory.load(64, Ordering::Acquire).unwrap(), 42);
 //! # Ok(())
 //! # }
 //! ```
@@ -33,51 +42,31 @@
 //! (start-time fair queueing), regardless of the length of their calls and slices; requests beyond a quota are
 //! refused. *Durability.* None.
 //!
-//! | file | content |
+//! | folder | content |
 //! | --- | --- |
-//! | `caller.rs`, `server.rs` | client and server |
-//! | `placement.rs`, `placed.rs` | choice of the place where a call runs; a client with several places |
-//! | `executor.rs`, `pace.rs` | calls in progress on one thread, in adaptive time slices |
-//! | `executor/loads.rs` | scheduling of registrations |
-//! | `executor/watching.rs` | blocked calls that are polled |
-//! | `global.rs`, `executor/coherent.rs` | global addresses, through sessions of a shared node |
-//! | `beside.rs`, `pieces.rs` | helpers on local memory: loads and stores; long buffers in chunks |
-//! | `across.rs` | helpers on remote memory: one-sided requests |
-//! | `memory.rs`, `state.rs`, `topics.rs` | lent regions, state that outlives calls, notifications |
-//! | `words.rs` | regions that machine code loads from directly |
-//! | `loaded.rs`, `programs.rs`, `native.rs` | verified programs, their wire list, lazy compilation |
-//! | `quota.rs` | default quotas, texts of refusals |
-//! | `hello.rs`, `mail.rs` | handshake, message port |
+//! | `client` | [`Caller`], and [`Placed`], a client with several places |
+//! | `server` | [`CallServer`]: sessions, registrations, notifications |
+//! | `executor` | calls in progress on one thread, their helpers; registered programs and their state |
+//! | `memory` | what calls access: local, remote and global memory |
+//! | `scheduling` | time slices, order of verifications, choice of the place |
+//! | `transport` | message port, handshake, list of programs, reconnect backoff |
 
-mod across;
-mod again;
-mod beside;
-mod caller;
-mod ends;
+mod client;
 mod executor;
-mod global;
-mod hello;
-mod host;
-mod loaded;
-mod mail;
 mod memory;
-mod native;
-mod pace;
-mod pieces;
-mod placed;
-mod placement;
-mod programs;
-mod quota;
+mod scheduling;
 mod server;
-mod state;
-mod topics;
-mod words;
+mod transport;
 
-pub use caller::{Answer, Caller, CallerOptions, Runs, Ticket};
+pub use client::{
+    CallAnswer, CallOptions, Caller, CallerOptions, Placed, PlacedAnswer, PlacedProgram,
+    PlacedTicket, Site, Ticket,
+};
 pub use farside_protocol::call::Quota;
 pub use farside_rmc as rmc;
-pub use memory::REGIONS_MAX;
-pub use placed::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
-pub use placement::{Choice, Core, Manner, PlaceModel, Placement, Prices, Why};
-pub use programs::Program;
+pub use memory::regions::REGIONS_MAX;
+pub use scheduling::placement_policy::{
+    Choice, ChoiceReason, LearningOptions, PlaceModel, Placement, Prices, Processor,
+};
 pub use server::{CallServer, ServerOptions};
+pub use transport::program_list::Program;

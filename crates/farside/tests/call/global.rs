@@ -4,7 +4,9 @@ use crate::over::FABRICS;
 use crate::programs::parameters;
 use crate::{LONG, programs};
 use farside::call::rmc::helpers::status;
-use farside::call::{Answer, CallServer, Caller, CallerOptions, Program, Runs, ServerOptions};
+use farside::call::{
+    CallAnswer, CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions, Site,
+};
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, LineSize,
     Node, NodeId,
@@ -318,12 +320,12 @@ fn register(caller: &mut Caller, text: &str) -> Program {
     caller.register(text.as_bytes()).unwrap().remove(0)
 }
 
-fn call(caller: &mut Caller, runs: Runs, text: &str, words: &[u64]) -> Result<Answer, Error> {
+fn call(caller: &mut Caller, runs: Site, text: &str, words: &[u64]) -> Result<CallAnswer, Error> {
     let program = register(caller, text);
-    caller.call_at(runs, &program, &parameters(words), LONG)
+    caller.call(&program, &parameters(words), CallOptions::new().site(runs).timeout(LONG))
 }
 
-fn result(caller: &mut Caller, runs: Runs, text: &str, words: &[u64]) -> u64 {
+fn result(caller: &mut Caller, runs: Site, text: &str, words: &[u64]) -> u64 {
     call(caller, runs, text, words).unwrap_or_else(|error| panic!("{text}: {error}")).result
 }
 
@@ -344,10 +346,10 @@ fn concurrent_additions_of_calls_and_sessions_are_exact() {
                 std::thread::scope(|scope| {
                     let cluster = &*cluster;
                     for (program, runs) in [
-                        (ADD, Runs::There),
-                        (ADD, Runs::Here),
-                        (SWAP, Runs::There),
-                        (SWAP, Runs::Here),
+                        (ADD, Site::Remote),
+                        (ADD, Site::Local),
+                        (SWAP, Site::Remote),
+                        (SWAP, Site::Local),
                     ] {
                         scope.spawn(move || {
                             let mut caller = cluster.sharing();
@@ -359,7 +361,8 @@ fn concurrent_additions_of_calls_and_sessions_are_exact() {
                                     let ticket = tickets.remove(0);
                                     caller.wait(ticket, LONG).unwrap();
                                 }
-                                let begun = caller.invoke_at(runs, &program, &bytes);
+                                let begun =
+                                    caller.invoke(&program, &bytes, CallOptions::new().site(runs));
                                 tickets.push(begun.unwrap().unwrap());
                             }
                             for ticket in tickets {
@@ -389,7 +392,7 @@ fn multi_line_reads_and_writes_are_exact() {
     for fabric in FABRICS {
         cluster(fabric, 3, false, |cluster| {
             let mut caller = cluster.sharing();
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 // Between every kind of homes, beginning within a line.
                 for (from, to) in [(0, 2), (2, 1), (1, 0), (2, 2)] {
                     let source = small_lines(&cluster.nodes[0], from, 4096);
@@ -416,7 +419,7 @@ fn multi_line_reads_and_writes_are_exact() {
             session.write(source, &bytes).unwrap();
             session.fence().unwrap();
             let words = [source.to_bits() + 33, target.to_bits() + 7];
-            assert_eq!(result(&mut caller, Runs::There, COPY_LONG, &words), 0, "{fabric}");
+            assert_eq!(result(&mut caller, Site::Remote, COPY_LONG, &words), 0, "{fabric}");
             let mut copied = vec![0; 16_000];
             let there = GlobalAddress::from_bits(target.to_bits() + 7).unwrap();
             session.read(there, &mut copied).unwrap();
@@ -437,9 +440,9 @@ fn writes_are_visible_once_the_answer_arrived() {
             let memory = readers[0].alloc_on(40 * 512, NodeId(2)).unwrap();
             let word = |at: u64| GlobalAddress::from_bits(memory.to_bits() + at * 512).unwrap();
             for round in 1..50_u64 {
-                let runs = if round % 4 == 3 { Runs::Here } else { Runs::There };
+                let runs = if round % 4 == 3 { Site::Local } else { Site::Remote };
                 let words = parameters(&[memory.to_bits(), round]);
-                caller.call_at(runs, &spread, &words, LONG).unwrap();
+                caller.call(&spread, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
                 for (number, reader) in readers.iter_mut().enumerate() {
                     for at in 0..40 {
                         let seen = reader.read_u64(word(at)).unwrap();
@@ -447,7 +450,7 @@ fn writes_are_visible_once_the_answer_arrived() {
                     }
                 }
                 let words = parameters(&[memory.to_bits(), 1000 + round]);
-                caller.call_at(runs, &store, &words, LONG).unwrap();
+                caller.call(&store, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
                 assert_eq!(readers[0].read_u64(memory).unwrap(), 1000 + round, "{fabric}");
             }
         });
@@ -463,16 +466,20 @@ fn is_over_before_its_writes(fabric: &str) -> bool {
         let mut caller = cluster.caller();
         let [store, add, load] = [STORE, ADD, LOAD].map(|text| register(&mut caller, text));
         let words = parameters(&[held.to_bits(), 7]);
-        let stores = caller.invoke(&store, &words).unwrap().unwrap();
+        let stores = caller.invoke(&store, &words, CallOptions::new()).unwrap().unwrap();
         for _ in 0..50 {
-            caller.call(&add, &parameters(&[near.to_bits(), 1]), LONG).unwrap();
+            caller
+                .call(&add, &parameters(&[near.to_bits(), 1]), CallOptions::new().timeout(LONG))
+                .unwrap();
         }
         let end = caller.poll(stores);
         over = end.is_some();
         cluster.released(|| {
             if !over {
                 assert_eq!(caller.wait(stores, LONG).unwrap().result, 0, "{fabric}");
-                let seen = caller.call(&load, &parameters(&[held.to_bits()]), LONG).unwrap();
+                let seen = caller
+                    .call(&load, &parameters(&[held.to_bits()]), CallOptions::new().timeout(LONG))
+                    .unwrap();
                 assert_eq!((seen.result, cluster.read(0, held)), (7, 7), "{fabric}");
             }
         });
@@ -511,7 +518,9 @@ fn state_lock_orders_stores_of_calls() {
                         let (mut added, mut tries) = (0, 0..1_000);
                         while added < 200 {
                             assert!(tries.next().is_some(), "{fabric}: only {added} additions");
-                            let answer = caller.call(&add, &bytes, LONG).unwrap();
+                            let answer = caller
+                                .call(&add, &bytes, CallOptions::new().timeout(LONG))
+                                .unwrap();
                             // A call that waited too long for the lock, on a loaded machine.
                             let busy = answer.result == status::BUSY as u64;
                             assert!(busy || answer.result == 0, "{fabric}: {answer:?}");
@@ -540,15 +549,19 @@ fn call_waiting_for_memory_does_not_delay_others() {
             let near = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
             let mut caller = cluster.sharing();
             let [load, add] = [LOAD, ADD].map(|text| register(&mut caller, text));
-            let places = [Runs::There, Runs::Here, Runs::There, Runs::Here];
+            let places = [Site::Remote, Site::Local, Site::Remote, Site::Local];
             for (round, runs) in (1..).zip(places) {
                 // A line that is not cached yet.
                 let word = GlobalAddress::from_bits(held.to_bits() + round * 512).unwrap();
-                let waits = caller.invoke_at(runs, &load, &parameters(&[word.to_bits()]));
+                let waits = caller.invoke(
+                    &load,
+                    &parameters(&[word.to_bits()]),
+                    CallOptions::new().site(runs),
+                );
                 let waits = waits.unwrap().unwrap();
                 for _ in 0..50 {
                     let other = parameters(&[near.to_bits(), 1]);
-                    caller.call_at(runs, &add, &other, LONG).unwrap();
+                    caller.call(&add, &other, CallOptions::new().site(runs).timeout(LONG)).unwrap();
                 }
                 assert!(caller.poll(waits).is_none(), "{fabric} {runs:?}");
                 let answer = cluster.released(|| caller.wait(waits, LONG).unwrap());
@@ -573,10 +586,12 @@ fn calls_that_hit_continue_while_more_wait_than_sessions_exist() {
             for at in 0..100_u64 {
                 let words = parameters(&[held.to_bits() + at * 512, 1]);
                 let program = if at < 99 { &load } else { &store };
-                waits.push(caller.invoke(program, &words).unwrap().unwrap());
+                waits.push(caller.invoke(program, &words, CallOptions::new()).unwrap().unwrap());
             }
             for _ in 0..20 {
-                caller.call(&add, &parameters(&[near.to_bits(), 1]), LONG).unwrap();
+                caller
+                    .call(&add, &parameters(&[near.to_bits(), 1]), CallOptions::new().timeout(LONG))
+                    .unwrap();
             }
             for ticket in &waits {
                 assert!(caller.poll(*ticket).is_none(), "{fabric}");
@@ -594,7 +609,10 @@ fn calls_that_hit_continue_while_more_wait_than_sessions_exist() {
                 }
                 for at in [0, 40, 99] {
                     let words = parameters(&[held.to_bits() + at * 512]);
-                    let seen = caller.call(&load, &words, LONG).unwrap().result;
+                    let seen = caller
+                        .call(&load, &words, CallOptions::new().timeout(LONG))
+                        .unwrap()
+                        .result;
                     assert_eq!(seen, u64::from(at == 99), "{fabric} {at}");
                 }
             });
@@ -629,7 +647,8 @@ fn nic_executor_accesses_host_memory_and_global_memory() {
             let options = ServerOptions::default();
             let (ours, name) = (&cluster.fabrics[0], format!("{}-beside", cluster.address));
             let name = if fabric == "tcp" { "beside" } else { &name };
-            let mut near = CallServer::beside(ours, name, &cluster.address, &options).unwrap();
+            let mut near =
+                CallServer::listen_with_host(ours, name, &cluster.address, &options).unwrap();
             near.serve_while(|near| !near.has_memory());
             near.share(&cluster.nodes[0]).unwrap();
             let (address, stop) = (near.address().unwrap(), AtomicBool::new(false));
@@ -646,7 +665,12 @@ fn nic_executor_accesses_host_memory_and_global_memory() {
                         let mut caller = Caller::connect(fabric, address, &options).unwrap();
                         let program = register(&mut caller, TAKE_AND_ADD);
                         let bytes = parameters(&[counter.to_bits(), 64]);
-                        let call = |_| caller.call(&program, &bytes, LONG).unwrap().result;
+                        let call = |_| {
+                            caller
+                                .call(&program, &bytes, CallOptions::new().timeout(LONG))
+                                .unwrap()
+                                .result
+                        };
                         (0..CALLS).map(call).collect::<Vec<_>>()
                     })
                 });
@@ -667,27 +691,32 @@ fn deadline_ends_a_call_waiting_for_memory_and_frees_its_session() {
             let held = cluster.held_memory(64 << 10);
             let mut caller = cluster.sharing();
             let [load, add, spread] = [LOAD, ADD, SPREAD].map(|text| register(&mut caller, text));
-            let soon = Some(Duration::from_micros(200));
+            let soon = CallOptions::new().deadline(Duration::from_micros(200));
             // More calls than sessions.
             for round in 0..80_u64 {
                 let words = parameters(&[held.to_bits() + round % 50 * 512, 1]);
                 let program = [&load, &add, &spread][round as usize % 3];
-                let ticket = caller.invoke_until(program, &words, soon).unwrap().unwrap();
+                let ticket = caller.invoke(program, &words, soon).unwrap().unwrap();
                 let error = caller.wait(ticket, LONG).unwrap_err();
                 assert_eq!(error.code, ErrorCode::DeadlinePassed, "{fabric} {error}");
             }
-            let here = caller.invoke_here(&load, &parameters(&[held.to_bits()])).unwrap().unwrap();
+            let here = caller
+                .invoke(&load, &parameters(&[held.to_bits()]), CallOptions::new().site(Site::Local))
+                .unwrap()
+                .unwrap();
             caller.turn().unwrap();
             assert_eq!(caller.cancel(here).unwrap(), None);
             let error = caller.wait(here, LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric}");
             cluster.released(|| {
                 let counter = held.to_bits() + 120 * 512;
-                for runs in [Runs::There, Runs::Here] {
+                for runs in [Site::Remote, Site::Local] {
                     let words = parameters(&[counter, 10]);
-                    caller.call_at(runs, &add, &words, LONG).unwrap();
+                    caller.call(&add, &words, CallOptions::new().site(runs).timeout(LONG)).unwrap();
                 }
-                let seen = caller.call(&load, &parameters(&[counter]), LONG).unwrap();
+                let seen = caller
+                    .call(&load, &parameters(&[counter]), CallOptions::new().timeout(LONG))
+                    .unwrap();
                 assert_eq!(seen.result, 20, "{fabric}");
             });
         });
@@ -700,7 +729,7 @@ fn bad_addresses_are_reported_and_the_executor_continues() {
         cluster(fabric, 3, false, |cluster| {
             let mut session = cluster.nodes[0].session().unwrap();
             let mut caller = cluster.sharing();
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 for home in 0..3 {
                     let freed = session.alloc_on(4096, NodeId(home)).unwrap();
                     let good = session.alloc_on(4096, NodeId(home)).unwrap();
@@ -752,7 +781,7 @@ fn memory_of_a_departed_node_is_lost_and_the_rest_remains() {
             let [gone, cached, stays] =
                 [2, 2, 0].map(|home| session.alloc_on(8, NodeId(home)).unwrap());
             let mut caller = cluster.sharing();
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 result(&mut caller, runs, ADD, &[cached.to_bits(), 1]);
             }
             cluster.nodes.pop().unwrap().leave().unwrap();
@@ -761,7 +790,7 @@ fn memory_of_a_departed_node_is_lost_and_the_rest_remains() {
                     std::thread::yield_now();
                 }
             }
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 for lost in [gone, cached] {
                     for text in [READ, WRITE] {
                         let status = result(&mut caller, runs, text, &[lost.to_bits()]);
@@ -788,10 +817,15 @@ fn calls_waiting_for_a_departing_node_fail() {
             let mut caller = cluster.sharing();
             let [load, spread, read] = [LOAD, SPREAD, READ].map(|text| register(&mut caller, text));
             let mut waits = Vec::new();
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 for program in [&load, &spread, &read] {
                     let words = parameters(&[held.to_bits(), 1]);
-                    waits.push(caller.invoke_at(runs, program, &words).unwrap().unwrap());
+                    waits.push(
+                        caller
+                            .invoke(program, &words, CallOptions::new().site(runs))
+                            .unwrap()
+                            .unwrap(),
+                    );
                 }
             }
             for _ in 0..100 {
@@ -838,7 +872,8 @@ fn executor_without_node_serves_local_calls_and_accepts_another_node() {
         }
     };
     let call = |server: &mut CallServer, caller: &mut Caller, program: &Program, words: &[u64]| {
-        let ticket = caller.invoke(program, &parameters(words)).unwrap().unwrap();
+        let ticket =
+            caller.invoke(program, &parameters(words), CallOptions::new()).unwrap().unwrap();
         loop {
             caller.turn().unwrap();
             server.turn();
@@ -882,10 +917,12 @@ fn executor_without_node_refuses_global_programs_with_remedy() {
     cluster("mem", 2, false, |cluster| {
         let mut caller = cluster.caller();
         let load = register(&mut caller, LOAD);
-        let error = caller.invoke_here(&load, &parameters(&[0])).unwrap_err();
+        let error = caller
+            .invoke(&load, &parameters(&[0]), CallOptions::new().site(Site::Local))
+            .unwrap_err();
         assert_eq!(error.code, ErrorCode::ExecutorLacks, "{error}");
         caller.share(&cluster.nodes[0]).unwrap();
         let word = cluster.nodes[1].session().unwrap().alloc(8).unwrap();
-        assert_eq!(result(&mut caller, Runs::Here, LOAD, &[word.to_bits()]), 0);
+        assert_eq!(result(&mut caller, Site::Local, LOAD, &[word.to_bits()]), 0);
     });
 }

@@ -2,7 +2,7 @@
 
 use crate::over::{Ends, FABRICS, over};
 use crate::programs::{LIST_SEARCH, parameters};
-use farside::call::{CallerOptions, ServerOptions};
+use farside::call::{CallOptions, CallerOptions, ServerOptions};
 use farside_base::{
     Completion, LinkId, Operation, ReceiveQueueId, Source, Work, WorkFlags, WorkId,
 };
@@ -80,7 +80,12 @@ fn beside(attack: impl Fn(&Ends, &mut Peer)) {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
             let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
-            let mut call = || caller.call(&search, &parameters(&[0, 1]), LONG).unwrap().result;
+            let mut call = || {
+                caller
+                    .call(&search, &parameters(&[0, 1]), CallOptions::new().timeout(LONG))
+                    .unwrap()
+                    .result
+            };
             assert_eq!(call(), 0);
             let mut peer = Peer::new(ends);
             attack(ends, &mut peer);

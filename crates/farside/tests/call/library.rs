@@ -6,7 +6,7 @@ use farside::call::rmc::helpers::{crc32c, status};
 use farside::call::rmc::library::{
     Change, Checksum, Entry, ListSearch, LogAppend, MultiCas, MultiRead, Piece, Place,
 };
-use farside::call::{Answer, Caller, CallerOptions, Program, Runs, ServerOptions};
+use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, ServerOptions, Site};
 
 const WORDS: u64 = 8 << 10;
 const LOG: u64 = 16 << 10;
@@ -17,9 +17,9 @@ fn program(caller: &mut Caller, name: &str) -> Program {
     programs.into_iter().find(|program| program.name == name).unwrap()
 }
 
-fn call(caller: &mut Caller, runs: Runs, name: &str, parameters: &[u8]) -> Answer {
+fn call(caller: &mut Caller, runs: Site, name: &str, parameters: &[u8]) -> CallAnswer {
     let program = program(caller, name);
-    caller.call_at(runs, &program, parameters, LONG).unwrap()
+    caller.call(&program, parameters, CallOptions::new().site(runs).timeout(LONG)).unwrap()
 }
 
 fn place(offset: u64) -> Place {
@@ -31,7 +31,7 @@ fn put(ends: &Ends, offset: u64, words: &[u64]) {
     ends.memory.write(offset, &bytes).unwrap();
 }
 
-fn all(ends: &Ends, caller: &mut Caller, runs: Runs, round: u64) {
+fn all(ends: &Ends, caller: &mut Caller, runs: Site, round: u64) {
     let head = place(list(ends, 16));
     let search = ListSearch { head, key: 9 }.to_bytes();
     assert_eq!(call(caller, runs, "list_search", &search).result, 900);
@@ -71,7 +71,7 @@ fn library_works_at_every_site() {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
             put(ends, LOG, &[0]);
-            for (round, runs) in (0..).zip([Runs::There, Runs::Here, Runs::There, Runs::Here]) {
+            for (round, runs) in (0..).zip([Site::Remote, Site::Local, Site::Remote, Site::Local]) {
                 all(ends, &mut caller, runs, round);
             }
         });

@@ -11,7 +11,7 @@ mod words;
 
 use farside::ErrorCode;
 use farside::call::rmc::helpers::status;
-use farside::call::{CallServer, Caller, CallerOptions, Quota, Runs, ServerOptions};
+use farside::call::{CallOptions, CallServer, Caller, CallerOptions, Quota, ServerOptions, Site};
 use over::{Ends, FABRICS, over};
 use programs::{LIST_SEARCH, parameters};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,9 +40,15 @@ fn list_search_returns_the_same_result_at_every_site() {
             let programs = caller.register(LIST_SEARCH.as_bytes()).unwrap();
             assert_eq!((programs.len(), programs[0].name.as_str()), (1, "list_search"));
             for (key, value) in [(1, 100), (9, 900), (16, 1600), (17, 0)] {
-                for runs in [Runs::There, Runs::Here] {
+                for runs in [Site::Remote, Site::Local] {
                     let parameters = parameters(&[head, key]);
-                    let answer = caller.call_at(runs, &programs[0], &parameters, LONG).unwrap();
+                    let answer = caller
+                        .call(
+                            &programs[0],
+                            &parameters,
+                            CallOptions::new().site(runs).timeout(LONG),
+                        )
+                        .unwrap();
                     assert_eq!(
                         (answer.result, answer.output),
                         (value, vec![]),
@@ -66,7 +72,9 @@ fn concurrent_calls_each_get_their_answer() {
             for key in 0..1000_u64 {
                 let key = key % 100 + 1;
                 loop {
-                    if let Some(ticket) = caller.invoke(&search, &parameters(&[head, key])).unwrap()
+                    if let Some(ticket) = caller
+                        .invoke(&search, &parameters(&[head, key]), CallOptions::new())
+                        .unwrap()
                     {
                         begun.push((ticket, key));
                         break;
@@ -95,7 +103,10 @@ fn long_calls_beyond_ring_capacity_are_all_answered() {
                 let begin = |number: u64| {
                     let mut parameters = vec![0; 4096];
                     parameters[..8].copy_from_slice(&(round * 100 + number).to_le_bytes());
-                    caller.invoke(&first, &parameters).unwrap().expect("a free slot")
+                    caller
+                        .invoke(&first, &parameters, CallOptions::new())
+                        .unwrap()
+                        .expect("a free slot")
                 };
                 let tickets: Vec<_> = (0..32).map(begin).collect();
                 for (number, ticket) in (0..).zip(tickets) {
@@ -121,7 +132,9 @@ fn closed_caller_ends_its_session_before_its_grace() {
                 drop(leaves);
                 ends.until(|counts| counts.sessions == 1);
             }
-            let answer = stays.call(&search, &parameters(&[0, 1]), LONG).unwrap();
+            let answer = stays
+                .call(&search, &parameters(&[0, 1]), CallOptions::new().timeout(LONG))
+                .unwrap();
             assert_eq!(answer.result, 0, "{fabric}");
         });
     }
@@ -135,15 +148,19 @@ fn abandoned_call_frees_its_slot_and_outcome() {
             let mut caller = ends.caller(&options);
             let waits = b".program waits\nr1 = 0\nr2 = 8\nr3 = 0\nr4 = -1\ncall wait_word\nexit";
             let waits = caller.register(waits).unwrap().remove(0);
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 ends.memory.write(8, &0_u64.to_le_bytes()).unwrap();
                 let short = Duration::from_millis(1);
-                let late = caller.call_at(runs, &waits, &[], short).unwrap_err();
+                let late = caller
+                    .call(&waits, &[], CallOptions::new().site(runs).timeout(short))
+                    .unwrap_err();
                 assert_eq!(late.code, ErrorCode::TimedOut, "{fabric} {runs:?} {late}");
                 ends.memory.write(8, &1_u64.to_le_bytes()).unwrap();
                 // Its slot is free again, and no outcome of an abandoned call remains.
                 for _ in 0..4 {
-                    let answer = caller.call_at(runs, &waits, &[], LONG).unwrap();
+                    let answer = caller
+                        .call(&waits, &[], CallOptions::new().site(runs).timeout(LONG))
+                        .unwrap();
                     assert_eq!(answer.result, 0, "{fabric} {runs:?}");
                 }
                 while caller.room() < 2 {
@@ -186,7 +203,8 @@ fn compute_bound_calls_do_not_delay_other_callers() {
         let (mut turns_each, mut ended) = (Vec::new(), 0);
         // Callers and executor are polled alternately, so a call's wait is counted in polls of the executor.
         for number in 0..100 {
-            let ticket = short.invoke(first, &parameters(&[number])).unwrap().unwrap();
+            let ticket =
+                short.invoke(first, &parameters(&[number]), CallOptions::new()).unwrap().unwrap();
             short.turn().unwrap();
             let mut turns = 0;
             let end = loop {
@@ -194,7 +212,7 @@ fn compute_bound_calls_do_not_delay_other_callers() {
                 turns += 1;
                 // Eight long calls are always in progress.
                 while long.room() > 24 {
-                    long.invoke(computes, &[]).unwrap();
+                    long.invoke(computes, &[], CallOptions::new()).unwrap();
                 }
                 long.turn().unwrap();
                 while let Some((_, end)) = long.poll_any() {
@@ -249,24 +267,32 @@ fn invalid_requests_return_located_errors_and_the_executor_continues() {
             assert_eq!(code(caller.register(b"")).code, ErrorCode::BadProgram);
 
             let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
-            let short = caller.invoke(&search, &[0; 8]).unwrap_err();
+            let short = caller.invoke(&search, &[0; 8], CallOptions::new()).unwrap_err();
             assert_eq!(short.code, ErrorCode::BadParameters, "{short}");
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 let outside = parameters(&[1 << 40, 1]);
-                let error = caller.call_at(runs, &search, &outside, LONG).unwrap_err();
+                let error = caller
+                    .call(&search, &outside, CallOptions::new().site(runs).timeout(LONG))
+                    .unwrap_err();
                 assert_eq!(error.code, ErrorCode::CallStopped, "{fabric} {runs:?} {error}");
                 assert!(error.detail.contains("list_search"), "{error}");
             }
             let forged = farside::call::Program { number: search.number ^ 1, ..search.clone() };
-            let error = caller.call(&forged, &parameters(&[0, 0]), LONG).unwrap_err();
+            let error = caller
+                .call(&forged, &parameters(&[0, 0]), CallOptions::new().timeout(LONG))
+                .unwrap_err();
             assert_eq!(error.code, ErrorCode::NoProgram);
             caller.unregister(&search).unwrap();
-            let error = caller.call(&search, &parameters(&[0, 0]), LONG).unwrap_err();
+            let error = caller
+                .call(&search, &parameters(&[0, 0]), CallOptions::new().timeout(LONG))
+                .unwrap_err();
             assert_eq!(error.code, ErrorCode::NoProgram);
             assert_eq!(caller.unregister(&search).unwrap_err().code, ErrorCode::NoProgram);
             let head = list(ends, 3);
             let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
-            let answer = caller.call(&search, &parameters(&[head, 3]), LONG).unwrap();
+            let answer = caller
+                .call(&search, &parameters(&[head, 3]), CallOptions::new().timeout(LONG))
+                .unwrap();
             assert_eq!(answer.result, 300, "{fabric}");
         });
     }
@@ -280,10 +306,14 @@ fn helpers_agree_on_local_and_remote_memory() {
             for (name, text) in programs::HELPERS {
                 let program = caller.register(text.as_bytes()).unwrap().remove(0);
                 let mut answers = Vec::new();
-                for runs in [Runs::There, Runs::Here] {
+                for runs in [Site::Remote, Site::Local] {
                     let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
                     ends.memory.write(0, &bytes).unwrap();
-                    let answer = caller.call_at(runs, &program, &parameters(&[64, 3]), LONG);
+                    let answer = caller.call(
+                        &program,
+                        &parameters(&[64, 3]),
+                        CallOptions::new().site(runs).timeout(LONG),
+                    );
                     let mut after = vec![0; 4096];
                     ends.memory.read(0, &mut after).unwrap();
                     answers.push((
@@ -306,7 +336,7 @@ fn state_is_scoped_as_declared_and_erased_with_the_last_caller() {
             let mut two = ends.caller(&CallerOptions::default());
             let count = |caller: &mut Caller, text: &str| {
                 let program = caller.register(text.as_bytes()).unwrap().remove(0);
-                caller.call(&program, &[], LONG).unwrap().result
+                caller.call(&program, &[], CallOptions::new().timeout(LONG)).unwrap().result
             };
             for expected in 1..=3 {
                 assert_eq!(count(&mut one, programs::COUNT_OWN), expected);
@@ -320,8 +350,11 @@ fn state_is_scoped_as_declared_and_erased_with_the_last_caller() {
             }
             let here = one.register(programs::COUNT_OWN.as_bytes()).unwrap().remove(0);
             assert!(here.keeps_state);
-            assert_eq!(one.invoke_here(&here, &[]).unwrap_err().code, ErrorCode::NotHere);
-            assert_eq!(one.can_run_here(&here).unwrap_err().code, ErrorCode::NotHere);
+            assert_eq!(
+                one.invoke(&here, &[], CallOptions::new().site(Site::Local)).unwrap_err().code,
+                ErrorCode::NotHere
+            );
+            assert_eq!(one.check_local(&here).unwrap_err().code, ErrorCode::NotHere);
             drop((one, two));
             let mut three = ends.caller(&CallerOptions::default());
             ends.until(|counts| counts.sessions == 1);
@@ -338,9 +371,10 @@ fn calls_stop_on_cancel_deadline_and_budget() {
             let wait = caller.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
             let endless = caller.register(programs::ENDLESS.as_bytes()).unwrap().remove(0);
             let second = 1_000_000_000;
-            for runs in [Runs::There, Runs::Here] {
+            for runs in [Site::Remote, Site::Local] {
                 let waits = parameters(&[0, 1000 * second]);
-                let ticket = caller.invoke_at(runs, &wait, &waits).unwrap().unwrap();
+                let ticket =
+                    caller.invoke(&wait, &waits, CallOptions::new().site(runs)).unwrap().unwrap();
                 for _ in 0..100 {
                     caller.turn().unwrap();
                 }
@@ -351,14 +385,17 @@ fn calls_stop_on_cancel_deadline_and_budget() {
                 let error = caller.wait(ticket, LONG).unwrap_err();
                 assert_eq!(error.code, ErrorCode::CallCancelled, "{fabric} {runs:?}");
                 let soon = parameters(&[0, 1000]);
-                let answer = caller.call_at(runs, &wait, &soon, LONG).unwrap();
+                let answer =
+                    caller.call(&wait, &soon, CallOptions::new().site(runs).timeout(LONG)).unwrap();
                 assert_eq!(answer.result as i64, -5, "{fabric} {runs:?}: timed out");
             }
             let waits = parameters(&[0, 1000 * second]);
-            let short = Some(Duration::from_millis(1));
-            let ticket = caller.invoke_until(&wait, &waits, short).unwrap().unwrap();
-            assert_eq!(caller.wait(ticket, LONG).unwrap_err().code, ErrorCode::DeadlinePassed);
-            let error = caller.call(&endless, &[], LONG).unwrap_err();
+            for site in [Site::Remote, Site::Local] {
+                let options = CallOptions::new().site(site).deadline(Duration::from_millis(1));
+                let ticket = caller.invoke(&wait, &waits, options).unwrap().unwrap();
+                assert_eq!(caller.wait(ticket, LONG).unwrap_err().code, ErrorCode::DeadlinePassed);
+            }
+            let error = caller.call(&endless, &[], CallOptions::new().timeout(LONG)).unwrap_err();
             assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
             assert!(error.detail.contains("it has used up its instructions"), "{error}");
         });
@@ -371,10 +408,11 @@ fn waiting_call_resumes_when_its_word_changes() {
         over(fabric, &ServerOptions::default(), |ends| {
             let mut caller = ends.caller(&CallerOptions::default());
             let wait = caller.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
-            for (runs, word) in [(Runs::There, 0_u64), (Runs::Here, 7)] {
+            for (runs, word) in [(Site::Remote, 0_u64), (Site::Local, 7)] {
                 ends.memory.write(0, &word.to_le_bytes()).unwrap();
                 let waits = parameters(&[word, u64::MAX]);
-                let ticket = caller.invoke_at(runs, &wait, &waits).unwrap().unwrap();
+                let ticket =
+                    caller.invoke(&wait, &waits, CallOptions::new().site(runs)).unwrap().unwrap();
                 for _ in 0..100 {
                     caller.turn().unwrap();
                 }
@@ -395,12 +433,12 @@ fn locks_exclude_and_are_released_when_a_call_is_stopped() {
             let lock_1 = one.register(programs::LOCK_AND_WAIT.as_bytes()).unwrap().remove(0);
             let lock_2 = two.register(programs::LOCK_AND_WAIT.as_bytes()).unwrap().remove(0);
             let ever = parameters(&[0, u64::MAX]);
-            let holds = one.invoke(&lock_1, &ever).unwrap().unwrap();
+            let holds = one.invoke(&lock_1, &ever, CallOptions::new()).unwrap().unwrap();
             // It holds the lock once it has incremented the word.
             while ends.word(8) != 1 {
                 one.turn().unwrap();
             }
-            let waits = two.invoke(&lock_2, &ever).unwrap().unwrap();
+            let waits = two.invoke(&lock_2, &ever, CallOptions::new()).unwrap().unwrap();
             two.turn().unwrap();
             one.cancel(holds).unwrap();
             assert_eq!(one.wait(holds, LONG).unwrap_err().code, ErrorCode::CallCancelled);
@@ -408,12 +446,16 @@ fn locks_exclude_and_are_released_when_a_call_is_stopped() {
                 two.turn().unwrap();
                 assert!(two.poll(waits).is_none(), "{fabric}");
             }
-            let third = one.call(&lock_1, &ever, LONG).unwrap();
+            let third = one.call(&lock_1, &ever, CallOptions::new().timeout(LONG)).unwrap();
             assert_eq!(third.result as i64, status::BUSY, "{fabric}: busy for too long");
             drop(two);
             ends.until(|counts| counts.sessions == 1);
             ends.memory.write(0, &1_u64.to_le_bytes()).unwrap();
-            assert_eq!(one.call(&lock_1, &ever, LONG).unwrap().result, 0, "{fabric}");
+            assert_eq!(
+                one.call(&lock_1, &ever, CallOptions::new().timeout(LONG)).unwrap().result,
+                0,
+                "{fabric}"
+            );
         });
     }
 }
@@ -429,22 +471,27 @@ fn subscribers_receive_notifications() {
             let notify = two.register(programs::NOTIFY.as_bytes()).unwrap().remove(0);
             // After one more round trip of the listener, it is subscribed.
             one.register(programs::NOTIFY.as_bytes()).unwrap();
-            two.call(&notify, &parameters(&[5, 0x41]), LONG).unwrap();
+            two.call(&notify, &parameters(&[5, 0x41]), CallOptions::new().timeout(LONG)).unwrap();
             let answer = one.wait(heard, LONG).unwrap();
             assert_eq!((answer.result, answer.output), (0, vec![0x41, 0, 0, 0, 0, 0, 0, 0]));
-            two.call(&notify, &parameters(&[5, 0x42]), LONG).unwrap();
-            two.call(&notify, &parameters(&[6, 0x43]), LONG).unwrap();
+            two.call(&notify, &parameters(&[5, 0x42]), CallOptions::new().timeout(LONG)).unwrap();
+            two.call(&notify, &parameters(&[6, 0x43]), CallOptions::new().timeout(LONG)).unwrap();
             let heard = one.listen(5).unwrap().unwrap();
             let none = one.listen(7).unwrap().unwrap();
             let (ticket, end) = one.wait_any(LONG).unwrap();
             assert_eq!((ticket, end.unwrap().output[0]), (heard, 0x42), "{fabric}");
             let error = one.wait_any(Duration::ZERO).unwrap_err();
             assert_eq!((error.code, one.poll(none)), (ErrorCode::TimedOut, None), "{fabric}");
-            // A local run has no subscribers; [`Caller::can_run_here`] reports that.
-            assert_eq!(two.can_run_here(&notify).unwrap_err().code, ErrorCode::NotHere);
-            two.call_at(Runs::Here, &notify, &parameters(&[7, 0x44]), LONG).unwrap();
+            // A local run has no subscribers; [`Caller::check_local`] reports that.
+            assert_eq!(two.check_local(&notify).unwrap_err().code, ErrorCode::NotHere);
+            two.call(
+                &notify,
+                &parameters(&[7, 0x44]),
+                CallOptions::new().site(Site::Local).timeout(LONG),
+            )
+            .unwrap();
             let search = two.register(programs::LIST_SEARCH.as_bytes()).unwrap().remove(0);
-            assert_eq!(two.can_run_here(&search), Ok(()), "{fabric}");
+            assert_eq!(two.check_local(&search), Ok(()), "{fabric}");
         });
     }
 }
@@ -462,11 +509,15 @@ fn topic_limit_is_reported_and_other_topics_still_deliver() {
             let refused = caller.wait(tickets.pop().unwrap(), LONG).unwrap_err();
             assert_eq!(refused.code, ErrorCode::OverQuota, "{fabric}: {refused}");
             for (topic, ticket) in (0..).zip(tickets) {
-                caller.call(&notify, &parameters(&[topic, 0x41]), LONG).unwrap();
+                caller
+                    .call(&notify, &parameters(&[topic, 0x41]), CallOptions::new().timeout(LONG))
+                    .unwrap();
                 assert_eq!(caller.wait(ticket, LONG).unwrap().output[0], 0x41, "{fabric} {topic}");
             }
             let heard = caller.listen(64).unwrap().unwrap();
-            caller.call(&notify, &parameters(&[64, 0x42]), LONG).unwrap();
+            caller
+                .call(&notify, &parameters(&[64, 0x42]), CallOptions::new().timeout(LONG))
+                .unwrap();
             assert_eq!(caller.wait(heard, LONG).unwrap().output[0], 0x42, "{fabric}");
         });
     }
@@ -489,12 +540,18 @@ fn quotas_are_enforced_without_affecting_other_tenants() {
             assert!(error.detail.contains("has registered 1 of 1"), "{error}");
             rich.register(programs::NOTIFY.as_bytes()).unwrap();
             let ever = parameters(&[0, u64::MAX]);
-            let calls = [(); 3].map(|()| poor.invoke(&wait, &ever).unwrap().unwrap());
+            let calls =
+                [(); 3].map(|()| poor.invoke(&wait, &ever, CallOptions::new()).unwrap().unwrap());
             let error = poor.wait(calls[2], LONG).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
             assert!(error.detail.contains("has 2 of 2 calls in progress"), "{error}");
             let wait = rich.register(programs::WAIT_WORD.as_bytes()).unwrap().remove(0);
-            assert_eq!(rich.call(&wait, &parameters(&[1, 1]), LONG).unwrap().result, 0);
+            assert_eq!(
+                rich.call(&wait, &parameters(&[1, 1]), CallOptions::new().timeout(LONG))
+                    .unwrap()
+                    .result,
+                0
+            );
             poor.unregister(&wait).unwrap();
             let error = poor.register(programs::BIG_STATE.as_bytes()).unwrap_err();
             assert_eq!(error.code, ErrorCode::OverQuota, "{error}");
@@ -541,12 +598,16 @@ fn output_arrives_whole_or_the_call_is_stopped() {
             let mut caller =
                 ends.caller(&CallerOptions { output_bytes_max: 100, ..CallerOptions::default() });
             let emit = caller.register(programs::EMIT.as_bytes()).unwrap().remove(0);
-            for runs in [Runs::There, Runs::Here] {
-                let answer = caller.call_at(runs, &emit, &parameters(&[12]), LONG).unwrap();
+            for runs in [Site::Remote, Site::Local] {
+                let answer = caller
+                    .call(&emit, &parameters(&[12]), CallOptions::new().site(runs).timeout(LONG))
+                    .unwrap();
                 assert_eq!(answer.output.len(), 96, "{fabric} {runs:?}");
                 assert!(answer.output.chunks(8).all(|word| word == 0x0102_u64.to_le_bytes()));
             }
-            let error = caller.call(&emit, &parameters(&[13]), LONG).unwrap_err();
+            let error = caller
+                .call(&emit, &parameters(&[13]), CallOptions::new().timeout(LONG))
+                .unwrap_err();
             assert_eq!(error.code, ErrorCode::CallStopped, "{error}");
         });
     }

@@ -3,8 +3,9 @@
 use crate::over::{FABRICS, over, pair};
 use crate::programs::{COUNT_OWN, COUNT_SHARED, LIST_SEARCH, parameters};
 use farside::call::{
-    CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, PlacedAnswer,
-    PlacedProgram, PlacedTicket, Prices, Program, Runs, ServerOptions, Why,
+    CallOptions, CallServer, Caller, CallerOptions, ChoiceReason, LearningOptions, PlaceModel,
+    Placed, PlacedAnswer, PlacedProgram, PlacedTicket, Prices, Processor, Program, ServerOptions,
+    Site,
 };
 use farside::{Error, ErrorCode};
 use farside_base::Access;
@@ -15,7 +16,12 @@ use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(30);
 
-fn place(name: &str, core: Core, round_trip_ns: u64, access_ns: u64) -> PlaceModel {
+/// Options of a call with about this many accesses.
+fn call_of(accesses: u64) -> CallOptions {
+    CallOptions::new().accesses(accesses).timeout(LONG)
+}
+
+fn place(name: &str, core: Processor, round_trip_ns: u64, access_ns: u64) -> PlaceModel {
     PlaceModel {
         name: name.into(),
         core,
@@ -27,10 +33,10 @@ fn place(name: &str, core: Core, round_trip_ns: u64, access_ns: u64) -> PlaceMod
     }
 }
 
-fn placed(ends: &crate::over::Ends, caller: Caller, manner: Manner) -> Placed {
+fn placed(ends: &crate::over::Ends, caller: Caller, manner: LearningOptions) -> Placed {
     let mut placed = Placed::new(&ends.fabric, Prices::LATENCY, manner);
-    let here = (Runs::Here, place("here", Core::Client, 0, 10_000));
-    let there = (Runs::There, place("there", Core::Host, 20_000, 100));
+    let here = (Site::Local, place("here", Processor::Client, 0, 10_000));
+    let there = (Site::Remote, place("there", Processor::Host, 20_000, 100));
     assert_eq!(placed.add(caller, &[here, there]).unwrap(), 0);
     placed
 }
@@ -47,21 +53,21 @@ fn call_runs_at_least_cost_and_reports_the_reason() {
         over(fabric, &ServerOptions::default(), |ends| {
             node(ends);
             let caller = ends.caller(&CallerOptions::default());
-            let mut placed = placed(ends, caller, Manner::default());
+            let mut placed = placed(ends, caller, LearningOptions::default());
             let search = placed.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
             let bytes = parameters(&[64, 1]);
             for (hint, name) in [(1, "here"), (100, "there")] {
-                let end = placed.call(search, &bytes, Some(hint), LONG).unwrap();
+                let end = placed.call(search, &bytes, call_of(hint)).unwrap();
                 assert_eq!((end.answer.result, end.choice.name.as_ref()), (100, name), "{fabric}");
-                assert_eq!(end.choice.why, Why::Model);
+                assert_eq!(end.choice.why, ChoiceReason::Model);
             }
             placed.placement().pin(Some(1));
-            let end = placed.call(search, &bytes, Some(1), LONG).unwrap();
-            assert_eq!((end.choice.name.as_ref(), end.choice.why), ("there", Why::Pinned));
+            let end = placed.call(search, &bytes, call_of(1)).unwrap();
+            assert_eq!((end.choice.name.as_ref(), end.choice.why), ("there", ChoiceReason::Pinned));
             placed.placement().pin(None);
             // All further calls return the same, at any place.
             for _ in 0..200 {
-                let ticket = placed.begin(search, &bytes, Some(1)).unwrap().unwrap();
+                let ticket = placed.begin(search, &bytes, call_of(1)).unwrap().unwrap();
                 let end = loop {
                     placed.turn().unwrap();
                     if let Some(end) = placed.poll(ticket) {
@@ -78,12 +84,13 @@ fn call_runs_at_least_cost_and_reports_the_reason() {
 fn unplaceable_programs_are_refused() {
     over("mem", &ServerOptions::default(), |ends| {
         node(ends);
-        let mut placed = placed(ends, ends.caller(&CallerOptions::default()), Manner::default());
+        let mut placed =
+            placed(ends, ends.caller(&CallerOptions::default()), LearningOptions::default());
         let mut caller = ends.caller(&CallerOptions::default());
         let search = caller.register(LIST_SEARCH.as_bytes()).unwrap().remove(0);
         let keeps = Program { keeps_state: true, ..search };
-        let mut only_here = Placed::new(&ends.fabric, Prices::LATENCY, Manner::default());
-        let here = (Runs::Here, place("here", Core::Client, 0, 10_000));
+        let mut only_here = Placed::new(&ends.fabric, Prices::LATENCY, LearningOptions::default());
+        let here = (Site::Local, place("here", Processor::Client, 0, 10_000));
         only_here.add(caller, &[here]).unwrap();
         assert_eq!(only_here.add_program(vec![keeps]).unwrap_err().code, ErrorCode::BadForm);
         assert_eq!(placed.add_program(Vec::new()).unwrap_err().code, ErrorCode::BadForm);
@@ -149,7 +156,7 @@ impl Three {
         let mut host = CallServer::listen(&there, &name("host"), &options).unwrap();
         host.make_region(0, 4096, Access::ALL).unwrap();
         let to_host = host.address().unwrap();
-        let nic = CallServer::beside(&there, &name("nic"), &to_host, &options).unwrap();
+        let nic = CallServer::listen_with_host(&there, &name("nic"), &to_host, &options).unwrap();
         let addresses = [to_host, nic.address().unwrap()];
         let mut servers = [None, Some(host), Some(nic)];
         while !servers[NIC].as_ref().unwrap().has_memory() {
@@ -162,14 +169,14 @@ impl Three {
             let each = callers.iter_mut();
             each.map(|caller| register(&mut servers, caller, object).unwrap()).collect::<Vec<_>>()
         });
-        let mut placed = Placed::new(&fabric, Prices::LATENCY, Manner::default());
+        let mut placed = Placed::new(&fabric, Prices::LATENCY, LearningOptions::default());
         let [to_host, to_nic] = callers;
-        let here = (Runs::Here, place("here", Core::Client, 0, 10_000));
-        let host = (Runs::There, place("host", Core::Host, 20_000, 100));
+        let here = (Site::Local, place("here", Processor::Client, 0, 10_000));
+        let host = (Site::Remote, place("host", Processor::Host, 20_000, 100));
         // Latency beyond the round trip is time of the processor at the adapter.
-        let nic = PlaceModel { start_ns: 10_000, ..place("nic", Core::Nic, 0, 1_000) };
+        let nic = PlaceModel { start_ns: 10_000, ..place("nic", Processor::Nic, 0, 1_000) };
         assert_eq!(placed.add(to_host, &[here, host]).unwrap(), HERE);
-        assert_eq!(placed.add(to_nic, &[(Runs::There, nic)]).unwrap(), NIC);
+        assert_eq!(placed.add(to_nic, &[(Site::Remote, nic)]).unwrap(), NIC);
         let count = placed.add_program(count).unwrap();
         let search = placed.add_program(search).unwrap();
         Self { fabric, servers, addresses, placed, count, search }
@@ -177,7 +184,7 @@ impl Three {
 
     fn begin(&mut self, program: PlacedProgram, hint: u64) -> Result<Option<PlacedTicket>, Error> {
         // A search of an empty list; the counting programs ignore the parameters.
-        self.placed.begin(program, &parameters(&[0, 1]), Some(hint))
+        self.placed.begin(program, &parameters(&[0, 1]), call_of(hint))
     }
 
     fn end(&mut self, ticket: PlacedTicket) -> Result<PlacedAnswer, Error> {
@@ -197,7 +204,7 @@ impl Three {
     }
 
     /// Counts once; returns the count, the place and the reason.
-    fn count(&mut self, hint: u64) -> (u64, usize, Why) {
+    fn count(&mut self, hint: u64) -> (u64, usize, ChoiceReason) {
         let end = self.call(self.count, hint).unwrap();
         (end.answer.result, end.choice.place, end.choice.why)
     }
@@ -207,7 +214,7 @@ impl Three {
         let address = &self.addresses[place - HOST];
         let mut caller = Caller::begin(&self.fabric, address, &CallerOptions::default()).unwrap();
         let count = register(&mut self.servers, &mut caller, COUNT_SHARED).unwrap();
-        let ticket = caller.invoke(&count, &[]).unwrap().unwrap();
+        let ticket = caller.invoke(&count, &[], CallOptions::new()).unwrap().unwrap();
         loop {
             turn(&mut self.servers);
             caller.turn().unwrap();
@@ -222,12 +229,12 @@ impl Three {
 fn state_stays_at_its_first_place_and_each_call_counts_once() {
     for fabric in FABRICS {
         let firsts = [
-            (None, None, 1, (NIC, Why::Model)),
-            (None, None, 100, (HOST, Why::Model)),
-            (Some(HOST), None, 1, (HOST, Why::Pinned)),
-            (None, Some(HOST), 1, (HOST, Why::StateThere)),
-            (Some(HERE), Some(NIC), 100, (NIC, Why::StateThere)),
-            (Some(NIC), Some(HOST), 1, (HOST, Why::StateThere)),
+            (None, None, 1, (NIC, ChoiceReason::Model)),
+            (None, None, 100, (HOST, ChoiceReason::Model)),
+            (Some(HOST), None, 1, (HOST, ChoiceReason::Pinned)),
+            (None, Some(HOST), 1, (HOST, ChoiceReason::StateThere)),
+            (Some(HERE), Some(NIC), 100, (NIC, ChoiceReason::StateThere)),
+            (Some(NIC), Some(HOST), 1, (HOST, ChoiceReason::StateThere)),
         ];
         for (pinned, told, hint, (place, why)) in firsts {
             let mut three = Three::new(fabric);
@@ -243,7 +250,7 @@ fn state_stays_at_its_first_place_and_each_call_counts_once() {
                 three.placed.placement().pin(pinned);
                 for hint in [1, 100, 1, 100] {
                     counted += 1;
-                    let expected = (counted, place, Why::StateThere);
+                    let expected = (counted, place, ChoiceReason::StateThere);
                     assert_eq!(three.count(hint), expected, "{fabric} {pinned:?} {hint}");
                 }
             }
@@ -257,7 +264,7 @@ fn state_stays_at_its_first_place_and_each_call_counts_once() {
 fn state_does_not_move_when_another_place_becomes_cheaper() {
     for fabric in FABRICS {
         let mut three = Three::new(fabric);
-        assert_eq!(three.count(1), (1, NIC, Why::Model), "{fabric}");
+        assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model), "{fabric}");
         let dear = Prices { client_core: 1e6, nic_core: 1e6, ..Prices::LATENCY };
         three.placed.placement().set_prices(dear);
         let search = three.call(three.search, 1).unwrap();
@@ -268,7 +275,7 @@ fn state_does_not_move_when_another_place_becomes_cheaper() {
             let (name, other_cost) = other.expect("the host's");
             assert!(name.as_ref() == "host" && other_cost < cost, "{fabric} {}", end.choice);
             assert_eq!((end.answer.result, end.choice.place), (counted, NIC), "{fabric}");
-            assert_eq!(end.choice.why, Why::StateThere);
+            assert_eq!(end.choice.why, ChoiceReason::StateThere);
         }
         // The model predicts 11 us; the measurement replaces it, whatever it was.
         let end = three.call(three.count, 1).unwrap();
@@ -301,7 +308,7 @@ fn first_call_that_cannot_begin_binds_no_place() {
     assert_eq!(three.begin(three.count, 1).unwrap(), None);
     assert_eq!(three.placed.bound(three.count), None);
     three.placed.placement().pin(None);
-    assert_eq!(three.count(1), (1, NIC, Why::Model));
+    assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model));
     for ticket in full {
         assert_eq!(three.end(ticket).unwrap().answer.result, 0);
     }
@@ -332,7 +339,11 @@ fn state_cannot_be_bound_to_a_local_place_or_to_two_places() {
 
     three.placed.bind(count, NIC).unwrap();
     three.placed.bind(count, HOST).unwrap();
-    assert_eq!(three.count(1), (1, HOST, Why::StateThere), "may be bound again before a call");
+    assert_eq!(
+        three.count(1),
+        (1, HOST, ChoiceReason::StateThere),
+        "may be bound again before a call"
+    );
     assert!(refused(&mut three, count, NIC).contains("at `host` since its first call"));
     three.placed.bind(count, HOST).unwrap();
 
@@ -355,7 +366,7 @@ fn state_cannot_be_bound_to_a_local_place_or_to_two_places() {
 fn call_fails_while_its_state_is_unreachable() {
     for fabric in FABRICS {
         let mut three = Three::new(fabric);
-        assert_eq!(three.count(1), (1, NIC, Why::Model), "{fabric}");
+        assert_eq!(three.count(1), (1, NIC, ChoiceReason::Model), "{fabric}");
         three.servers[NIC] = None;
         // A call begun before the loss is detected fails with it.
         let lost = three.call(three.count, 1).unwrap_err();

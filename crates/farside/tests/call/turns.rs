@@ -3,7 +3,7 @@
 
 use crate::programs;
 use farside::call::rmc::helpers::status;
-use farside::call::{CallServer, Caller, CallerOptions, Program, ServerOptions};
+use farside::call::{CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions};
 use farside_base::{Access, Capabilities, RegionId};
 use farside_fabric::{Arena, Fabric, FabricError, MemFabric, Port, PortSpec, Region, RegionSpec};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Three {
 
     /// Runs a short call; fails unless it is answered within [`TURNS_MAX`] polls.
     fn short_call(&mut self, beside: &str) {
-        let ticket = self.quick.invoke(&self.short, &[]).unwrap().unwrap();
+        let ticket = self.quick.invoke(&self.short, &[], CallOptions::new()).unwrap().unwrap();
         for _ in 0..TURNS_MAX {
             self.quick.turn().unwrap();
             self.server.turn();
@@ -175,7 +175,7 @@ fn helpers_with_long_buffers_do_not_delay_other_callers() {
         let mut three = Three::new();
         let text = format!("{body}\nr0 = 1\nexit");
         let long = register(&mut three.server, &mut three.other, text.as_bytes()).remove(0);
-        let ticket = three.other.invoke(&long, &[]).unwrap().unwrap();
+        let ticket = three.other.invoke(&long, &[], CallOptions::new()).unwrap().unwrap();
         let mut answered = 0;
         let answer = loop {
             three.other.turn().unwrap();
@@ -200,12 +200,12 @@ fn lock_is_busy_after_a_hundred_milliseconds() {
     let waits = register(&mut three.server, &mut three.quick, object).remove(0);
     // The word never changes.
     let parameters = programs::parameters(&[0, u64::MAX]);
-    let held = three.other.invoke(&holds, &parameters).unwrap().unwrap();
+    let held = three.other.invoke(&holds, &parameters, CallOptions::new()).unwrap().unwrap();
     for _ in 0..TURNS_MAX {
         three.other.turn().unwrap();
         three.server.turn();
     }
-    let ticket = three.quick.invoke(&waits, &parameters).unwrap().unwrap();
+    let ticket = three.quick.invoke(&waits, &parameters, CallOptions::new()).unwrap().unwrap();
     let begun_ns = three.fabric.time_ns();
     let answer = loop {
         three.quick.turn().unwrap();

@@ -2,7 +2,7 @@
 
 use crate::over::{FABRICS, pair};
 use crate::programs::parameters;
-use farside::call::{CallServer, Caller, CallerOptions, Program, ServerOptions};
+use farside::call::{CallOptions, CallServer, Caller, CallerOptions, Program, ServerOptions};
 use farside::{Error, ErrorCode};
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, RegionSpec};
@@ -89,7 +89,8 @@ impl Both {
         words: &[u64],
         act: impl FnOnce(&mut CallServer),
     ) -> Result<u64, Error> {
-        let ticket = self.caller.invoke(program, &parameters(words)).unwrap().unwrap();
+        let ticket =
+            self.caller.invoke(program, &parameters(words), CallOptions::new()).unwrap().unwrap();
         while self.server.sessions() == 0 || !self.server.turn() {
             self.caller.turn().unwrap();
         }

@@ -9,8 +9,8 @@ use crate::fabric::{INFINIBAND, NO_COSTS, NO_TIME, Path, SimNet, SimOptions, Tra
 use crate::stage::{Actor, Spent, Stage, Stopped, Then};
 use farside::call::rmc::library::{Checksum, Entry, ListSearch, Place as Word};
 use farside::call::{
-    CallServer, Caller, CallerOptions, Core, Manner, PlaceModel, Placed, PlacedAnswer,
-    PlacedProgram, PlacedTicket, Prices, Program, Runs, ServerOptions,
+    CallOptions, CallServer, Caller, CallerOptions, LearningOptions, PlaceModel, Placed,
+    PlacedAnswer, PlacedProgram, PlacedTicket, Prices, Processor, Program, ServerOptions, Site,
 };
 use farside::{Error, ErrorCode};
 use farside_base::Access;
@@ -92,7 +92,11 @@ impl Client {
             self.begun_ns = self.net.now_ns();
         }
         for job in self.jobs.drain(..) {
-            match self.placed.begin(job.program, &job.parameters, Some(job.hint)) {
+            match self.placed.begin(
+                job.program,
+                &job.parameters,
+                CallOptions::new().accesses(job.hint),
+            ) {
                 Ok(Some(ticket)) => self.under_way.push(ticket),
                 Ok(None) => self.ended.push(Err(ErrorCode::OverQuota.into())),
                 Err(error) => self.ended.push(Err(error)),
@@ -150,9 +154,9 @@ fn models(nic: &Nic) -> [PlaceModel; 3] {
     let to_nic_ns = TO_NIC_NS + FROM_NIC_NS;
     let local_ns = nic.host_round_trip_ns;
     [
-        model(Place::Client, Core::Client, 0, 0, ROUND_TRIP_NS, [0, NODE_BYTES]),
-        model(Place::Host, Core::Host, ROUND_TRIP_NS, HOST_START_NS, HOST_ACCESS_NS, [32, 0]),
-        model(Place::Nic, Core::Nic, to_nic_ns, NIC_START_NS, local_ns, [32, 0]),
+        model(Place::Client, Processor::Client, 0, 0, ROUND_TRIP_NS, [0, NODE_BYTES]),
+        model(Place::Host, Processor::Host, ROUND_TRIP_NS, HOST_START_NS, HOST_ACCESS_NS, [32, 0]),
+        model(Place::Nic, Processor::Nic, to_nic_ns, NIC_START_NS, local_ns, [32, 0]),
     ]
 }
 
@@ -175,17 +179,17 @@ impl Scene {
         let mut host = CallServer::listen(&of(2), "host", &server)?;
         let memory = host.make_region(0, BUFFER + BUFFER_BYTES_MAX, Access::ALL)?;
         fill(&memory)?;
-        let mut beside = CallServer::beside(&of(1), "nic", "host", &server)?;
+        let mut beside = CallServer::listen_with_host(&of(1), "nic", "host", &server)?;
         let caller = CallerOptions { slots: 16, ..CallerOptions::default() };
         let mut callers =
             [Caller::begin(&of(0), "host", &caller)?, Caller::begin(&of(0), "nic", &caller)?];
         let mut servers = [&mut host, &mut beside];
         let search = register(&net, &mut callers, &mut servers, "list_search")?;
         let checksum = register(&net, &mut callers, &mut servers, "checksum_xxhash64")?;
-        let mut placed = Placed::new(&of(0), prices, Manner::default());
+        let mut placed = Placed::new(&of(0), prices, LearningOptions::default());
         let ([client, at_host, at_nic], [to_host, to_nic]) = (models(nic), callers);
-        placed.add(to_host, &[(Runs::Here, client), (Runs::There, at_host)])?;
-        placed.add(to_nic, &[(Runs::There, at_nic)])?;
+        placed.add(to_host, &[(Site::Local, client), (Site::Remote, at_host)])?;
+        placed.add(to_nic, &[(Site::Remote, at_nic)])?;
         let [search, checksum] = [search, checksum].map(|known| placed.add_program(known));
         let mut stage = Stage::new(&net, NO_COSTS);
         let client = Client {

@@ -81,7 +81,7 @@ pub struct Study {
 }
 
 impl Study {
-    /// Runs it: the same at every call.
+    /// Site it: the same at every call.
     ///
     /// # Errors
     /// As [`Scene::new`].

@@ -11,7 +11,7 @@ use farside::call::rmc::helpers::{Call, status};
 use farside::call::rmc::library::Entry;
 use farside::call::rmc::run::{Buffers, Lent, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Machine, Verified, verify};
-use farside::call::{Answer, CallServer, Caller, CallerOptions, ServerOptions};
+use farside::call::{CallAnswer, CallServer, Caller, CallerOptions, ServerOptions};
 use farside::{ErrorCode, GlobalAddress, Node, NodeId, fabrics};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +99,7 @@ impl ModelCalls {
             let lent = Lent { own: variables, shared: &mut [] };
             match machine.run(program, lent, &mut NearModel(session)) {
                 Outcome::Returned(result) => {
-                    Called::Ended(Answer { result, output: machine.output().to_vec() })
+                    Called::Ended(CallAnswer { result, output: machine.output().to_vec() })
                 }
                 other => panic!("{other:?}"),
             }

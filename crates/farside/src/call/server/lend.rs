@@ -1,7 +1,7 @@
 //! Lending of memory regions to calls.
 
 use super::CallServer;
-use crate::call::memory::{Lent, Place};
+use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::registered::control;
 use crate::{Error, ErrorCode};
 use farside_base::RegionKind;
@@ -33,16 +33,16 @@ impl CallServer {
     }
 
     fn lend_among(&mut self, number: u8, region: &Region, tenants: Option<BTreeSet<usize>>) {
-        let place = Place::Here(region.arena.clone());
-        let lent = Lent { place, bytes: region.token.bytes, access: region.token.access };
-        self.executor.memory.lend(number, lent, tenants);
+        let site = RegionSite::Local(region.arena.clone());
+        let lent = LentRegion { site, bytes: region.token.bytes, access: region.token.access };
+        self.executor.resources.memory.lend(number, lent, tenants);
         self.lent.insert(number, region.clone());
     }
 
     /// Revokes a region: no call accesses it once this returns. Peers that access it by one-sided requests may do
     /// so until the region is deregistered.
     pub fn take_back(&mut self, number: u8) -> Option<Region> {
-        self.executor.memory.take_back(number);
+        self.executor.resources.memory.take_back(number);
         self.lent.remove(&number)
     }
 

@@ -5,15 +5,15 @@
 //! ends ([`Server::answer`](farside_protocol::call::Server::answer)); dropping an upload releases the reservation
 //! of the upload.
 
-use super::CallServer;
-use crate::call::loaded::{self, Loaded, NotLoaded};
-use crate::call::{programs, quota};
+use super::{CallServer, quota};
+use crate::call::executor::loading::{self, LoadError, LoadedProgram};
+use crate::call::transport::program_list;
 use farside_protocol::call::{Call, Part, Refused, Reply, Session, program_of};
 use std::sync::Arc;
 
 /// An object of which parts are missing.
 #[derive(Debug)]
-pub(super) struct Upload {
+pub(super) struct ReceivedObject {
     /// Size of the object, as stated by its first part.
     whole: u32,
     bytes: Vec<u8>,
@@ -30,9 +30,9 @@ impl CallServer {
             self.answer(call, Reply::refused(why, 0), text.as_bytes());
             return;
         }
-        let now_ns = self.come_ns();
-        let side = self.sides.get_mut(call.session.0 as usize).and_then(Option::as_mut);
-        let upload = side.and_then(|side| side.upload.as_mut()).filter(|upload| {
+        let now_ns = self.arrival_ns();
+        let state = self.links.session_mut(call.session);
+        let upload = state.and_then(|state| state.upload.as_mut()).filter(|upload| {
             upload.whole == part.whole && upload.bytes.len() == part.offset as usize
         });
         let Some(upload) = upload else {
@@ -52,9 +52,9 @@ impl CallServer {
 
     /// Handles an object all of whose parts were received.
     fn received(&mut self, call: Call) {
-        let Some(Some(side)) = self.sides.get_mut(call.session.0 as usize) else { return };
-        let Some(upload) = side.upload.take() else { return };
-        let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), side.tenant);
+        let Some(state) = self.links.session_mut(call.session) else { return };
+        let Some(upload) = state.upload.take() else { return };
+        let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), state.tenant);
         if let Some(programs) = self.executor.programs_of(&object) {
             return self.loaded(call, &object, Ok(programs));
         }
@@ -65,7 +65,7 @@ impl CallServer {
             self.answer(call, Reply::refused(Refused::Registrations, 0), text.as_bytes());
             return;
         }
-        let at = self.at(call);
+        let at = self.links.slot_index(call);
         self.executor.begin_loading((at, tenant), &object, &self.options.limits);
         let now_ns = self.fabric.time_ns();
         self.machine.load(call, now_ns);
@@ -83,7 +83,7 @@ impl CallServer {
                 format!("an object has at most {most} B, not {bytes} B"),
             ));
         }
-        let first = self.at(Call { slot: 0, ..call });
+        let first = self.links.slot_index(Call { slot: 0, ..call });
         if self.executor.is_loading(first..first + self.machine.slots()) {
             let text =
                 "another object of this caller is being registered: wait for its programs first";
@@ -99,14 +99,15 @@ impl CallServer {
             let text = quota::no_room(why, bytes, taken, (self.machine.registering_bytes(), most));
             return Err((why, text));
         }
-        let mut upload = Upload { whole: bytes, bytes: Vec::new(), at_ns: self.come_ns() };
+        let mut upload =
+            ReceivedObject { whole: bytes, bytes: Vec::new(), at_ns: self.arrival_ns() };
         if upload.bytes.try_reserve_exact(bytes as usize).is_err() {
             self.machine.release(session);
             let text = format!("the executor has no memory for an object of {bytes} B: try later");
             return Err((Refused::Registrations, text));
         }
-        match self.sides.get_mut(session.0 as usize).and_then(Option::as_mut) {
-            Some(side) => side.upload = Some(upload),
+        match self.links.session_mut(session) {
+            Some(state) => state.upload = Some(upload),
             None => self.machine.release(session),
         }
         Ok(())
@@ -114,25 +115,23 @@ impl CallServer {
 
     /// Drops the incomplete object of a session and releases its reservation.
     fn drop_upload(&mut self, session: Session) {
-        let side = self.sides.get_mut(session.0 as usize).and_then(Option::as_mut);
-        if side.and_then(|side| side.upload.take()).is_some() {
+        let state = self.links.session_mut(session);
+        if state.and_then(|state| state.upload.take()).is_some() {
             self.machine.release(session);
         }
     }
 
     /// Drops every upload that received no part for [`upload_timeout`](super::ServerOptions::upload_timeout).
     fn drop_overdue_uploads(&mut self) {
-        let now_ns = self.come_ns();
+        let now_ns = self.arrival_ns();
         let timeout = self.options.upload_timeout;
-        for at in 0..self.sides.len() {
-            let side = self.sides[at].as_ref();
-            let since_ns = side.and_then(|side| side.upload.as_ref()).map(|upload| upload.at_ns);
-            let is_overdue = since_ns
-                .is_some_and(|ns| u128::from(now_ns.saturating_sub(ns)) >= timeout.as_nanos());
-            if is_overdue && let Ok(session) = u32::try_from(at) {
-                self.drop_upload(Session(session));
-            }
-        }
+        let is_overdue = |upload: &ReceivedObject| {
+            u128::from(now_ns.saturating_sub(upload.at_ns)) >= timeout.as_nanos()
+        };
+        let sessions = self.links.sessions();
+        let overdue = sessions.filter(|(_, state)| state.upload.as_ref().is_some_and(is_overdue));
+        let overdue: Vec<_> = overdue.map(|(session, _)| session).collect();
+        overdue.into_iter().for_each(|session| self.drop_upload(session));
     }
 
     /// Answers a registration whose object was loaded, or could not be.
@@ -140,12 +139,12 @@ impl CallServer {
         &mut self,
         call: Call,
         object: &Arc<[u8]>,
-        loaded: Result<Vec<Arc<Loaded>>, NotLoaded>,
+        loaded: Result<Vec<Arc<LoadedProgram>>, LoadError>,
     ) {
         self.machine.release(call.session);
         match loaded.and_then(|programs| self.register(call.session, object, programs)) {
             Ok(list) => self.answer(call, Reply::returned(0, 0), &list),
-            Err(NotLoaded { why, text }) => {
+            Err(LoadError { why, text }) => {
                 self.answer(call, Reply::refused(why, 0), text.as_bytes());
             }
         }
@@ -156,22 +155,22 @@ impl CallServer {
         &mut self,
         session: Session,
         object: &Arc<[u8]>,
-        programs: Vec<Arc<Loaded>>,
-    ) -> Result<Vec<u8>, NotLoaded> {
+        programs: Vec<Arc<LoadedProgram>>,
+    ) -> Result<Vec<u8>, LoadError> {
         // Another session may have registered the same object meanwhile.
         let programs = self.executor.programs_of(object).unwrap_or(programs);
         let number = self.executor.number_for(object);
-        let sizes = loaded::sizes(object, &programs);
+        let sizes = loading::sizes(object, &programs);
         if let Err(why) = self.machine.register(session, number, sizes) {
             let name = programs.first().map_or("", |one| one.name());
             let taken = self.machine.taken(self.machine.tenant(session).unwrap_or(0));
             let text = quota::over(why, name, sizes, taken);
-            return Err(NotLoaded { why, text });
+            return Err(LoadError { why, text });
         }
         self.executor.keep(object, number, session.0, &programs);
         let mut list = Vec::new();
         for (at, loaded) in (0..).zip(&programs) {
-            programs::write(&mut list, program_of(number, at), loaded);
+            program_list::write(&mut list, program_of(number, at), loaded);
         }
         Ok(list)
     }
