@@ -72,6 +72,7 @@ fn case(command: &str, folder: &Folder, executor: &str) -> Case {
     match command {
         "demo" => ends("--nodes 2 --records 200 --operations 200"),
         "up" => serves(&format!("--nodes 1 --name {} {config}", name())),
+        "run" => ends("-n 1 /bin/echo text"),
         "node" => serves(&format!("--listen 127.0.0.1:0 {config}")),
         "agent" => serves("--listen 127.0.0.1:0 --insecure"),
         "wordcount" => ends(&format!("--nodes 1 {}", folder.file("text", b"a b a\n"))),

@@ -205,7 +205,7 @@ impl CallServer {
     /// use std::sync::Arc;
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    /// let config = Config { memory_bytes: 1 << 20, cache_bytes: 1 << 20, ..Config::new("shared") };
+    /// let config = Config::new("shared").memory_bytes(1 << 20).cache_bytes(1 << 20);
     /// let node = Node::create_on(&config, Arc::clone(&fabric))?;
     /// let mut session = node.session()?;
     /// let counter = session.alloc(8)?;
