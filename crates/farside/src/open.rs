@@ -7,7 +7,7 @@
 //! *Between hosts* the first address of the URL decides: the process that binds it founds the cluster if no
 //! member answers at the other addresses. Every other process joins.
 
-use crate::fabrics::{Endpoint, Fabric, FabricOptions, OpenFabric, Scheme};
+use crate::fabrics::{Endpoint, Fabric, FabricOptions, Host, OpenFabric, Scheme};
 use crate::node::Node;
 use crate::registered::control;
 use crate::security::Security;
@@ -76,15 +76,8 @@ fn open_shm(config: &Config, fabric: &Arc<dyn Fabric>) -> Result<Node, Error> {
 }
 
 fn open_between(config: &Config, options: &FabricOptions) -> Result<Node, Error> {
-    if let Some(host) = options.hosts.iter().find(|host| host.port == 0) {
-        return Err(bad(format!("{host}: a cluster needs a port that others can dial")));
-    }
+    check_addresses(options)?;
     let Bound { fabric, founds, others } = bind(options)?;
-    if fabric.host().is_none_or(|at| at.ip().is_unspecified()) {
-        let text =
-            "every address of this host: name one that others dial, or add advertise=HOST:PORT";
-        return Err(bad(text.to_owned()));
-    }
     let joined = retry(config, || {
         let joined = match founds && others.is_empty() {
             true => Err(ErrorCode::NoSuchCluster.into()),
@@ -106,6 +99,20 @@ fn open_between(config: &Config, options: &FabricOptions) -> Result<Node, Error>
         }
         error
     })
+}
+
+/// Refuses addresses that no other process can dial.
+fn check_addresses(options: &FabricOptions) -> Result<(), Error> {
+    let everywhere = |at: &Endpoint| matches!(at.host, Host::Ip(ip) if ip.is_unspecified());
+    if let Some(host) = options.hosts.iter().find(|host| host.port == 0 || everywhere(host)) {
+        return Err(bad(format!("{host}: a cluster needs an address and port that others dial")));
+    }
+    match &options.listen {
+        Some(listen) if options.advertise.is_none() && everywhere(listen) => Err(bad(format!(
+            "{listen} is every address of this host: add advertise=HOST:PORT, which others dial"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 fn bad(detail: String) -> Error {
@@ -231,7 +238,9 @@ mod tests {
     #[test]
     fn addresses_that_no_process_can_dial_are_refused() {
         let config = Config::new("undialled");
-        for url in ["tcp://127.0.0.1:0", "tcp://127.0.0.1:1?listen=0.0.0.0:0"] {
+        let (port, all, listen) =
+            ("tcp://127.0.0.1:0", "tcp://0.0.0.0:1", "tcp://127.0.0.1:1?listen=0.0.0.0:0");
+        for url in [port, all, listen] {
             let error = Node::open(&config, url, Security::open()).unwrap_err();
             assert_eq!(error.code, ErrorCode::BadConfiguration, "{url}: {error}");
         }
