@@ -62,3 +62,4 @@ pub use memory::{Session, Timed};
 pub use node::{Joining, Member, Node, REQUIREMENTS};
 pub use occupancy::{Occupancy, occupancy};
 pub use stats::Stats;
+pub use zerocopy;

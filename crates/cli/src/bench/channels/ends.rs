@@ -21,7 +21,7 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// Messages on their way between two ends: enough that neither waits for the other's news of each.
 const WINDOW_MAX: u32 = 256;
 /// After so long without any message a channel counts as stalled.
-const STALL: Duration = Duration::from_secs(5);
+pub(super) const STALL: Duration = Duration::from_secs(5);
 /// Memory that messages are copied into one after the other: more than caches hold. The log of 001
 /// figure 4 has 8 GiB, which this machine may not have.
 const LOG_BYTES: usize = 64 << 20;
@@ -37,11 +37,10 @@ pub(crate) fn window(message_bytes: u32) -> u32 {
 pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16) -> Options {
     let window = window(message_bytes);
     let record = u64::from(message_bytes).next_multiple_of(8) + 16;
-    Options {
-        slots: Some(window.max(u32::from(peers))),
-        ring_bytes: Some((record * u64::from(window)).next_power_of_two().max(4096)),
-        ..Options::new(kind, message_bytes).peers(peers)
-    }
+    Options::new(kind, message_bytes)
+        .peers(peers)
+        .slots(window.max(u32::from(peers)))
+        .ring_bytes((record * u64::from(window)).next_power_of_two().max(4096))
 }
 
 /// Whether a message takes further steps of its sender after the call that sends it.
@@ -219,7 +218,7 @@ impl Writer {
     pub(crate) fn idle(&mut self) -> Result<(), Failure> {
         self.turns = self.turns.wrapping_add(1);
         if self.goes_on || self.turns.is_multiple_of(256) {
-            self.sender.turn()?;
+            self.sender.progress()?;
         }
         Ok(())
     }
@@ -242,10 +241,15 @@ impl Gather {
     #[inline]
     fn put(&mut self, sender: &mut Sender, number: usize) -> Result<bool, Failure> {
         if self.tickets.len() == self.slices.len() {
-            match self.tickets.front() {
-                Some(oldest) if !sender.is_done(*oldest) => return Ok(false),
-                _ => self.tickets.pop_front(),
-            };
+            let is_done =
+                |sender: &Sender| self.tickets.front().is_none_or(|oldest| sender.is_done(*oldest));
+            if !is_done(sender) {
+                sender.progress()?;
+            }
+            if !is_done(sender) {
+                return Ok(false);
+            }
+            self.tickets.pop_front();
         }
         let at = number % self.slices.len();
         if let Some(template) = &mut self.template {
@@ -413,7 +417,8 @@ mod tests {
         let options = options(Kind::RingImmediate, message_bytes, 1);
         let mut receiver = Receiver::listen(Arc::clone(&fabric), "ends", &options).unwrap();
         let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
-        while sender.peers().min(receiver.peers()) == 0 {}
+        receiver.wait_for_peers(1, STALL).unwrap();
+        sender.wait_for_peers(1, STALL).unwrap();
         let writer = Writer::new(sender, message_bytes, buffers, Look::All).unwrap();
         (writer, Reader::new(receiver, message_bytes, Look::All, true))
     }

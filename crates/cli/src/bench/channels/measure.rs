@@ -1,6 +1,6 @@
 //! One figure of a channel between this process and its workers.
 
-use super::ends::{BATCH, Look, Reader, Watch, Writer, options, reaches_peers, window};
+use super::ends::{BATCH, Look, Reader, STALL, Watch, Writer, options, reaches_peers, window};
 use super::entry::{Beside, Distribution, Entry, Latency, Payload, Stream, Wait, device};
 use super::serve::{Role, Task, back};
 use crate::arguments::{DeviceName, Pattern};
@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::worker::{Answer, Command};
-use farside::channel::{Both, Connection, DeviceWords, Kind, Options, Receiver, Sender};
+use farside::channel::{Connection, DeviceWords, DuplexOptions, Kind, Options, Receiver, Sender};
 use farside_fabric::Fabric;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -84,7 +84,7 @@ impl Case {
 
     fn options(&self, peers: u16) -> Options {
         let usual = options(self.kind, self.message_bytes, peers);
-        Options { prefetch_bytes: self.prefetch_bytes, device: self.device, ..usual }
+        usual.prefetch_bytes(self.prefetch_bytes).device(self.device)
     }
 }
 
@@ -157,6 +157,8 @@ impl Measurement {
             let mut reader = Reader::new(receiver, bytes, case.look(), reaches);
             let mut watch = Watch::default();
             while writer.sender.peers().min(reader.receiver.peers()) == 0 {
+                writer.sender.progress()?;
+                reader.receiver.progress()?;
                 watch.look()?;
             }
             let path = reader.receiver.path().join(", ");
@@ -175,7 +177,7 @@ impl Measurement {
         let beside = self.beside(Baseline::Futex);
         self.with_workers(case, Role::Answer, 1, |fabric, _, start| {
             let name = start()?;
-            let both = Both::same(case.options(1));
+            let both = DuplexOptions::same(case.options(1));
             let mut client = Connection::connect(&fabric, &name, &both)?;
             client.wait(PATIENCE)?;
             let path = client.receiver.path().join(", ");
@@ -201,10 +203,7 @@ impl Measurement {
             let receiver = Receiver::listen(fabric, name, &options)?;
             start()?;
             let mut reader = Reader::new(receiver, bytes, case.sink(), reaches);
-            let mut watch = Watch::default();
-            while reader.receiver.peers() < usize::from(case.peers) {
-                watch.look()?;
-            }
+            reader.receiver.wait_for_peers(usize::from(case.peers), STALL)?;
             let path = first_path(reader.receiver.path());
             let stream = stream(case, windows, |block| {
                 let mut watch = Watch::default();
@@ -237,10 +236,7 @@ impl Measurement {
             let sender = Sender::listen(fabric, name, &options)?;
             start()?;
             let mut writer = Writer::new(sender, bytes, BATCH, Look::All)?;
-            let mut watch = Watch::default();
-            while writer.sender.peers() < usize::from(case.peers) {
-                watch.look()?;
-            }
+            writer.sender.wait_for_peers(usize::from(case.peers), STALL)?;
             let path = first_path(writer.sender.path());
             let stream = stream(case, windows, |block| {
                 let mut watch = Watch::default();
