@@ -11,6 +11,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(FromBytes, IntoBytes, Immutable, Clone, Copy, PartialEq, Debug)]
 #[repr(C)]
+#[zerocopy(crate = "farside::zerocopy")]
 struct Sample {
     number: u64,
     parts: [u32; 2],

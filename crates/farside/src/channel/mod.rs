@@ -4,30 +4,24 @@
 //! ```
 //! use farside::channel::{Kind, Options, Receiver, Sender};
 //! use farside::fabrics;
-//! use std::time::Duration;
-//!
-//! const TIMEOUT: Duration = Duration::from_secs(10);
-//! # fn main() -> Result<(), farside::Error> {
-//! # let name = format!("example-{}", std::process::id());
+//! # let (name, timeout) = (format!("example-{}", std::process::id()), std::time::Duration::from_secs(10));
 //! let options = Options::new(Kind::RingInlined, 256); // messages of at most 256 bytes
 //! let mut receiver = Receiver::listen(fabrics::shared_memory()?, &name, &options)?;
 //! let mut sender = Sender::connect(fabrics::shared_memory()?, &name, &options)?;
-//! receiver.wait_for_peers(1, TIMEOUT)?; // accepts the sender
+//! receiver.wait_for_peers(1, timeout)?; // accepts the sender
 //!
-//! sender.send_wait(b"hello", TIMEOUT)?; // waits for the acceptance, and for space
-//! let message = receiver.receive(TIMEOUT)?;
+//! sender.send_wait(b"hello", timeout)?; // waits for the acceptance, and for space
+//! let message = receiver.receive(timeout)?;
 //! assert_eq!(message.to_vec(), b"hello");
 //! receiver.release(message);
 //! receiver.acknowledge(); // now, instead of when half of the memory has been released
-//! sender.close(TIMEOUT)?; // once every message has been received and released
-//! # Ok(())
-//! # }
+//! sender.close(timeout)?; // once every message has been received and released
+//! # Ok::<(), farside::Error>(())
 //! ```
 //!
-//! [`TypedSender`] and [`TypedReceiver`] send and receive values of a type instead of bytes.
-//!
-//! [`advise`] ranks the channels for given requirements and a fabric; `farside channels` prints the table
-//! ([`table`]) and the advice. Memory layouts: see the half-machines in [`farside_protocol::channel`]. In short:
+//! [`TypedSender`] and [`TypedReceiver`] carry values of a type. [`advise`] ranks the channels for given requirements
+//! and a fabric; `farside channels` prints the table ([`table`]) and the advice. Memory layouts: see the half-machines
+//! in [`farside_protocol::channel`]. In short:
 //!
 //! | requirement | channel |
 //! | --- | --- |
@@ -71,13 +65,12 @@ mod typed;
 mod waiting;
 
 pub use advisor::{Advice, Candidate, Need, Rejection, Requirements, UnknownNeed, advise};
-pub use buffer::{Buffer, Slice};
+pub use buffer::{Buffer, Fabric, Slice};
 pub use connection::{ClientId, Connection, DuplexOptions, Service};
 pub use farside_base::{
     AtomicScope, BackPressure, Capabilities, FlushScope, Missing,
     Requirements as FabricRequirements, WordScope,
 };
-pub use farside_fabric::Fabric;
 pub use farside_protocol::channel::{
     Acknowledge, BadShape, DeviceWords, Family, Kind, Shape, Signal, UnknownKind,
 };

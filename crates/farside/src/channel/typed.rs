@@ -25,6 +25,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 ///
 /// #[derive(FromBytes, IntoBytes, Immutable, PartialEq, Debug)]
 /// #[repr(C)]
+/// #[zerocopy(crate = "farside::zerocopy")] // for a program that does not depend on zerocopy itself
 /// struct Sample {
 ///     time_ns: u64,
 ///     value: f64,

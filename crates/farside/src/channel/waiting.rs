@@ -214,14 +214,14 @@ enum Until {
 }
 
 /// A task to wake, and when.
-struct Request {
+struct SleepRequest {
     waker: Waker,
     until: Until,
 }
 
 #[derive(Default)]
 struct SleeperState {
-    request: Option<Request>,
+    request: Option<SleepRequest>,
     /// Whether the thread is in the port's waiter.
     waits: bool,
     stop: bool,
@@ -263,7 +263,7 @@ impl Sleeper {
     /// Wakes this task at the end of its wait, instead of the one before.
     fn wake_later(&self, waker: &Waker, until: Until) {
         let mut state = self.lock();
-        state.request = Some(Request { waker: waker.clone(), until });
+        state.request = Some(SleepRequest { waker: waker.clone(), until });
         // The thread may still sleep for a future that was dropped, without a limit of time.
         let is_limited = !matches!(until, Until::Event(None));
         let interrupt = state.waits && is_limited;
@@ -321,7 +321,7 @@ fn sleep(shared: &SharedState, waiter: &dyn Waiter) {
                 state = shared.lock();
                 state.waits = false;
                 shared.changed.notify_all();
-                let is_timed = |request: &Request| matches!(request.until, Until::Time(_));
+                let is_timed = |request: &SleepRequest| matches!(request.until, Until::Time(_));
                 if state.stop || state.request.as_ref().is_none_or(is_timed) {
                     continue; // replaced meanwhile
                 }
