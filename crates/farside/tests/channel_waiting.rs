@@ -5,6 +5,7 @@ use farside::channel::{
 };
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
+use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -88,8 +89,15 @@ fn everywhere(test: impl Fn(&Make, &str, Kind)) {
     let mem: Arc<dyn Fabric> = Arc::new(MemFabric::new());
     let mem: Box<Make> = Box::new(move || Arc::clone(&mem));
     let shm: Box<Make> = Box::new(|| Arc::new(ShmFabric::new().unwrap()));
-    for (make, on) in [(mem, "mem"), (shm, "shm")] {
-        for kind in Kind::ALL {
+    let tcp: Box<Make> = Box::new(|| {
+        let listen = Some("127.0.0.1:0".parse().unwrap());
+        Arc::new(TcpFabric::new(TcpOptions { listen, ..TcpOptions::default() }).unwrap())
+    });
+    for (make, on) in [(mem, "mem"), (shm, "shm"), (tcp, "tcp")] {
+        let has = make().capabilities();
+        let works =
+            |kind: &Kind| kind.requirements(&options(*kind).shape(&has)).check(&has).is_ok();
+        for kind in Kind::ALL.into_iter().filter(works) {
             let run = std::panic::AssertUnwindSafe(|| test(&*make, on, kind));
             assert!(std::panic::catch_unwind(run).is_ok(), "{kind} on {on}");
         }
@@ -104,12 +112,21 @@ fn options(kind: Kind) -> Options {
     Options::new(kind, 500).slots(8).ring_bytes(4096)
 }
 
+fn address(receiver: &Receiver) -> String {
+    receiver.address().unwrap()
+}
+
 fn pair(make: &Make, name: &str, options: &Options) -> (Sender, Receiver) {
     let mut receiver = Receiver::listen(make(), name, options).unwrap();
-    let mut sender = Sender::connect(make(), name, options).unwrap();
+    let mut sender = Sender::connect(make(), &address(&receiver), options).unwrap();
     receiver.wait_for_peers(1, PATIENCE).unwrap();
     sender.wait_for_peers(1, PATIENCE).unwrap();
     (sender, receiver)
+}
+
+/// Events that may still come after connecting: over a network, completions of requests posted meanwhile.
+fn late_events(on: &str) -> usize {
+    if on == "tcp" { 4 } else { 0 }
 }
 
 /// Messages between two other ends of the same fabrics.
@@ -149,10 +166,11 @@ fn futures_of_every_operation_complete_on_any_executor() {
     everywhere(|make, on, kind| {
         let (options, name) = (options(kind), name("all", on, kind));
         let mut receiver = Receiver::listen(make(), &name, &options).unwrap();
+        let address = address(&receiver);
         std::thread::scope(|threads| {
             threads.spawn(|| {
                 run(async {
-                    let mut sender = Sender::connect(make(), &name, &options).unwrap();
+                    let mut sender = Sender::connect(make(), &address, &options).unwrap();
                     sender.wait_for_peers_async(1).await.unwrap();
                     for number in 0..100_u32 {
                         let ticket = sender.send_async(&number.to_le_bytes()).await.unwrap();
@@ -180,9 +198,10 @@ fn blocking_close_of_both_ends_delivers_every_message() {
     everywhere(|make, on, kind| {
         let (options, name) = (options(kind), name("close", on, kind));
         let mut receiver = Receiver::listen(make(), &name, &options).unwrap();
+        let address = address(&receiver);
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                let mut sender = Sender::connect(make(), &name, &options).unwrap();
+                let mut sender = Sender::connect(make(), &address, &options).unwrap();
                 for number in 0..5_u32 {
                     sender.send_wait(&number.to_le_bytes(), PATIENCE).unwrap();
                 }
@@ -210,7 +229,7 @@ fn pending_receive_with_events_is_woken_by_the_message_alone() {
         let mut task = Task::new(receiver.receive_async());
         assert!(task.poll().is_none());
         traffic.run();
-        assert_eq!(task.wakes(), 0, "no event, no wake-up");
+        assert!(task.wakes() <= late_events(on), "{} wake-ups without a message", task.wakes());
         let received = AtomicBool::new(false);
         let message = std::thread::scope(|threads| {
             threads.spawn(|| {
@@ -227,7 +246,8 @@ fn pending_receive_with_events_is_woken_by_the_message_alone() {
             message
         });
         assert_eq!(message.to_vec(), [1, 2, 3, 4]);
-        assert!(task.polls <= 4, "{} polls for one message", task.polls);
+        let polls_max = 4 + late_events(on);
+        assert!(task.polls <= polls_max, "{} polls for one message", task.polls);
     });
 }
 
@@ -237,13 +257,15 @@ fn pending_accept_is_woken_by_the_connecting_peer_alone() {
         let (options, name) = (options(kind), name("accept", on, kind));
         let mut receiver = Receiver::listen(make(), &name, &options).unwrap();
         let mut traffic = Traffic::new(make, &format!("{name}-traffic"));
+        let address = address(&receiver);
         let mut task = Task::new(receiver.wait_for_peers_async(1));
         assert!(task.poll().is_none());
         traffic.run();
-        assert_eq!(task.wakes(), 0, "no event, no wake-up");
-        let _sender = Sender::connect(make(), &name, &options).unwrap();
+        assert!(task.wakes() <= late_events(on), "{} wake-ups without a message", task.wakes());
+        let _sender = Sender::connect(make(), &address, &options).unwrap();
         task.run().unwrap();
-        assert!(task.polls <= 4, "{} polls for one peer", task.polls);
+        let polls_max = 4 + late_events(on);
+        assert!(task.polls <= polls_max, "{} polls for one peer", task.polls);
     });
 }
 
@@ -269,6 +291,9 @@ fn pending_future_without_events_is_polled_at_growing_intervals() {
         if !can_sleep(kind, &options.shape(&make().capabilities())) {
             polls_at_growing_intervals(Task::new(receiver.receive_async()), "receive");
         }
+        if on == "tcp" {
+            return; // whether it is full depends on what is on the network
+        }
         let taken = fill(&mut sender);
         polls_at_growing_intervals(Task::new(sender.send_async(&[1; 4])), "send");
         // A sender that must first be given a place by its receiver has taken none.
@@ -288,7 +313,7 @@ fn dropped_future_loses_no_message_and_no_event() {
             assert!(task.poll().is_none());
             drop(task);
             std::thread::scope(|threads| {
-                threads.spawn(|| {
+                let sends = threads.spawn(|| {
                     sender.send_wait(&[round; 4], PATIENCE).unwrap();
                     sender.flush(PATIENCE).unwrap();
                 });
@@ -300,7 +325,12 @@ fn dropped_future_loses_no_message_and_no_event() {
                 };
                 assert_eq!(message.to_vec(), [round; 4]);
                 receiver.release(message);
-                receiver.acknowledge();
+                // An acknowledgement may have to wait until the one before has arrived.
+                while !sends.is_finished() {
+                    receiver.acknowledge();
+                    receiver.progress().unwrap();
+                    std::thread::yield_now();
+                }
             });
         }
     });
@@ -313,9 +343,10 @@ fn calls_between_client_and_service_are_awaited() {
         let duplex = DuplexOptions::new(options(kind), options(to_client));
         let name = name("calls", on, kind);
         let mut service = Service::listen(&make(), &name, &duplex).unwrap();
+        let address = address(&service.receiver);
         std::thread::scope(|threads| {
             threads.spawn(|| {
-                let mut client = Connection::connect(&make(), &name, &duplex).unwrap();
+                let mut client = Connection::connect(&make(), &address, &duplex).unwrap();
                 run(async {
                     client.wait_async().await.unwrap();
                     for round in 0..20_u8 {

@@ -31,6 +31,12 @@ macro_rules! common_methods {
                 Self::open(fabric, name, options, false, 0)
             }
 
+            /// Returns the address to which peers connect, with host and port if the fabric has hosts; `None` for an
+            /// end that connects.
+            pub fn address(&self) -> Option<String> {
+                self.drive.port.address()
+            }
+
             /// Registers memory for messages without copies.
             ///
             /// # Errors
