@@ -10,7 +10,7 @@ use crate::bench::{TRANSFER_BYTES_MAX, Test};
 use crate::rdma::Rdma;
 pub(crate) use channels::{BenchChannels, DeviceName, Pattern, ProfileName};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use farside::channel::{Need, Wish};
+use farside::channel::{Need, Requirements};
 use farside_apps::ycsb::CoreWorkload;
 pub(crate) use hosts::{
     Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
@@ -240,14 +240,14 @@ impl Channels {
     }
 
     /// Returns the requirements, with the library's defaults for options that are not given.
-    pub(crate) fn wish(&self) -> Wish {
-        let usual = Wish::default();
-        Wish {
-            needs: self.need.clone(),
-            fan_in: self.fan_in.unwrap_or(usual.fan_in),
-            fan_out: self.fan_out.unwrap_or(usual.fan_out),
-            message_bytes_max: self.bytes.unwrap_or(usual.message_bytes_max),
-        }
+    pub(crate) fn requirements(&self) -> Requirements {
+        let usual = Requirements::default();
+        usual
+            .clone()
+            .needs(self.need.clone())
+            .fan_in(self.fan_in.unwrap_or(usual.fan_in))
+            .fan_out(self.fan_out.unwrap_or(usual.fan_out))
+            .message_bytes_max(self.bytes.unwrap_or(usual.message_bytes_max))
     }
 }
 

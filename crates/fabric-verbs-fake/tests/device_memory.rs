@@ -56,7 +56,7 @@ fn a_device_without_memory_of_its_own_is_refused_by_name() {
 }
 
 fn shape(kind: Kind, device: DeviceWords) -> Options {
-    Options { slots: Some(8), ring_bytes: Some(4096), device, ..Options::new(kind, 100) }.peers(3)
+    Options::new(kind, 100).peers(3).slots(8).ring_bytes(4096).device(device)
 }
 
 fn receiver(
@@ -89,7 +89,7 @@ fn exchange(receiver: &mut Receiver, senders: &mut [Sender], each: u32) {
             if sent[at] < each && sender.send(&message).expect("a sender") != Sent::Full {
                 sent[at] += 1;
             }
-            sender.turn().expect("a sender");
+            sender.progress().expect("a sender");
         }
         while let Some(message) = receiver.poll().expect("a receiver") {
             let bytes = message.to_vec();

@@ -1,4 +1,4 @@
-//! The README's example of data channels: which of the twenty it is, is a string.
+//! Five numbers over a data channel between two threads; the kind of channel is an argument.
 //!
 //! `cargo run -p farside --example channels -- read-ring-inlined`
 
@@ -6,26 +6,23 @@ use farside::channel::{Kind, Options, Receiver, Sender};
 use farside::{Error, ErrorCode, fabrics};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-fn send(kind: Kind, address: &str) -> Result<(), Error> {
-    let options = Options::new(kind, 1024); // messages of up to 1 KiB; equal at both ends
-    let mut sender = Sender::connect(fabrics::shared_memory()?, address, &options)?;
+fn send(address: &str, options: &Options) -> Result<(), Error> {
+    let mut sender = Sender::connect(fabrics::shared_memory()?, address, options)?;
     for number in 0..5_u32 {
-        sender.send_wait(&number.to_le_bytes(), PATIENCE)?; // waits while the channel is full
+        sender.send_wait(&number.to_le_bytes(), TIMEOUT)?; // waits while the channel is full
     }
-    while !sender.is_drained()? {} // until all of them have been received and released
-    Ok(())
+    sender.close(TIMEOUT) // once all of them have been received and released
 }
 
-fn receive(receiver: &mut Receiver) -> Result<(), Error> {
+fn receive(mut receiver: Receiver) -> Result<(), Error> {
     for number in 0..5_u32 {
-        let message = receiver.receive(PATIENCE)?; // sleeps, where the channel has events
+        let message = receiver.receive(TIMEOUT)?; // spins at first, then sleeps
         assert_eq!(message.to_vec(), number.to_le_bytes());
-        receiver.release(message); // its memory may serve again
-        receiver.acknowledge(); // tell the sender now, instead of when it is much
+        receiver.release(message); // its memory may be used again
     }
-    Ok(())
+    receiver.close(TIMEOUT) // acknowledges them, and waits until the sender has closed too
 }
 
 fn main() -> Result<(), Error> {
@@ -34,13 +31,9 @@ fn main() -> Result<(), Error> {
         .parse()
         .map_err(|error| Error::with(ErrorCode::BadConfiguration, format!("{name}: {error}")))?;
     let address = format!("example-{}", std::process::id());
-    let options = Options::new(kind, 1024);
-    let mut receiver = Receiver::listen(fabrics::shared_memory()?, &address, &options)?;
-    let sender = std::thread::spawn(move || send(kind, &address));
-    receive(&mut receiver)?;
-    while !sender.is_finished() {
-        let _ = receiver.poll(); // the last acknowledgements are on their way
-        receiver.acknowledge();
-    }
+    let options = Options::new(kind, 1024); // messages of up to 1 KiB; equal at both ends
+    let receiver = Receiver::listen(fabrics::shared_memory()?, &address, &options)?;
+    let sender = std::thread::spawn(move || send(&address, &options));
+    receive(receiver)?;
     sender.join().unwrap_or_else(|_| Err(ErrorCode::PeerLost.into()))
 }

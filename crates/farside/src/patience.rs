@@ -85,6 +85,21 @@ impl Spins {
     }
 }
 
+/// The intervals between polls of something that no event announces: they double from one to the next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Naps(Duration);
+
+impl Naps {
+    pub(crate) const FIRST: Self = Self(NAP_MIN);
+
+    /// Returns the next interval.
+    pub(crate) fn take(&mut self) -> Duration {
+        let nap = self.0;
+        self.0 = (nap * 2).min(NAP_MAX);
+        nap
+    }
+}
+
 /// One wait: its deadline, spin budget and yield policy.
 pub(crate) struct Patience {
     /// Set by the first check, so that a call that need not wait reads no clock.
@@ -95,7 +110,7 @@ pub(crate) struct Patience {
     looks_max: u32,
     /// The number of polls at which the thread yields next.
     looks_to_offer: u32,
-    nap: Duration,
+    naps: Naps,
     /// Total time slept.
     slept: Option<Duration>,
 }
@@ -108,7 +123,7 @@ impl Patience {
             looks: 0,
             looks_max: SPINS,
             looks_to_offer: u32::MAX,
-            nap: NAP_MIN,
+            naps: Naps::FIRST,
             slept: None,
         }
     }
@@ -166,8 +181,7 @@ impl Patience {
             return Ok(());
         }
         let left = self.check()?;
-        std::thread::park_timeout(self.nap.min(left));
-        self.nap = (self.nap * 2).min(NAP_MAX);
+        std::thread::park_timeout(self.naps.take().min(left));
         Ok(())
     }
 

@@ -56,20 +56,20 @@ fn options(kind: Kind, seed: u64, peers: u16) -> Options {
     let mut random = Random(seed ^ ((kind as u64) << 48));
     let has = shm().capabilities();
     loop {
-        let options = Options {
-            slots: Some(random.pick(&[4, 8, 64])),
-            ring_bytes: Some(random.pick(&[4096, 1 << 14, 1 << 17])),
-            mirrored: Some(random.pick(&[false, true])),
-            prefetch_bytes: random.pick(&[0, 0, 700]),
-            acknowledge: random.pick(&[
+        let options = Options::new(kind, 0)
+            .peers(peers)
+            .slots(random.pick(&[4, 8, 64]))
+            .ring_bytes(random.pick(&[4096, 1 << 14, 1 << 17]))
+            .mirrored(random.pick(&[false, true]))
+            .prefetch_bytes(random.pick(&[0, 0, 700]))
+            .acknowledge(random.pick(&[
                 None,
                 Some(Acknowledge::Word),
                 Some(Acknowledge::Message),
                 Some(Acknowledge::ReadTail),
-            ]),
-            signal: random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]),
-            ..Options::new(kind, random.pick(&[16, 200, 1500, 20_000])).peers(peers)
-        };
+            ]))
+            .signal(random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]))
+            .message_bytes_max(random.pick(&[16, 200, 1500, 20_000]));
         let shape = options.shape(&has);
         if shape.check(kind).is_ok() && kind.requirements(&shape).check(&has).is_ok() {
             return options;
@@ -227,7 +227,7 @@ fn child_sends(mut sender: Sender, generation: u8, count: u32, options: &Options
         }
     }
     // Its messages may still have to be fetched, and requests of peers answered.
-    while sender.turn().is_ok() {
+    while sender.progress().is_ok() {
         std::thread::yield_now();
     }
 }
@@ -298,6 +298,18 @@ fn take(receiver: &mut Receiver, case: &Case, next: &mut [u32]) -> Result<Option
     Ok(Some(generation))
 }
 
+/// Polls a sender; returns the number of its receivers. Losses are reported by the calls that need one.
+fn receivers_of(sender: &mut Sender) -> usize {
+    let _ = sender.progress();
+    sender.peers()
+}
+
+/// The same for a receiver.
+fn senders_of(receiver: &mut Receiver) -> usize {
+    let _ = receiver.progress();
+    receiver.peers()
+}
+
 /// Receives until all senders are lost.
 fn take_rest(receiver: &mut Receiver, case: &Case, next: &mut [u32]) {
     loop {
@@ -320,7 +332,7 @@ fn killed_sender_leaves_a_prefix_and_frees_its_slot() {
         for generation in [1, 2] {
             let mut killed = case.start(&Role::sends(generation, 0));
             let moment = case.moment();
-            while receiver.peers() == 0 {
+            while senders_of(&mut receiver) == 0 {
                 case.wait("it never connects");
             }
             while next[usize::from(generation)] < moment {
@@ -337,7 +349,7 @@ fn killed_sender_leaves_a_prefix_and_frees_its_slot() {
         take_rest(&mut receiver, case, &mut next);
         let before = next;
         let mut whole = case.start(&Role::sends(3, WHOLE));
-        while receiver.peers() == 0 {
+        while senders_of(&mut receiver) == 0 {
             case.wait("the next one never connects");
         }
         while next[3] < WHOLE {
@@ -374,7 +386,7 @@ fn killed_receiver_is_detected_and_replaced() {
         for generation in [1, 2] {
             let mut killed = case.start(&Role::receives(generation, 0));
             let moment = case.moment();
-            while sender.peers() == 0 {
+            while receivers_of(&mut sender) == 0 {
                 case.wait("it never connects");
             }
             let mut sent = 0;
@@ -398,7 +410,7 @@ fn killed_receiver_is_detected_and_replaced() {
         }
         assert!(is_lost(&sender.send(&message(2, 0, &case.options))));
         let mut whole = case.start(&Role::receives(3, WHOLE));
-        while sender.peers() == 0 {
+        while receivers_of(&mut sender) == 0 {
             case.wait("the next one never connects");
         }
         let mut sent = 0;
@@ -407,7 +419,7 @@ fn killed_receiver_is_detected_and_replaced() {
                 case.wait("it receives nothing");
             }
         }
-        while !is_lost(&sender.turn()) {
+        while !is_lost(&sender.progress()) {
             case.wait("it never ends");
         }
         whole.ends(case);
@@ -421,7 +433,7 @@ fn other_senders_continue_when_one_is_killed() {
         let mut next = [0; 4];
         let mut killed = case.start(&Role::sends(1, 0));
         let mut survivor = case.start(&Role::sends(2, LONG));
-        while receiver.peers() < 2 {
+        while senders_of(&mut receiver) < 2 {
             case.wait("they never connect");
         }
         let moment = case.moment();
@@ -432,7 +444,7 @@ fn other_senders_continue_when_one_is_killed() {
             }
         }
         killed.kill();
-        while receiver.peers() == 2 {
+        while senders_of(&mut receiver) == 2 {
             take(&mut receiver, case, &mut next).unwrap();
             case.wait("the loss is never noticed");
         }
@@ -456,7 +468,7 @@ fn other_receivers_continue_when_one_is_killed() {
         let mut sender = Sender::listen(shm(), &case.name, &case.options).unwrap();
         let mut killed = case.start(&Role::receives(1, 0));
         let mut survivor = case.start(&Role::receives(1, LONG));
-        while sender.peers() < 2 {
+        while receivers_of(&mut sender) < 2 {
             case.wait("they never connect");
         }
         let moment = case.moment();
@@ -470,7 +482,7 @@ fn other_receivers_continue_when_one_is_killed() {
                 case.wait("they receive nothing");
             }
         }
-        while !is_lost(&sender.turn()) {
+        while !is_lost(&sender.progress()) {
             case.wait("the survivor never has all");
         }
         survivor.ends(case);
@@ -508,7 +520,7 @@ fn connecting_end_learns_of_a_killed_listener() {
                 while !is_lost(&give(&mut sender, case, 1, &mut sent)) {
                     case.wait("the loss is never reported");
                 }
-                assert!(is_lost(&sender.turn()), "and reported again");
+                assert!(is_lost(&sender.progress()), "and reported again");
             }
         }
     });

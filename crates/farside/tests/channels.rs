@@ -1,7 +1,9 @@
 //! Every channel between two ends, on every fabric.
 
 use farside::ErrorCode;
-use farside::channel::{Both, Connection, Family, Kind, Options, Receiver, Sender, Sent, Service};
+use farside::channel::{
+    Connection, DuplexOptions, Family, Kind, Options, Receiver, Sender, Sent, Service,
+};
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
 use std::sync::Arc;
@@ -37,18 +39,28 @@ fn message(number: u32, options: &Options) -> Vec<u8> {
 }
 
 fn options(kind: Kind) -> Options {
-    Options { slots: Some(8), ring_bytes: Some(4096), ..Options::new(kind, 500) }
+    Options::new(kind, 500).slots(8).ring_bytes(4096)
 }
 
-/// Connects both ends, polling them on one thread.
+/// Polls a sender; returns the number of its receivers. Errors persist, or are those of another peer.
+fn receivers_of(sender: &mut Sender) -> usize {
+    let _ = sender.progress();
+    sender.peers()
+}
+
+/// The same for a receiver.
+fn senders_of(receiver: &mut Receiver) -> usize {
+    let _ = receiver.progress();
+    receiver.peers()
+}
+
+/// Connects both ends on one thread.
 fn pair(make: &Make, what: &str, options: &Options) -> (Sender, Receiver) {
     let name = name(what, options.kind);
     let mut receiver = Receiver::listen(make(), &name, options).unwrap();
     let mut sender = Sender::connect(make(), &name, options).unwrap();
-    let end = Instant::now() + PATIENCE;
-    while sender.peers().min(receiver.peers()) == 0 {
-        assert!(Instant::now() < end, "they never connect");
-    }
+    receiver.wait_for_peers(1, PATIENCE).unwrap();
+    sender.wait_for_peers(1, PATIENCE).unwrap();
     (sender, receiver)
 }
 
@@ -64,7 +76,7 @@ fn stream(make: &Make, what: &str, options: &Options, count: u32) {
                 Sent::Full => break,
             }
         }
-        sender.turn().unwrap();
+        sender.progress().unwrap();
         while let Some(message_in) = receiver.poll().unwrap() {
             let expected = message(received, options);
             assert_eq!(message_in.to_vec(), expected, "{} message {received}", options.kind);
@@ -73,7 +85,7 @@ fn stream(make: &Make, what: &str, options: &Options, count: u32) {
         }
     }
     receiver.acknowledge();
-    while !sender.is_drained().unwrap() {
+    while !sender.try_flush().unwrap() {
         assert!(Instant::now() < end, "{}: never drained", options.kind);
         let _ = receiver.poll().unwrap();
         receiver.acknowledge();
@@ -94,7 +106,7 @@ fn everywhere(test: impl Fn(&Make, &str, Kind)) {
 fn messages_of_every_channel_arrive_once_whole_and_in_order() {
     everywhere(|make, what, kind| {
         for mirrored in [false, true] {
-            let options = Options { mirrored: Some(mirrored), ..options(kind) };
+            let options = options(kind).mirrored(mirrored);
             stream(make, &format!("stream-{what}"), &options, 5_000);
         }
     });
@@ -121,8 +133,8 @@ fn receiver_serves_many_senders_and_outlives_each() {
         let mut senders: Vec<Sender> =
             (0..4).map(|_| Sender::connect(make(), &name, &options).unwrap()).collect();
         until("all connect", || {
-            receiver.peers();
-            senders.iter_mut().all(|sender| sender.peers() == 1)
+            senders_of(&mut receiver);
+            senders.iter_mut().all(|sender| receivers_of(sender) == 1)
         });
         let mut counts = [0; 4];
         let mut sent = [0; 4];
@@ -133,7 +145,7 @@ fn receiver_serves_many_senders_and_outlives_each() {
                 {
                     sent[at] += 1;
                 }
-                sender.turn().unwrap();
+                sender.progress().unwrap();
             }
             while let Some(message) = receiver.poll().unwrap() {
                 let number = u32::from_le_bytes(message.to_vec().try_into().unwrap());
@@ -147,21 +159,23 @@ fn receiver_serves_many_senders_and_outlives_each() {
         assert_eq!(
             code(Sender::connect(make(), &name, &options).and_then(|mut fifth| {
                 until("it hears", || {
-                    receiver.peers();
-                    fifth.turn().is_err()
+                    senders_of(&mut receiver);
+                    fifth.progress().is_err()
                 });
-                fifth.turn()
+                fifth.progress()
             })),
             ErrorCode::ChannelFull
         );
         drop(senders.pop());
-        until("it is missed", || receiver.peers() == 3 && receiver.poll().is_ok());
+        until("it is missed", || senders_of(&mut receiver) == 3 && receiver.poll().is_ok());
         let mut next = Sender::connect(make(), &name, &options).unwrap();
-        until("the next one connects", || receiver.peers() == 4 && next.peers() == 1);
+        until("the next one connects", || {
+            senders_of(&mut receiver) == 4 && receivers_of(&mut next) == 1
+        });
         let mut sent = false;
         until("it comes", || {
             sent = sent || next.send(&7_u32.to_le_bytes()).unwrap() != Sent::Full;
-            next.turn().unwrap();
+            next.progress().unwrap();
             receiver.poll().unwrap().is_some_and(|message| {
                 assert_eq!(message.to_vec(), 7_u32.to_le_bytes());
                 receiver.release(message);
@@ -180,15 +194,15 @@ fn sender_serves_many_receivers() {
         let mut receivers: Vec<Receiver> =
             (0..3).map(|_| Receiver::connect(make(), &name, &options).unwrap()).collect();
         until("all connect", || {
-            sender.peers();
-            receivers.iter_mut().all(|receiver| receiver.peers() == 1)
+            receivers_of(&mut sender);
+            receivers.iter_mut().all(|receiver| senders_of(receiver) == 1)
         });
         let (mut sent, mut counts) = (0_u32, [0_u32; 3]);
         until("all come", || {
             if sent < 300 && sender.send(&sent.to_le_bytes()).unwrap() != Sent::Full {
                 sent += 1;
             }
-            sender.turn().unwrap();
+            sender.progress().unwrap();
             for (receiver, count) in receivers.iter_mut().zip(&mut counts) {
                 while let Some(message) = receiver.poll().unwrap() {
                     assert_eq!(message.to_vec(), count.to_le_bytes(), "{kind}");
@@ -206,7 +220,7 @@ fn service_answers_each_client_individually() {
     everywhere(|make, what, kind| {
         // A client can be answered individually unless all receivers of the channel read one memory.
         let back = if kind.shares_sender() { Kind::RingInlined } else { kind };
-        let both = Both { there: options(kind).peers(3), back: options(back).peers(3) };
+        let both = DuplexOptions::new(options(kind).peers(3), options(back).peers(3));
         let name = name(&format!("service-{what}"), kind);
         let fabric = make();
         let mut service = Service::listen(&fabric, &name, &both).unwrap();
@@ -228,63 +242,19 @@ fn service_answers_each_client_individually() {
                 })
                 .collect();
             for _ in 0..150 {
-                let (message, caller) = service.wait(PATIENCE).unwrap();
+                let (message, client) = service.wait(PATIENCE).unwrap();
                 let answer: Vec<u8> = message.to_vec().iter().rev().copied().collect();
                 service.release(message);
-                service.answer_wait(caller, &answer, PATIENCE).unwrap();
+                service.answer_wait(client, &answer, PATIENCE).unwrap();
             }
             until("all clients are done", || {
                 assert!(service.poll().unwrap().is_none());
-                let _ = service.sender.turn();
+                let _ = service.sender.progress();
                 clients.iter().all(|client| client.is_finished())
             });
             for client in clients {
                 client.join().unwrap();
             }
-        });
-    });
-}
-
-#[test]
-fn await_works_on_a_foreign_executor() {
-    use std::task::{Context, Poll, Wake, Waker};
-    struct Unpark(std::thread::Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    fn block_on<F: Future>(future: F) -> F::Output {
-        let mut future = std::pin::pin!(future);
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut context = Context::from_waker(&waker);
-        loop {
-            match future.as_mut().poll(&mut context) {
-                Poll::Ready(output) => return output,
-                Poll::Pending => std::thread::park(),
-            }
-        }
-    }
-    everywhere(|make, what, kind| {
-        let options = options(kind);
-        let (mut sender, mut receiver) = pair(make, &format!("await-{what}"), &options);
-        std::thread::scope(|threads| {
-            threads.spawn(move || {
-                for number in 0..200 {
-                    block_on(sender.sent(&message(number, &options))).unwrap();
-                }
-                until("all are received", || sender.is_drained().unwrap());
-            });
-            for number in 0..200 {
-                let received = block_on(receiver.next()).unwrap();
-                assert_eq!(received.to_vec(), message(number, &options));
-                receiver.release(received);
-                receiver.acknowledge();
-            }
-            until("the sender has gone", || {
-                receiver.acknowledge();
-                receiver.poll().is_err()
-            });
         });
     });
 }
@@ -297,30 +267,30 @@ fn bad_input_is_a_typed_error_without_side_effects() {
         assert_eq!(code(Sender::connect(make(), &name, &good)), ErrorCode::NobodyListens);
         let mut receiver = Receiver::listen(make(), &name, &good).unwrap();
         assert_eq!(code(Receiver::listen(make(), &name, &good)), ErrorCode::AddressTaken);
-        let odd = Options { ring_bytes: Some(5000), ..good };
+        let odd = good.ring_bytes(5000);
         assert_eq!(code(Sender::connect(make(), &name, &odd)), ErrorCode::BadConfiguration);
-        let empty = Options { message_bytes_max: 0, ..good };
+        let empty = good.message_bytes_max(0);
         assert_eq!(code(Sender::connect(make(), &name, &empty)), ErrorCode::BadConfiguration);
-        let other = Options { message_bytes_max: 100, ..good };
+        let other = good.message_bytes_max(100);
         let mut stranger = Sender::connect(make(), &name, &other).unwrap();
         let mut told = None;
         until("it is refused", || {
-            receiver.peers();
-            told = told.take().or(stranger.turn().err());
+            senders_of(&mut receiver);
+            told = told.take().or(stranger.progress().err());
             told.is_some()
         });
         let told = told.unwrap();
         assert_eq!(told.code, ErrorCode::ChannelMismatch);
         assert!(told.detail.contains("message_bytes_max (500 there, 100 here)"), "{told}");
-        assert_eq!(stranger.turn().unwrap_err(), told, "it stays refused");
+        assert_eq!(stranger.progress().unwrap_err(), told, "it stays refused");
         assert_eq!(code(stranger.send(&[0; 101])), ErrorCode::TooLarge);
         let mut backwards = Receiver::connect(make(), &name, &good).unwrap();
         until("it is refused", || {
-            receiver.peers();
+            senders_of(&mut receiver);
             backwards.poll().is_err_and(|error| error.code == ErrorCode::ChannelMismatch)
         });
         let mut sender = Sender::connect(make(), &name, &good).unwrap();
-        until("they connect", || sender.peers().min(receiver.peers()) == 1);
+        until("they connect", || receivers_of(&mut sender).min(senders_of(&mut receiver)) == 1);
         let integer = kind == Kind::SendBufferless;
         let long = sender.send(&[0; 501]).unwrap_err();
         assert_eq!(long.code, ErrorCode::TooLarge);
@@ -328,19 +298,19 @@ fn bad_input_is_a_typed_error_without_side_effects() {
         let mut further = Sender::connect(make(), &name, &good).unwrap();
         let mut told = None;
         until("it is refused", || {
-            receiver.peers();
-            told = told.take().or(further.turn().err());
+            senders_of(&mut receiver);
+            told = told.take().or(further.progress().err());
             told.is_some()
         });
         let told = told.unwrap();
         assert_eq!(told.code, ErrorCode::ChannelFull);
         assert!(told.detail.contains("peers is 1"), "{told}");
-        assert_eq!(further.turn().unwrap_err(), told, "no peer was lost");
+        assert_eq!(further.progress().unwrap_err(), told, "no peer was lost");
         let longest = vec![1; if integer { 4 } else { 500 }];
         let mut sent = false;
         until("it comes", || {
             sent = sent || sender.send(&longest).unwrap() != Sent::Full;
-            sender.turn().unwrap();
+            sender.progress().unwrap();
             receiver.poll().unwrap().is_some_and(|message| {
                 assert_eq!(code(message.read(1, &mut [0; 500])), ErrorCode::OutOfBounds);
                 assert_eq!(message.to_vec(), longest);
@@ -349,7 +319,7 @@ fn bad_input_is_a_typed_error_without_side_effects() {
             })
         });
         drop(receiver);
-        until("the loss is reported", || sender.turn().is_err());
+        until("the loss is reported", || sender.progress().is_err());
         assert_eq!(code(sender.send(&[1; 4])), ErrorCode::PeerLost);
     });
 }
@@ -376,7 +346,7 @@ fn fabric_limit_is_reported_with_its_value() {
     for part in ["100000 bytes", "`send_bytes_max`", "shm has 8192", "message_bytes_max"] {
         assert!(refused.detail.contains(part), "{part}: {refused}");
     }
-    let options = Options { slots: Some(5000), ..Options::new(Kind::WriteSlotInlined, 100) };
+    let options = Options::new(Kind::WriteSlotInlined, 100).slots(5000);
     let refused = Sender::listen(shm(), "limit-of-the-fabric", &options).unwrap_err();
     assert_eq!(refused.code, ErrorCode::BadConfiguration);
     assert!(refused.detail.contains("1 to 4096") && refused.detail.contains("5000"), "{refused}");
@@ -395,7 +365,7 @@ fn messages_sent_before_a_loss_are_received() {
             assert!(sent != Sent::Full || !pushes, "{kind}");
         }
         drop(sender);
-        until("the loss is reported", || receiver.peers() == 0);
+        until("the loss is reported", || senders_of(&mut receiver) == 0);
         for number in 0..if pushes { 3_u32 } else { 0 } {
             let message = receiver.poll().unwrap().expect("it had arrived");
             assert_eq!(message.to_vec(), number.to_le_bytes());
@@ -437,11 +407,12 @@ fn slices_are_sent_in_place() {
         };
         until("its source is free", || {
             early = early.take().or_else(|| receiver.poll().unwrap());
+            sender.progress().unwrap();
             sender.is_done(ticket)
         });
         buffer.write(100, &[9; 300]).unwrap();
         until("it comes", || {
-            sender.turn().unwrap();
+            sender.progress().unwrap();
             early = early.take().or_else(|| receiver.poll().unwrap());
             early.is_some()
         });
@@ -478,7 +449,7 @@ fn messages_are_handed_over_in_place() {
             assert!(matches!(sender.send_loan(loan, 300).unwrap(), Sent::Taken(_)));
             let offer = loop {
                 assert!(Instant::now() < end, "{kind} on {on}: no offer in round {round}");
-                sender.turn().unwrap();
+                sender.progress().unwrap();
                 if let Some(offer) = receiver.offer().unwrap() {
                     break offer;
                 }

@@ -7,7 +7,8 @@ use farside::channel::table::{
     Count, DEVIATIONS, Feature, Growth, MEASURED, Order, PAPER, Requests, Row,
 };
 use farside::channel::{
-    Acknowledge, Family, Kind, Message, Need, Options, Receiver, Sender, Sent, Signal, Wish, advise,
+    Acknowledge, Family, Kind, Message, Need, Options, Receiver, Requirements, Sender, Sent,
+    Signal, advise,
 };
 use farside_base::{Capabilities, CompletionKind};
 use farside_fabric::Fabric;
@@ -37,7 +38,7 @@ fn net() -> SimNet {
 }
 
 fn options(kind: Kind, signal: Option<Signal>) -> Options {
-    Options { slots: Some(SLOTS), signal, ..Options::new(kind, MESSAGE) }
+    Options::new(kind, MESSAGE).slots(SLOTS).signal(signal)
 }
 
 /// Two connected ends with a record of what each posts and what arrives there.
@@ -63,7 +64,10 @@ impl Scene {
             (Sender::connect(fabric(&at_sender), "table", options).unwrap(), receiver)
         };
         let mut scene = Self { net, sender, receiver, at_sender, at_receiver };
-        scene.run(|scene| scene.sender.peers().min(scene.receiver.peers()) == 1);
+        scene.run(|scene| {
+            scene.receiver.progress().unwrap();
+            scene.sender.peers().min(scene.receiver.peers()) == 1
+        });
         scene.settle();
         scene
     }
@@ -74,7 +78,7 @@ impl Scene {
             if holds(self) {
                 return;
             }
-            self.sender.turn().unwrap();
+            self.sender.progress().unwrap();
             self.net.step();
         }
         panic!("it never happens");
@@ -83,8 +87,8 @@ impl Scene {
     fn settle(&mut self) {
         for _ in 0..8 {
             self.net.run_until_idle();
-            self.sender.turn().unwrap();
-            self.receiver.peers();
+            self.sender.progress().unwrap();
+            self.receiver.progress().unwrap();
         }
         self.at_sender.take();
         self.at_receiver.take();
@@ -322,7 +326,7 @@ fn capacity(kind: Kind, bytes: usize) -> usize {
     } else {
         SLOTS
     };
-    let options = Options { ring_bytes: ring, slots: Some(slots), ..options(kind, None) };
+    let options = options(kind, None).ring_bytes(ring).slots(slots);
     let mut scene = Scene::new(&options);
     let message = vec![1; bytes];
     let mut count = 0;
@@ -333,7 +337,7 @@ fn capacity(kind: Kind, bytes: usize) -> usize {
         } else {
             (count, idle) = (count + 1, 0);
         }
-        scene.sender.turn().unwrap();
+        scene.sender.progress().unwrap();
         scene.net.step();
     }
     count
@@ -373,6 +377,7 @@ fn memory(options: &Options, peers: u16, many_senders: bool) -> u64 {
         }
         while receiver.peers() < usize::from(peers) {
             assert!(net.step(), "{kind}");
+            receiver.progress().unwrap();
         }
         return receiver.registered_bytes();
     }
@@ -383,6 +388,7 @@ fn memory(options: &Options, peers: u16, many_senders: bool) -> u64 {
     }
     while sender.peers() < usize::from(peers) {
         assert!(net.step(), "{kind}");
+        sender.progress().unwrap();
     }
     sender.registered_bytes()
 }
@@ -454,7 +460,7 @@ fn survives(options: &Options, (message_order, byte_order): (bool, bool), seed: 
                 Err(_) => return false,
             }
         }
-        if sender.turn().is_err() {
+        if sender.progress().is_err() {
             return false;
         }
         match receiver.poll() {
@@ -486,12 +492,7 @@ fn survives(options: &Options, (message_order, byte_order): (bool, bool), seed: 
 /// that declares them still.
 fn order(kind: Kind) -> Order {
     let least = |signal| {
-        let options = Options {
-            slots: Some(8),
-            ring_bytes: Some(4096),
-            signal: Some(signal),
-            ..Options::new(kind, 320)
-        };
+        let options = Options::new(kind, 320).slots(8).ring_bytes(4096).signal(signal);
         let holds = |order| (0..SEEDS).all(|seed| survives(&options, order, seed));
         match [(false, false), (true, false), (false, true), (true, true)].map(holds) {
             [true, ..] => Order::Nothing,
@@ -575,7 +576,7 @@ fn every_cell_is_what_is_printed() {
 
 /// The requests and completions of both ends over some rounds of the memory.
 fn traffic(options: &Options) -> (Record, Record) {
-    let mut scene = Scene::new(&Options { slots: Some(SLOTS), ..*options });
+    let mut scene = Scene::new(&options.slots(SLOTS));
     let message = scene.message();
     for _ in 0..8 * SLOTS {
         let received = scene.exchange(&message);
@@ -592,22 +593,20 @@ fn is_passive(record: &Record) -> bool {
 #[test]
 fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
     for (need, of_sender) in [(Need::PassiveSender, true), (Need::PassiveReceiver, false)] {
-        let wish = Wish { needs: vec![need], message_bytes_max: MESSAGE, ..Wish::default() };
-        let wish = |kind| match kind {
-            Kind::SendBufferless => Wish { message_bytes_max: 4, ..wish.clone() },
-            _ => wish.clone(),
+        let usual = Requirements::default().needs([need]).message_bytes_max(MESSAGE);
+        let requirements = |kind| match kind {
+            Kind::SendBufferless => usual.clone().message_bytes_max(4),
+            _ => usual.clone(),
         };
         for kind in Kind::ALL {
-            let advice = advise(&wish(kind), &INFINIBAND);
-            let advised = advice.fitting.iter().find(|fitting| fitting.kind == kind);
+            let advice = advise(&requirements(kind), &INFINIBAND);
+            let advised = advice.candidates.iter().find(|candidate| candidate.kind == kind);
             // Otherwise as little as the channel can post.
             let receiver_reads = kind.family() != Family::SendReceive && !of_sender;
-            let least = Options {
-                acknowledge: receiver_reads.then_some(Acknowledge::ReadTail),
-                signal: Some(Signal::Word),
-                ..options(kind, None)
-            };
-            let (sender, receiver) = traffic(advised.map_or(&least, |fitting| &fitting.options));
+            let least = options(kind, Some(Signal::Word))
+                .acknowledge(receiver_reads.then_some(Acknowledge::ReadTail));
+            let (sender, receiver) =
+                traffic(advised.map_or(&least, |candidate| &candidate.options));
             let passive = is_passive(if of_sender { &sender } else { &receiver });
             assert_eq!(passive, advised.is_some(), "{kind}, {need}: {sender:?} {receiver:?}");
         }
@@ -618,13 +617,9 @@ fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
 #[test]
 fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.shares_sender()) {
-        let options = Options { offers_only: true, ..Options::new(kind, MESSAGE) };
+        let options = Options::new(kind, MESSAGE).offers_only(true);
         assert_eq!(growth(&options, true), Growth::Constant, "{kind}");
-        assert_eq!(
-            growth(&Options { offers_only: false, ..options }, true),
-            Growth::Linear,
-            "{kind}"
-        );
+        assert_eq!(growth(&options.offers_only(false), true), Growth::Linear, "{kind}");
     }
 }
 

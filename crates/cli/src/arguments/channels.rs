@@ -104,7 +104,7 @@ impl BenchChannels {
         let asked = if self.device_words.is_empty() { &usual[..] } else { &self.device_words };
         let mut all = Vec::new();
         for device in asked.iter().map(|name| name.words()) {
-            let shape = Options { device, ..Options::new(kind, 64) }.shape(&INFINIBAND);
+            let shape = Options::new(kind, 64).device(device).shape(&INFINIBAND);
             let has = device == DeviceWords::Nothing || kind.has_device_words(&shape);
             if has && !all.contains(&device) {
                 all.push(device);

@@ -5,7 +5,7 @@ use crate::fabrics;
 use crate::failure::Failure;
 use crate::output::{Output, Table};
 use farside::channel::table::measured;
-use farside::channel::{Advice, Wish, advise};
+use farside::channel::{Advice, Requirements, advise};
 use farside_base::Capabilities;
 use farside_sim::fabric::{ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA};
 use serde_json::json;
@@ -13,27 +13,27 @@ use serde_json::json;
 /// Prints the suitable channels, best first, then the rejected ones with reasons.
 pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure> {
     let has = capabilities(arguments.fabric())?;
-    let wish = arguments.wish();
-    let advice = advise(&wish, &has);
+    let requirements = arguments.requirements();
+    let advice = advise(&requirements, &has);
     let fabric = arguments.fabric().name();
     output.value(&json!({
         "fabric": fabric,
-        "needs": wish.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),
-        "fan_in": wish.fan_in,
-        "fan_out": wish.fan_out,
-        "message_bytes_max": wish.message_bytes_max,
-        "fitting": advice.fitting.iter().map(|fitting| json!({
-            "channel": fitting.kind.name(),
-            "family": fitting.kind.family().to_string(),
-            "remarks": fitting.remarks,
+        "needs": requirements.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),
+        "fan_in": requirements.fan_in,
+        "fan_out": requirements.fan_out,
+        "message_bytes_max": requirements.message_bytes_max,
+        "fitting": advice.candidates.iter().map(|candidate| json!({
+            "channel": candidate.kind.name(),
+            "family": candidate.kind.family().to_string(),
+            "remarks": candidate.remarks,
         })).collect::<Vec<_>>(),
-        "unfit": advice.unfit.iter().map(|unfit| json!({
-            "channel": unfit.kind.name(),
-            "family": unfit.kind.family().to_string(),
-            "reasons": unfit.reasons,
+        "unfit": advice.rejections.iter().map(|rejection| json!({
+            "channel": rejection.kind.name(),
+            "family": rejection.kind.family().to_string(),
+            "reasons": rejection.reasons,
         })).collect::<Vec<_>>(),
     }));
-    output.line(format!("fabric {fabric}, {}", summary(&wish)));
+    output.line(format!("fabric {fabric}, {}", summary(&requirements)));
     output.line("");
     output.line(fitting(&advice));
     output.line("");
@@ -52,21 +52,21 @@ fn capabilities(fabric: FabricName) -> Result<Capabilities, Failure> {
     })
 }
 
-fn summary(wish: &Wish) -> String {
-    let needs: Vec<&str> = wish.needs.iter().map(|need| need.name()).collect();
+fn summary(requirements: &Requirements) -> String {
+    let needs: Vec<&str> = requirements.needs.iter().map(|need| need.name()).collect();
     let needs = if needs.is_empty() { "none".to_owned() } else { needs.join(", ") };
     format!(
         "messages of at most {} B, {} to {}; needs: {needs}",
-        wish.message_bytes_max, wish.fan_in, wish.fan_out
+        requirements.message_bytes_max, requirements.fan_in, requirements.fan_out
     )
 }
 
 fn fitting(advice: &Advice) -> String {
-    if advice.fitting.is_empty() {
+    if advice.candidates.is_empty() {
         return "no channel fits".to_owned();
     }
     let mut table = Table::new(["fits, best first", "# HRT", "# requests", "remarks"]).left(3);
-    for one in &advice.fitting {
+    for one in &advice.candidates {
         let row = measured(one.kind);
         table.row([
             format!("  {}", one.kind.name()),
@@ -79,11 +79,11 @@ fn fitting(advice: &Advice) -> String {
 }
 
 fn unfit(advice: &Advice) -> String {
-    if advice.unfit.is_empty() {
+    if advice.rejections.is_empty() {
         return "every channel fits".to_owned();
     }
     let mut table = Table::new(["does not fit", "because"]).left(1);
-    for one in &advice.unfit {
+    for one in &advice.rejections {
         table.row([format!("  {}", one.kind.name()), one.reasons.join("; ")]);
     }
     table.text()
@@ -96,17 +96,19 @@ mod tests {
 
     #[test]
     fn advice_names_every_channel_once() {
-        let wish = Wish { needs: vec![Need::Blocking], fan_in: 64, ..Wish::default() };
-        let advice = advise(&wish, &INFINIBAND);
+        let requirements = Requirements::default().needs([Need::Blocking]).fan_in(64);
+        let advice = advise(&requirements, &INFINIBAND);
         let text = format!("{}\n{}", fitting(&advice), unfit(&advice));
         assert_eq!(text.lines().count(), 22, "{text}");
         assert!(text.contains("its receiver must poll"), "{text}");
-        assert!(summary(&wish).contains("64 to 1; needs: blocking"));
+        assert!(summary(&requirements).contains("64 to 1; needs: blocking"));
     }
 
     #[test]
     fn fewer_capabilities_leave_fewer_channels() {
-        let count = |fabric| advise(&Wish::default(), &capabilities(fabric).unwrap()).fitting.len();
+        let count = |fabric| {
+            advise(&Requirements::default(), &capabilities(fabric).unwrap()).candidates.len()
+        };
         let counts = [FabricName::Infiniband, FabricName::Adaptive, FabricName::OneRma].map(count);
         assert!(counts[0] > counts[1] && counts[1] > counts[2] && counts[2] > 0, "{counts:?}");
     }

@@ -111,9 +111,10 @@ impl FromStr for Need {
     }
 }
 
-/// The requirements of a program.
+/// The requirements of a program. Start from `default`, and set them by the methods with their names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Wish {
+#[non_exhaustive]
+pub struct Requirements {
     /// Features that it needs.
     pub needs: Vec<Need>,
     /// Senders of one receiver.
@@ -124,7 +125,7 @@ pub struct Wish {
     pub message_bytes_max: u32,
 }
 
-impl Default for Wish {
+impl Default for Requirements {
     fn default() -> Self {
         Self { needs: Vec::new(), fan_in: 1, fan_out: 1, message_bytes_max: 1024 }
     }
@@ -135,7 +136,8 @@ const MANY: u16 = 16;
 
 /// A candidate: a channel that meets the requirements.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fitting {
+#[non_exhaustive]
+pub struct Candidate {
     /// The kind of channel.
     pub kind: Kind,
     /// Options that meet the requirements; equal at both ends.
@@ -146,7 +148,8 @@ pub struct Fitting {
 
 /// A rejected channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unfit {
+#[non_exhaustive]
+pub struct Rejection {
     /// The kind of channel.
     pub kind: Kind,
     /// The reasons; never empty.
@@ -155,45 +158,89 @@ pub struct Unfit {
 
 /// The twenty channels, divided into candidates and rejected ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Advice {
     /// Candidates, best first: fewest half round trips, then memory independent of the number of peers, then fewest
     /// requests, then table order.
-    pub fitting: Vec<Fitting>,
+    pub candidates: Vec<Candidate>,
     /// Rejected channels, in table order.
-    pub unfit: Vec<Unfit>,
+    pub rejections: Vec<Rejection>,
 }
 
 /// Ranks the twenty channels for a program and a fabric.
 ///
 /// ```
-/// use farside::channel::{Kind, Need, Wish, advise};
-/// use farside_fabric::{Fabric, MemFabric};
+/// use farside::channel::{Kind, Need, Receiver, Requirements, Sender, advise};
+/// use std::time::Duration;
+/// # fn main() -> Result<(), farside::Error> {
+/// # let name = format!("advice-{}", std::process::id());
+/// # let second = Duration::from_secs(20);
+/// let fabric = farside::fabrics::shared_memory()?;
+/// let requirements = Requirements::default().needs([Need::Blocking, Need::VariableSize]);
+/// let advice = advise(&requirements, &fabric.capabilities());
+/// let best = &advice.candidates[0];
+/// assert_eq!(best.kind, Kind::RingImmediate);
 ///
-/// let wish = Wish { needs: vec![Need::Blocking, Need::VariableSize], ..Wish::default() };
-/// let advice = advise(&wish, &MemFabric::new().capabilities());
-/// assert_eq!(advice.fitting[0].kind, Kind::RingImmediate);
+/// let mut receiver = Receiver::listen(fabric.clone(), &name, &best.options)?;
+/// let mut sender = Sender::connect(fabric, &name, &best.options)?;
+/// receiver.wait_for_peers(1, second)?;
+/// sender.send_wait(b"as advised", second)?;
+/// let message = receiver.receive(second)?;
+/// assert_eq!(message.to_vec(), b"as advised");
+/// receiver.release(message);
+/// # Ok(())
+/// # }
 /// ```
-pub fn advise(wish: &Wish, has: &Capabilities) -> Advice {
+pub fn advise(requirements: &Requirements, has: &Capabilities) -> Advice {
     let mut advice = Advice::default();
     for kind in Kind::ALL {
-        let (row, options) = (measured(kind), wish.options(kind));
-        let reasons = objections(row, wish, &options, has);
+        let (row, options) = (measured(kind), requirements.options(kind));
+        let reasons = objections(row, requirements, &options, has);
         if reasons.is_empty() {
-            let remarks = remarks(row, wish, &options, has);
-            advice.fitting.push(Fitting { kind, options, remarks });
+            let remarks = remarks(row, requirements, &options, has);
+            advice.candidates.push(Candidate { kind, options, remarks });
         } else {
-            advice.unfit.push(Unfit { kind, reasons });
+            advice.rejections.push(Rejection { kind, reasons });
         }
     }
-    advice.fitting.sort_by_key(|fitting| {
-        let row = measured(fitting.kind);
+    advice.candidates.sort_by_key(|candidate| {
+        let row = measured(candidate.kind);
         let requests = row.sender_requests.least() + row.receiver_requests.least();
-        (row.half_round_trips.least(), grows(row, wish, &fitting.options), requests, fitting.kind)
+        (
+            row.half_round_trips.least(),
+            grows(row, requirements, &candidate.options),
+            requests,
+            candidate.kind,
+        )
     });
     advice
 }
 
-impl Wish {
+impl Requirements {
+    /// Sets the features that it needs.
+    #[must_use]
+    pub fn needs(self, needs: impl Into<Vec<Need>>) -> Self {
+        Self { needs: needs.into(), ..self }
+    }
+
+    /// Sets the number of senders of one receiver.
+    #[must_use]
+    pub fn fan_in(self, fan_in: u16) -> Self {
+        Self { fan_in, ..self }
+    }
+
+    /// Sets the number of receivers of one sender.
+    #[must_use]
+    pub fn fan_out(self, fan_out: u16) -> Self {
+        Self { fan_out, ..self }
+    }
+
+    /// Sets the most bytes of a message.
+    #[must_use]
+    pub fn message_bytes_max(self, message_bytes_max: u32) -> Self {
+        Self { message_bytes_max, ..self }
+    }
+
     /// Returns the options with which a channel meets the requirements, if it can.
     fn options(&self, kind: Kind) -> Options {
         let needs = |need| self.needs.contains(&need);
@@ -219,9 +266,9 @@ impl Wish {
 }
 
 /// Whether the memory of a channel grows with the peers of this program.
-fn grows(row: &Row, wish: &Wish, options: &Options) -> bool {
-    (wish.fan_in > 1 && grows_with_senders(row, options))
-        || (wish.fan_out > 1 && row.memory_one_to_many == Growth::Linear)
+fn grows(row: &Row, requirements: &Requirements, options: &Options) -> bool {
+    (requirements.fan_in > 1 && grows_with_senders(row, options))
+        || (requirements.fan_out > 1 && row.memory_one_to_many == Growth::Linear)
 }
 
 /// Whether the receiver keeps memory for each sender; none is needed with `offers_only`.
@@ -229,41 +276,51 @@ fn grows_with_senders(row: &Row, options: &Options) -> bool {
     row.memory_many_to_one == Growth::Linear && !options.offers_only
 }
 
-fn objections(row: &Row, wish: &Wish, options: &Options, has: &Capabilities) -> Vec<String> {
+fn objections(
+    row: &Row,
+    requirements: &Requirements,
+    options: &Options,
+    has: &Capabilities,
+) -> Vec<String> {
     let (kind, shape) = (row.kind, options.shape(has));
     let mut reasons: Vec<String> =
-        wish.needs.iter().filter_map(|need| need.objection(row, &shape)).collect();
+        requirements.needs.iter().filter_map(|need| need.objection(row, &shape)).collect();
     if let Err(missing) = kind.requirements(&shape).check(has) {
         reasons.push(format!("the fabric lacks `{}`", missing.0));
     }
     if let Err(bad) = shape.check(kind) {
         reasons.push(bad.to_string());
     }
-    if kind == Kind::SendBufferless && wish.message_bytes_max > 4 {
+    if kind == Kind::SendBufferless && requirements.message_bytes_max > 4 {
         reasons.push("a message is an integer of 4 bytes".to_owned());
     }
-    let largest = u64::from(wish.message_bytes_max);
+    let largest = u64::from(requirements.message_bytes_max);
     if !matches!(kind, Kind::SendBufferless | Kind::Send | Kind::SendShared)
         && largest > has.transfer_bytes_max
     {
         reasons.push(format!("the fabric moves at most {} bytes at once", has.transfer_bytes_max));
     }
-    if wish.fan_in >= MANY && grows_with_senders(row, options) {
+    if requirements.fan_in >= MANY && grows_with_senders(row, options) {
         let unless = match kind.shares_sender() {
             true => ", unless it takes offers only (need zero-copy-recv)",
             false => "",
         };
         reasons.push(format!("the receiver's memory grows with the senders{unless}"));
     }
-    if wish.fan_out >= MANY && row.memory_one_to_many == Growth::Linear {
+    if requirements.fan_out >= MANY && row.memory_one_to_many == Growth::Linear {
         reasons.push("the sender's memory grows with the receivers".to_owned());
     }
     reasons
 }
 
-fn remarks(row: &Row, wish: &Wish, options: &Options, has: &Capabilities) -> Vec<String> {
+fn remarks(
+    row: &Row,
+    requirements: &Requirements,
+    options: &Options,
+    has: &Capabilities,
+) -> Vec<String> {
     let mut remarks = Vec::new();
-    let usual = Options::new(row.kind, wish.message_bytes_max).shape(has);
+    let usual = Options::new(row.kind, requirements.message_bytes_max).shape(has);
     let shape = options.shape(has);
     if shape.signal != usual.signal {
         remarks.push(match shape.signal {
@@ -274,16 +331,16 @@ fn remarks(row: &Row, wish: &Wish, options: &Options, has: &Capabilities) -> Vec
         });
     }
     if shape.acknowledge != usual.acknowledge {
-        let way = shape.acknowledge;
+        let acknowledge = shape.acknowledge;
         remarks.push(format!(
-            "set `acknowledge` to `{way:?}`, for which the passive end posts nothing"
+            "set `acknowledge` to `{acknowledge:?}`, for which the passive end posts nothing"
         ));
     }
     if options.offers_only {
         remarks
             .push("set `offers_only`: messages are fetched into memory of your choice".to_owned());
     }
-    if grows(row, wish, options) {
+    if grows(row, requirements, options) {
         remarks.push("memory grows with the peers".into());
     }
     if !has.message_order && row.kind.family() != Family::ReadRing {
@@ -300,22 +357,23 @@ mod tests {
 
     #[test]
     fn every_channel_is_candidate_or_rejected_with_reasons() {
-        let wish = Wish {
+        let requirements = Requirements {
             needs: vec![Need::ZeroCopyReceive, Need::Blocking, Need::VariableSize],
             fan_in: 64,
-            ..Wish::default()
+            ..Requirements::default()
         };
-        let advice = advise(&wish, &MemFabric::new().capabilities());
-        assert_eq!(advice.fitting.len() + advice.unfit.len(), 20);
-        assert!(advice.unfit.iter().all(|unfit| !unfit.reasons.is_empty()));
-        let kinds: Vec<Kind> = advice.fitting.iter().map(|fitting| fitting.kind).collect();
+        let advice = advise(&requirements, &MemFabric::new().capabilities());
+        assert_eq!(advice.candidates.len() + advice.rejections.len(), 20);
+        assert!(advice.rejections.iter().all(|rejection| !rejection.reasons.is_empty()));
+        let kinds: Vec<Kind> = advice.candidates.iter().map(|candidate| candidate.kind).collect();
         assert_eq!(kinds, [Kind::ReadSlotNotify, Kind::ReadRingNotify]);
     }
 
-    fn fitting(needs: &[Need]) -> Vec<Kind> {
-        let wish = Wish { needs: needs.to_vec(), ..Wish::default() };
-        let advice = advise(&wish, &MemFabric::new().capabilities());
-        let mut kinds: Vec<Kind> = advice.fitting.iter().map(|fitting| fitting.kind).collect();
+    fn candidates(needs: &[Need]) -> Vec<Kind> {
+        let requirements = Requirements { needs: needs.to_vec(), ..Requirements::default() };
+        let advice = advise(&requirements, &MemFabric::new().capabilities());
+        let mut kinds: Vec<Kind> =
+            advice.candidates.iter().map(|candidate| candidate.kind).collect();
         kinds.sort_unstable();
         kinds
     }
@@ -329,22 +387,23 @@ mod tests {
         };
         let none = |count: Count| count == Count::Exactly(0);
         let senders = by_paper(|row| row.sender_requests == Count::Exactly(0));
-        assert_eq!(fitting(&[Need::PassiveSender]), senders);
+        assert_eq!(candidates(&[Need::PassiveSender]), senders);
         let receivers: Vec<Kind> = by_paper(|row| row.blocking != Feature::Yes)
             .into_iter()
             .filter(|kind| none(measured(*kind).receiver_requests))
             .collect();
-        assert_eq!(fitting(&[Need::PassiveReceiver]), receivers);
+        assert_eq!(candidates(&[Need::PassiveReceiver]), receivers);
         assert_eq!(receivers.len(), 6);
-        assert_eq!(fitting(&[Need::PassiveReceiver, Need::Blocking]), []);
+        assert_eq!(candidates(&[Need::PassiveReceiver, Need::Blocking]), []);
     }
 
     #[test]
     fn options_of_candidates_meet_the_needs() {
         let has = MemFabric::new().capabilities();
         let advised = |kind, needs: &[Need]| {
-            let wish = Wish { needs: needs.to_vec(), ..Wish::default() };
-            let found = advise(&wish, &has).fitting.into_iter().find(|one| one.kind == kind);
+            let requirements = Requirements { needs: needs.to_vec(), ..Requirements::default() };
+            let found =
+                advise(&requirements, &has).candidates.into_iter().find(|one| one.kind == kind);
             found.unwrap().options
         };
         let passive = advised(Kind::RingInlined, &[Need::PassiveReceiver]);
@@ -357,9 +416,13 @@ mod tests {
 
     #[test]
     fn memory_per_sender_is_rejected_unless_offers_only() {
-        let wish = Wish { fan_in: 64, ..Wish::default() };
-        let advice = advise(&wish, &MemFabric::new().capabilities());
-        let found = advice.unfit.iter().find(|unfit| unfit.kind == Kind::ReadRingNotify).unwrap();
+        let requirements = Requirements { fan_in: 64, ..Requirements::default() };
+        let advice = advise(&requirements, &MemFabric::new().capabilities());
+        let found = advice
+            .rejections
+            .iter()
+            .find(|rejection| rejection.kind == Kind::ReadRingNotify)
+            .unwrap();
         assert!(found.reasons[0].contains("unless it takes offers only"), "{:?}", found.reasons);
     }
 

@@ -3,7 +3,7 @@
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
-use farside_fabric::Fabric;
+pub use farside_fabric::Fabric;
 use std::sync::Arc;
 
 /// Registered memory, accessed by copying, as a fabric may write to it meanwhile.

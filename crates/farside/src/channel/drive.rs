@@ -4,6 +4,7 @@
 use super::hello::{Hello, Refusal, Reply, Role, Tokens};
 use super::memory::Memory;
 use super::options::Options;
+use super::waiting::Sleeper;
 use crate::registered::{control, not_reached};
 use crate::{Error, ErrorCode};
 use farside_base::{
@@ -80,12 +81,12 @@ impl<H> Unit<H> {
 
 /// The half of a link, and its number for the peer.
 #[derive(Clone, Copy)]
-struct Place {
+struct LinkEntry {
     unit: usize,
     /// The life of that half, as another may have replaced it since.
     life: u64,
     peer: Peer,
-    stage: Stage,
+    stage: LinkStage,
     /// The connection of which the link is one direction.
     connection: u64,
     /// Signaled requests of the link in flight.
@@ -94,12 +95,11 @@ struct Place {
 
 /// The state of a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Connecting.
-    Coming,
+enum LinkStage {
+    Connecting,
     Open,
     /// Closed; completions from before may still be polled.
-    Gone,
+    Closed,
 }
 
 /// The engine and everything it drives.
@@ -108,6 +108,8 @@ pub(super) struct Drive<H> {
     pub(super) port: Box<dyn Port>,
     pub(super) kind: Kind,
     pub(super) shape: Shape,
+    /// Bytes of a value of a typed channel; zero: messages are bytes.
+    value_bytes: u32,
     listens: bool,
     inline_bytes_max: u32,
     /// Messages are fetched only to memory chosen by the program.
@@ -115,7 +117,7 @@ pub(super) struct Drive<H> {
     peers_max: usize,
     pub(super) units: Vec<Unit<H>>,
     /// By link number.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<LinkEntry>>,
     completions: Box<[Completion; COMPLETIONS]>,
     events: Vec<LinkEvent>,
     /// Signaled requests in flight over all open links: while there are any, the port must be polled.
@@ -125,13 +127,15 @@ pub(super) struct Drive<H> {
     /// Halves created since the start.
     lives: u64,
     /// Closed links whose completions may not all have been polled yet.
-    resting: Vec<(LinkId, Place)>,
+    resting: Vec<(LinkId, LinkEntry)>,
     /// Connection requests that wait for the number of a closed link.
     early: Vec<(LinkId, Vec<u8>)>,
     /// Errors of peers, each to be reported once.
     troubles: VecDeque<Error>,
     /// Why the listener refused this end.
     refused: Option<Error>,
+    /// Wakes the tasks that await this end; started by the first one.
+    pub(super) sleeper: Option<Sleeper>,
 }
 
 impl<H: AnyHalf> Drive<H> {
@@ -174,6 +178,7 @@ impl<H: AnyHalf> Drive<H> {
             port,
             kind,
             shape,
+            value_bytes: options.value_bytes,
             listens,
             inline_bytes_max: has.inline_bytes_max,
             offers_only: options.offers_only && !H::SENDS && kind.shares_sender(),
@@ -189,6 +194,7 @@ impl<H: AnyHalf> Drive<H> {
             early: Vec::new(),
             troubles: VecDeque::new(),
             refused: None,
+            sleeper: None,
         };
         if !listens || H::shares(kind) {
             let unit = drive.new_unit()?;
@@ -204,7 +210,8 @@ impl<H: AnyHalf> Drive<H> {
         let unit = &self.units[0];
         let (kind, role, shape, tokens) =
             (self.kind, role::<H>(), self.shape, unit.memory.tokens());
-        let hello = Hello { kind, role, connection, shape, tokens }.encode();
+        let value_bytes = self.value_bytes;
+        let hello = Hello { kind, role, connection, value_bytes, shape, tokens }.encode();
         let link = self.port.connect(name, &hello, unit.queue).map_err(|error| control(&error))?;
         self.place(link, 0, Peer::ONLY, connection);
         Ok(())
@@ -247,12 +254,12 @@ impl<H: AnyHalf> Drive<H> {
             self.places.resize(at + 1, None);
         }
         let life = self.units[unit].life;
-        let stage = Stage::Coming;
-        self.places[at] = Some(Place { unit, life, peer, stage, connection, awaited: 0 });
+        let stage = LinkStage::Connecting;
+        self.places[at] = Some(LinkEntry { unit, life, peer, stage, connection, awaited: 0 });
     }
 
     /// Polls the port, advances every half and posts their requests.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn poll(&mut self) {
         let rested = self.resting.len();
         loop {
             let count = self.port.poll(&mut self.completions[..]);
@@ -323,16 +330,16 @@ impl<H: AnyHalf> Drive<H> {
         };
         let accused = if link.is_none() { unit.half.accused() } else { None };
         unit.spent |= link.is_none() && accused.is_none();
-        let mut told = false;
+        let mut reported = false;
         for peer in 0..self.units[at].links.len() {
             let Some(open) = self.units[at].links[peer] else { continue };
-            let meant = match (link, accused) {
+            let is_accused = match (link, accused) {
                 (Some(link), _) => link == open,
                 (None, Some(accused)) => usize::from(accused.0) == peer,
                 (None, None) => true,
             };
-            if meant {
-                if !std::mem::replace(&mut told, true) {
+            if is_accused {
+                if !std::mem::replace(&mut reported, true) {
                     self.trouble_with(Error::with(ErrorCode::ProtocolViolation, violation.0));
                 }
                 self.lose(open);
@@ -348,9 +355,9 @@ impl<H: AnyHalf> Drive<H> {
             return;
         };
         if !received {
-            self.told_of(link);
+            self.account_completion(link);
         }
-        let Place { unit, life, peer, stage, .. } = place;
+        let LinkEntry { unit, life, peer, stage, .. } = place;
         if self.units.get(unit).is_none_or(|unit| unit.life != life) {
             return;
         }
@@ -368,9 +375,9 @@ impl<H: AnyHalf> Drive<H> {
         // Messages that arrived before their peer was lost are delivered; if peers share receives, such a message
         // has consumed one of them.
         let wanted = match stage {
-            Stage::Coming => false,
-            Stage::Open => true,
-            Stage::Gone => received && completion.status == CompletionStatus::Success,
+            LinkStage::Connecting => false,
+            LinkStage::Open => true,
+            LinkStage::Closed => received && completion.status == CompletionStatus::Success,
         };
         if !wanted {
             return;
@@ -404,7 +411,7 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     /// Accounts for the completion of a request; failed unsignaled requests complete too.
-    fn told_of(&mut self, link: LinkId) {
+    fn account_completion(&mut self, link: LinkId) {
         if let Some(Some(place)) = self.places.get_mut(link.0 as usize)
             && place.awaited > 0
         {
@@ -418,7 +425,7 @@ impl<H: AnyHalf> Drive<H> {
             LinkEvent::Requested { link, hello } => {
                 if let Err(refusal) = self.check(&hello) {
                     let _ = self.port.refuse(link, &refusal.encode());
-                } else if self.waits_for_seat() {
+                } else if self.waits_for_number() {
                     self.early.push((link, hello));
                 } else if let Err(refusal) = self.requested(link, &hello) {
                     let _ = self.port.refuse(link, &refusal.encode());
@@ -464,6 +471,13 @@ impl<H: AnyHalf> Drive<H> {
         if hello.shape != self.shape {
             return Err(Refusal::Mismatch(hello.shape.differences(&self.shape)));
         }
+        if hello.value_bytes != self.value_bytes {
+            let text = format!(
+                "bytes of a value ({} there, {} here; 0: the channel is not typed)",
+                self.value_bytes, hello.value_bytes
+            );
+            return Err(Refusal::Mismatch(text));
+        }
         if self.open_links() >= self.peers_max {
             let text = format!(
                 "peers is {} at the listener, and all of them are connected",
@@ -478,7 +492,7 @@ impl<H: AnyHalf> Drive<H> {
     fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Refusal> {
         let hello = Hello::decode(hello)?;
         let (unit, peer) = self
-            .seat()
+            .assign()
             .map_err(|error| Refusal::Full(format!("the listener cannot add a peer: {error}")))?;
         self.place(link, unit, peer, hello.connection);
         let (tokens, queue) = (self.units[unit].memory.tokens(), self.units[unit].queue);
@@ -491,7 +505,7 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     /// Returns a half and a number for a new peer.
-    fn seat(&mut self) -> Result<(usize, Peer), Error> {
+    fn assign(&mut self) -> Result<(usize, Peer), Error> {
         if !H::shares(self.kind) {
             let spent = self.units.iter().position(|unit| unit.spent);
             let at = spent.unwrap_or(self.units.len());
@@ -501,13 +515,13 @@ impl<H: AnyHalf> Drive<H> {
         if self.units[0].spent {
             self.renew(0)?;
         }
-        let free = self.free_seat();
+        let free = self.unused_number();
         let free = free.ok_or(ErrorCode::ChannelFull)?;
         Ok((0, free))
     }
 
     /// Returns an unused number of the half that serves all peers.
-    fn free_seat(&self) -> Option<Peer> {
+    fn unused_number(&self) -> Option<Peer> {
         let unit = &self.units[0];
         let rests =
             |peer| self.resting.iter().any(|(_, at)| at.life == unit.life && at.peer == peer);
@@ -516,11 +530,11 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     /// Whether a peer can be added once the completions of closed links have been polled.
-    fn waits_for_seat(&self) -> bool {
+    fn waits_for_number(&self) -> bool {
         H::shares(self.kind)
             && !self.units[0].spent
             && !self.resting.is_empty()
-            && self.free_seat().is_none()
+            && self.unused_number().is_none()
     }
 
     /// Puts a new half at this index, replacing a spent one, or appends it.
@@ -554,7 +568,7 @@ impl<H: AnyHalf> Drive<H> {
         match import(&mut *self.port) {
             Ok(regions) => {
                 if let Some(Some(place)) = self.places.get_mut(link.0 as usize) {
-                    place.stage = Stage::Open;
+                    place.stage = LinkStage::Open;
                 }
                 let unit = &mut self.units[place.unit];
                 unit.links[usize::from(place.peer.0)] = Some(link);
@@ -582,7 +596,7 @@ impl<H: AnyHalf> Drive<H> {
         let Some(Some(place)) = self.places.get_mut(link.0 as usize) else {
             return;
         };
-        if std::mem::replace(&mut place.stage, Stage::Gone) == Stage::Gone {
+        if std::mem::replace(&mut place.stage, LinkStage::Closed) == LinkStage::Closed {
             return;
         }
         self.awaited -= std::mem::take(&mut place.awaited);
@@ -602,18 +616,37 @@ impl<H: AnyHalf> Drive<H> {
     }
 
     fn open_links(&self) -> usize {
-        self.places.iter().flatten().filter(|place| place.stage != Stage::Gone).count()
+        self.places.iter().flatten().filter(|place| place.stage != LinkStage::Closed).count()
     }
 
     pub(super) fn peers(&self) -> usize {
-        self.places.iter().flatten().filter(|place| place.stage == Stage::Open).count()
+        self.places.iter().flatten().filter(|place| place.stage == LinkStage::Open).count()
+    }
+
+    /// Polls; returns a value once the number of peers is `enough`.
+    ///
+    /// # Errors
+    /// The next error of a peer; that of an end that connected and has no peer any more.
+    pub(super) fn poll_for_peers(
+        &mut self,
+        enough: impl FnOnce(usize) -> bool,
+    ) -> Result<Option<()>, Error> {
+        self.poll();
+        if let Some(error) = self.trouble() {
+            return Err(error);
+        }
+        if enough(self.peers()) {
+            return Ok(Some(()));
+        }
+        if !self.listens && self.is_lost() { Err(self.lost()) } else { Ok(None) }
     }
 
     /// Returns the connection of a peer of a half.
     pub(super) fn connection(&self, unit: usize, peer: Peer) -> Option<u64> {
         let mut places = self.places.iter().flatten();
-        let found = places
-            .find(|place| place.stage == Stage::Open && place.unit == unit && place.peer == peer);
+        let found = places.find(|place| {
+            place.stage == LinkStage::Open && place.unit == unit && place.peer == peer
+        });
         found.map(|place| place.connection)
     }
 
@@ -621,7 +654,7 @@ impl<H: AnyHalf> Drive<H> {
     pub(super) fn unit_of(&self, connection: u64) -> Option<usize> {
         let mut places = self.places.iter().flatten();
         let found =
-            places.find(|place| place.stage == Stage::Open && place.connection == connection);
+            places.find(|place| place.stage == LinkStage::Open && place.connection == connection);
         found.map(|place| place.unit)
     }
 
@@ -699,9 +732,9 @@ impl<H: AnyHalf> Drive<H> {
             }
             self.units[at].effects.posted(done);
             match end {
-                End::Posted => {}
-                End::Full => return true,
-                End::Forbidden(link, why) => {
+                PostEnd::Posted => {}
+                PostEnd::Full => return true,
+                PostEnd::Forbidden(link, why) => {
                     let text = format!("{} rejected a request: {why}", self.fabric.name());
                     self.trouble_with(Error::with(ErrorCode::BadForm, text));
                     self.lose(link);
@@ -741,6 +774,11 @@ impl<H: AnyHalf> Drive<H> {
         self.awaited > 0
     }
 
+    /// Whether nothing is pending that no event of the port announces.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.resting.is_empty() && self.early.is_empty() && !self.has_backlog()
+    }
+
     /// Whether requests wait for space in the port; nothing more should be sent then.
     #[inline]
     pub(super) fn has_backlog(&self) -> bool {
@@ -751,7 +789,7 @@ impl<H: AnyHalf> Drive<H> {
 impl<H> Drop for Drive<H> {
     fn drop(&mut self) {
         let placed = self.places.iter().enumerate().filter_map(|(at, place)| {
-            place.filter(|place| place.stage != Stage::Gone).map(|_| LinkId(at as u32))
+            place.filter(|place| place.stage != LinkStage::Closed).map(|_| LinkId(at as u32))
         });
         for link in placed {
             self.port.close(link);
@@ -781,7 +819,7 @@ fn post_receives<H>(port: &mut dyn Port, unit: &mut Unit<H>) {
 }
 
 /// Outcome of a doorbell.
-enum End {
+enum PostEnd {
     /// All were posted.
     Posted,
     /// The port takes no more at present.
@@ -792,7 +830,7 @@ enum End {
 
 /// Posts the first requests with one doorbell; returns how many are done.
 #[inline]
-fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
+fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, PostEnd) {
     let requests = unit.effects.requests();
     let work = |at: usize| -> Option<Work<'_>> {
         let request = &requests[at.min(requests.len() - 1)];
@@ -805,7 +843,7 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
         })
     };
     let Some(first) = work(0) else {
-        return (1, End::Posted); // to a lost peer
+        return (1, PostEnd::Posted); // to a lost peer
     };
     let posted = if requests.len() == 1 {
         port.post(&[first])
@@ -826,11 +864,11 @@ fn post_some<H>(port: &mut dyn Port, unit: &Unit<H>) -> (usize, End) {
         }
     };
     let end = match posted.stop {
-        None => End::Posted,
+        None => PostEnd::Posted,
         Some(Stop::Invalid(why)) => {
-            End::Forbidden(work(posted.accepted).map_or(first.link, |work| work.link), why)
+            PostEnd::Forbidden(work(posted.accepted).map_or(first.link, |work| work.link), why)
         }
-        Some(_) => End::Full,
+        Some(_) => PostEnd::Full,
     };
     (posted.accepted, end)
 }

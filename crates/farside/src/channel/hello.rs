@@ -1,8 +1,8 @@
 //! Handshake messages of the two ends of a channel.
 //!
 //! ```text
-//! hello  "FSCH" | version | kind | role of the connector | 0 | connection | shape
-//!        | buffer token | bells token | counters token
+//! hello  "FSCH" | version | kind | role of the connector | 0 | connection | bytes of a value
+//!        | shape | buffer token | bells token | counters token
 //! reply  buffer token | bells token | counters token | number of the connector at the listener
 //! refusal 0 (channel mismatch) or 1 (no free peer) | text
 //! ```
@@ -13,7 +13,7 @@ use farside_protocol::channel::{Kind, Peer, Shape};
 
 const MAGIC: [u8; 4] = *b"FSCH";
 /// Incremented with every change of a wire format of any channel.
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const TOKENS: usize = 3 * RegionToken::ENCODED;
 
 /// The half of the connecting end.
@@ -68,6 +68,8 @@ pub(super) struct Hello {
     pub(super) role: Role,
     /// The connection of which the channel is one direction; chosen by the connecting end.
     pub(super) connection: u64,
+    /// Bytes of a value of a typed channel; zero: messages are bytes.
+    pub(super) value_bytes: u32,
     pub(super) shape: Shape,
     pub(super) tokens: Tokens,
 }
@@ -77,6 +79,7 @@ impl Hello {
         let mut out = MAGIC.to_vec();
         out.extend([VERSION, self.kind as u8, self.role as u8, 0]);
         out.extend(self.connection.to_le_bytes());
+        out.extend(self.value_bytes.to_le_bytes());
         out.extend(self.shape.encode());
         out.extend(self.tokens.encode());
         out
@@ -106,10 +109,12 @@ impl Hello {
         };
         let (connection, rest) = rest.split_first_chunk::<8>().ok_or(damaged)?;
         let connection = u64::from_le_bytes(*connection);
+        let (value_bytes, rest) = rest.split_first_chunk::<4>().ok_or(damaged)?;
+        let value_bytes = u32::from_le_bytes(*value_bytes);
         let (shape, tokens) = rest.split_first_chunk::<{ Shape::ENCODED }>().ok_or(damaged)?;
         let shape = Shape::decode(shape).ok_or(damaged)?;
         let tokens = Tokens::decode(tokens).ok_or(damaged)?;
-        Ok(Self { kind, role, connection, shape, tokens })
+        Ok(Self { kind, role, connection, value_bytes, shape, tokens })
     }
 }
 
@@ -190,6 +195,7 @@ mod tests {
             kind: Kind::RingInlined,
             role: Role::Sender,
             connection: 0x1234_5678_9abc_def0,
+            value_bytes: 16,
             shape: Shape::fit(Kind::RingInlined, 100, &has),
             tokens: Tokens { buffer: None, bells: token(3), counters: None },
         }

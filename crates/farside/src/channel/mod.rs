@@ -3,25 +3,25 @@
 //!
 //! ```
 //! use farside::channel::{Kind, Options, Receiver, Sender};
-//! use farside_fabric::{Fabric, MemFabric};
-//! use std::sync::Arc;
-//! # fn main() -> Result<(), farside::Error> {
-//! let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-//! let options = Options::new("ring-inlined".parse().unwrap(), 256);
-//! let mut receiver = Receiver::listen(Arc::clone(&fabric), "example", &options)?;
-//! let mut sender = Sender::connect(fabric, "example", &options)?;
-//! while sender.peers().min(receiver.peers()) == 0 {} // both ends on one thread: poll both
+//! use farside::fabrics;
+//! # let (name, timeout) = (format!("example-{}", std::process::id()), std::time::Duration::from_secs(10));
+//! let options = Options::new(Kind::RingInlined, 256); // messages of at most 256 bytes
+//! let mut receiver = Receiver::listen(fabrics::shared_memory()?, &name, &options)?;
+//! let mut sender = Sender::connect(fabrics::shared_memory()?, &name, &options)?;
+//! receiver.wait_for_peers(1, timeout)?; // accepts the sender
 //!
-//! let _ = sender.send(b"hello")?; // Full is a value: retry when the receiver has released more
-//! let message = receiver.poll()?.expect("it is here");
+//! sender.send_wait(b"hello", timeout)?; // waits for the acceptance, and for space
+//! let message = receiver.receive(timeout)?;
 //! assert_eq!(message.to_vec(), b"hello");
 //! receiver.release(message);
-//! # Ok(())
-//! # }
+//! receiver.acknowledge(); // now, instead of when half of the memory has been released
+//! sender.close(timeout)?; // once every message has been received and released
+//! # Ok::<(), farside::Error>(())
 //! ```
 //!
-//! [`advise`] ranks the channels for given requirements and a fabric; `farside channels` prints the table
-//! ([`table`]) and the advice. Memory layouts: see the half-machines in [`farside_protocol::channel`]. In short:
+//! [`TypedSender`] and [`TypedReceiver`] carry values of a type. [`advise`] ranks the channels for given requirements
+//! and a fabric; `farside channels` prints the table ([`table`]) and the advice. Memory layouts: see the half-machines
+//! in [`farside_protocol::channel`]. In short:
 //!
 //! | requirement | channel |
 //! | --- | --- |
@@ -45,14 +45,15 @@
 //! channel only and, if peers write shared memory (shared rings, reserved mailboxes, readers of one sender that
 //! acknowledge by words), the progress of all. Messages are read by copying, never lent as slices, since a peer may
 //! write to them. *Waiting.* [`Sender::send`], [`Receiver::poll`] and [`Receiver::drain`] never block or allocate,
-//! and call the kernel only where the fabric's port does ([`farside_fabric::Port::post`]); [`Receiver::next`] and
-//! [`Sender::sent`] are awaited on any executor. A channel with events sleeps ([`can_sleep`]); any other is polled.
+//! and call the kernel only where the fabric's port does ([`farside_fabric::Port::post`]). Every operation has a form
+//! that waits and one for any executor (`_async`). Both sleep: until an event where the channel has one
+//! ([`can_sleep`]), else for intervals of at most 500 us.
 
 mod advisor;
-mod awaiting;
 mod buffer;
 mod connection;
 mod drive;
+mod ends;
 mod hello;
 mod memory;
 mod options;
@@ -60,13 +61,20 @@ mod receiver;
 mod sender;
 mod staging;
 pub mod table;
+mod typed;
+mod waiting;
 
-pub use advisor::{Advice, Fitting, Need, Unfit, UnknownNeed, Wish, advise};
-pub use buffer::{Buffer, Slice};
-pub use connection::{Both, Caller, Connection, Service};
+pub use advisor::{Advice, Candidate, Need, Rejection, Requirements, UnknownNeed, advise};
+pub use buffer::{Buffer, Fabric, Slice};
+pub use connection::{ClientId, Connection, DuplexOptions, Service};
+pub use farside_base::{
+    AtomicScope, BackPressure, Capabilities, FlushScope, Missing,
+    Requirements as FabricRequirements, WordScope,
+};
 pub use farside_protocol::channel::{
-    Acknowledge, DeviceWords, Family, Kind, Shape, Signal, UnknownKind,
+    Acknowledge, BadShape, DeviceWords, Family, Kind, Shape, Signal, UnknownKind,
 };
 pub use options::Options;
 pub use receiver::{Incoming, Message, Offer, Receiver, can_sleep};
 pub use sender::{Loan, Sender, Sent, Ticket};
+pub use typed::{TypedReceiver, TypedSender};

@@ -3,13 +3,39 @@
 use farside_base::Capabilities;
 use farside_protocol::channel::{Acknowledge, DeviceWords, Kind, Shape, Signal};
 
-/// Options of a channel; equal at both ends. Start from [`Options::new`].
+/// Options of a channel; equal at both ends.
+///
+/// Start from [`Options::new`] or [`Options::typed`], and set the others by the methods with their names.
+///
+/// ```
+/// use farside::channel::{Acknowledge, Kind, Options, Receiver, Sender};
+/// use std::time::Duration;
+/// # fn main() -> Result<(), farside::Error> {
+/// # let fabric = farside::fabrics::shared_memory()?;
+/// # let name = format!("options-{}", std::process::id());
+/// # let second = Duration::from_secs(20);
+/// let options = Options::new(Kind::RingInlined, 500).ring_bytes(4096).acknowledge(Acknowledge::ReadTail);
+/// let mut receiver = Receiver::listen(fabric.clone(), &name, &options)?;
+/// let mut sender = Sender::connect(fabric, &name, &options)?;
+/// receiver.wait_for_peers(1, second)?;
+/// sender.send_wait(&[7; 500], second)?;
+/// let message = receiver.receive(second)?;
+/// assert_eq!(message.to_vec(), [7; 500]);
+/// receiver.release(message);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Options {
     /// The kind of channel.
     pub kind: Kind,
     /// Most bytes of a message.
     pub message_bytes_max: u32,
+    /// Bytes of a value of a typed channel ([`TypedSender`], which sets it); zero: messages are bytes.
+    ///
+    /// [`TypedSender`]: super::TypedSender
+    pub value_bytes: u32,
     /// Mailboxes, receives or messages in flight; `None`: 64.
     pub slots: Option<u32>,
     /// Bytes of a ring, a power of two; `None`: 64 times the largest message.
@@ -42,6 +68,7 @@ impl Options {
         Self {
             kind,
             message_bytes_max,
+            value_bytes: 0,
             slots: None,
             ring_bytes: None,
             peers: 1,
@@ -54,9 +81,77 @@ impl Options {
         }
     }
 
+    /// Returns options for messages of at most `values_max` values of `T`, between two peers.
+    pub const fn typed<T>(kind: Kind, values_max: u32) -> Self {
+        let bytes = (size_of::<T>() as u64).saturating_mul(values_max as u64);
+        // A message that is too long for any channel is refused when the end is opened.
+        Self::new(kind, if bytes > u32::MAX as u64 { u32::MAX } else { bytes as u32 })
+    }
+
+    /// Sets the kind of channel.
+    #[must_use]
+    pub const fn kind(self, kind: Kind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// Sets the most bytes of a message.
+    #[must_use]
+    pub const fn message_bytes_max(self, message_bytes_max: u32) -> Self {
+        Self { message_bytes_max, ..self }
+    }
+
+    /// Sets the number of mailboxes, receives or messages in flight.
+    #[must_use]
+    pub fn slots(self, slots: impl Into<Option<u32>>) -> Self {
+        Self { slots: slots.into(), ..self }
+    }
+
+    /// Sets the bytes of a ring, a power of two.
+    #[must_use]
+    pub fn ring_bytes(self, ring_bytes: impl Into<Option<u64>>) -> Self {
+        Self { ring_bytes: ring_bytes.into(), ..self }
+    }
+
     /// Sets the number of peers of the listening end.
+    #[must_use]
     pub const fn peers(self, peers: u16) -> Self {
         Self { peers, ..self }
+    }
+
+    /// Sets whether rings are mapped twice, contiguously.
+    #[must_use]
+    pub fn mirrored(self, mirrored: impl Into<Option<bool>>) -> Self {
+        Self { mirrored: mirrored.into(), ..self }
+    }
+
+    /// Sets the bytes that a reader of a read ring fetches in addition to a bell.
+    #[must_use]
+    pub const fn prefetch_bytes(self, prefetch_bytes: u32) -> Self {
+        Self { prefetch_bytes, ..self }
+    }
+
+    /// Sets how the receiver acknowledges.
+    #[must_use]
+    pub fn acknowledge(self, acknowledge: impl Into<Option<Acknowledge>>) -> Self {
+        Self { acknowledge: acknowledge.into(), ..self }
+    }
+
+    /// Sets how a message is announced.
+    #[must_use]
+    pub fn signal(self, signal: impl Into<Option<Signal>>) -> Self {
+        Self { signal: signal.into(), ..self }
+    }
+
+    /// Sets whether this receiver fetches messages only into memory of its choice.
+    #[must_use]
+    pub const fn offers_only(self, offers_only: bool) -> Self {
+        Self { offers_only, ..self }
+    }
+
+    /// Sets the words placed in device memory of the adapter.
+    #[must_use]
+    pub const fn device(self, device: DeviceWords) -> Self {
+        Self { device, ..self }
     }
 
     /// Returns the shape of the channel on a fabric with these capabilities.

@@ -1,12 +1,12 @@
 //! The receiving end of a channel.
 
-use super::awaiting::Ringer;
 use super::buffer::{Buffer, Slice};
 use super::drive::Drive;
+use super::ends::common_methods;
 use super::options::Options;
-use crate::patience::Patience;
+use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
-use farside_fabric::{Arena, Fabric, Port, Reached};
+use farside_fabric::{Arena, Fabric, Reached};
 use farside_protocol::channel::{
     self as machine, Content, Held, Kind, ReceiveHalf, Refusal, Shape, Signal,
 };
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The port is polled, for losses and completions, once per this many checks of the bells that find nothing.
-const LOOKS_PER_TURN: u32 = 64;
+const EMPTY_CHECKS_PER_POLL: u32 = 64;
 
 /// A message that has arrived, in the channel's memory until [`Receiver::release`].
 #[derive(Debug)]
@@ -75,15 +75,15 @@ impl Message {
 /// A message shown in place, before it is released.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    lies: Lies<'a>,
+    memory: MessageMemory<'a>,
     content: Content,
     from: usize,
 }
 
 /// The memory that holds a message.
 #[derive(Clone, Copy, Debug)]
-enum Lies<'a> {
-    Here(&'a Arena),
+enum MessageMemory<'a> {
+    Local(&'a Arena),
     AtSender(&'a Reached),
 }
 
@@ -110,9 +110,9 @@ impl Incoming<'_> {
     /// `OutOfBounds` if the part passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-        match self.lies {
-            Lies::Here(arena) => read(arena, self.content, offset, out),
-            Lies::AtSender(reached) => {
+        match self.memory {
+            MessageMemory::Local(arena) => read(arena, self.content, offset, out),
+            MessageMemory::AtSender(reached) => {
                 let at = within(self.content, offset, out.len())?;
                 reached.read(at, out).map_err(|_| ErrorCode::OutOfBounds.into())
             }
@@ -175,33 +175,14 @@ impl Offer {
 /// *Order.* Messages of one sender arrive in the order of sending, unless the channel states otherwise; those of
 /// different senders in any order. *Threads.* Used by one thread at a time; makes progress only within its calls.
 pub struct Receiver {
-    drive: Drive<machine::Receiver>,
+    pub(super) drive: Drive<machine::Receiver>,
     /// The half that is polled first.
     next: usize,
-    looks: u32,
-    /// Wakes the awaiting task; created by the first `await`.
-    ringer: Option<Ringer>,
+    /// Checks of the memory that found nothing since the port was polled.
+    empty_checks: u32,
 }
 
 impl Receiver {
-    /// Listens at `name` for at most [`Options::peers`] senders.
-    ///
-    /// # Errors
-    /// `FabricLacks` with the capability that the fabric lacks; `BadConfiguration` with the limit that the options
-    /// exceed; `AddressTaken`; `System`.
-    pub fn listen(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
-        Self::open(fabric, name, options, true, 0)
-    }
-
-    /// Connects to the sender that listens at `name`.
-    ///
-    /// # Errors
-    /// As [`Self::listen`]; `NobodyListens`. A mismatch of the channels is reported by the first call afterwards,
-    /// as `ChannelMismatch`.
-    pub fn connect(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
-        Self::open(fabric, name, options, false, 0)
-    }
-
     /// Opens an end of a connection, or of a single channel.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,
@@ -211,7 +192,7 @@ impl Receiver {
         connection: u64,
     ) -> Result<Self, Error> {
         let drive = Drive::open(fabric, name, options, listens, connection)?;
-        Ok(Self { drive, next: 0, looks: 0, ringer: None })
+        Ok(Self { drive, next: 0, empty_checks: 0 })
     }
 
     /// Returns the next message, if one has arrived.
@@ -229,20 +210,22 @@ impl Receiver {
             return Err(offers_only());
         }
         if self.drive.awaits() && !self.arrives_by_completion() {
-            self.drive.turn();
+            self.drive.poll();
         }
         if !self.arrives_by_completion() {
-            if let Some(message) = self.look()? {
+            if let Some(message) = self.poll_halves()? {
                 return Ok(Some(message));
             }
-            self.looks += 1;
-            if self.looks < LOOKS_PER_TURN && !self.drive.kind.receiver_names_destination() {
+            self.empty_checks += 1;
+            if self.empty_checks < EMPTY_CHECKS_PER_POLL
+                && !self.drive.kind.receiver_names_destination()
+            {
                 return Ok(None);
             }
         }
-        self.looks = 0;
-        self.drive.turn();
-        match self.look()? {
+        self.empty_checks = 0;
+        self.drive.poll();
+        match self.poll_halves()? {
             Some(message) => Ok(Some(message)),
             None => self.nothing(),
         }
@@ -261,20 +244,22 @@ impl Receiver {
             return Err(offers_only());
         }
         if self.drive.awaits() && !self.arrives_by_completion() {
-            self.drive.turn();
+            self.drive.poll();
         }
         if !self.arrives_by_completion() {
             let taken = self.take_some(max, &mut see);
             if taken > 0 {
                 return Ok(taken);
             }
-            self.looks += 1;
-            if self.looks < LOOKS_PER_TURN && !self.drive.kind.receiver_names_destination() {
+            self.empty_checks += 1;
+            if self.empty_checks < EMPTY_CHECKS_PER_POLL
+                && !self.drive.kind.receiver_names_destination()
+            {
                 return Ok(0);
             }
         }
-        self.looks = 0;
-        self.drive.turn();
+        self.empty_checks = 0;
+        self.drive.poll();
         match self.take_some(max, &mut see) {
             0 if max > 0 => self.nothing().map(|_| 0),
             taken => Ok(taken),
@@ -298,8 +283,8 @@ impl Receiver {
             let (half, own, effects) = unit.parts();
             let (some, end) = half.drain(max - taken, own, effects, &mut |received| {
                 let machine::Received { peer, content, .. } = received;
-                let lies = Lies::Here(own.buffer);
-                see(Incoming { lies, content, from: at + usize::from(peer.0) });
+                let memory = MessageMemory::Local(own.buffer);
+                see(Incoming { memory, content, from: at + usize::from(peer.0) });
             });
             taken += some;
             if let Err(violation) = end {
@@ -328,7 +313,7 @@ impl Receiver {
 
     /// Polls each half once, beginning after the one with the last message.
     #[inline]
-    fn look(&mut self) -> Result<Option<Message>, Error> {
+    fn poll_halves(&mut self) -> Result<Option<Message>, Error> {
         let count = self.drive.units.len();
         for step in 0..count {
             let at =
@@ -390,7 +375,7 @@ impl Receiver {
     /// # Errors
     /// As [`Self::poll`].
     pub fn offer(&mut self) -> Result<Option<Offer>, Error> {
-        self.drive.turn();
+        self.drive.poll();
         for at in 0..self.drive.units.len() {
             let unit = &mut self.drive.units[at];
             if !unit.serves() {
@@ -422,7 +407,7 @@ impl Receiver {
         let unit = self.drive.units.get(offer.unit).filter(|unit| unit.life == offer.life)?;
         let reached = unit.reached.as_ref()?;
         let content = Content::Buffer { offset: offer.place?, bytes: offer.bytes_max };
-        Some(Incoming { lies: Lies::AtSender(reached), content, from: offer.unit })
+        Some(Incoming { memory: MessageMemory::AtSender(reached), content, from: offer.unit })
     }
 
     /// Returns an offered message to its sender without fetching it, because it was read in place or is not needed.
@@ -475,7 +460,7 @@ impl Receiver {
     /// # Errors
     /// As [`Self::poll`].
     pub fn fetched(&mut self, offer: Offer) -> Result<Option<u32>, Error> {
-        self.drive.turn();
+        self.drive.poll();
         let Some(unit) =
             self.drive.units.get_mut(offer.unit).filter(|unit| unit.life == offer.life)
         else {
@@ -498,16 +483,140 @@ impl Receiver {
     /// # Errors
     /// As [`Self::poll`]; `TimedOut`.
     pub fn receive(&mut self, timeout: Duration) -> Result<Message, Error> {
-        let mut patience = Patience::new(timeout);
-        loop {
-            if let Some(message) = self.poll()? {
-                return Ok(message);
+        wait(self, Awaited::Messages, timeout, Self::poll)
+    }
+
+    /// Awaits the next message, on any executor. Dropping the future loses nothing.
+    ///
+    /// *Cost*: the thread of this end, started by the first suspended future, wakes the task: by an event for a
+    /// channel with events ([`can_sleep`]), else at intervals that grow from 20 to 500 us.
+    ///
+    /// # Errors
+    /// As [`Self::poll`]; `System` if that thread cannot be started.
+    pub async fn receive_async(&mut self) -> Result<Message, Error> {
+        self.receive_with_async(Self::poll).await
+    }
+
+    /// Repeats a receive of any form until it has a result, waiting as [`Self::receive`] does.
+    ///
+    /// ```
+    /// # use farside::channel::{Kind, Options, Receiver, Sender};
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), farside::Error> {
+    /// # let fabric = farside::fabrics::shared_memory()?;
+    /// # let name = format!("receive-with-{}", std::process::id());
+    /// # let second = Duration::from_secs(20);
+    /// let options = Options::new(Kind::RingInlined, 64);
+    /// let mut receiver = Receiver::listen(fabric.clone(), &name, &options)?;
+    /// let mut sender = Sender::connect(fabric, &name, &options)?;
+    /// receiver.wait_for_peers(1, second)?;
+    /// sender.send_wait(b"shown in place", second)?;
+    ///
+    /// let mut bytes = [0; 14];
+    /// let count = receiver.receive_with(second, |receiver| {
+    ///     let count = receiver.drain(16, |message| message.read(0, &mut bytes).unwrap_or(()))?;
+    ///     Ok((count > 0).then_some(count))
+    /// })?;
+    /// assert_eq!((count, &bytes), (1, b"shown in place"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// Those of the attempt; `TimedOut`.
+    pub fn receive_with<T>(
+        &mut self,
+        timeout: Duration,
+        attempt: impl FnMut(&mut Self) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        wait(self, Awaited::Messages, timeout, attempt)
+    }
+
+    /// The same as [`Self::receive_with`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// Those of the attempt; `System` if the thread that wakes the task cannot be started.
+    pub async fn receive_with_async<T>(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        wait_async(self, Awaited::Messages, |receiver| {
+            // Attempts are rare: each one polls the port too.
+            receiver.empty_checks = EMPTY_CHECKS_PER_POLL;
+            attempt(receiver)
+        })
+        .await
+    }
+
+    /// Waits for an [`Offer`], for channels whose receiver fetches.
+    ///
+    /// *Blocks*, as [`Self::receive`].
+    ///
+    /// # Errors
+    /// As [`Self::poll`]; `TimedOut`.
+    pub fn offer_wait(&mut self, timeout: Duration) -> Result<Offer, Error> {
+        self.receive_with(timeout, Self::offer)
+    }
+
+    /// The same as [`Self::offer_wait`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// As [`Self::poll`]; `System` if the thread that wakes the task cannot be started.
+    pub async fn offer_async(&mut self) -> Result<Offer, Error> {
+        self.receive_with_async(Self::offer).await
+    }
+
+    /// Fetches an offered message into `into` and waits until it has arrived; returns its length.
+    ///
+    /// *Blocks*: spins at first, then sleeps between polls.
+    ///
+    /// # Errors
+    /// As [`Self::receive_into`] and [`Self::fetched`]; `TimedOut`.
+    pub fn fetch(&mut self, offer: Offer, into: Slice, timeout: Duration) -> Result<u32, Error> {
+        self.receive_into(offer, into)?;
+        wait(self, Awaited::Words, timeout, |receiver| receiver.fetched(offer))
+    }
+
+    /// The same as [`Self::fetch`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// As [`Self::fetch`]; `System` if the thread that wakes the task cannot be started.
+    pub async fn fetch_async(&mut self, offer: Offer, into: Slice) -> Result<u32, Error> {
+        self.receive_into(offer, into)?;
+        wait_async(self, Awaited::Words, |receiver| receiver.fetched(offer)).await
+    }
+
+    /// Acknowledges all released messages, waits until every sender has disconnected, and disconnects.
+    ///
+    /// [`Sender::close`] is its counterpart: it returns when all messages are acknowledged. Messages that have not
+    /// been received by then are lost. The links are closed too if it fails.
+    ///
+    /// *Blocks*: spins at first, then sleeps until an event of the port.
+    ///
+    /// [`Sender::close`]: super::Sender::close
+    ///
+    /// # Errors
+    /// As [`Self::progress`]; `TimedOut`.
+    pub fn close(mut self, timeout: Duration) -> Result<(), Error> {
+        wait(&mut self, Awaited::Peers, timeout, Self::poll_close)
+    }
+
+    /// The same as [`Self::close`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// As [`Self::progress`]; `System` if the thread that wakes the task cannot be started.
+    pub async fn close_async(mut self) -> Result<(), Error> {
+        wait_async(&mut self, Awaited::Peers, Self::poll_close).await
+    }
+
+    fn poll_close(&mut self) -> Result<Option<()>, Error> {
+        self.acknowledge();
+        match self.drive.poll_for_peers(|peers| peers == 0) {
+            // A lost sender has disconnected too.
+            Err(error) if error.code == ErrorCode::PeerLost => {
+                Ok((self.peers() == 0).then_some(()))
             }
-            if self.arrives_by_completion() {
-                patience.wait_for_event(&mut *self.drive.port, None)?;
-            } else {
-                patience.wait()?;
-            }
+            polled => polled,
         }
     }
 
@@ -516,60 +625,19 @@ impl Receiver {
         self.drive.connection(message.unit, machine::Peer(message.peer))
     }
 
-    /// Polls the port and reports errors, without receiving messages.
-    pub(super) fn turn(&mut self) -> Result<(), Error> {
-        self.drive.turn();
+    /// Polls the port and continues pending operations, without receiving messages. Every call does this when needed.
+    ///
+    /// # Errors
+    /// `ProtocolViolation` if a peer violated the protocol; `ChannelMismatch` and `ChannelFull` if the sender refused
+    /// this end. A lost sender is reported by [`Self::poll`], after its messages.
+    pub fn progress(&mut self) -> Result<(), Error> {
+        self.drive.poll();
         self.drive.trouble().map_or(Ok(()), Err)
     }
 
-    pub(super) fn peers_now(&self) -> usize {
-        self.drive.peers()
-    }
-
     /// Whether a sender of this connection is connected.
-    pub(super) fn knows(&self, connection: u64) -> bool {
+    pub(super) fn is_connected(&self, connection: u64) -> bool {
         self.drive.unit_of(connection).is_some()
-    }
-
-    pub(super) const fn ringer(&self) -> Option<&Ringer> {
-        self.ringer.as_ref()
-    }
-
-    pub(super) fn set_ringer(&mut self, ringer: Ringer) {
-        self.ringer = Some(ringer);
-    }
-
-    pub(super) fn port(&mut self) -> &mut dyn Port {
-        &mut *self.drive.port
-    }
-
-    /// Registers memory to receive into.
-    ///
-    /// # Errors
-    /// `System` if the memory is not available.
-    pub fn register(&self, bytes: u64) -> Result<Buffer, Error> {
-        Buffer::new(self.drive.fabric(), bytes)
-    }
-
-    /// Returns the number of connected senders.
-    pub fn peers(&mut self) -> usize {
-        self.drive.turn();
-        self.drive.peers()
-    }
-
-    /// Returns the channel.
-    pub const fn kind(&self) -> Kind {
-        self.drive.kind
-    }
-
-    /// Returns the bytes of memory that this end has registered, for all its peers.
-    pub fn registered_bytes(&self) -> u64 {
-        self.drive.registered_bytes()
-    }
-
-    /// Returns the path of each link and the reason for it, for people.
-    pub fn path(&self) -> Vec<String> {
-        self.drive.path()
     }
 }
 
@@ -596,8 +664,4 @@ pub const fn can_sleep(kind: Kind, shape: &Shape) -> bool {
     }
 }
 
-impl std::fmt::Debug for Receiver {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Receiver({}, {} peers)", self.drive.kind, self.drive.peers())
-    }
-}
+common_methods!(Receiver, "sender", "senders");

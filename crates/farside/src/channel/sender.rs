@@ -2,9 +2,10 @@
 
 use super::buffer::{Buffer, Slice};
 use super::drive::Drive;
+use super::ends::common_methods;
 use super::options::Options;
 use super::staging::Staging;
-use crate::patience::Patience;
+use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_fabric::{Arena, Fabric};
@@ -14,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Most bytes that a channel adds to a message in its request: bells and padding.
-const AROUND: u32 = 24;
+const FRAMING_BYTES_MAX: u32 = 24;
 
 /// Longest message that may be passed to the port directly.
-const AT_ONCE: usize = 1536;
+const DIRECT_BYTES_MAX: usize = 1536;
 
 /// Outcome of a send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,10 +31,20 @@ pub enum Sent {
     Full,
 }
 
+impl Sent {
+    /// Returns the handle of an accepted message.
+    pub const fn ticket(self) -> Option<Ticket> {
+        match self {
+            Self::Taken(ticket) => Some(ticket),
+            Self::Full => None,
+        }
+    }
+}
+
 /// Handle of an accepted message, valid until its source may be reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Ticket {
-    /// A half, or [`EVERYONE`].
+    /// A half, or [`ALL_HALVES`].
     peer: usize,
     life: u64,
     /// The half's id for it, or the id of its copies.
@@ -41,7 +52,7 @@ pub struct Ticket {
 }
 
 /// In place of a half: each half has a copy of the message.
-const EVERYONE: usize = usize::MAX;
+const ALL_HALVES: usize = usize::MAX;
 
 /// Messages copied to each half, until the sources of all copies may be reused. Copies are numbered from the
 /// beginning; the id of a message is the end of its range of copies.
@@ -122,7 +133,7 @@ impl Loan {
 /// *Order.* Messages are received in the order of sending, unless the channel states otherwise. *Threads.* Used by
 /// one thread at a time; makes progress only within its calls.
 pub struct Sender {
-    drive: Drive<machine::Sender>,
+    pub(super) drive: Drive<machine::Sender>,
     staging: Option<Staging>,
     copies: Copies,
     /// Messages up to this length fit into their request with what the channel adds.
@@ -132,24 +143,6 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Listens at `name` for receivers; a message goes to all connected ones.
-    ///
-    /// # Errors
-    /// `FabricLacks` with the capability that the fabric lacks; `BadConfiguration` with the limit that the options
-    /// exceed; `AddressTaken`; `System`.
-    pub fn listen(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
-        Self::open(fabric, name, options, true, 0)
-    }
-
-    /// Connects to the receiver that listens at `name`. Until it accepts, sends return [`Sent::Full`].
-    ///
-    /// # Errors
-    /// As [`Self::listen`]; `NobodyListens`. A mismatch of the channels is reported by the first call afterwards,
-    /// as `ChannelMismatch`.
-    pub fn connect(fabric: Arc<dyn Fabric>, name: &str, options: &Options) -> Result<Self, Error> {
-        Self::open(fabric, name, options, false, 0)
-    }
-
     /// Opens an end of a connection, or of a single channel.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,
@@ -160,7 +153,7 @@ impl Sender {
     ) -> Result<Self, Error> {
         let has = fabric.capabilities();
         let drive = Drive::open(fabric, name, options, listens, connection)?;
-        let inline_bytes_max = has.inline_bytes_max.saturating_sub(AROUND);
+        let inline_bytes_max = has.inline_bytes_max.saturating_sub(FRAMING_BYTES_MAX);
         let short = drive.shape.message_bytes_max <= inline_bytes_max;
         let staging = if short || drive.kind.stages() {
             None
@@ -170,14 +163,6 @@ impl Sender {
         let inline_bytes_max = inline_bytes_max as usize;
         let record = machine::Record::new(has.inline_bytes_max as usize);
         Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max, record })
-    }
-
-    /// Registers memory to send from without copies.
-    ///
-    /// # Errors
-    /// `System` if the memory is not available.
-    pub fn register(&self, bytes: u64) -> Result<Buffer, Error> {
-        Buffer::new(self.drive.fabric(), bytes)
     }
 
     /// Sends a message of these bytes, which are copied before this returns.
@@ -196,7 +181,7 @@ impl Sender {
         }
         let sent = self.take(message)?;
         if sent != Sent::Full {
-            self.flush();
+            self.announce();
         }
         Ok(sent)
     }
@@ -207,7 +192,7 @@ impl Sender {
         let [unit] = &mut self.drive.units[..] else {
             return None;
         };
-        if message.len() > AT_ONCE.min(self.inline_bytes_max) || !unit.effects.is_empty() {
+        if message.len() > DIRECT_BYTES_MAX.min(self.inline_bytes_max) || !unit.effects.is_empty() {
             return None;
         }
         let life = unit.life;
@@ -257,7 +242,7 @@ impl Sender {
             }
         }
         self.post_record();
-        self.flush();
+        self.announce();
         end.map(|()| taken)
     }
 
@@ -278,7 +263,7 @@ impl Sender {
         }
         let sent = self.dispatch(Payload::Gather(list))?;
         if sent != Sent::Full {
-            self.flush();
+            self.announce();
         }
         Ok(sent)
     }
@@ -300,7 +285,7 @@ impl Sender {
         self.check_length(message.len() as u64)?;
         self.collect_staged();
         let Some(place) = self.staging.as_ref().and_then(|staging| staging.write(message)) else {
-            self.turn()?;
+            self.progress()?;
             return Ok(Sent::Full);
         };
         let sent = send(self, Payload::Gather(&[place]))?;
@@ -311,7 +296,7 @@ impl Sender {
     }
 
     /// Sends bytes through `send`, inline or from staging memory.
-    fn either_way(
+    fn inline_or_staged(
         &mut self,
         message: &[u8],
         send: impl FnOnce(&mut Self, Payload<'_>) -> Result<Sent, Error>,
@@ -325,7 +310,7 @@ impl Sender {
 
     fn collect_staged(&mut self) {
         while let Some(oldest) = self.staging.as_ref().and_then(Staging::oldest) {
-            if !self.is_done(oldest) {
+            if !self.poll_done(oldest) {
                 break;
             }
             if let Some(staging) = self.staging.as_mut() {
@@ -344,7 +329,7 @@ impl Sender {
         if !self.drive.kind.shares_sender() {
             return Ok(None);
         }
-        self.turn()?;
+        self.progress()?;
         let Some(unit) = self.drive.units.first_mut() else {
             return Ok(None);
         };
@@ -365,7 +350,7 @@ impl Sender {
         }
         let sent = self.dispatch(Payload::Gather(&[LocalSlice { bytes, ..loan.slice }]))?;
         if sent != Sent::Full {
-            self.flush();
+            self.announce();
         }
         Ok(sent)
     }
@@ -377,7 +362,7 @@ impl Sender {
     /// As [`Self::send`]; `NotHeld` if senders do not choose, or there is no such mailbox.
     pub fn send_to_slot(&mut self, slot: u32, message: &[u8]) -> Result<Sent, Error> {
         self.post_record();
-        self.either_way(message, |sender, payload| {
+        self.inline_or_staged(message, |sender, payload| {
             let Some(unit) = sender.drive.units.first_mut() else {
                 return Ok(Sent::Full);
             };
@@ -385,7 +370,7 @@ impl Sender {
             let (half, own, effects) = unit.parts();
             match half.send_to(slot, payload, own, effects) {
                 Ok(sending) => {
-                    sender.flush();
+                    sender.announce();
                     Ok(Sent::Taken(Ticket { peer: 0, life, sending }))
                 }
                 Err(refusal) => sender.refused(refusal),
@@ -407,11 +392,11 @@ impl Sender {
         self.check_length(message.len() as u64)?;
         self.post_record();
         let Some(at) = self.drive.unit_of(connection) else {
-            self.drive.turn();
+            self.drive.poll();
             let known = self.drive.unit_of(connection).is_some();
             return if known { Ok(Sent::Full) } else { Err(ErrorCode::PeerLost.into()) };
         };
-        self.either_way(message, |sender, payload| {
+        self.inline_or_staged(message, |sender, payload| {
             let unit = &mut sender.drive.units[at];
             let life = unit.life;
             let (half, own, effects) = unit.parts();
@@ -432,7 +417,7 @@ impl Sender {
         self.check_length(payload.bytes())?;
         self.post_record();
         if self.drive.has_backlog() {
-            self.turn()?;
+            self.progress()?;
             if self.drive.has_backlog() {
                 return Ok(Sent::Full);
             }
@@ -457,7 +442,7 @@ impl Sender {
 
     /// Sends to several receivers without common memory: each half must have space first.
     fn dispatch_to_all(&mut self, payload: Payload<'_>) -> Result<Sent, Error> {
-        self.turn()?;
+        self.progress()?;
         let mut receivers = 0;
         let mut refused = None;
         for unit in self.drive.units.iter_mut().filter(|unit| !unit.spent) {
@@ -490,7 +475,7 @@ impl Sender {
             }
         }
         let sending = self.copies.end();
-        Ok(Sent::Taken(Ticket { peer: EVERYONE, life: 0, sending }))
+        Ok(Sent::Taken(Ticket { peer: ALL_HALVES, life: 0, sending }))
     }
 
     #[cold]
@@ -501,11 +486,11 @@ impl Sender {
                 for at in 0..self.drive.units.len() {
                     self.drive.post(at);
                 }
-                self.turn()?;
+                self.progress()?;
                 Ok(Sent::Full)
             }
             Refusal::Lost => {
-                self.turn()?;
+                self.progress()?;
                 Err(self.drive.lost())
             }
             Refusal::TooLong { bytes_max } => Err(too_long_for(bytes_max)),
@@ -516,7 +501,7 @@ impl Sender {
 
     /// Announces what was sent and posts it.
     #[inline]
-    fn flush(&mut self) {
+    fn announce(&mut self) {
         for at in 0..self.drive.units.len() {
             let (half, own, effects) = self.drive.units[at].parts();
             half.flush(own, effects);
@@ -524,16 +509,11 @@ impl Sender {
         }
     }
 
-    /// Whether the source of a message may be reused. Does not imply that it was received.
-    pub fn is_done(&mut self, ticket: Ticket) -> bool {
-        if !self.is_done_now(ticket) {
-            self.drive.turn();
-        }
-        self.is_done_now(ticket)
-    }
-
-    fn is_done_now(&self, ticket: Ticket) -> bool {
-        if ticket.peer == EVERYONE {
+    /// Whether the source of a message was reusable at the last call. Does not imply that it was received.
+    ///
+    /// *Cost*: no poll; [`Self::progress`] and every waiting call update it.
+    pub fn is_done(&self, ticket: Ticket) -> bool {
+        if ticket.peer == ALL_HALVES {
             return self.are_done(ticket.sending);
         }
         let unit = self.drive.units.get(ticket.peer).filter(|unit| unit.life == ticket.life);
@@ -541,18 +521,43 @@ impl Sender {
     }
 
     fn are_done(&self, message: Sending) -> bool {
-        self.copies.of(message).all(|copy| self.is_done_now(copy))
+        self.copies.of(message).all(|copy| self.is_done(copy))
     }
 
-    /// Whether all messages have been received and released. With [`Acknowledge::Message`] the last releases may
-    /// stay unacknowledged until more follow.
+    /// Polls if need be; returns whether the source of a message may be reused.
+    fn poll_done(&mut self, ticket: Ticket) -> bool {
+        if !self.is_done(ticket) {
+            self.drive.poll();
+        }
+        self.is_done(ticket)
+    }
+
+    /// Waits until the source of a message may be reused.
     ///
-    /// [`Acknowledge::Message`]: super::Acknowledge::Message
+    /// *Blocks*: spins at first, then sleeps between polls.
+    ///
+    /// # Errors
+    /// `TimedOut`. A lost receiver is none: its messages use no source any more.
+    pub fn wait_done(&mut self, ticket: Ticket, timeout: Duration) -> Result<(), Error> {
+        wait(self, Awaited::Words, timeout, |sender| Ok(sender.poll_done(ticket).then_some(())))
+    }
+
+    /// The same as [`Self::wait_done`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// `System` if the thread that wakes the task cannot be started.
+    pub async fn wait_done_async(&mut self, ticket: Ticket) -> Result<(), Error> {
+        wait_async(self, Awaited::Words, |sender| Ok(sender.poll_done(ticket).then_some(()))).await
+    }
+
+    /// Polls once; returns whether all messages have been received and released.
+    ///
+    /// For a thread with other work; [`Self::flush`] waits.
     ///
     /// # Errors
     /// As [`Self::send`].
-    pub fn is_drained(&mut self) -> Result<bool, Error> {
-        self.turn()?;
+    pub fn try_flush(&mut self) -> Result<bool, Error> {
+        self.progress()?;
         for at in 0..self.drive.units.len() {
             let unit = &mut self.drive.units[at];
             if !unit.half.is_drained() {
@@ -563,13 +568,54 @@ impl Sender {
         Ok(self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained()))
     }
 
+    /// Waits until all messages have been received and released by the receivers.
+    ///
+    /// *Guarantees*: the receivers have processed every message, except that with [`Acknowledge::Message`] the last
+    /// releases may stay unacknowledged until more follow. A receiver acknowledges in batches: end it with
+    /// [`Receiver::close`], or call [`Receiver::acknowledge`].
+    /// *Blocks*: spins at first, then sleeps between polls.
+    ///
+    /// [`Acknowledge::Message`]: super::Acknowledge::Message
+    /// [`Receiver::close`]: super::Receiver::close
+    /// [`Receiver::acknowledge`]: super::Receiver::acknowledge
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `TimedOut`.
+    pub fn flush(&mut self, timeout: Duration) -> Result<(), Error> {
+        wait(self, Awaited::Words, timeout, |sender| Ok(sender.try_flush()?.then_some(())))
+    }
+
+    /// The same as [`Self::flush`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// As [`Self::send`]; `System` if the thread that wakes the task cannot be started.
+    pub async fn flush_async(&mut self) -> Result<(), Error> {
+        wait_async(self, Awaited::Words, |sender| Ok(sender.try_flush()?.then_some(()))).await
+    }
+
+    /// Flushes, then disconnects. The links are closed too if it fails.
+    ///
+    /// # Errors
+    /// As [`Self::flush`].
+    pub fn close(mut self, timeout: Duration) -> Result<(), Error> {
+        self.flush(timeout)
+    }
+
+    /// The same as [`Self::close`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// As [`Self::flush_async`].
+    pub async fn close_async(mut self) -> Result<(), Error> {
+        self.flush_async().await
+    }
+
     /// Polls the port and continues pending operations. Every call does this when needed. A program that rarely
     /// sends, or always finds space, should call it periodically, as losses and new receivers are detected here.
     ///
     /// # Errors
     /// As [`Self::send`].
-    pub fn turn(&mut self) -> Result<(), Error> {
-        self.drive.turn();
+    pub fn progress(&mut self) -> Result<(), Error> {
+        self.drive.poll();
         match self.drive.trouble() {
             Some(error) => Err(error),
             None if self.drive.is_lost() => Err(self.drive.lost()),
@@ -584,57 +630,99 @@ impl Sender {
     /// # Errors
     /// As [`Self::send`]; `TimedOut`.
     pub fn send_wait(&mut self, message: &[u8], timeout: Duration) -> Result<Ticket, Error> {
-        let mut patience = Patience::new(timeout);
-        loop {
-            if let Sent::Taken(ticket) = self.send(message)? {
-                return Ok(ticket);
-            }
-            patience.wait()?;
-        }
+        self.send_with(timeout, |sender| sender.send(message))
     }
 
-    /// Returns the number of connected receivers.
-    pub fn peers(&mut self) -> usize {
-        self.drive.turn();
-        self.drive.peers()
-    }
-
-    /// Waits until this many receivers are connected.
+    /// Sends a message, awaiting space for it.
     ///
     /// # Errors
-    /// As [`Self::send`]; `TimedOut`.
-    pub fn wait_for_peers(&mut self, count: usize, timeout: Duration) -> Result<(), Error> {
-        let mut patience = Patience::new(timeout);
-        while self.peers() < count {
-            self.turn()?;
-            patience.wait()?;
-        }
-        Ok(())
+    /// As [`Self::send`]; `System` if the thread that wakes the task cannot be started.
+    pub async fn send_async(&mut self, message: &[u8]) -> Result<Ticket, Error> {
+        self.send_with_async(|sender| sender.send(message)).await
     }
 
-    pub(super) fn peers_now(&self) -> usize {
-        self.drive.peers()
+    /// Repeats a send of any form until it is accepted, waiting for space as long as necessary.
+    ///
+    /// ```
+    /// # use farside::channel::{Kind, Options, Receiver, Sender};
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), farside::Error> {
+    /// # let fabric = farside::fabrics::shared_memory()?;
+    /// # let name = format!("send-with-{}", std::process::id());
+    /// # let second = Duration::from_secs(20);
+    /// let options = Options::new(Kind::RingInlined, 4096);
+    /// let mut receiver = Receiver::listen(fabric.clone(), &name, &options)?;
+    /// let mut sender = Sender::connect(fabric, &name, &options)?;
+    /// receiver.wait_for_peers(1, second)?;
+    ///
+    /// let buffer = sender.register(4096)?;
+    /// buffer.write(0, b"from where it is")?;
+    /// let slices = [buffer.slice(0, 16)?];
+    /// let ticket = sender.send_with(second, |sender| sender.send_slices(&slices))?;
+    /// sender.wait_done(ticket, second)?; // from here on the buffer may change
+    ///
+    /// let message = receiver.receive(second)?;
+    /// assert_eq!(message.to_vec(), b"from where it is");
+    /// receiver.release(message);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// *Blocks*, as [`Self::send_wait`].
+    ///
+    /// # Errors
+    /// Those of the send; `TimedOut`.
+    pub fn send_with(
+        &mut self,
+        timeout: Duration,
+        mut send: impl FnMut(&mut Self) -> Result<Sent, Error>,
+    ) -> Result<Ticket, Error> {
+        wait(self, Awaited::Words, timeout, |sender| Ok(send(sender)?.ticket()))
+    }
+
+    /// The same as [`Self::send_with`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// Those of the send; `System` if the thread that wakes the task cannot be started.
+    pub async fn send_with_async(
+        &mut self,
+        mut send: impl FnMut(&mut Self) -> Result<Sent, Error>,
+    ) -> Result<Ticket, Error> {
+        wait_async(self, Awaited::Words, |sender| Ok(send(sender)?.ticket())).await
+    }
+
+    /// Lends memory as [`Self::loan`], waiting for space as long as necessary.
+    ///
+    /// *Blocks*, as [`Self::send_wait`].
+    ///
+    /// # Errors
+    /// As [`Self::loan`]; `BadForm` of a channel that lends no memory; `TimedOut`.
+    pub fn loan_wait(&mut self, bytes: u32, timeout: Duration) -> Result<Loan, Error> {
+        self.check_loans()?;
+        wait(self, Awaited::Words, timeout, |sender| sender.loan(bytes))
+    }
+
+    /// The same as [`Self::loan_wait`], for any executor and without a timeout.
+    ///
+    /// # Errors
+    /// As [`Self::loan_wait`]; `System` if the thread that wakes the task cannot be started.
+    pub async fn loan_async(&mut self, bytes: u32) -> Result<Loan, Error> {
+        self.check_loans()?;
+        wait_async(self, Awaited::Words, |sender| sender.loan(bytes)).await
+    }
+
+    fn check_loans(&self) -> Result<(), Error> {
+        if self.drive.kind.shares_sender() {
+            return Ok(());
+        }
+        let text = format!("{} lends no memory: use send or send_slices", self.drive.kind);
+        Err(Error::with(ErrorCode::BadForm, text))
     }
 
     /// Whether this end has no pending operations.
     pub(super) fn is_settled(&self) -> bool {
         !self.drive.has_backlog()
             && self.drive.units.iter().all(|unit| unit.spent || unit.half.is_drained())
-    }
-
-    /// Returns the channel.
-    pub const fn kind(&self) -> Kind {
-        self.drive.kind
-    }
-
-    /// Returns the bytes of memory that this end has registered, for all its peers.
-    pub fn registered_bytes(&self) -> u64 {
-        self.drive.registered_bytes()
-    }
-
-    /// Returns the path of each link and the reason for it, for people.
-    pub fn path(&self) -> Vec<String> {
-        self.drive.path()
     }
 }
 
@@ -654,8 +742,4 @@ fn too_long_for(bytes_max: u32) -> Error {
     Error::with(ErrorCode::TooLarge, text)
 }
 
-impl std::fmt::Debug for Sender {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sender({}, {} peers)", self.drive.kind, self.drive.peers())
-    }
-}
+common_methods!(Sender, "receiver", "receivers");

@@ -64,20 +64,20 @@ impl Drop for Scene {
 fn draw_options(kind: Kind, random: &mut Random, fabric: &dyn Fabric) -> Options {
     let has = fabric.capabilities();
     loop {
-        let options = Options {
-            slots: Some(random.pick(&[2, 2, 3, 8, 20])),
-            ring_bytes: Some(random.pick(&[256, 1024, 4096])),
-            mirrored: Some(random.pick(&[false, true])),
-            prefetch_bytes: random.pick(&[0, 0, 64, 500]),
-            acknowledge: random.pick(&[
+        let options = Options::new(kind, 0)
+            .peers(2)
+            .slots(random.pick(&[2, 2, 3, 8, 20]))
+            .ring_bytes(random.pick(&[256, 1024, 4096]))
+            .mirrored(random.pick(&[false, true]))
+            .prefetch_bytes(random.pick(&[0, 0, 64, 500]))
+            .acknowledge(random.pick(&[
                 None,
                 Some(Acknowledge::Word),
                 Some(Acknowledge::Message),
                 Some(Acknowledge::ReadTail),
-            ]),
-            signal: random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]),
-            ..Options::new(kind, random.pick(&[8, 30, 200, 1000])).peers(2)
-        };
+            ]))
+            .signal(random.pick(&[None, Some(Signal::Word), Some(Signal::Message)]))
+            .message_bytes_max(random.pick(&[8, 30, 200, 1000]));
         let shape = options.shape(&has);
         if shape.check(kind).is_ok() && kind.requirements(&shape).check(&has).is_ok() {
             return options;

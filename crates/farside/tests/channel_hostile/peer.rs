@@ -93,8 +93,8 @@ mod at {
     pub(super) const VERSION: usize = 4;
     pub(super) const KIND: usize = 5;
     pub(super) const END: usize = 6;
-    pub(super) const SHAPE: usize = 16;
-    pub(super) const TOKENS: usize = 48;
+    pub(super) const SHAPE: usize = 20;
+    pub(super) const TOKENS: usize = 52;
 }
 
 /// Returns the hello that a correct end would send.

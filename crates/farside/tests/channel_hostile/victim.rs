@@ -118,10 +118,15 @@ impl Used {
     }
 
     pub(crate) fn peers(&mut self) -> usize {
-        match &mut self.handle {
-            Handle::Sender(sender) => sender.peers(),
-            Handle::Receiver(receiver) => receiver.peers(),
+        let (progress, peers) = match &mut self.handle {
+            Handle::Sender(sender) => (sender.progress(), sender.peers()),
+            Handle::Receiver(receiver) => (receiver.progress(), receiver.peers()),
+        };
+        // A loss is reported for as long as there is no peer: by the calls that need one.
+        if progress.as_ref().is_err_and(|error| error.code != ErrorCode::PeerLost) {
+            self.told.note(progress);
         }
+        peers
     }
 
     fn check(&mut self, from: usize, bytes: &[u8]) {
@@ -177,8 +182,8 @@ impl Used {
         };
         let bytes = message(self.generation, self.count, &self.options);
         let sent = match what {
-            0 => sender.turn().map(|()| Sent::Full),
-            1 => sender.is_drained().map(|_| Sent::Full),
+            0 => sender.progress().map(|()| Sent::Full),
+            1 => sender.try_flush().map(|_| Sent::Full),
             2 => match sender.loan(bytes.len() as u32) {
                 Ok(Some(loan)) => {
                     loan.write(0, &bytes).unwrap();
@@ -230,7 +235,8 @@ impl Used {
             }
             7 => receiver.acknowledge(),
             8 => {
-                receiver.peers();
+                let progress = receiver.progress();
+                self.told.note(progress);
             }
             _ => self.release_one(random),
         }

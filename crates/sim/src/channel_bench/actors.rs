@@ -136,7 +136,7 @@ impl Outbox {
     }
 
     fn look(&mut self) -> Result<(), Error> {
-        if self.turns { self.sender.turn() } else { Ok(()) }
+        if self.turns { self.sender.progress() } else { Ok(()) }
     }
 }
 
@@ -353,7 +353,7 @@ impl Pinger {
 
     fn wait(&mut self, since_ns: u64) -> Result<(Trip, Then), Error> {
         let Some(inbox) = &mut self.inbox else {
-            if !self.outbox.sender.is_drained()? {
+            if !self.outbox.sender.try_flush()? {
                 return Ok((Trip::Waiting(since_ns), Then::Poll));
             }
             self.outbox.net.spend_ns(self.outbox.charges.acknowledged_ns());

@@ -55,12 +55,16 @@ impl Scene {
             let (senders, receivers) = (self.senders.len(), self.receivers.len());
             let mut open = true;
             for sender in &mut self.senders {
+                let _ = sender.progress(); // a loss is reported when the sender is used
                 open &= sender.peers() == receivers;
             }
             for receiver in &mut self.receivers {
+                receiver.progress()?;
                 open &= receiver.peers() == senders;
             }
             if let Some((sender, receiver)) = &mut self.back {
+                let _ = sender.progress();
+                receiver.progress()?;
                 open &= sender.peers() + receiver.peers() == 2;
             }
             let moved = self.net.step();
@@ -142,13 +146,12 @@ fn options(request: &Request) -> Options {
     let all = if shared { outstanding * u32::from(senders) } else { outstanding };
     let record = u64::from(request.bytes()).next_multiple_of(8) + 24;
     let slots = if request.kind == Kind::SharedRingInlinedZeroing { outstanding } else { all };
-    Options {
-        slots: Some(slots),
-        ring_bytes: Some((record * u64::from(all)).next_power_of_two().max(4_096)),
-        prefetch_bytes: request.prefetch_bytes,
-        device: request.device,
-        ..Options::new(request.kind, request.bytes()).peers(peers)
-    }
+    Options::new(request.kind, request.bytes())
+        .peers(peers)
+        .slots(slots)
+        .ring_bytes((record * u64::from(all)).next_power_of_two().max(4_096))
+        .prefetch_bytes(request.prefetch_bytes)
+        .device(request.device)
 }
 
 /// The ends of one direction.

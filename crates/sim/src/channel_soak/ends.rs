@@ -174,7 +174,7 @@ impl Source {
             }
         }
         let Some(at) = free else {
-            self.sender.turn()?;
+            self.sender.progress()?;
             return Ok(0);
         };
         self.contents.write(self.who, self.next, &mut self.bytes);
@@ -218,13 +218,13 @@ impl End for Source {
         }
         if self.next == self.count {
             let before = self.drained;
-            self.drained = self.sender.is_drained()? || self.untold;
+            self.drained = self.sender.try_flush()? || self.untold;
             return Ok(self.drained != before);
         }
         let sent = self.send()?;
         self.next += sent;
         if sent == 0 || self.random.chance(100) {
-            self.sender.turn()?;
+            self.sender.progress()?;
         }
         Ok(sent > 0)
     }

@@ -134,6 +134,18 @@ pub fn play(round: &Round, ground: &Ground) -> Result<Tally, Trouble> {
     Ok(Tally { messages: round.messages, received, rounds: 1 })
 }
 
+/// Polls a sender; returns the number of its receivers. Errors are reported when it is used.
+fn receivers_of(sender: &mut Sender) -> usize {
+    let _ = sender.progress();
+    sender.peers()
+}
+
+/// The same for a receiver.
+fn senders_of(receiver: &mut Receiver) -> usize {
+    let _ = receiver.progress();
+    receiver.peers()
+}
+
 /// Connects the ends one after the other, so that the n-th has index n at the listener.
 fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
     static NAMES: AtomicU64 = AtomicU64::new(0);
@@ -153,7 +165,9 @@ fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
         for peer in 0..receivers_count {
             let at = fabric(&format!("receiver{peer}"));
             let mut receiver = Receiver::connect(at, &name, options)?;
-            connect(ground, || Ok(senders[0].peers() > peer && receiver.peers() == 1))?;
+            connect(ground, || {
+                Ok(receivers_of(&mut senders[0]) > peer && senders_of(&mut receiver) == 1)
+            })?;
             receivers.push(receiver);
         }
     } else {
@@ -161,7 +175,9 @@ fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
         for peer in 0..senders_count {
             let at = fabric(&format!("sender{peer}"));
             let mut sender = Sender::connect(at, &name, options)?;
-            connect(ground, || Ok(receivers[0].peers() > peer && sender.peers() == 1))?;
+            connect(ground, || {
+                Ok(senders_of(&mut receivers[0]) > peer && receivers_of(&mut sender) == 1)
+            })?;
             senders.push(sender);
         }
     }

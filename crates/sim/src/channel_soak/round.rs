@@ -189,23 +189,22 @@ fn draw_options(kind: Kind, peers: u16, random: &mut Random, has: &Capabilities)
     let message_bytes_max = *random.pick(&lengths);
     let record = u64::from(message_bytes_max).next_multiple_of(8) + 24;
     let ring = (2 * record).next_power_of_two().max(if has.mirrored_regions { 4_096 } else { 64 });
-    let plain = Options {
-        slots: Some(*random.pick(&[1, 2, 3, 8, 64])),
-        ring_bytes: Some(ring << random.below(4)),
-        mirrored: Some(has.mirrored_regions && random.chance(500)),
-        prefetch_bytes: *random.pick(&[0, 0, message_bytes_max, 3 * message_bytes_max]),
-        device: match has.device_bytes_max > 0 && random.chance(200) {
+    let plain = Options::new(kind, message_bytes_max)
+        .peers(peers)
+        .slots(*random.pick(&[1, 2, 3, 8, 64]))
+        .ring_bytes(ring << random.below(4))
+        .mirrored(has.mirrored_regions && random.chance(500))
+        .prefetch_bytes(*random.pick(&[0, 0, message_bytes_max, 3 * message_bytes_max]))
+        .device(match has.device_bytes_max > 0 && random.chance(200) {
             true => *random.pick(&[DeviceWords::Head, DeviceWords::Tail, DeviceWords::All]),
             false => DeviceWords::Nothing,
-        },
-        ..Options::new(kind, message_bytes_max).peers(peers)
-    };
+        });
     let mut ways = Vec::new();
     for acknowledge in
         [None, Some(Acknowledge::Word), Some(Acknowledge::Message), Some(Acknowledge::ReadTail)]
     {
         for signal in [None, Some(Signal::Word), Some(Signal::Message)] {
-            let options = Options { acknowledge, signal, ..plain };
+            let options = plain.acknowledge(acknowledge).signal(signal);
             if options.shape(has).check(kind).is_ok() && unmet(&options, has).is_none() {
                 ways.push(options);
             }

@@ -21,7 +21,7 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// Messages in flight between two ends: enough that no end waits for an acknowledgement of each.
 const WINDOW_MAX: u32 = 256;
 /// Time without any message after which a channel counts as stalled.
-const STALL: Duration = Duration::from_secs(5);
+pub(super) const STALL: Duration = Duration::from_secs(5);
 /// Bytes of the log that messages are appended to: more than caches hold. The log of paper 001,
 /// figure 4, has 8 GiB, which this machine may not have.
 const LOG_BYTES: usize = 64 << 20;
@@ -37,11 +37,10 @@ pub(crate) fn window(message_bytes: u32) -> u32 {
 pub(crate) fn options(kind: Kind, message_bytes: u32, peers: u16) -> Options {
     let window = window(message_bytes);
     let record = u64::from(message_bytes).next_multiple_of(8) + 16;
-    Options {
-        slots: Some(window.max(u32::from(peers))),
-        ring_bytes: Some((record * u64::from(window)).next_power_of_two().max(4096)),
-        ..Options::new(kind, message_bytes).peers(peers)
-    }
+    Options::new(kind, message_bytes)
+        .peers(peers)
+        .slots(window.max(u32::from(peers)))
+        .ring_bytes((record * u64::from(window)).next_power_of_two().max(4096))
 }
 
 /// Returns whether the sender must make progress after the call that sends a message.
@@ -224,7 +223,7 @@ impl Writer {
     pub(crate) fn idle(&mut self) -> Result<(), Failure> {
         self.idle_calls = self.idle_calls.wrapping_add(1);
         if self.needs_progress || self.idle_calls.is_multiple_of(256) {
-            self.sender.turn()?;
+            self.sender.progress()?;
         }
         Ok(())
     }
@@ -247,10 +246,15 @@ impl Gather {
     #[inline]
     fn put(&mut self, sender: &mut Sender, number: usize) -> Result<bool, Failure> {
         if self.tickets.len() == self.slices.len() {
-            match self.tickets.front() {
-                Some(oldest) if !sender.is_done(*oldest) => return Ok(false),
-                _ => self.tickets.pop_front(),
-            };
+            let is_done =
+                |sender: &Sender| self.tickets.front().is_none_or(|oldest| sender.is_done(*oldest));
+            if !is_done(sender) {
+                sender.progress()?;
+            }
+            if !is_done(sender) {
+                return Ok(false);
+            }
+            self.tickets.pop_front();
         }
         let at = number % self.slices.len();
         if let Some(template) = &mut self.template {
@@ -433,7 +437,8 @@ mod tests {
         let options = options(Kind::RingImmediate, message_bytes, 1);
         let mut receiver = Receiver::listen(Arc::clone(&fabric), "ends", &options).unwrap();
         let mut sender = Sender::connect(fabric, "ends", &options).unwrap();
-        while sender.peers().min(receiver.peers()) == 0 {}
+        receiver.wait_for_peers(1, STALL).unwrap();
+        sender.wait_for_peers(1, STALL).unwrap();
         let writer = Writer::new(sender, message_bytes, buffers, Inspection::Copied).unwrap();
         (writer, Reader::new(receiver, message_bytes, Inspection::Copied, true))
     }

@@ -1,6 +1,8 @@
 //! Measurement of one figure of a channel, between this process and its workers.
 
-use super::ends::{BATCH, Inspection, Reader, StallWatch, Writer, options, reaches_peers, window};
+use super::ends::{
+    BATCH, Inspection, Reader, STALL, StallWatch, Writer, options, reaches_peers, window,
+};
 use super::entry::{Distribution, Entry, Latency, LatencyBaseline, Payload, Stream, Wait, device};
 use super::serve::{Role, Task, reply_name};
 use crate::arguments::{DeviceName, Pattern};
@@ -11,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::worker::{Answer, Command};
-use farside::channel::{Both, Connection, DeviceWords, Kind, Options, Receiver, Sender};
+use farside::channel::{Connection, DeviceWords, DuplexOptions, Kind, Options, Receiver, Sender};
 use farside_fabric::Fabric;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -85,7 +87,7 @@ impl Case {
 
     fn options(&self, peers: u16) -> Options {
         let usual = options(self.kind, self.message_bytes, peers);
-        Options { prefetch_bytes: self.prefetch_bytes, device: self.device, ..usual }
+        usual.prefetch_bytes(self.prefetch_bytes).device(self.device)
     }
 }
 
@@ -158,6 +160,8 @@ impl Measurement {
             let mut reader = Reader::new(receiver, bytes, case.inspection(), reaches);
             let mut watch = StallWatch::default();
             while writer.sender.peers().min(reader.receiver.peers()) == 0 {
+                writer.sender.progress()?;
+                reader.receiver.progress()?;
                 watch.empty_poll()?;
             }
             let path = reader.receiver.path().join(", ");
@@ -176,7 +180,7 @@ impl Measurement {
         let baseline = self.one_way_baseline(Baseline::Futex);
         self.with_workers(case, Role::Answer, 1, |fabric, _, start| {
             let name = start()?;
-            let both = Both::same(case.options(1));
+            let both = DuplexOptions::same(case.options(1));
             let mut client = Connection::connect(&fabric, &name, &both)?;
             client.wait(TIMEOUT)?;
             let path = client.receiver.path().join(", ");
@@ -202,10 +206,7 @@ impl Measurement {
             let receiver = Receiver::listen(fabric, name, &options)?;
             start()?;
             let mut reader = Reader::new(receiver, bytes, case.stream_inspection(), reaches);
-            let mut watch = StallWatch::default();
-            while reader.receiver.peers() < usize::from(case.peers) {
-                watch.empty_poll()?;
-            }
+            reader.receiver.wait_for_peers(usize::from(case.peers), STALL)?;
             let path = first_path(reader.receiver.path());
             let stream = stream(case, windows, |block| {
                 let mut watch = StallWatch::default();
@@ -238,10 +239,7 @@ impl Measurement {
             let sender = Sender::listen(fabric, name, &options)?;
             start()?;
             let mut writer = Writer::new(sender, bytes, BATCH, Inspection::Copied)?;
-            let mut watch = StallWatch::default();
-            while writer.sender.peers() < usize::from(case.peers) {
-                watch.empty_poll()?;
-            }
+            writer.sender.wait_for_peers(usize::from(case.peers), STALL)?;
             let path = first_path(writer.sender.path());
             let stream = stream(case, windows, |block| {
                 let mut watch = StallWatch::default();

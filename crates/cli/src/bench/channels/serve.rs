@@ -5,7 +5,7 @@ use crate::arguments::DeviceName;
 use crate::failure::Failure;
 use crate::worker::HostSpec;
 use farside::ErrorCode;
-use farside::channel::{Both, Kind, Options, Receiver, Sender, Service};
+use farside::channel::{DuplexOptions, Kind, Options, Receiver, Sender, Service};
 use farside_fabric::Fabric;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -85,8 +85,7 @@ impl Role {
 impl Task {
     fn options(&self) -> Result<Options, Failure> {
         let usual = options(self.kind()?, self.message_bytes, self.peers);
-        let (prefetch_bytes, device) = (self.prefetch_bytes, self.device_words.words());
-        Ok(Options { prefetch_bytes, device, ..usual })
+        Ok(usual.prefetch_bytes(self.prefetch_bytes).device(self.device_words.words()))
     }
 
     fn kind(&self) -> Result<Kind, Failure> {
@@ -155,16 +154,16 @@ impl Task {
         ready: impl FnOnce(),
         stop: &AtomicBool,
     ) -> Result<(), Failure> {
-        let both = Both::same(self.options()?);
+        let both = DuplexOptions::same(self.options()?);
         let mut service = Service::listen(fabric, &self.name, &both)?;
         let mut bytes = vec![0; usize::try_from(self.message_bytes).unwrap_or(usize::MAX)];
         ready();
         while !stop.load(Ordering::Relaxed) {
             match service.wait(STOP_CHECK_PERIOD) {
-                Ok((message, caller)) => {
+                Ok((message, client)) => {
                     message.read(0, &mut bytes)?;
                     service.release(message);
-                    service.answer_wait(caller, &bytes, ANSWER_TIMEOUT)?;
+                    service.answer_wait(client, &bytes, ANSWER_TIMEOUT)?;
                 }
                 Err(error) if error.code == ErrorCode::TimedOut => {}
                 Err(error) => return Err(error.into()),
