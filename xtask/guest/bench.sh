@@ -26,7 +26,7 @@ perftest() { # TEST BYTES ITERATIONS
   on 2 $server_on sh -c 'exec "$@" -d $RDMA_DEVICE -x $RDMA_GID_INDEX' - ib_$1 -F $size -n $3 > /run/server 2>&1 &
   server=$!
   tries=0
-  # Nobody may listen yet.
+  # The server may not listen yet.
   until on 1 $client_on sh -c 'exec "$@" -d $RDMA_DEVICE -x $RDMA_GID_INDEX 10.77.0.2' - \
       ib_$1 -F $size -n $3 > /run/result 2> /run/errors; do
     tries=$((tries + 1))

@@ -88,7 +88,7 @@ while read -r path; do
 done < /share/links
 [ ! -d /share/libraries ] || export LD_LIBRARY_PATH=/share/libraries
 
-# Through pipes, not straight into the shared files: a program may open /dev/stderr anew, which would
+# Through pipes, not straight into the shared files: a program may open /dev/stderr again, which would
 # begin such a file again.
 mkfifo /run/1 /run/2
 cat /run/1 > /share/stdout & copier_1=$!

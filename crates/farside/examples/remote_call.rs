@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let programs = caller.register(&std::fs::read(object)?)?; // verified there
     let search = programs.first().ok_or("the object has no program")?;
 
-    // Begun together they share a doorbell, and are under way at the same time.
+    // Begun together they share a doorbell, and are in flight at the same time.
     let mut calls = Vec::new();
     for key in keys {
         let key: u64 = key.parse()?;

@@ -6,11 +6,11 @@ mod slices;
 use crate::config::{AllocationHint, AllocationSpec};
 use crate::engine::Engine;
 use crate::hit::WORD;
-use crate::memory::{Piece, Session};
-use crate::operation::Kind;
+use crate::memory::{LinePiece, Session};
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineSize, OperationId, Ticket};
-use farside_protocol::allocate::{AllocateFlags, Allocator, Hint, Message, Placement};
+use farside_protocol::allocate::{AllocateFlags, AllocateMessage, Allocator, Hint, Placement};
 use farside_protocol::wire::{BODY, Family, Violation};
 use slices::{Allocation, Jobs};
 use std::collections::BTreeMap;
@@ -113,18 +113,18 @@ impl Engine {
     pub(crate) fn control(
         &mut self,
         operation: OperationId,
-        kind: Kind,
+        kind: OperationKind,
         address: Option<GlobalAddress>,
     ) {
         match kind {
-            Kind::Allocate { node, bytes, class } => {
+            OperationKind::Allocate { node, bytes, class } => {
                 self.start_allocate(operation, node, bytes, class)
             }
-            Kind::Free => match address {
+            OperationKind::Free => match address {
                 Some(address) => self.start_free(operation, address),
                 None => self.finish(operation, Err(ErrorCode::NotAnAllocation)),
             },
-            Kind::Confirm => self.finish(operation, Ok(())),
+            OperationKind::Confirm => self.finish(operation, Ok(())),
             _ => self.finish(operation, Err(ErrorCode::NodeFailed)),
         }
     }
@@ -137,14 +137,19 @@ impl Engine {
             return self.allocate_here(bytes, line_size, Requester::Operation(operation));
         }
         let flags = AllocateFlags { zeroed: true };
-        self.ask(node, operation, |ticket| Message::Allocate { ticket, bytes, line_size, flags });
+        self.ask(node, operation, |ticket| AllocateMessage::Allocate {
+            ticket,
+            bytes,
+            line_size,
+            flags,
+        });
     }
 
     fn ask(
         &mut self,
         node: NodeId,
         operation: OperationId,
-        message: impl FnOnce(Ticket) -> Message,
+        message: impl FnOnce(Ticket) -> AllocateMessage,
     ) {
         if let Some(code) = self.peers.refusal(node) {
             return self.finish(operation, Err(code));
@@ -154,7 +159,7 @@ impl Engine {
         self.send_allocate(node, &message(ticket));
     }
 
-    fn send_allocate(&mut self, to: NodeId, message: &Message) {
+    fn send_allocate(&mut self, to: NodeId, message: &AllocateMessage) {
         self.peers.push(to, message.class(), Family::Allocate, &message.encode());
     }
 
@@ -208,7 +213,7 @@ impl Engine {
         if address.home() == self.me() {
             return self.free_here(address, Requester::Operation(operation));
         }
-        self.ask(address.home(), operation, |ticket| Message::Free { ticket, address });
+        self.ask(address.home(), operation, |ticket| AllocateMessage::Free { ticket, address });
     }
 
     fn answer_allocate(
@@ -222,10 +227,10 @@ impl Engine {
             }
             (Requester::Operation(operation), Err(code)) => self.finish(operation, Err(code)),
             (Requester::Node(node, ticket), Ok((address, lines))) => {
-                self.send_allocate(node, &Message::Allocated { ticket, address, lines });
+                self.send_allocate(node, &AllocateMessage::Allocated { ticket, address, lines });
             }
             (Requester::Node(node, ticket), Err(code)) => {
-                self.send_allocate(node, &Message::Refused { ticket, code });
+                self.send_allocate(node, &AllocateMessage::Refused { ticket, code });
             }
             (Requester::Dead, _) => {}
         }
@@ -235,10 +240,10 @@ impl Engine {
         match (requester, outcome) {
             (Requester::Operation(operation), outcome) => self.finish(operation, outcome),
             (Requester::Node(node, ticket), Ok(())) => {
-                self.send_allocate(node, &Message::Freed { ticket });
+                self.send_allocate(node, &AllocateMessage::Freed { ticket });
             }
             (Requester::Node(node, ticket), Err(code)) => {
-                self.send_allocate(node, &Message::Refused { ticket, code });
+                self.send_allocate(node, &AllocateMessage::Refused { ticket, code });
             }
             (Requester::Dead, _) => {}
         }
@@ -250,11 +255,13 @@ impl Engine {
         let free = self.homes.free_bytes();
         let told = self.homes.placement.note_own(free);
         match (only, told) {
-            (Some(node), _) => self.send_allocate(node, &Message::FreeBytes { bytes: free }),
+            (Some(node), _) => {
+                self.send_allocate(node, &AllocateMessage::FreeBytes { bytes: free })
+            }
             (None, Some(bytes)) => {
                 let peers: Vec<NodeId> = self.peers.iter().collect();
                 for node in peers {
-                    self.send_allocate(node, &Message::FreeBytes { bytes });
+                    self.send_allocate(node, &AllocateMessage::FreeBytes { bytes });
                 }
             }
             (None, None) => {}
@@ -266,34 +273,34 @@ impl Engine {
         from: NodeId,
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
-        match Message::decode(body)? {
-            Message::Allocate { ticket, bytes, line_size, .. } if !self.boot.ready => {
+        match AllocateMessage::decode(body)? {
+            AllocateMessage::Allocate { ticket, bytes, line_size, .. } if !self.boot.ready => {
                 self.homes.early.push(EarlyRequest { from, ticket, bytes, line_size });
             }
-            Message::Allocate { ticket, bytes, line_size, .. } => {
+            AllocateMessage::Allocate { ticket, bytes, line_size, .. } => {
                 self.allocate_here(bytes, line_size, Requester::Node(from, ticket));
             }
-            Message::Free { ticket, address } => {
+            AllocateMessage::Free { ticket, address } => {
                 if address.home() != self.me() {
                     return Err(Violation("free at a node that is not the home"));
                 }
                 self.check_generation(address.line())?;
                 self.free_here(address, Requester::Node(from, ticket));
             }
-            Message::Allocated { ticket, address, lines } => {
+            AllocateMessage::Allocated { ticket, address, lines } => {
                 self.check_allocated(from, ticket, (address, lines))?;
                 let operation = self.asked(from, ticket)?;
                 self.finish_with(operation, address.to_bits());
             }
-            Message::Freed { ticket } => {
+            AllocateMessage::Freed { ticket } => {
                 let operation = self.asked(from, ticket)?;
                 self.finish(operation, Ok(()));
             }
-            Message::Refused { ticket, code } => {
+            AllocateMessage::Refused { ticket, code } => {
                 let operation = self.asked(from, ticket)?;
                 self.finish(operation, Err(code));
             }
-            Message::FreeBytes { bytes } => self.homes.placement.note(from, bytes),
+            AllocateMessage::FreeBytes { bytes } => self.homes.placement.note(from, bytes),
         }
         Ok(())
     }
@@ -320,7 +327,7 @@ impl Engine {
             return Ok(()); // refused as an answer without a request
         };
         let (bytes, class) = match self.request(*operation) {
-            Some((Kind::Allocate { bytes, class, .. }, _)) => (bytes, class),
+            Some((OperationKind::Allocate { bytes, class, .. }, _)) => (bytes, class),
             Some(_) => return Err(Violation("allocation in answer to a free")),
             None => return Ok(()),
         };
@@ -464,8 +471,8 @@ impl Session {
             let node = call.choose_home(spec.hint, bytes, &full)?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
-            let piece = Piece { address, at: 0, bytes: 0 };
-            match call.call(Kind::Allocate { node, bytes, class }, piece, &[]).await {
+            let piece = LinePiece { address, at: 0, bytes: 0 };
+            match call.call(OperationKind::Allocate { node, bytes, class }, piece, &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
@@ -534,7 +541,7 @@ impl Session {
     pub async fn free_async(&mut self, address: GlobalAddress) -> Result<(), Error> {
         let mut call = self.enter();
         call.writes_ended().await?;
-        let piece = Piece { address, at: 0, bytes: 0 };
-        call.call(Kind::Free, piece, &[]).await.map(drop)
+        let piece = LinePiece { address, at: 0, bytes: 0 };
+        call.call(OperationKind::Free, piece, &[]).await.map(drop)
     }
 }

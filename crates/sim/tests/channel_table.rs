@@ -13,7 +13,7 @@ use farside_base::{Capabilities, CompletionKind};
 use farside_fabric::Fabric;
 use farside_sim::fabric::{DelayRange, INFINIBAND, SimNet, SimOptions};
 use std::sync::Arc;
-use watch::{Posted, Record, Watch};
+use watch::{Posted, Record, RecordingFabric};
 
 /// How long one way takes; everything else takes no time.
 const TRIP_NS: u64 = 1_000_000;
@@ -41,20 +41,20 @@ fn options(kind: Kind, signal: Option<Signal>) -> Options {
 }
 
 /// Two connected ends with a record of what each posts and what arrives there.
-struct Scene {
+struct ConnectedEnds {
     net: SimNet,
     sender: Sender,
     receiver: Receiver,
-    at_sender: Watch,
-    at_receiver: Watch,
+    at_sender: RecordingFabric,
+    at_receiver: RecordingFabric,
 }
 
-impl Scene {
+impl ConnectedEnds {
     fn new(options: &Options) -> Self {
         let net = net();
-        let at_sender = Watch::new(net.fabric("sender"));
-        let at_receiver = Watch::new(net.fabric("receiver"));
-        let fabric = |watch: &Watch| -> Arc<dyn Fabric> { Arc::new(watch.clone()) };
+        let at_sender = RecordingFabric::new(net.fabric("sender"));
+        let at_receiver = RecordingFabric::new(net.fabric("receiver"));
+        let fabric = |watch: &RecordingFabric| -> Arc<dyn Fabric> { Arc::new(watch.clone()) };
         let (sender, receiver) = if options.kind.shares_sender() {
             let sender = Sender::listen(fabric(&at_sender), "table", options).unwrap();
             (sender, Receiver::connect(fabric(&at_receiver), "table", options).unwrap())
@@ -135,7 +135,7 @@ struct Cost {
 }
 
 fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
-    let mut scene = Scene::new(&options(kind, signal));
+    let mut scene = ConnectedEnds::new(&options(kind, signal));
     let message = scene.message();
     // A fetch without request is measured from the fetch; a receiver that must name a destination or is notified polls
     // from the beginning.
@@ -188,7 +188,7 @@ fn zero_copy_send(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
     }
-    let mut scene = Scene::new(&options(kind, None));
+    let mut scene = ConnectedEnds::new(&options(kind, None));
     if let Some(loan) = scene.sender.loan(64).unwrap() {
         // The memory that is filled is the memory that is fetched.
         loan.write(0, &[7; 64]).unwrap();
@@ -229,7 +229,7 @@ fn zero_copy_receive(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
     }
-    let mut scene = Scene::new(&options(kind, None));
+    let mut scene = ConnectedEnds::new(&options(kind, None));
     if kind.receiver_names_destination() {
         return receive_into(&mut scene);
     }
@@ -259,7 +259,7 @@ fn zero_copy_receive(kind: Kind) -> Feature {
 
 /// A reserved slot is known to the sender before it writes, though it was not its choice: the first
 /// thing that it writes goes straight to where the message is received.
-fn granted(kind: Kind, scene: &mut Scene) -> Feature {
+fn granted(kind: Kind, scene: &mut ConnectedEnds) -> Feature {
     scene.settle();
     let message = scene.message();
     scene.send(&message);
@@ -273,7 +273,7 @@ fn granted(kind: Kind, scene: &mut Scene) -> Feature {
     if known { Feature::Yes } else { Feature::No }
 }
 
-fn receive_into(scene: &mut Scene) -> Feature {
+fn receive_into(scene: &mut ConnectedEnds) -> Feature {
     let buffer = scene.receiver.register(4096).unwrap();
     let message = scene.message();
     let mut offer = None;
@@ -306,7 +306,7 @@ fn receive_into(scene: &mut Scene) -> Feature {
 }
 
 /// The receiver names a place in its own buffer and the sender's WRITE goes there.
-fn indirect(scene: &mut Scene, message: &[u8]) -> Feature {
+fn indirect(scene: &mut ConnectedEnds, message: &[u8]) -> Feature {
     let received = scene.exchange(message);
     let place = received.place().unwrap();
     let written = scene.at_sender.take();
@@ -323,7 +323,7 @@ fn capacity(kind: Kind, bytes: usize) -> usize {
         SLOTS
     };
     let options = Options { ring_bytes: ring, slots: Some(slots), ..options(kind, None) };
-    let mut scene = Scene::new(&options);
+    let mut scene = ConnectedEnds::new(&options);
     let message = vec![1; bytes];
     let mut count = 0;
     let mut idle = 0;
@@ -346,7 +346,7 @@ fn variable_size(kind: Kind) -> Feature {
         return Feature::NotApplicable;
     }
     if kind.family() == farside::channel::Family::ReadSlot {
-        let mut scene = Scene::new(&options(kind, None));
+        let mut scene = ConnectedEnds::new(&options(kind, None));
         let received = scene.exchange(&[3; 64]);
         assert_eq!(received.len(), 64);
         let fetched = scene.at_receiver.take();
@@ -575,7 +575,7 @@ fn every_cell_is_what_is_printed() {
 
 /// The requests and completions of both ends over some rounds of the memory.
 fn traffic(options: &Options) -> (Record, Record) {
-    let mut scene = Scene::new(&Options { slots: Some(SLOTS), ..*options });
+    let mut scene = ConnectedEnds::new(&Options { slots: Some(SLOTS), ..*options });
     let message = scene.message();
     for _ in 0..8 * SLOTS {
         let received = scene.exchange(&message);

@@ -1,9 +1,9 @@
 //! `--check`: whether the guest and what starts it work, each part in a guest of its own.
 
-use super::boot::End;
+use super::boot::GuestExit;
 use super::image::Images;
 use super::options::{Devices, EngineChoice, Job, Options};
-use super::{Engine, Outcome, apt, cache, run, say};
+use super::{Engine, GuestOutcome, apt, cache, run, say};
 use crate::debian::{Need, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -115,22 +115,22 @@ impl Bench<'_> {
     }
 
     /// Runs a guest and demands that its command passes.
-    fn passes(&self, options: &Options) -> Result<Outcome, String> {
+    fn passes(&self, options: &Options) -> Result<GuestOutcome, String> {
         let outcome = run(self.images, options, false)?;
         match outcome.end {
-            End::Code(0) => Ok(outcome),
+            GuestExit::Code(0) => Ok(outcome),
             _ => Err(told(&outcome)),
         }
     }
 }
 
 /// The whole of an outcome, for a person.
-fn told(outcome: &Outcome) -> String {
+fn told(outcome: &GuestOutcome) -> String {
     let text = format!("{:?}\n{}{}", outcome.end, outcome.stdout, outcome.stderr);
     text.trim_end().replace('\n', "\n    ")
 }
 
-fn demand(good: bool, what: &str, outcome: &Outcome) -> Result<(), String> {
+fn demand(good: bool, what: &str, outcome: &GuestOutcome) -> Result<(), String> {
     if good { Ok(()) } else { Err(format!("{what}: {}", told(outcome))) }
 }
 
@@ -222,7 +222,7 @@ fn machinery(bench: &Bench<'_>) -> Result<(), String> {
     options.out = Some(out.clone());
     options.tools = false;
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Code(42), "exit code 42 is not passed on", &outcome)?;
+    demand(outcome.end == GuestExit::Code(42), "exit code 42 is not passed on", &outcome)?;
     let program = bench.program().display().to_string();
     let printed = format!("{program}|{odd}|{odd}|");
     demand(outcome.stdout == printed, "words change on their way", &outcome)?;
@@ -237,7 +237,7 @@ fn time_limit(bench: &Bench<'_>) -> Result<(), String> {
     let out = bench.folder.join("out-of-time");
     (options.timeout_s, options.tools, options.out) = (2, false, Some(out.clone()));
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Timeout, "the time limit is not kept", &outcome)?;
+    demand(outcome.end == GuestExit::Timeout, "the time limit is not kept", &outcome)?;
     let kept = outcome.stdout == "before\n" && out.join("file").exists();
     demand(kept, "what was done before the limit is lost", &outcome)
 }
@@ -247,7 +247,7 @@ fn no_such_command(bench: &Bench<'_>) -> Result<(), String> {
     options.job = Job::Command(vec!["no-such-command".to_owned()]);
     options.tools = false;
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Code(super::NO_SUCH_COMMAND), "not exit code 127", &outcome)
+    demand(outcome.end == GuestExit::Code(super::NO_SUCH_COMMAND), "not exit code 127", &outcome)
 }
 
 /// Each writes, reads and names things in the same way as the other, and sees its own alone.

@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::input_file;
 use crate::rdma::Rdma;
 use farside::{Config, ErrorCode, LineSize};
-use farside_bootstrap::{Endpoint, Host};
+use farside_bootstrap::{Endpoint, HostAddress};
 use farside_fabric_tcp::TcpOptions;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn check_security(
 
 /// Whether it stands for all addresses of a host.
 fn is_everywhere(listen: &Endpoint) -> bool {
-    matches!(&listen.host, Host::Ip(number) if number.is_unspecified())
+    matches!(&listen.host, HostAddress::Ip(number) if number.is_unspecified())
 }
 
 fn config(settings: &NodeSettings) -> Result<Config, Failure> {

@@ -12,7 +12,7 @@ use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, time};
 use crate::result_file::{self, TemporaryFolder};
-use farside::call::rmc::library::{Entry, ListSearch, Place};
+use farside::call::rmc::library::{HostWord, LibraryEntry, ListSearch};
 use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Verified, helpers::status, verify};
 use farside::call::{Caller, CallerOptions, Program, Runs};
@@ -98,7 +98,7 @@ fn list() -> (Vec<u8>, u64) {
 }
 
 fn parameters(head: u64, key: u64) -> Vec<u8> {
-    let head = Place::new(0, head).unwrap_or_default();
+    let head = HostWord::new(0, head).unwrap_or_default();
     ListSearch { head, key }.to_bytes()
 }
 
@@ -199,7 +199,8 @@ fn over(fabric: FabricKind, rounds: usize) -> Result<Over, Failure> {
     let mut other = connect()?;
     let registrations = registrations::measure([&mut caller, &mut other], fabric, &file, rounds)?;
     drop(other);
-    let object = Entry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
+    let object =
+        LibraryEntry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
     let search = caller.register(object).map_err(failed)?.remove(0);
     let searches = compare(&mut caller, &search, head, rounds)?;
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
@@ -357,7 +358,7 @@ fn least_ns(mut turn: impl FnMut()) -> f64 {
 fn engine() -> Result<Vec<Engine>, Failure> {
     let unusable =
         |text: String| failed(farside::Error::with(farside::ErrorCode::BadProgram, text));
-    let entry = Entry::with_name("list_search");
+    let entry = LibraryEntry::with_name("list_search");
     let entry = entry.ok_or_else(|| unusable("the library has no list_search".to_owned()))?;
     let program = entry.program().map_err(|error| unusable(error.to_string()))?;
     let verified =
@@ -385,7 +386,7 @@ fn ours(verified: &Verified, bytes: &[u8], value: u64, host: &mut Host) -> Resul
     let compiled = farside::call::rmc::run::native::Compiled::new(verified.clone()).ok();
     // As at an executor, whose machine code reads in place what it lends.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    let (memory, region) = (host.0.clone(), farside::call::rmc::run::native::Region::of);
+    let (memory, region) = (host.0.clone(), farside::call::rmc::run::native::NativeRegion::of);
     let ns = least_ns(|| {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         let outcome = match &compiled {

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use farside_rmc::assembler::assemble_named;
-use farside_rmc::library::Entry;
+use farside_rmc::library::LibraryEntry;
 use farside_rmc::program::load;
 use farside_rmc::{Limits, Program};
 use std::fs::File;
@@ -13,7 +13,8 @@ use std::path::Path;
 /// name, where there is no such file.
 pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
     let shown = path.display();
-    if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
+    if let Some(entry) = path.to_str().and_then(LibraryEntry::with_name).filter(|_| !path.exists())
+    {
         let program = entry.program().map_err(|e| Failure::check(format!("{shown}: {e}")))?;
         return Ok(vec![program]);
     }
@@ -27,7 +28,8 @@ pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
 /// What registers the programs of a file, or of the call of the library with that name: an object, or a
 /// text for the assembler.
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
-    if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
+    if let Some(entry) = path.to_str().and_then(LibraryEntry::with_name).filter(|_| !path.exists())
+    {
         return Ok(entry.object.to_vec());
     }
     match path.extension().and_then(|extension| extension.to_str()) {
@@ -54,7 +56,7 @@ pub(super) fn chosen<P>(
     let names = names.join(", ");
     // A name of the library means that call of its object.
     let name = name.or_else(|| {
-        let entry = file.to_str().and_then(Entry::with_name).filter(|_| !file.exists());
+        let entry = file.to_str().and_then(LibraryEntry::with_name).filter(|_| !file.exists());
         entry.map(|entry| entry.name)
     });
     let file = file.display();

@@ -20,7 +20,7 @@ use super::state::{Erased, Holder};
 use farside_base::CompletionStatus;
 use farside_fabric::Arena;
 use farside_protocol::call::{Stopped, object_of};
-use farside_rmc::helpers::{Call, Effect, Helper, status};
+use farside_rmc::helpers::{Call, Helper, HelperEffect, status};
 use farside_rmc::run::{
     AnswerError, Buffers, Lent, Machine, Near, Outcome, Reply, Request, StartError, Stop,
 };
@@ -648,7 +648,7 @@ impl Executor {
     /// Reports a failed access to the program as a status, or ends the call if its helper returns none.
     fn denied(&mut self, running: &mut Running, request: &Request, why: i64) -> Answered {
         let helper = Helper::with_number(request.call as u32);
-        if helper.is_some_and(|helper| helper.effect == Effect::Suspends) {
+        if helper.is_some_and(|helper| helper.effect == HelperEffect::Suspends) {
             return self.reply(running, why as u64, &[]);
         }
         if why == status::NOT_PERMITTED {

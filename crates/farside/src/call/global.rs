@@ -5,8 +5,8 @@
 //! program order. Once these have completed, the seat serves another call. The completion of an operation rings the
 //! executor's bell, which wakes it if it sleeps.
 
-use crate::memory::{Access, What};
-use crate::operation::Kind;
+use crate::memory::{Access, AccessKind};
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, Node, Session};
 use farside_fabric::Waiter;
 use farside_rmc::helpers::{Call, status};
@@ -78,11 +78,11 @@ impl Seat {
         let [_, second, third, ..] = request.arguments;
         self.bytes.clear();
         let what = match request.call {
-            Call::GlobalLoadU64 | Call::GlobalRead => What::Read,
-            Call::GlobalWrite => What::Write,
-            Call::GlobalStoreU64 => What::Post,
-            Call::GlobalCompareSwap => What::Word(Kind::CompareSwap(second, third)),
-            _ => What::Word(Kind::FetchAdd(second)),
+            Call::GlobalLoadU64 | Call::GlobalRead => AccessKind::Read,
+            Call::GlobalWrite => AccessKind::Write,
+            Call::GlobalStoreU64 => AccessKind::Post,
+            Call::GlobalCompareSwap => AccessKind::Word(OperationKind::CompareSwap(second, third)),
+            _ => AccessKind::Word(OperationKind::FetchAdd(second)),
         };
         match request.call {
             Call::GlobalWrite => self.bytes.extend_from_slice(input),
@@ -213,8 +213,10 @@ impl Global {
             Call::GlobalRead => session.read_hit(address, buffers.output).then_some(0),
             Call::GlobalWrite if buffers.inputs[0].is_empty() => Some(0),
             Call::GlobalWrite => session.write_hit(address, buffers.inputs[0]).then_some(0),
-            Call::GlobalFetchAdd => session.word_hit(address, Kind::FetchAdd(second)),
-            Call::GlobalCompareSwap => session.word_hit(address, Kind::CompareSwap(second, third)),
+            Call::GlobalFetchAdd => session.word_hit(address, OperationKind::FetchAdd(second)),
+            Call::GlobalCompareSwap => {
+                session.word_hit(address, OperationKind::CompareSwap(second, third))
+            }
             _ => None,
         }
     }

@@ -24,8 +24,8 @@ use crate::{Error, ErrorCode, Node};
 use farside_base::{LinkId, LocalSlice, RemoteRegionId};
 use farside_fabric::{Fabric, LinkEvent, Region};
 use farside_protocol::call::{
-    Asked, Call, Effect, Header, Invocation, Opened, Quota, Refused, Reply, Server, Session,
-    Settings, Stopped, Turn, encode_reply,
+    CallId, Effect, Header, Invocation, Opened, Quota, Refused, Reply, RuntimeAction, Server,
+    Session, Settings, Stopped, Turn, encode_reply,
 };
 use farside_protocol::wire::Violation;
 use farside_rmc::Limits;
@@ -432,14 +432,14 @@ impl CallServer {
         self.seats.get(link.0 as usize).copied().flatten()
     }
 
-    fn at(&self, call: Call) -> usize {
+    fn at(&self, call: CallId) -> usize {
         call.session.0 as usize * self.machine.slots() + usize::from(call.slot)
     }
 
-    fn call_at(&self, at: usize) -> Call {
+    fn call_at(&self, at: usize) -> CallId {
         let (session, slot) = (at / self.machine.slots(), at % self.machine.slots());
         let number = |value| u32::try_from(value).unwrap_or(u32::MAX);
-        Call { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
+        CallId { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
     }
 
     /// Handles events, runs calls for a while and sends replies; returns whether there was anything to do. Never
@@ -561,7 +561,7 @@ impl CallServer {
         false
     }
 
-    fn end(&mut self, call: Call, end: End) {
+    fn end(&mut self, call: CallId, end: End) {
         let output = std::mem::take(&mut self.executor.output);
         let (reply, bytes): (_, &[u8]) = match &end {
             End::Returned(result) => (Reply::returned(*result, 0), &output),
@@ -572,7 +572,7 @@ impl CallServer {
     }
 
     /// Answers a request with this output; explanatory text is cut to the space of the caller.
-    fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
+    fn answer(&mut self, call: CallId, reply: Reply, output: &[u8]) {
         let room = self.sides.get(call.session.0 as usize).and_then(Option::as_ref);
         let room = room.map_or(0, |side| side.room_bytes);
         let room = room.min(self.options.output_bytes_max) as usize;
@@ -592,7 +592,7 @@ impl CallServer {
         self.carry_out(effects);
     }
 
-    fn output_at(&self, call: Call) -> u64 {
+    fn output_at(&self, call: CallId) -> u64 {
         self.at(call) as u64 * u64::from(self.options.output_bytes_max.max(1))
     }
 
@@ -631,7 +631,7 @@ impl CallServer {
 
     fn reply(&mut self, session: Session, header: Header, reply: &Reply) {
         self.served += 1;
-        let call = Call { session, slot: header.slot };
+        let call = CallId { session, slot: header.slot };
         let (place, from) = (self.at(call), self.output_at(call));
         let Some(Some(side)) = self.sides.get(session.0 as usize) else { return };
         let Some(link) = side.link else { return };
@@ -687,8 +687,8 @@ impl CallServer {
         let asked = self.machine.request(session, header, body, now_ns, &mut effects);
         self.carry_out(effects);
         match asked? {
-            Asked::Nothing => {}
-            Asked::Run(call, program, parameters) => {
+            RuntimeAction::Nothing => {}
+            RuntimeAction::Run(call, program, parameters) => {
                 (self.called_ns, self.executor.is_quiet) = (now_ns, false);
                 let at = self.at(call);
                 let side = self.sides.get(session.0 as usize).and_then(Option::as_ref);
@@ -700,12 +700,12 @@ impl CallServer {
                     self.answer(call, Reply::refused(Refused::Parameters, 0), text.as_bytes());
                 }
             }
-            Asked::Take(call, part, bytes) => {
+            RuntimeAction::Take(call, part, bytes) => {
                 self.take(call, part, bytes);
                 // The last part may have taken long to handle.
                 self.come_ns = None;
             }
-            Asked::Listen(call, topic) => match self.topics.listen(call, topic) {
+            RuntimeAction::Listen(call, topic) => match self.topics.listen(call, topic) {
                 Heard::Notice(lost, bytes) => self.answer(call, Reply::returned(lost, 0), &bytes),
                 Heard::Nothing => {}
                 Heard::TooMany => self.answer(call, Reply::refused(Refused::Topics, 0), &[]),
@@ -936,11 +936,11 @@ fn machine(settings: Settings) -> Server {
 /// Returns the protocol machine with the planted defect, if any.
 #[cfg(canary)]
 fn machine(settings: Settings) -> Server {
-    use crate::canary::{self, Mutant};
-    use farside_protocol::call::Mutant as Defect;
+    use crate::canary::{self, NodeMutant};
+    use farside_protocol::call::CallMutant as Defect;
     let defects = [
-        (Mutant::CallsRunAgain, Defect::RunAgain),
-        (Mutant::RepliesForgotten, Defect::ReplyForgotten),
+        (NodeMutant::CallsRunAgain, Defect::RunAgain),
+        (NodeMutant::RepliesForgotten, Defect::ReplyForgotten),
     ];
     match defects.into_iter().find(|(planted, _)| canary::is(*planted)) {
         Some((_, defect)) => Server::with_mutant(settings, defect),

@@ -1,7 +1,7 @@
 //! Deadlines and timeouts of sessions and calls, and the error of a call that has passed its own.
 
 use super::Session;
-use crate::operation::Kind;
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -107,22 +107,22 @@ impl Session {
         };
         let operation = self.slots.operation(slot);
         let awaited = match kind {
-            Kind::Allocate { node, .. } => Some(node),
+            OperationKind::Allocate { node, .. } => Some(node),
             _ => address.map(|address| self.awaited_for(operation, kind, address)),
         };
-        let address = address.filter(|_| !matches!(kind, Kind::Allocate { .. }));
+        let address = address.filter(|_| !matches!(kind, OperationKind::Allocate { .. }));
         Error { address, awaited, ..Error::new(ErrorCode::TimedOut) }
     }
 
     fn awaited_for(
         &self,
         operation: farside_base::OperationId,
-        kind: Kind,
+        kind: OperationKind,
         address: GlobalAddress,
     ) -> NodeId {
         let engine = self.core.engine();
         let known = match kind {
-            Kind::Lock(_) => engine.locks.awaited(address.line(), operation),
+            OperationKind::Lock(_) => engine.locks.awaited(address.line(), operation),
             _ => engine.coherence.owner(address.line()).map(|(node, _)| node),
         };
         known.unwrap_or(address.home())

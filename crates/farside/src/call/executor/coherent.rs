@@ -5,7 +5,7 @@ use crate::call::global::{self, Global, Seat};
 use crate::patience::Patience;
 use crate::{Error, ErrorCode};
 use farside_protocol::call::Stopped;
-use farside_rmc::helpers::{Effect, Helper, status};
+use farside_rmc::helpers::{Helper, HelperEffect, status};
 use farside_rmc::run::{Lent, Request, Stop};
 
 impl Executor {
@@ -131,7 +131,7 @@ impl Executor {
     ) -> Answered {
         running.wait = Wait::Turn;
         let helper = Helper::with_number(request.call as u32);
-        let told = helper.is_some_and(|helper| helper.effect == Effect::Suspends);
+        let told = helper.is_some_and(|helper| helper.effect == HelperEffect::Suspends);
         let result = match end {
             Ok(result) => result,
             Err(error) if told => status_of(error.code) as u64,
@@ -160,7 +160,7 @@ impl Executor {
                 return slice;
             }
         };
-        let fence = match crate::canary::is(crate::canary::Mutant::AnswersBeforeWrites) {
+        let fence = match crate::canary::is(crate::canary::NodeMutant::AnswersBeforeWrites) {
             true => Some(Ok(())),
             false => seat.poll_fence(),
         };
