@@ -81,16 +81,16 @@ impl Shell {
         Ok(())
     }
 
-    /// Counts the tests in the output of a test program, and returns those that passed.
+    /// TestCounts the tests in the output of a test program, and returns those that passed.
     pub(crate) fn count(&mut self, output: &str) -> usize {
-        let mut counts = Counts::default();
+        let mut counts = TestCounts::default();
         output.lines().for_each(|line| counts.add(line));
         self.tests += counts.passed;
         self.ignored += counts.ignored;
         counts.passed
     }
 
-    fn counted_test(&mut self, words: &[&str]) -> Result<Counts, String> {
+    fn counted_test(&mut self, words: &[&str]) -> Result<TestCounts, String> {
         let words = [&["test"], words].concat();
         let counts = self.execute(&words)?;
         if counts.passed == 0 {
@@ -100,7 +100,7 @@ impl Shell {
         Ok(counts)
     }
 
-    fn execute(&self, words: &[&str]) -> Result<Counts, String> {
+    fn execute(&self, words: &[&str]) -> Result<TestCounts, String> {
         let mut command = if self.nightly {
             let mut command = Command::new("rustup");
             command.args(["run", "nightly", "cargo"]);
@@ -116,7 +116,7 @@ impl Shell {
         let shown = self.shown(words);
         println!("+ {shown}");
         let mut child = command.spawn().map_err(|e| format!("{shown}: {e}"))?;
-        let mut counts = Counts::default();
+        let mut counts = TestCounts::default();
         if let Some(output) = child.stdout.take() {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 println!("{line}");
@@ -140,12 +140,12 @@ impl Shell {
 
 /// Tests of a `cargo test` run.
 #[derive(Default, PartialEq, Eq, Debug)]
-struct Counts {
+struct TestCounts {
     passed: usize,
     ignored: usize,
 }
 
-impl Counts {
+impl TestCounts {
     /// Adds the numbers of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`.
     fn add(&mut self, line: &str) {
         let Some(rest) = line.strip_prefix("test result: ") else {
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn result_lines_are_summed() {
-        let mut counts = Counts::default();
+        let mut counts = TestCounts::default();
         counts.add("running 4 tests");
         counts.add("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 9 filtered out; finished in 0.01s");
         counts.add("test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.00s");
-        assert_eq!(counts, Counts { passed: 5, ignored: 1 });
+        assert_eq!(counts, TestCounts { passed: 5, ignored: 1 });
     }
 }

@@ -6,7 +6,7 @@
 
 use farside::{Config, GlobalAddress, Node};
 use farside_apps::dht::{Dht, DhtOptions, Handle};
-use farside_apps::ycsb::Random;
+use farside_apps::ycsb::WorkloadRandom;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn child() {
     let mut session = node.session().unwrap();
     let mut dht = Dht::open(&mut session, GlobalAddress::from_bits(root).unwrap()).unwrap();
     let mut dht = dht.with(&mut session);
-    let mut random = Random::new(3);
+    let mut random = WorkloadRandom::new(3);
     for turn in 0_u64.. {
         let key = match random.bits() % 4 {
             0 => format!("child{:06}", turn).into_bytes(),
@@ -101,7 +101,7 @@ fn a_killed_process_leaves_a_table_that_works() {
     }
     let child = start(&cluster, root);
     node.wait_for_members(2, Duration::from_secs(20)).unwrap();
-    let mut random = Random::new(4);
+    let mut random = WorkloadRandom::new(4);
     for _ in 0..2_000 {
         let key = format!("shared{:06}", random.bits() % SHARED).into_bytes();
         dht.put(&key, &value(&key, random.bits() % 80)).unwrap();

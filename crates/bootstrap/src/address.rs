@@ -11,7 +11,7 @@ const HOST_BYTES_MAX: usize = 253;
 
 /// A host, by number or by name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum Host {
+pub enum HostAddress {
     /// `10.0.0.1` or `[fd00::1]`.
     Ip(IpAddr),
     /// `alpha.cluster`, to be resolved at the dial.
@@ -22,7 +22,7 @@ pub enum Host {
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Endpoint {
     /// The host.
-    pub host: Host,
+    pub host: HostAddress,
     /// The TCP port; 0 lets the system choose, for listeners.
     pub port: u16,
 }
@@ -73,7 +73,7 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-impl Host {
+impl HostAddress {
     fn parse(text: &str) -> Result<Self, AddressError> {
         let wrong = || AddressError::Host(text.to_owned());
         if let Some(inside) = text.strip_prefix('[') {
@@ -98,7 +98,7 @@ impl Host {
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for HostAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ip(IpAddr::V4(number)) => write!(f, "{number}"),
@@ -116,8 +116,8 @@ impl Endpoint {
     /// What the system's resolver says.
     pub fn resolve(&self) -> std::io::Result<Vec<SocketAddr>> {
         let name = match &self.host {
-            Host::Ip(number) => return Ok(vec![SocketAddr::new(*number, self.port)]),
-            Host::Name(name) => name,
+            HostAddress::Ip(number) => return Ok(vec![SocketAddr::new(*number, self.port)]),
+            HostAddress::Name(name) => name,
         };
         let found: Vec<_> = (name.as_str(), self.port).to_socket_addrs()?.collect();
         if found.is_empty() {
@@ -129,7 +129,7 @@ impl Endpoint {
 
 impl From<SocketAddr> for Endpoint {
     fn from(address: SocketAddr) -> Self {
-        Self { host: Host::Ip(address.ip()), port: address.port() }
+        Self { host: HostAddress::Ip(address.ip()), port: address.port() }
     }
 }
 
@@ -144,7 +144,7 @@ impl FromStr for Endpoint {
             return Err(wrong());
         }
         let port = port.parse().map_err(|_| wrong())?;
-        Ok(Self { host: Host::parse(host)?, port })
+        Ok(Self { host: HostAddress::parse(host)?, port })
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
             assert_eq!(address.to_string(), text);
         }
         let address: Address = "Alpha:7/N".parse().unwrap();
-        assert_eq!(address.endpoint.host, Host::Name("alpha".into()), "hosts have no case");
+        assert_eq!(address.endpoint.host, HostAddress::Name("alpha".into()), "hosts have no case");
         assert_eq!(address.name, "N", "names have");
     }
 
@@ -267,11 +267,11 @@ mod tests {
         for _ in 0..20_000 {
             let mut word = || random(&mut state) as u64;
             let host = match word() % 3 {
-                0 => Host::Ip(IpAddr::V4(Ipv4Addr::from_bits(word() as u32))),
-                1 => Host::Ip(IpAddr::V6(Ipv6Addr::from_bits(
+                0 => HostAddress::Ip(IpAddr::V4(Ipv4Addr::from_bits(word() as u32))),
+                1 => HostAddress::Ip(IpAddr::V6(Ipv6Addr::from_bits(
                     u128::from(word()) << 97 | u128::from(word() % 3) << 64 | u128::from(word()),
                 ))),
-                _ => Host::Name(format!("h{}.n{}-x", word(), word())),
+                _ => HostAddress::Name(format!("h{}.n{}-x", word(), word())),
             };
             let endpoint = Endpoint { host, port: word() as u16 };
             let address = Address { endpoint, name: format!("p{}:{}", word(), word()) };

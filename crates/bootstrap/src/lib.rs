@@ -32,7 +32,7 @@ mod stream;
 mod stream_tests;
 mod tls;
 
-pub use address::{Address, AddressError, Endpoint, Host};
+pub use address::{Address, AddressError, Endpoint, HostAddress};
 pub use admission::Admission;
 pub use error::{BootstrapError, KeyFileProblem};
 pub use identity::{Identity, Protect, Security};

@@ -23,13 +23,13 @@ pub(crate) enum Filled {
     Ended,
 }
 
-pub(crate) struct Incoming {
+pub(crate) struct IncomingRecords {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
 }
 
-impl Incoming {
+impl IncomingRecords {
     pub(crate) fn new() -> Self {
         Self { buffer: vec![0; SMALL], start: 0, end: 0 }
     }

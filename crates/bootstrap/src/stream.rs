@@ -1,7 +1,7 @@
 //! A byte stream to another host, over any non-blocking transport.
 
-use crate::records::{Filled, Incoming, receive};
-use crate::{BootstrapError, Host, Protect, Security, admission, opening, tls};
+use crate::records::{Filled, IncomingRecords, receive};
+use crate::{BootstrapError, HostAddress, Protect, Security, admission, opening, tls};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use std::fmt;
@@ -58,13 +58,13 @@ pub type Plain<T> = (T, Vec<u8>);
 pub struct Stream<T> {
     transport: T,
     security: Security,
-    incoming: Incoming,
+    incoming: IncomingRecords,
     /// The opening, and how many bytes of it were sent.
     opening: ([u8; opening::BYTES], usize),
     tls: Option<Box<Connection>>,
     /// Decrypted bytes that were not read yet.
     plaintext: usize,
-    stage: Stage,
+    stage: StreamStage,
     limits: HandshakeLimits,
     deadline: Instant,
     /// Bytes of the peer in the handshake.
@@ -74,7 +74,7 @@ pub struct Stream<T> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
+enum StreamStage {
     Opening,
     Handshake,
     Ready,
@@ -88,15 +88,15 @@ impl<T: Read + Write> Stream<T> {
     pub fn connect(
         transport: T,
         security: &Security,
-        host: &Host,
+        host: &HostAddress,
         limits: HandshakeLimits,
     ) -> Result<Self, BootstrapError> {
         let mut tls = None;
         if let Some(roles) = security.identity().roles() {
             let name = if roles.connecting.enable_sni {
                 match host {
-                    Host::Ip(number) => ServerName::IpAddress((*number).into()),
-                    Host::Name(name) => ServerName::try_from(name.clone())
+                    HostAddress::Ip(number) => ServerName::IpAddress((*number).into()),
+                    HostAddress::Name(name) => ServerName::try_from(name.clone())
                         .map_err(|_| BootstrapError::HostName(name.clone()))?,
                 }
             } else {
@@ -135,11 +135,11 @@ impl<T: Read + Write> Stream<T> {
         Self {
             transport,
             security: security.clone(),
-            incoming: Incoming::new(),
+            incoming: IncomingRecords::new(),
             opening: (opening::of(security), 0),
             tls: tls.map(Box::new),
             plaintext: 0,
-            stage: Stage::Opening,
+            stage: StreamStage::Opening,
             limits,
             deadline: Instant::now() + limits.time,
             received: 0,
@@ -170,7 +170,7 @@ impl<T: Read + Write> Stream<T> {
     }
 
     fn try_advance(&mut self) -> Result<bool, BootstrapError> {
-        if self.stage == Stage::Ready {
+        if self.stage == StreamStage::Ready {
             return Ok(true);
         }
         if Instant::now() >= self.deadline {
@@ -179,9 +179,9 @@ impl<T: Read + Write> Stream<T> {
         self.flush()?;
         loop {
             let moved = match self.stage {
-                Stage::Opening => self.check_opening()?,
-                Stage::Handshake => self.process_record()?,
-                Stage::Ready => return Ok(true),
+                StreamStage::Opening => self.check_opening()?,
+                StreamStage::Handshake => self.process_record()?,
+                StreamStage::Ready => return Ok(true),
             };
             if moved {
                 continue;
@@ -208,7 +208,7 @@ impl<T: Read + Write> Stream<T> {
         if let Some((local, peer)) = self.ends.take() {
             admission::judge_server(local, peer)?;
         }
-        self.stage = Stage::Handshake;
+        self.stage = StreamStage::Handshake;
         self.settle();
         Ok(true)
     }
@@ -229,7 +229,7 @@ impl<T: Read + Write> Stream<T> {
                 return Err(BootstrapError::Malformed("record".to_owned()));
             }
         }
-        if self.stage == Stage::Handshake {
+        if self.stage == StreamStage::Handshake {
             self.flush()?;
             self.settle();
         }
@@ -239,14 +239,14 @@ impl<T: Read + Write> Stream<T> {
     /// Checks whether the handshake is complete.
     fn settle(&mut self) {
         if self.tls.as_deref().is_none_or(|tls| !tls.is_handshaking()) {
-            self.stage = Stage::Ready;
+            self.stage = StreamStage::Ready;
             self.incoming.settle(self.tls.is_some());
         }
     }
 
     /// Whether the handshake is complete.
     pub fn is_ready(&self) -> bool {
-        self.stage == Stage::Ready
+        self.stage == StreamStage::Ready
     }
 
     /// Whether the peer has sent anything in the handshake.
@@ -268,7 +268,7 @@ impl<T: Read + Write> Stream<T> {
         if out.is_empty() {
             return Ok(Transfer::Moved(0));
         }
-        if self.stage != Stage::Ready {
+        if self.stage != StreamStage::Ready {
             return Ok(Transfer::Blocked);
         }
         if self.tls.is_none() {
@@ -315,7 +315,7 @@ impl<T: Read + Write> Stream<T> {
     /// # Errors
     /// Those of the transport.
     pub fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> Result<Transfer, BootstrapError> {
-        if self.stage != Stage::Ready || (self.wants_write() && !self.flush()?) {
+        if self.stage != StreamStage::Ready || (self.wants_write() && !self.flush()?) {
             return Ok(Transfer::Blocked);
         }
         if slices.iter().all(|slice| slice.is_empty()) {
@@ -395,7 +395,7 @@ impl<T: Read + Write> Stream<T> {
     /// The stream itself, before the handshake is complete, or if protected bytes are still to be sent
     /// ([`flush`](Self::flush)) or read.
     pub fn into_plain(self) -> Result<Plain<T>, Box<Self>> {
-        if self.stage != Stage::Ready || self.wants_write() || self.plaintext > 0 {
+        if self.stage != StreamStage::Ready || self.wants_write() || self.plaintext > 0 {
             return Err(Box::new(self));
         }
         Ok((self.transport, self.incoming.into_rest()))

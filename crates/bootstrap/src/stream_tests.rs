@@ -1,7 +1,7 @@
 //! Two streams over a pipe in memory, and peers that must be refused.
 
 use super::{
-    BootstrapError, ClusterKey, HandshakeLimits, Host, Identity, Protect, Security, Stream,
+    BootstrapError, ClusterKey, HandshakeLimits, HostAddress, Identity, Protect, Security, Stream,
     Transfer,
 };
 use rcgen::{
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Bytes in flight in one direction.
 #[derive(Default)]
-struct Way {
+struct ByteQueue {
     bytes: VecDeque<u8>,
     /// All bytes ever sent.
     record: Vec<u8>,
@@ -26,14 +26,14 @@ struct Way {
 /// One end of a pipe that moves at most `step` bytes at a time and holds at most `room`.
 #[derive(Clone)]
 struct Pipe {
-    from: Rc<RefCell<Way>>,
-    to: Rc<RefCell<Way>>,
+    from: Rc<RefCell<ByteQueue>>,
+    to: Rc<RefCell<ByteQueue>>,
     step: usize,
     room: usize,
 }
 
 fn pipe(step: usize, room: usize) -> [Pipe; 2] {
-    let (one, other) = (Rc::<RefCell<Way>>::default(), Rc::<RefCell<Way>>::default());
+    let (one, other) = (Rc::<RefCell<ByteQueue>>::default(), Rc::<RefCell<ByteQueue>>::default());
     let near = Pipe { from: Rc::clone(&one), to: Rc::clone(&other), step, room };
     [near, Pipe { from: other, to: one, step, room }]
 }
@@ -69,8 +69,8 @@ impl Write for Pipe {
     }
 }
 
-fn alpha() -> Host {
-    Host::Name("alpha.example".to_owned())
+fn alpha() -> HostAddress {
+    HostAddress::Name("alpha.example".to_owned())
 }
 
 fn keyed(key: &ClusterKey, protect: Protect) -> Security {
@@ -358,7 +358,7 @@ fn a_recorded_handshake_opens_nothing() {
 #[test]
 fn a_mirror_opens_nothing() {
     for security in every_security().into_iter().skip(1) {
-        let way = Rc::<RefCell<Way>>::default();
+        let way = Rc::<RefCell<ByteQueue>>::default();
         let mirror = Pipe { from: Rc::clone(&way), to: way, step: usize::MAX, room: 1 << 20 };
         let mut victim = connect(mirror, &security);
         let ends = (0..5).find_map(|_| victim.advance().err());

@@ -5,7 +5,7 @@ mod common;
 
 use common::{Folder, Running, WATCHDOG, check_demo, json, name, output, report, runs, text};
 use farside::{Config, Node};
-use farside_bootstrap::{HandshakeLimits, Host, Security, Stream, Transfer};
+use farside_bootstrap::{HandshakeLimits, HostAddress, Security, Stream, Transfer};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -421,7 +421,7 @@ impl Raw {
     fn connect(at: &str) -> Self {
         let socket = TcpStream::connect(at).unwrap();
         socket.set_read_timeout(Some(WATCHDOG)).unwrap();
-        let host = Host::Ip(socket.peer_addr().unwrap().ip());
+        let host = HostAddress::Ip(socket.peer_addr().unwrap().ip());
         let limits = HandshakeLimits::DEFAULT;
         let mut stream = Stream::connect(socket, &Security::open(), &host, limits).unwrap();
         while !stream.advance().unwrap() {}

@@ -38,7 +38,7 @@ fn row(name: &str, count: u64, mut window: impl FnMut(u64)) {
 }
 
 /// One end of a link, ready to work.
-struct End {
+struct BenchEnd {
     port: Box<dyn Port>,
     region: Region,
     queue: ReceiveQueueId,
@@ -47,7 +47,7 @@ struct End {
     fabric: ShmFabric,
 }
 
-impl End {
+impl BenchEnd {
     fn slice(&self, bytes: u32) -> LocalSlice {
         LocalSlice { region: self.region.id, offset: 4096, bytes }
     }
@@ -85,13 +85,13 @@ impl End {
     }
 }
 
-fn half_open(name: Option<String>) -> End {
+fn half_open(name: Option<String>) -> BenchEnd {
     let fabric = ShmFabric::new().expect("a fabric");
     let spec = RegionSpec { bytes: 8 << 20, access: Access::ALL, kind: RegionKind::Memory };
     let region = fabric.register(&spec).expect("a region");
     let mut port = fabric.open(&PortSpec { listen: name }).expect("a port");
     let queue = port.create_receive_queue(256).expect("a queue");
-    End { port, region, queue, link: LinkId(0), target: RemoteRegionId(0), fabric }
+    BenchEnd { port, region, queue, link: LinkId(0), target: RemoteRegionId(0), fabric }
 }
 
 fn name(what: &str) -> String {
@@ -99,7 +99,7 @@ fn name(what: &str) -> String {
 }
 
 /// Returns two fabrics of this process, linked.
-fn pair(what: &str) -> (End, End) {
+fn pair(what: &str) -> (BenchEnd, BenchEnd) {
     let name = name(what);
     let (mut near, mut far) = (half_open(None), half_open(Some(name.clone())));
     near.link = near.port.connect(&name, b"", near.queue).expect("a link");
@@ -112,7 +112,7 @@ fn pair(what: &str) -> (End, End) {
     (near, far)
 }
 
-fn post_and_poll(end: &mut End, work: &[Work<'_>], out: &mut [Completion]) {
+fn post_and_poll(end: &mut BenchEnd, work: &[Work<'_>], out: &mut [Completion]) {
     let posted = end.port.post(black_box(work));
     assert_eq!(posted.accepted, work.len());
     assert_eq!(end.port.poll(out), work.len());
@@ -134,8 +134,8 @@ fn bare(near: &Region, far: &Region) {
 
 /// Measures the copies of an arena, and for comparison those of the C library between private memory.
 fn copies(from: &Arena, to: &Arena, bytes: usize) {
-    let source = Lines::filled();
-    let mut target = Lines::filled();
+    let source = AlignedLines::filled();
+    let mut target = AlignedLines::filled();
     row(&format!("memcpy {bytes} B"), 10_000, |count| {
         for _ in 0..count {
             let out = &mut target.0[..black_box(bytes)];
@@ -166,15 +166,15 @@ fn copies(from: &Arena, to: &Arena, bytes: usize) {
 
 /// Bytes that start at a line, as regions do.
 #[repr(align(4096))]
-struct Lines([u8; 4096]);
+struct AlignedLines([u8; 4096]);
 
-impl Lines {
+impl AlignedLines {
     fn filled() -> Box<Self> {
         Box::new(Self([7; 4096]))
     }
 }
 
-fn one_sided(end: &mut End) {
+fn one_sided(end: &mut BenchEnd) {
     println!("\none-sided, posted, checked, completed and polled");
     let mut out = [Completion::BLANK; 64];
     for bytes in [8, 16, 64, 256, 1024, 4096] {
@@ -200,7 +200,7 @@ fn one_sided(end: &mut End) {
     atomics(end, &mut out);
 }
 
-fn atomics(end: &mut End, out: &mut [Completion]) {
+fn atomics(end: &mut BenchEnd, out: &mut [Completion]) {
     let (at, into) = (end.place(), end.slice(8));
     let (expected, new, mask) = (0, 0, u64::MAX);
     let list = [
@@ -242,10 +242,10 @@ fn atomics(end: &mut End, out: &mut [Completion]) {
 }
 
 #[repr(align(64))]
-struct Line(AtomicU64);
+struct BareLine(AtomicU64);
 
 /// Half a round trip of bare lines: one line for both directions, or one for each.
-fn bare_ping_pong(name: &str, lines: [&Line; 2]) {
+fn bare_ping_pong(name: &str, lines: [&BareLine; 2]) {
     let count = 500;
     let total = count * WINDOWS as u64;
     for line in lines {
@@ -274,14 +274,14 @@ fn bare_ping_pong(name: &str, lines: [&Line; 2]) {
 }
 
 /// Sends one message and waits for one.
-fn send(end: &mut End, bytes: u32) {
+fn send(end: &mut BenchEnd, bytes: u32) {
     let slices = [end.slice(bytes)];
     let mut work = end.work(Operation::Send { source: Source::Gather(&slices), immediate: None });
     work.flags.signalled = false;
     while end.port.post(&[work]).accepted == 0 {}
 }
 
-fn receive(end: &mut End, out: &mut [Completion]) -> usize {
+fn receive(end: &mut BenchEnd, out: &mut [Completion]) -> usize {
     loop {
         let count = end.port.poll(out);
         if count > 0 {
@@ -295,9 +295,9 @@ fn receive(end: &mut End, out: &mut [Completion]) -> usize {
     }
 }
 
-fn messages(near: &mut End, far: &mut End) {
+fn messages(near: &mut BenchEnd, far: &mut BenchEnd) {
     println!("\nmessages between two threads, one way, both polling");
-    let line = [Line(AtomicU64::new(0)), Line(AtomicU64::new(0))];
+    let line = [BareLine(AtomicU64::new(0)), BareLine(AtomicU64::new(0))];
     bare_ping_pong("bare store and load, one line", [&line[0], &line[0]]);
     bare_ping_pong("bare store and load, a line a direction", [&line[0], &line[1]]);
     for at in 0..128 {
@@ -314,7 +314,7 @@ fn messages(near: &mut End, far: &mut End) {
     }
 }
 
-fn ping_pong(near: &mut End, far: &mut End, bytes: u32) {
+fn ping_pong(near: &mut BenchEnd, far: &mut BenchEnd, bytes: u32) {
     let count = 500;
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -335,7 +335,7 @@ fn ping_pong(near: &mut End, far: &mut End, bytes: u32) {
     });
 }
 
-fn stream(near: &mut End, far: &mut End, bytes: u32) {
+fn stream(near: &mut BenchEnd, far: &mut BenchEnd, bytes: u32) {
     let count = 2_000;
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -407,11 +407,11 @@ fn many_links() {
 }
 
 /// Round trip between two threads that sleep between messages.
-fn sleepers(near: &mut End, far: &mut End) {
+fn sleepers(near: &mut BenchEnd, far: &mut BenchEnd) {
     println!("\nround trip between two sleepers");
     bare_futex();
     let count = 100;
-    let sleep = |end: &mut End, out: &mut [Completion]| {
+    let sleep = |end: &mut BenchEnd, out: &mut [Completion]| {
         let waiter = end.port.waiter();
         loop {
             let found = end.port.poll(out);

@@ -4,7 +4,7 @@
 use crate::bell::{SharedBell, ring};
 use crate::layout::{bells, board};
 use crate::mapping::{View, map_writable};
-use crate::message::{DESCRIPTORS_MAX, Grant, Message, Terms};
+use crate::message::{ControlMessage, DESCRIPTORS_MAX, Grant, Terms};
 use crate::ring::Geometry;
 use crate::socket;
 use farside_base::{LinkId, RegionId};
@@ -24,7 +24,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A port's knowledge of the process at the other end.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer {
+pub(crate) struct KnownPeer {
     /// The other end's link memory and the layout of its ring.
     pub(crate) memory: View,
     pub(crate) geometry: Geometry,
@@ -36,7 +36,7 @@ pub(crate) struct Peer {
     pub(crate) barriers: bool,
 }
 
-impl Peer {
+impl KnownPeer {
     /// Maps the memory that came with a hello or its answer.
     pub(crate) fn new(terms: &Terms, descriptors: &[OwnedFd]) -> io::Result<Self> {
         let [memory, fabric, sleep]: &[OwnedFd; DESCRIPTORS_MAX] =
@@ -61,8 +61,8 @@ impl Peer {
 
 /// An event from the control thread to a port.
 pub(crate) enum Inbound {
-    Requested { connection: Arc<Connection>, peer: Peer, hello: Vec<u8> },
-    Connected { link: LinkId, peer: Peer, reply: Vec<u8> },
+    Requested { connection: Arc<Connection>, peer: KnownPeer, hello: Vec<u8> },
+    Connected { link: LinkId, peer: KnownPeer, reply: Vec<u8> },
     Refused { link: LinkId, reason: Vec<u8> },
     Lost { link: LinkId },
 }
@@ -183,7 +183,7 @@ impl Inbox {
 /// The state of an end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum Stage {
+pub(crate) enum ConnectionStage {
     /// Sent a request and has no answer.
     Connecting,
     /// Received a request and has not answered.
@@ -194,7 +194,7 @@ pub(crate) enum Stage {
     Ended,
 }
 
-impl Stage {
+impl ConnectionStage {
     fn from_number(number: u8) -> Self {
         match number {
             0 => Self::Connecting,
@@ -229,7 +229,7 @@ pub(crate) struct Connection {
     /// A request of the other end has failed.
     broken: AtomicBool,
     /// The memory that a requester at the other end shows to an owner of regions at this one.
-    pub(crate) peer: OnceLock<Peer>,
+    pub(crate) peer: OnceLock<KnownPeer>,
     /// Regions of this process that the other end has imported.
     pub(crate) held: Mutex<Vec<RegionId>>,
     questions: Mutex<Questions>,
@@ -242,7 +242,7 @@ impl Connection {
         socket: Arc<OwnedFd>,
         link: LinkId,
         inbox: Arc<Inbox>,
-        stage: Stage,
+        stage: ConnectionStage,
     ) -> Self {
         Self {
             token,
@@ -258,13 +258,13 @@ impl Connection {
         }
     }
 
-    pub(crate) fn stage(&self) -> Stage {
-        Stage::from_number(self.stage.load(Ordering::Acquire))
+    pub(crate) fn stage(&self) -> ConnectionStage {
+        ConnectionStage::from_number(self.stage.load(Ordering::Acquire))
     }
 
     /// Returns whether the link is over, as far as the control thread knows.
     pub(crate) fn has_ended(&self) -> bool {
-        self.stage() == Stage::Ended
+        self.stage() == ConnectionStage::Ended
     }
 
     /// Returns whether requests cannot run any more, though messages may still be waiting.
@@ -275,7 +275,7 @@ impl Connection {
     /// Notifies the other end that a request of this one has failed.
     pub(crate) fn tell_broken(&self) {
         let mut bytes = Vec::new();
-        Message::Broken.encode(&mut bytes);
+        ControlMessage::Broken.encode(&mut bytes);
         // Best effort: a peer that does not receive it is gone, or has its socket full of such
         // messages.
         let _ = socket::send(self.socket.as_fd(), &bytes, &[]);
@@ -288,20 +288,20 @@ impl Connection {
     }
 
     /// Changes the stage from `from` to `to`. Returns whether it was `from`.
-    pub(crate) fn advance(&self, from: Stage, to: Stage) -> bool {
+    pub(crate) fn advance(&self, from: ConnectionStage, to: ConnectionStage) -> bool {
         let order = Ordering::AcqRel;
         self.stage.compare_exchange(from as u8, to as u8, order, Ordering::Acquire).is_ok()
     }
 
     /// Ends it on this side, and with it the conversation; the stage before.
-    pub(crate) fn end(&self) -> Stage {
-        let before = self.stage.swap(Stage::Ended as u8, Ordering::AcqRel);
+    pub(crate) fn end(&self) -> ConnectionStage {
+        let before = self.stage.swap(ConnectionStage::Ended as u8, Ordering::AcqRel);
         socket::end(self.socket.as_fd());
         self.inbox.call_attention();
         // Under the lock, so that an asker either sees the end or is already waiting.
         drop(lock(&self.questions));
         self.answered.notify_all();
-        Stage::from_number(before)
+        ConnectionStage::from_number(before)
     }
 
     /// Sends a question to the peer's fabric and waits for the answer; `send` gets the number of the

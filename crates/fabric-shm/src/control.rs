@@ -10,17 +10,17 @@
 
 use crate::barrier;
 use crate::bell::SharedBell;
-use crate::connection::{Answer, Connection, Inbound, Inbox, Peer, Stage, lock};
+use crate::connection::{Answer, Connection, ConnectionStage, Inbound, Inbox, KnownPeer, lock};
 use crate::layout::{LINKS_MAX, PORTS_MAX, bells, board};
-use crate::mapping::{Peers, Shared};
-use crate::message::{MESSAGE_BYTES_MAX, Message, Terms};
+use crate::mapping::{PeerMappings, SharedMapping};
+use crate::message::{ControlMessage, MESSAGE_BYTES_MAX, Terms};
 use crate::names::Listener;
 use crate::options::ShmOptions;
 use crate::region::RegionTable;
 use crate::ring::Geometry;
 use crate::socket::{self, Accepted, Received};
 use farside_base::{LinkId, RegionId, RemoteKey};
-use farside_fabric::{FabricError, Pending, PendingLimits};
+use farside_fabric::{FabricError, PendingConnection, PendingLimits};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -45,8 +45,8 @@ pub(crate) struct Inner {
     pub(crate) options: ShmOptions,
     /// Whether this process can do both halves of the light and heavy barrier.
     pub(crate) barriers: bool,
-    pub(crate) board: Shared,
-    pub(crate) bells: Shared,
+    pub(crate) board: SharedMapping,
+    pub(crate) bells: SharedMapping,
     pub(crate) regions: Mutex<RegionTable>,
     registry: Mutex<Registry>,
     epoll: OwnedFd,
@@ -57,12 +57,12 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct Registry {
     tokens: u64,
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, ControlEntry>,
     /// By number.
     ports: Vec<Option<Arc<Inbox>>>,
 }
 
-enum Entry {
+enum ControlEntry {
     /// A listening socket and the port that listens. Used under the lock of the registry alone, so
     /// that its name is free as soon as it is forgotten.
     Listener(Listener, Arc<Inbox>),
@@ -90,7 +90,7 @@ enum Speaker {
     Link(Arc<Connection>),
 }
 
-impl Entry {
+impl ControlEntry {
     fn socket(&self) -> BorrowedFd<'_> {
         match self {
             Self::Listener(socket, _) => socket.as_fd(),
@@ -107,10 +107,10 @@ fn system(what: &'static str) -> impl FnOnce(Errno) -> FabricError {
 impl Inner {
     fn new(options: ShmOptions) -> Result<Self, FabricError> {
         let memory = |name, bytes, peers| {
-            Shared::new(name, bytes, peers)
+            SharedMapping::new(name, bytes, peers)
                 .map_err(|reason| FabricError::System("memory for control", reason))
         };
-        let board = memory("farside-board", board::BYTES, Peers::Read)?;
+        let board = memory("farside-board", board::BYTES, PeerMappings::Read)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll"))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
         let data = epoll::EventData::new_u64(STOP);
@@ -118,7 +118,7 @@ impl Inner {
         Ok(Self {
             options,
             barriers: barrier::register(),
-            bells: memory("farside-bells", bells::BYTES, Peers::Write)?,
+            bells: memory("farside-bells", bells::BYTES, PeerMappings::Write)?,
             regions: Mutex::new(RegionTable::new(board.arena.clone())),
             board,
             registry: Mutex::default(),
@@ -172,7 +172,7 @@ impl Inner {
     /// Listens at `name` for a port.
     pub(crate) fn listen(&self, name: &str, inbox: &Arc<Inbox>) -> Result<u64, FabricError> {
         let socket = socket::listen(self.options.folder.as_deref(), name)?;
-        self.watch(|_| Entry::Listener(socket, Arc::clone(inbox)))
+        self.watch(|_| ControlEntry::Listener(socket, Arc::clone(inbox)))
     }
 
     /// Connects a port to the listener at `name`, as `link`.
@@ -186,16 +186,17 @@ impl Inner {
         let inbox = Arc::clone(inbox);
         let mut made = None;
         self.watch(|token| {
-            let connection = Connection::new(token, socket, link, inbox, Stage::Connecting);
+            let connection =
+                Connection::new(token, socket, link, inbox, ConnectionStage::Connecting);
             let connection = Arc::new(connection);
             made = Some(Arc::clone(&connection));
-            Entry::Link(connection)
+            ControlEntry::Link(connection)
         })?;
         made.ok_or(FabricError::PeerLost)
     }
 
     /// Registers a socket with the thread.
-    fn watch(&self, make: impl FnOnce(u64) -> Entry) -> Result<u64, FabricError> {
+    fn watch(&self, make: impl FnOnce(u64) -> ControlEntry) -> Result<u64, FabricError> {
         let mut registry = lock(&self.registry);
         registry.tokens += 1;
         let token = registry.tokens;
@@ -219,9 +220,9 @@ impl Inner {
 
     fn speaker(&self, token: u64) -> Option<Speaker> {
         match lock(&self.registry).entries.get(&token)? {
-            Entry::Listener(..) => Some(Speaker::Listener),
-            Entry::Fresh(fresh) => Some(Speaker::Fresh(fresh.clone())),
-            Entry::Link(connection) => Some(Speaker::Link(Arc::clone(connection))),
+            ControlEntry::Listener(..) => Some(Speaker::Listener),
+            ControlEntry::Fresh(fresh) => Some(Speaker::Fresh(fresh.clone())),
+            ControlEntry::Link(connection) => Some(Speaker::Link(Arc::clone(connection))),
         }
     }
 
@@ -229,11 +230,11 @@ impl Inner {
     fn gives_way(&self, process: u32) -> Option<u64> {
         let registry = lock(&self.registry);
         let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
-            Entry::Fresh(fresh) => {
+            ControlEntry::Fresh(fresh) => {
                 // A peer that has sent something has sent its hello.
-                Some(Pending { peer: fresh.process, silent: true, age: *token })
+                Some(PendingConnection { peer: fresh.process, silent: true, age: *token })
             }
-            Entry::Listener(..) | Entry::Link(_) => None,
+            ControlEntry::Listener(..) | ControlEntry::Link(_) => None,
         });
         PendingLimits::DEFAULT.gives_way(fresh, process)
     }
@@ -242,8 +243,8 @@ impl Inner {
     fn deadlines(&self) -> Vec<(u64, Instant)> {
         let registry = lock(&self.registry);
         let fresh = registry.entries.iter().filter_map(|(token, entry)| match entry {
-            Entry::Fresh(fresh) => Some((*token, fresh.deadline)),
-            Entry::Listener(..) | Entry::Link(_) => None,
+            ControlEntry::Fresh(fresh) => Some((*token, fresh.deadline)),
+            ControlEntry::Listener(..) | ControlEntry::Link(_) => None,
         });
         fresh.collect()
     }
@@ -251,16 +252,18 @@ impl Inner {
     /// Takes a connection that waits at a listener, with the port it is for.
     fn accept(&self, token: u64) -> rustix::io::Result<(Accepted, Option<Arc<Inbox>>)> {
         match lock(&self.registry).entries.get(&token) {
-            Some(Entry::Listener(socket, inbox)) => {
+            Some(ControlEntry::Listener(socket, inbox)) => {
                 Ok((socket::accept(socket.as_fd())?, Some(Arc::clone(inbox))))
             }
-            Some(Entry::Fresh(_) | Entry::Link(_)) | None => Ok((Accepted::Nothing, None)),
+            Some(ControlEntry::Fresh(_) | ControlEntry::Link(_)) | None => {
+                Ok((Accepted::Nothing, None))
+            }
         }
     }
 
     /// Watches a listener again that was not watched, or no longer one that was.
     fn watch_listener(&self, token: u64, watched: bool) {
-        if let Some(Entry::Listener(socket, _)) = lock(&self.registry).entries.get(&token) {
+        if let Some(ControlEntry::Listener(socket, _)) = lock(&self.registry).entries.get(&token) {
             // To be found without events costs no memory, as adding it again would.
             let flags = if watched { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
             // Fails only for a socket that is not in the epoll.
@@ -273,9 +276,9 @@ impl Inner {
         let mut registry = lock(&self.registry);
         registry.entries.retain(|_, entry| {
             let owner = match entry {
-                Entry::Listener(_, owner) => owner,
-                Entry::Fresh(fresh) => &fresh.inbox,
-                Entry::Link(connection) => &connection.inbox,
+                ControlEntry::Listener(_, owner) => owner,
+                ControlEntry::Fresh(fresh) => &fresh.inbox,
+                ControlEntry::Link(connection) => &connection.inbox,
             };
             let gone = Arc::ptr_eq(owner, inbox);
             if gone {
@@ -297,7 +300,7 @@ impl Inner {
     fn lose(&self, connection: &Connection) {
         let before = connection.end();
         self.forget(connection.token);
-        if before != Stage::Ended {
+        if before != ConnectionStage::Ended {
             let link = connection.link;
             connection.inbox.push(Inbound::Lost { link });
         }
@@ -307,8 +310,10 @@ impl Inner {
     pub(crate) fn holders(&self, region: RegionId) -> Vec<Arc<Connection>> {
         let registry = lock(&self.registry);
         let links = registry.entries.values().filter_map(|entry| match entry {
-            Entry::Link(link) if lock(&link.held).contains(&region) => Some(Arc::clone(link)),
-            Entry::Listener(..) | Entry::Fresh(_) | Entry::Link(_) => None,
+            ControlEntry::Link(link) if lock(&link.held).contains(&region) => {
+                Some(Arc::clone(link))
+            }
+            ControlEntry::Listener(..) | ControlEntry::Fresh(_) | ControlEntry::Link(_) => None,
         });
         links.collect()
     }
@@ -317,7 +322,7 @@ impl Inner {
     pub(crate) fn send(
         &self,
         connection: &Connection,
-        message: &Message<'_>,
+        message: &ControlMessage<'_>,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(), FabricError> {
         let mut bytes = Vec::with_capacity(64);
@@ -336,7 +341,7 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn start(options: ShmOptions) -> Result<Self, FabricError> {
         let inner = Arc::new(Inner::new(options)?);
-        let mut thread = Thread::new(Arc::clone(&inner))?;
+        let mut thread = ControlThread::new(Arc::clone(&inner))?;
         let thread = std::thread::Builder::new()
             .name("farside-shm".to_owned())
             .spawn(move || thread.run())
@@ -357,7 +362,7 @@ impl Drop for Control {
 }
 
 /// The control thread.
-struct Thread {
+struct ControlThread {
     inner: Arc<Inner>,
     buffer: Box<[u8; MESSAGE_BYTES_MAX]>,
     /// Given up to accept and drop a connection when the process has no descriptor left, so that
@@ -369,7 +374,7 @@ struct Thread {
     paused: Vec<(u64, Instant)>,
 }
 
-impl Thread {
+impl ControlThread {
     fn new(inner: Arc<Inner>) -> Result<Self, FabricError> {
         Ok(Self {
             inner,
@@ -473,7 +478,7 @@ impl Thread {
         self.deadline = Some(self.deadline.map_or(deadline, |next| next.min(deadline)));
         let fresh = Fresh { socket: Arc::new(socket), inbox, process, deadline };
         // Refused only for want of kernel memory; then the connection is dropped.
-        let _ = self.inner.watch(|_| Entry::Fresh(fresh));
+        let _ = self.inner.watch(|_| ControlEntry::Fresh(fresh));
     }
 
     /// Closes connections whose hello is overdue.
@@ -505,27 +510,27 @@ impl Thread {
             Received::Ended => return self.inner.forget(token),
             Received::Datagram(length, descriptors) => (length, descriptors),
         };
-        let message = Message::decode(&self.buffer[..length]);
-        let Some(Message::Hello { terms, bytes }) = message else {
+        let message = ControlMessage::decode(&self.buffer[..length]);
+        let Some(ControlMessage::Hello { terms, bytes }) = message else {
             return self.inner.forget(token);
         };
-        let Ok(peer) = Peer::new(&terms, &descriptors) else {
+        let Ok(peer) = KnownPeer::new(&terms, &descriptors) else {
             return self.inner.forget(token);
         };
         let Some(link) = inbox.open_link(LINKS_MAX) else {
             let mut refusal = Vec::new();
-            Message::Refuse { bytes: b"links_max" }.encode(&mut refusal);
+            ControlMessage::Refuse { bytes: b"links_max" }.encode(&mut refusal);
             // Best effort: without it the peer sees the connection end.
             let _ = socket::send(socket.as_fd(), &refusal, &[]);
             return self.inner.forget(token);
         };
         let hello = bytes.to_vec();
         let (socket, owner) = (Arc::clone(socket), Arc::clone(inbox));
-        let connection = Connection::new(token, socket, link, owner, Stage::Requested);
+        let connection = Connection::new(token, socket, link, owner, ConnectionStage::Requested);
         // Set only here, once.
         let _ = connection.peer.set(peer.clone());
         let connection = Arc::new(connection);
-        let entry = Entry::Link(Arc::clone(&connection));
+        let entry = ControlEntry::Link(Arc::clone(&connection));
         let known = lock(&self.inner.registry)
             .entries
             .get_mut(&token)
@@ -545,7 +550,7 @@ impl Thread {
             Received::Nothing => true,
             Received::Ended => false,
             Received::Datagram(length, descriptors) => {
-                match Message::decode(&self.buffer[..length]) {
+                match ControlMessage::decode(&self.buffer[..length]) {
                     Some(message) if message.descriptors() == descriptors.len() => {
                         understand(&self.inner, connection, &message, descriptors)
                     }
@@ -567,51 +572,51 @@ fn spare_descriptor() -> rustix::io::Result<OwnedFd> {
 fn understand(
     inner: &Inner,
     connection: &Arc<Connection>,
-    message: &Message<'_>,
+    message: &ControlMessage<'_>,
     mut descriptors: Vec<OwnedFd>,
 ) -> bool {
     let link = connection.link;
     match (connection.stage(), message) {
         // Messages that arrive after the end were sent before the peer knew.
-        (Stage::Ended, _) => true,
-        (Stage::Connecting, Message::Accept { terms, bytes }) => {
-            let Ok(peer) = Peer::new(terms, &descriptors) else {
+        (ConnectionStage::Ended, _) => true,
+        (ConnectionStage::Connecting, ControlMessage::Accept { terms, bytes }) => {
+            let Ok(peer) = KnownPeer::new(terms, &descriptors) else {
                 return false;
             };
             let first = connection.peer.set(peer.clone()).is_ok();
-            if first && connection.advance(Stage::Connecting, Stage::Ready) {
+            if first && connection.advance(ConnectionStage::Connecting, ConnectionStage::Ready) {
                 let reply = bytes.to_vec();
                 connection.inbox.push(Inbound::Connected { link, peer, reply });
             }
             first
         }
-        (Stage::Connecting, Message::Refuse { bytes }) => {
-            if connection.end() == Stage::Connecting {
+        (ConnectionStage::Connecting, ControlMessage::Refuse { bytes }) => {
+            if connection.end() == ConnectionStage::Connecting {
                 let reason = bytes.to_vec();
                 connection.inbox.push(Inbound::Refused { link, reason });
             }
             inner.forget(connection.token);
             true
         }
-        (Stage::Ready, Message::Import { question, region, key }) => {
+        (ConnectionStage::Ready, ControlMessage::Import { question, region, key }) => {
             hand_over(inner, connection, *question, *region, *key)
         }
-        (Stage::Ready, Message::Imported { question, grant }) => {
+        (ConnectionStage::Ready, ControlMessage::Imported { question, grant }) => {
             let answer: Answer = grant.map(|grant| (grant, descriptors.pop()));
             connection.answer(*question, answer)
         }
-        (Stage::Ready, Message::Broken) => {
+        (ConnectionStage::Ready, ControlMessage::Broken) => {
             connection.hear_broken();
             true
         }
         (
-            Stage::Connecting | Stage::Requested | Stage::Ready,
-            Message::Hello { .. }
-            | Message::Accept { .. }
-            | Message::Refuse { .. }
-            | Message::Import { .. }
-            | Message::Imported { .. }
-            | Message::Broken,
+            ConnectionStage::Connecting | ConnectionStage::Requested | ConnectionStage::Ready,
+            ControlMessage::Hello { .. }
+            | ControlMessage::Accept { .. }
+            | ControlMessage::Refuse { .. }
+            | ControlMessage::Import { .. }
+            | ControlMessage::Imported { .. }
+            | ControlMessage::Broken,
         ) => false,
     }
 }
@@ -637,7 +642,7 @@ fn hand_over(
         granted
     };
     let (grant, descriptor) = granted.unzip();
-    let message = Message::Imported { question, grant };
+    let message = ControlMessage::Imported { question, grant };
     let descriptors: Vec<_> = match (&descriptor, message.descriptors()) {
         (Some(descriptor), 1) => vec![descriptor.as_fd()],
         _ => Vec::new(),

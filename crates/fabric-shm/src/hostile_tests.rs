@@ -1,10 +1,10 @@
 //! A peer that violates every rule, by hand-written socket messages and stores to shared memory, loses
 //! its own link; no other link notices.
 
-use crate::connection::Peer;
+use crate::connection::KnownPeer;
 use crate::layout::{VERSION, bells, board, link};
-use crate::mapping::{PAGE, Peers, Shared};
-use crate::message::{MESSAGE_BYTES_MAX, Message, Terms};
+use crate::mapping::{PAGE, PeerMappings, SharedMapping};
+use crate::message::{ControlMessage, MESSAGE_BYTES_MAX, Terms};
 use crate::options::SEND_BYTES_MAX;
 use crate::ring::Geometry;
 use crate::socket::{self, Received};
@@ -138,19 +138,20 @@ impl Victim {
 /// A peer made by hand.
 struct Fake {
     socket: OwnedFd,
-    memory: Shared,
-    board: Shared,
-    bells: Shared,
+    memory: SharedMapping,
+    board: SharedMapping,
+    bells: SharedMapping,
 }
 
 impl Fake {
     fn connect(to: &str) -> Self {
-        let memory = |bytes, peers| Shared::new("farside-fake", bytes, peers).expect("memory");
+        let memory =
+            |bytes, peers| SharedMapping::new("farside-fake", bytes, peers).expect("memory");
         Self {
             socket: socket::connect(None, to).expect("a listener"),
-            memory: memory(GEOMETRY.bytes(), Peers::Read),
-            board: memory(board::BYTES, Peers::Read),
-            bells: memory(bells::BYTES, Peers::Write),
+            memory: memory(GEOMETRY.bytes(), PeerMappings::Read),
+            board: memory(board::BYTES, PeerMappings::Read),
+            bells: memory(bells::BYTES, PeerMappings::Write),
         }
     }
 
@@ -162,26 +163,26 @@ impl Fake {
         [&self.memory, &self.board, &self.bells].map(|shared| shared.descriptor.as_fd())
     }
 
-    fn send(&self, message: &Message<'_>, descriptors: &[BorrowedFd<'_>]) {
+    fn send(&self, message: &ControlMessage<'_>, descriptors: &[BorrowedFd<'_>]) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         socket::send(self.socket.as_fd(), &bytes, descriptors).expect("to send");
     }
 
     /// Returns a regular link: the fake's side and the victim's number of it.
-    fn linked(victim: &mut Victim) -> (Self, Peer, LinkId) {
+    fn linked(victim: &mut Victim) -> (Self, KnownPeer, LinkId) {
         let fake = Self::connect(&victim.name);
         let terms = Self::terms();
         let bytes = b"fake";
-        fake.send(&Message::Hello { terms, bytes }, &fake.descriptors());
+        fake.send(&ControlMessage::Hello { terms, bytes }, &fake.descriptors());
         let LinkEvent::Requested { link, hello } = victim.event() else { panic!("the fake asked") };
         assert_eq!(hello, bytes);
         victim.port.accept(link, b"", victim.queue).expect("to accept");
         let (message, descriptors) = fake.receive().expect("an answer");
-        let Some(Message::Accept { terms, .. }) = Message::decode(&message) else {
+        let Some(ControlMessage::Accept { terms, .. }) = ControlMessage::decode(&message) else {
             panic!("expected to be accepted")
         };
-        let peer = Peer::new(&terms, &descriptors).expect("right memory");
+        let peer = KnownPeer::new(&terms, &descriptors).expect("right memory");
         (fake, peer, link)
     }
 
@@ -212,7 +213,7 @@ fn greetings_that_are_none_are_hung_up_on() {
     let mut victim = Victim::new();
     let mut hello = Vec::new();
     let (terms, bytes) = (Fake::terms(), &b"x"[..]);
-    Message::Hello { terms, bytes }.encode(&mut hello);
+    ControlMessage::Hello { terms, bytes }.encode(&mut hello);
     let changed = |at: usize, byte: u8| {
         let mut hello = hello.clone();
         hello[at] = byte;
@@ -220,7 +221,7 @@ fn greetings_that_are_none_are_hung_up_on() {
     };
     let mut import = Vec::new();
     let (question, token) = (1, victim.region.token);
-    Message::Import { question, region: token.region, key: token.key }.encode(&mut import);
+    ControlMessage::Import { question, region: token.region, key: token.key }.encode(&mut import);
     let cases = [
         ("nothing", Vec::new()),
         ("a byte", vec![7]),
@@ -245,11 +246,11 @@ fn greetings_that_are_none_are_hung_up_on() {
 fn wrong_descriptors_are_hung_up_on() {
     let mut victim = Victim::new();
     let terms = Fake::terms();
-    let hello = Message::Hello { terms, bytes: b"" };
+    let hello = ControlMessage::Hello { terms, bytes: b"" };
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
     let unsealed = rustix::fs::memfd_create("farside-fake", flags).expect("a memfd");
     rustix::fs::ftruncate(&unsealed, GEOMETRY.bytes()).expect("a size");
-    let small = Shared::new("farside-fake", PAGE, Peers::Read).expect("memory");
+    let small = SharedMapping::new("farside-fake", PAGE, PeerMappings::Read).expect("memory");
     let fake = Fake::connect(&victim.name);
     let [memory, board, bells] = fake.descriptors();
     let (unsealed, small) = (unsealed.as_fd(), small.descriptor.as_fd());
@@ -277,9 +278,9 @@ fn wrong_descriptors_are_hung_up_on() {
 fn junk_on_the_socket_ends_its_link_alone() {
     let mut victim = Victim::new();
     let mut import = Vec::new();
-    Message::Imported { question: 77, grant: None }.encode(&mut import);
+    ControlMessage::Imported { question: 77, grant: None }.encode(&mut import);
     let mut refusal = Vec::new();
-    Message::Refuse { bytes: b"late" }.encode(&mut refusal);
+    ControlMessage::Refuse { bytes: b"late" }.encode(&mut refusal);
     for bytes in [vec![], vec![1, 2, 3], import, refusal, vec![0; 300]] {
         let (fake, _, link) = Fake::linked(&mut victim);
         socket::send(fake.socket.as_fd(), &bytes, &[]).expect("to send");
@@ -293,7 +294,7 @@ fn junk_on_the_socket_ends_its_link_alone() {
 fn descriptors_where_none_belong_end_the_link() {
     let mut victim = Victim::new();
     let (fake, _, link) = Fake::linked(&mut victim);
-    fake.send(&Message::Broken, &fake.descriptors()[..1]);
+    fake.send(&ControlMessage::Broken, &fake.descriptors()[..1]);
     victim.only_loses(link);
 }
 
@@ -369,7 +370,7 @@ fn imports_need_the_right_key_and_an_accepted_link() {
     let token = victim.region.token;
     let ask = |fake: &Fake, region, key| {
         let question = 5;
-        fake.send(&Message::Import { question, region, key }, &[]);
+        fake.send(&ControlMessage::Import { question, region, key }, &[]);
         fake.receive()
     };
     let (fake, _, _link) = Fake::linked(&mut victim);
@@ -387,7 +388,7 @@ fn imports_need_the_right_key_and_an_accepted_link() {
     }
     let early = Fake::connect(&victim.name);
     let (terms, bytes) = (Fake::terms(), &b""[..]);
-    early.send(&Message::Hello { terms, bytes }, &early.descriptors());
+    early.send(&ControlMessage::Hello { terms, bytes }, &early.descriptors());
     let LinkEvent::Requested { link, .. } = victim.event() else { panic!("the fake asked") };
     assert!(ask(&early, token.region, token.key).is_none(), "the link was not accepted");
     victim.only_loses(link);
@@ -407,7 +408,7 @@ struct Lie {
 /// Imports a region of the fake, which answers with a lie. Returns how many bytes the victim can then
 /// READ, found from the end.
 fn import_from_liar(victim: &mut Victim, fake: &Fake, link: LinkId, lie: &Lie) -> Option<u64> {
-    let memory = Shared::new("farside-fake", PAGE, Peers::Write).expect("memory");
+    let memory = SharedMapping::new("farside-fake", PAGE, PeerMappings::Write).expect("memory");
     let (region, key) = (farside_base::RegionId(1), farside_base::RemoteKey(77));
     let published = fake.board.arena.store(board::key(0), key.0, Ordering::SeqCst);
     published.expect("a word of the own board");
@@ -415,14 +416,15 @@ fn import_from_liar(victim: &mut Victim, fake: &Fake, link: LinkId, lie: &Lie) -
     let imported = std::thread::scope(|threads| {
         threads.spawn(|| {
             let (message, _) = fake.receive().expect("a question");
-            let Some(Message::Import { question, .. }) = Message::decode(&message) else {
+            let Some(ControlMessage::Import { question, .. }) = ControlMessage::decode(&message)
+            else {
                 panic!("expected an import")
             };
             let (bytes, access) = (PAGE + lie.excess, Access::ALL);
             let kind = RegionKind::Memory;
             let grant = Some(crate::message::Grant { bytes, kind, access, place: 0 });
             let mut bytes = Vec::new();
-            Message::Imported { question, grant }.encode(&mut bytes);
+            ControlMessage::Imported { question, grant }.encode(&mut bytes);
             bytes[25] = lie.kind;
             let descriptors = [memory.descriptor.as_fd()];
             socket::send(fake.socket.as_fd(), &bytes, &descriptors).expect("to send");
@@ -479,7 +481,7 @@ fn deregistration_does_not_wait_for_ever() {
     let token = victim.region.token;
     let (fake, _, _) = Fake::linked(&mut victim);
     let question = 1;
-    fake.send(&Message::Import { question, region: token.region, key: token.key }, &[]);
+    fake.send(&ControlMessage::Import { question, region: token.region, key: token.key }, &[]);
     assert_eq!(fake.receive().expect("an answer").1.len(), 1);
     let at_work = |count| {
         let stored = fake.board.arena.store(board::in_flight(0), count, Ordering::SeqCst);
@@ -569,7 +571,7 @@ fn silent_connections_time_out_and_delay_no_peer() {
     for _ in 0..3 {
         let (fake, _, link) = Fake::linked(&mut victim);
         let (question, token) = (1, victim.region.token);
-        fake.send(&Message::Import { question, region: token.region, key: token.key }, &[]);
+        fake.send(&ControlMessage::Import { question, region: token.region, key: token.key }, &[]);
         assert_eq!(fake.receive().expect("an answer").1.len(), 1);
         victim.port.close(link);
     }
@@ -597,7 +599,10 @@ fn connection_flood_locks_no_peer_out() {
         for _ in 0..20 {
             let (fake, _, link) = Fake::linked(&mut victim);
             let (question, token) = (1, victim.region.token);
-            fake.send(&Message::Import { question, region: token.region, key: token.key }, &[]);
+            fake.send(
+                &ControlMessage::Import { question, region: token.region, key: token.key },
+                &[],
+            );
             assert_eq!(fake.receive().expect("an answer").1.len(), 1);
             victim.port.close(link);
         }
@@ -614,7 +619,7 @@ fn a_hello_that_has_come_is_never_displaced() {
         .map(|_| {
             let fake = Fake::connect(&victim.name);
             let (terms, bytes) = (Fake::terms(), &b""[..]);
-            fake.send(&Message::Hello { terms, bytes }, &fake.descriptors());
+            fake.send(&ControlMessage::Hello { terms, bytes }, &fake.descriptors());
             let silent: Vec<_> = (0..5).map(|_| socket::connect(None, &victim.name)).collect();
             (fake, silent)
         })

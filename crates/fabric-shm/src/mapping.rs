@@ -32,14 +32,14 @@ pub(crate) const HUGE_PAGE: u64 = 2 << 20;
 
 /// The mappings that peers may make of a memfd of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Peers {
+pub(crate) enum PeerMappings {
     /// Map it read-only.
     Read,
     /// Map it for everything.
     Write,
 }
 
-impl Peers {
+impl PeerMappings {
     /// Returns the mappings that the access of a region requires.
     pub(crate) fn of(access: Access) -> Self {
         if access.allows(Access::WRITE) || access.allows(Access::ATOMIC) {
@@ -51,14 +51,14 @@ impl Peers {
 }
 
 /// A memfd of this process: mapped locally, and passed to peers.
-pub(crate) struct Shared {
+pub(crate) struct SharedMapping {
     pub(crate) descriptor: OwnedFd,
     pub(crate) arena: Arena,
 }
 
-impl Shared {
+impl SharedMapping {
     /// Zeroed memory of `bytes`, a multiple of [`PAGE`], sealed.
-    pub(crate) fn new(name: &str, bytes: u64, peers: Peers) -> io::Result<Self> {
+    pub(crate) fn new(name: &str, bytes: u64, peers: PeerMappings) -> io::Result<Self> {
         let descriptor = memfd(name, bytes)?;
         let mapping = Mapping::new(descriptor.as_fd(), bytes, RegionKind::Memory, true)?;
         seal(descriptor.as_fd(), peers)?;
@@ -79,11 +79,11 @@ fn memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(descriptor)
 }
 
-/// Fixes the size for good; with [`Peers::Read`] it also forbids further writable mappings. A mapping
+/// Fixes the size for good; with [`PeerMappings::Read`] it also forbids further writable mappings. A mapping
 /// that exists stays writable.
-fn seal(descriptor: BorrowedFd<'_>, peers: Peers) -> io::Result<()> {
+fn seal(descriptor: BorrowedFd<'_>, peers: PeerMappings) -> io::Result<()> {
     let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
-    if peers == Peers::Read {
+    if peers == PeerMappings::Read {
         seals |= SealFlags::FUTURE_WRITE;
     }
     Ok(rustix::fs::fcntl_add_seals(descriptor, seals)?)
@@ -101,7 +101,7 @@ impl RegionMemory {
     pub(crate) fn new(
         bytes: u64,
         kind: RegionKind,
-        peers: Peers,
+        peers: PeerMappings,
         fill: impl FnOnce(&Arena),
     ) -> io::Result<Self> {
         let descriptor = Arc::new(RegionDescriptor {
@@ -152,7 +152,7 @@ impl Drop for RegionDescriptor {
 
 /// Shared memory of which one word at a time is accessed, each after a single comparison.
 #[derive(Clone, Debug)]
-struct Words {
+struct SharedWords {
     first: NonNull<AtomicU64>,
     count: u64,
     /// Keeps the memory mapped.
@@ -160,11 +160,11 @@ struct Words {
 }
 
 // SAFETY: points to atomics in memory that `memory` keeps mapped.
-unsafe impl Send for Words {}
+unsafe impl Send for SharedWords {}
 // SAFETY: as above.
-unsafe impl Sync for Words {}
+unsafe impl Sync for SharedWords {}
 
-impl Words {
+impl SharedWords {
     fn new(memory: Arena) -> Self {
         let first = memory.at(0, memory.len()).ok().and_then(NonNull::new);
         let (first, count) = match first {
@@ -203,19 +203,19 @@ impl Words {
 
 /// Memory of a peer that this process can only read.
 #[derive(Clone, Debug)]
-pub(crate) struct View(Words);
+pub(crate) struct View(SharedWords);
 
 impl View {
     /// Maps a memfd from a peer.
     pub(crate) fn new(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result<Self> {
         check(descriptor, bytes)?;
         let mapping = Mapping::new(descriptor, bytes, RegionKind::Memory, false)?;
-        Ok(Self(Words::new(mapping.into_arena())))
+        Ok(Self(SharedWords::new(mapping.into_arena())))
     }
 
     #[cfg(test)]
     pub(crate) fn of(arena: &Arena) -> Self {
-        Self(Words::new(arena.clone()))
+        Self(SharedWords::new(arena.clone()))
     }
 
     /// Loads an aligned word; zero if `offset` is out of bounds.
@@ -239,12 +239,12 @@ impl View {
 
 /// Memory that this process writes and peers only read, for an end of a link.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnMemory(Words);
+pub(crate) struct OwnMemory(SharedWords);
 
 impl OwnMemory {
     /// Returns all of a writable arena.
     pub(crate) fn new(memory: Arena) -> Self {
-        Self(Words::new(memory))
+        Self(SharedWords::new(memory))
     }
 
     /// Returns the arena, for copying bytes in.
@@ -293,18 +293,18 @@ pub(crate) fn map_writable(descriptor: BorrowedFd<'_>, bytes: u64) -> io::Result
 
 /// One word of shared memory whose bounds were checked once, for hot paths.
 #[derive(Clone, Debug)]
-struct Place {
+struct WordLocation {
     word: NonNull<AtomicU64>,
     /// Keeps the memory mapped.
     _memory: Arena,
 }
 
 // SAFETY: points to an atomic in memory that `_memory` keeps mapped.
-unsafe impl Send for Place {}
+unsafe impl Send for WordLocation {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for WordLocation {}
 
-impl Place {
+impl WordLocation {
     fn new(memory: &Arena, offset: u64) -> Option<Self> {
         let aligned = offset.is_multiple_of(8);
         let word = memory.at(offset, 8).ok().filter(|_| aligned)?;
@@ -321,18 +321,18 @@ impl Place {
 
 /// A word that only a peer writes.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerWord(Place);
+pub(crate) struct PeerWord(WordLocation);
 
 impl PeerWord {
     /// Returns the word at `offset`; `None` if that is out of bounds.
     pub(crate) fn new(view: &View, offset: u64) -> Option<Self> {
-        Place::new(&view.0.memory, offset).map(Self)
+        WordLocation::new(&view.0.memory, offset).map(Self)
     }
 
     /// Returns a word that is always zero.
     pub(crate) fn none() -> Self {
         let memory = Arena::heap(8);
-        Self(Place::new(&memory, 0).expect("eight bytes are a word"))
+        Self(WordLocation::new(&memory, 0).expect("eight bytes are a word"))
     }
 
     #[inline(always)]
@@ -343,12 +343,12 @@ impl PeerWord {
 
 /// A word that this process writes.
 #[derive(Clone, Debug)]
-pub(crate) struct OwnWord(Place);
+pub(crate) struct OwnWord(WordLocation);
 
 impl OwnWord {
     /// Returns the word at `offset` of writable memory; `None` if that is out of bounds.
     pub(crate) fn new(memory: &Arena, offset: u64) -> Option<Self> {
-        Place::new(memory, offset).map(Self)
+        WordLocation::new(memory, offset).map(Self)
     }
 
     #[inline(always)]
@@ -378,7 +378,7 @@ impl PeerMemory {
         access: Access,
     ) -> io::Result<Self> {
         check(descriptor, bytes)?;
-        let writable = Peers::of(access) == Peers::Write;
+        let writable = PeerMappings::of(access) == PeerMappings::Write;
         let arena = Mapping::new(descriptor, bytes, kind, writable)?.into_arena();
         Ok(Self { arena, access })
     }
@@ -465,17 +465,17 @@ impl Mapping {
         if !bytes.is_multiple_of(PAGE) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let turn = usize::try_from(bytes).map_err(|_| none)?;
-        let both = turn.checked_mul(2).ok_or(none)?;
+        let length = usize::try_from(bytes).map_err(|_| none)?;
+        let both = length.checked_mul(2).ok_or(none)?;
         let reserved = Reserved::new(both)?;
         let base = reserved.aligned();
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        for start in [0, turn] {
+        for start in [0, length] {
             // SAFETY: replaces a part of the address space that `reserved` owns, which nothing else
             // uses; a failure frees all of it.
             unsafe {
                 let at = base.byte_add(start);
-                rustix::mm::mmap(at, turn, rights(writable), flags, descriptor, 0)
+                rustix::mm::mmap(at, length, rights(writable), flags, descriptor, 0)
             }?;
         }
         reserved.keep_only(base, both);
@@ -610,7 +610,7 @@ fn populate(arena: &Arena, offset: u64, bytes: u64) -> io::Result<()> {
 pub(crate) fn prefault_peer(memory: &PeerMemory, most: u64) {
     let bytes = memory.arena.len() as u64;
     let bytes = bytes.min(prefault_limit(bytes, most)) / PAGE * PAGE;
-    let advice = if Peers::of(memory.access) == Peers::Write {
+    let advice = if PeerMappings::of(memory.access) == PeerMappings::Write {
         Advice::LinuxPopulateWrite
     } else {
         Advice::LinuxPopulateRead

@@ -1,6 +1,8 @@
 //! Regions and their memory: pages, permissions, numbers, and that memory is freed.
 
-use crate::mapping::{HUGE_PAGE, PAGE, PeerMemory, Peers, RegionMemory, Shared, View};
+use crate::mapping::{
+    HUGE_PAGE, PAGE, PeerMappings, PeerMemory, RegionMemory, SharedMapping, View,
+};
 use crate::{ShmFabric, ShmOptions};
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, FabricError, RegionSpec};
@@ -16,8 +18,8 @@ fn spec(bytes: u64, access: Access) -> RegionSpec {
 #[test]
 fn large_memory_is_aligned_and_zeroed() {
     for bytes in [HUGE_PAGE, HUGE_PAGE + PAGE, 5 * HUGE_PAGE] {
-        let memory =
-            RegionMemory::new(bytes, RegionKind::Memory, Peers::Write, |_| {}).expect("memory");
+        let memory = RegionMemory::new(bytes, RegionKind::Memory, PeerMappings::Write, |_| {})
+            .expect("memory");
         let base = memory.arena.at(0, 1).expect("a byte").addr() as u64;
         assert!(base.is_multiple_of(HUGE_PAGE), "{bytes} B at {base:#x}");
         for offset in [0, bytes / 2, bytes - 8] {
@@ -69,8 +71,8 @@ fn read_only_memory_cannot_be_mapped_for_writing() {
         (Access::WRITE, true),
         (Access::ATOMIC, true),
     ] {
-        let memory =
-            RegionMemory::new(PAGE, RegionKind::Memory, Peers::of(access), |_| {}).expect("memory");
+        let memory = RegionMemory::new(PAGE, RegionKind::Memory, PeerMappings::of(access), |_| {})
+            .expect("memory");
         let mapped =
             PeerMemory::new(memory.descriptor.as_fd(), PAGE, RegionKind::Memory, Access::ALL);
         assert_eq!(mapped.is_ok(), writable, "{access:?}");
@@ -86,7 +88,8 @@ fn mirrored_memory_is_two_turns_of_one() {
     let kind = RegionKind::Mirrored;
     for bytes in [PAGE, 3 * PAGE, HUGE_PAGE, HUGE_PAGE + PAGE] {
         for access in [Access::ALL, Access::READ] {
-            let memory = RegionMemory::new(bytes, kind, Peers::of(access), |_| {}).expect("memory");
+            let memory =
+                RegionMemory::new(bytes, kind, PeerMappings::of(access), |_| {}).expect("memory");
             assert_eq!(memory.arena.len() as u64, 2 * bytes);
             assert_eq!(fstat(&memory.descriptor).expect("a memfd").st_size as u64, bytes);
             memory.arena.write(bytes - 4, &[1, 2, 3, 4, 5, 6, 7, 8]).expect("in bounds");
@@ -123,7 +126,7 @@ fn mirrored_memory_of_broken_pages_is_refused() {
 
 #[test]
 fn memory_of_another_size_or_without_seals_is_refused() {
-    let shared = Shared::new("farside-test", PAGE, Peers::Write).expect("memory");
+    let shared = SharedMapping::new("farside-test", PAGE, PeerMappings::Write).expect("memory");
     assert!(View::new(shared.descriptor.as_fd(), PAGE).is_ok());
     assert!(View::new(shared.descriptor.as_fd(), 2 * PAGE).is_err());
     let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::CLOEXEC;
@@ -140,7 +143,7 @@ fn memory_of_another_size_or_without_seals_is_refused() {
 fn memory_goes_back_with_the_last_arena() {
     let bytes = 4 * PAGE;
     let memory =
-        RegionMemory::new(bytes, RegionKind::Memory, Peers::Write, |_| {}).expect("memory");
+        RegionMemory::new(bytes, RegionKind::Memory, PeerMappings::Write, |_| {}).expect("memory");
     let peer = PeerMemory::new(memory.descriptor.as_fd(), bytes, RegionKind::Memory, Access::ALL);
     let peer = peer.expect("a mapping");
     let kept = memory.descriptor.as_fd().try_clone_to_owned().expect("a descriptor");

@@ -41,7 +41,7 @@ pub(crate) struct Grant {
 
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Message<'a> {
+pub(crate) enum ControlMessage<'a> {
     /// First message of the connecting end.
     Hello { terms: Terms, bytes: &'a [u8] },
     /// The answer that makes the link usable.
@@ -56,7 +56,7 @@ pub(crate) enum Message<'a> {
     Imported { question: u64, grant: Option<Grant> },
 }
 
-impl<'a> Message<'a> {
+impl<'a> ControlMessage<'a> {
     /// Writes it at the end of `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let kind: u16 = match self {
@@ -96,7 +96,7 @@ impl<'a> Message<'a> {
 
     /// Reads a datagram; `None` when it is no message of this version.
     pub(crate) fn decode(datagram: &'a [u8]) -> Option<Self> {
-        let mut rest = Reader(datagram);
+        let mut rest = FieldReader(datagram);
         if rest.word()? != MAGIC || rest.half()? != VERSION {
             return None;
         }
@@ -135,7 +135,7 @@ impl Terms {
         }
     }
 
-    fn decode(rest: &mut Reader<'_>) -> Option<Self> {
+    fn decode(rest: &mut FieldReader<'_>) -> Option<Self> {
         let (slots, bulk) = (rest.word()?, rest.word()?);
         let (port, barriers) = (rest.word()?, rest.word()?);
         let right = slots_fit(slots) && bulk_fits(bulk) && port < PORTS_MAX && barriers <= 1;
@@ -145,7 +145,7 @@ impl Terms {
 
 impl Grant {
     #[expect(clippy::option_option, reason = "no grant is a message, a wrong one is none")]
-    fn decode(rest: &mut Reader<'_>) -> Option<Option<Self>> {
+    fn decode(rest: &mut FieldReader<'_>) -> Option<Option<Self>> {
         if rest.0.is_empty() {
             return Some(None);
         }
@@ -159,9 +159,9 @@ impl Grant {
 }
 
 /// Takes fields from the front.
-struct Reader<'a>(&'a [u8]);
+struct FieldReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (front, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -190,7 +190,7 @@ impl<'a> Reader<'a> {
 mod tests {
     use super::*;
 
-    fn examples() -> Vec<Message<'static>> {
+    fn examples() -> Vec<ControlMessage<'static>> {
         let geometry = Geometry { slots: 256, bulk: 64 << 10 };
         let terms = Terms { geometry, port: PORTS_MAX - 1, barriers: true };
         let grant = Grant {
@@ -200,13 +200,13 @@ mod tests {
             place: REGIONS_MAX - 1,
         };
         vec![
-            Message::Hello { terms, bytes: b"hello" },
-            Message::Accept { terms, bytes: b"" },
-            Message::Refuse { bytes: &[7; HELLO_BYTES_MAX] },
-            Message::Import { question: 1, region: RegionId(2), key: RemoteKey(3) },
-            Message::Imported { question: u64::MAX, grant: Some(grant) },
-            Message::Imported { question: 0, grant: None },
-            Message::Broken,
+            ControlMessage::Hello { terms, bytes: b"hello" },
+            ControlMessage::Accept { terms, bytes: b"" },
+            ControlMessage::Refuse { bytes: &[7; HELLO_BYTES_MAX] },
+            ControlMessage::Import { question: 1, region: RegionId(2), key: RemoteKey(3) },
+            ControlMessage::Imported { question: u64::MAX, grant: Some(grant) },
+            ControlMessage::Imported { question: 0, grant: None },
+            ControlMessage::Broken,
         ]
     }
 
@@ -216,7 +216,7 @@ mod tests {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
             assert!(bytes.len() <= MESSAGE_BYTES_MAX);
-            assert_eq!(Message::decode(&bytes), Some(message));
+            assert_eq!(ControlMessage::decode(&bytes), Some(message));
         }
     }
 
@@ -227,19 +227,21 @@ mod tests {
             message.encode(&mut bytes);
             // The free bytes at the end may have any length.
             let free = match &message {
-                Message::Hello { bytes, .. }
-                | Message::Accept { bytes, .. }
-                | Message::Refuse { bytes } => Some(bytes.len()),
-                Message::Import { .. } | Message::Imported { .. } | Message::Broken => None,
+                ControlMessage::Hello { bytes, .. }
+                | ControlMessage::Accept { bytes, .. }
+                | ControlMessage::Refuse { bytes } => Some(bytes.len()),
+                ControlMessage::Import { .. }
+                | ControlMessage::Imported { .. }
+                | ControlMessage::Broken => None,
             };
             for length in 0..bytes.len() - free.unwrap_or(0) {
-                let refusal = matches!(message, Message::Imported { .. }) && length == 16;
-                let got = Message::decode(&bytes[..length]);
+                let refusal = matches!(message, ControlMessage::Imported { .. }) && length == 16;
+                let got = ControlMessage::decode(&bytes[..length]);
                 assert_eq!(got.is_some(), refusal, "{message:?} cut to {length}");
             }
             if free.is_none() {
                 bytes.push(0);
-                assert_eq!(Message::decode(&bytes), None, "{message:?} with a byte more");
+                assert_eq!(ControlMessage::decode(&bytes), None, "{message:?} with a byte more");
             }
         }
     }
@@ -252,7 +254,7 @@ mod tests {
             bytes[at] = byte;
             bytes
         };
-        assert!(Message::decode(&grant(24, 7)).is_some(), "the place of the access");
+        assert!(ControlMessage::decode(&grant(24, 7)).is_some(), "the place of the access");
         for (at, byte, what) in [
             (24, 64, "access"),
             (25, 3, "kind"),
@@ -261,7 +263,7 @@ mod tests {
             (27, 1, "what follows the kind"),
             (30, 0xff, "place"),
         ] {
-            assert_eq!(Message::decode(&grant(at, byte)), None, "{what}");
+            assert_eq!(ControlMessage::decode(&grant(at, byte)), None, "{what}");
         }
     }
 
@@ -284,7 +286,7 @@ mod tests {
             (16, PORTS_MAX, "port"),
             (20, 2, "barriers"),
         ] {
-            assert_eq!(Message::decode(&changed(at, value)), None, "{what}");
+            assert_eq!(ControlMessage::decode(&changed(at, value)), None, "{what}");
         }
     }
 }

@@ -12,7 +12,9 @@ use shuttle as engine;
 
 use crate::bell::{Bell, Pace, ShmWaiter, ring};
 use crate::layout::link;
-use crate::ring::{Consumer, Geometry, Kind, NoPlace, Producer, ReadWords, SLOT_BYTES, WriteWords};
+use crate::ring::{
+    Consumer, Geometry, NoPlace, Producer, ReadWords, RingMessageKind, SLOT_BYTES, WriteWords,
+};
 use engine::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use engine::sync::{Arc, Condvar, Mutex};
 use engine::thread;
@@ -27,9 +29,9 @@ const TINY: Geometry = Geometry { slots: 2, bulk: 256 };
 
 /// Link memory of searched words.
 #[derive(Clone)]
-struct Words(Arc<Vec<AtomicU64>>);
+struct ModelWords(Arc<Vec<AtomicU64>>);
 
-impl Words {
+impl ModelWords {
     fn new() -> Self {
         let count = 3 + (TINY.slots as usize * 64 + TINY.bulk as usize) / 8;
         Self(Arc::new((0..count).map(|_| AtomicU64::new(0)).collect()))
@@ -45,28 +47,28 @@ impl Words {
     }
 }
 
-impl ReadWords for Words {
+impl ReadWords for ModelWords {
     fn load(&self, offset: u64, order: Ordering) -> u64 {
         self.word(offset).load(order)
     }
 }
 
-impl WriteWords for Words {
+impl WriteWords for ModelWords {
     fn store(&self, offset: u64, value: u64, order: Ordering) {
         self.word(offset).store(value, order);
     }
 }
 
 /// Two ends of a link, of which one sends and the other receives.
-fn ends() -> (Producer<Words, Words>, Consumer<Words, Words>) {
-    let (sending, receiving) = (Words::new(), Words::new());
+fn ends() -> (Producer<ModelWords, ModelWords>, Consumer<ModelWords, ModelWords>) {
+    let (sending, receiving) = (ModelWords::new(), ModelWords::new());
     let producer = Producer::new(sending.clone(), receiving.clone(), TINY);
     (producer, Consumer::new(receiving, sending, TINY))
 }
 
 /// Sends `value` in its first and last word, unless the ring is full. A message that fills its slot is
 /// sent whole.
-fn try_send(producer: &mut Producer<Words, Words>, bytes: u32, value: u64) -> bool {
+fn try_send(producer: &mut Producer<ModelWords, ModelWords>, bytes: u32, value: u64) -> bool {
     if bytes == SLOT_BYTES {
         let mut whole = [0; SLOT_BYTES as usize];
         whole[..8].copy_from_slice(&value.to_ne_bytes());
@@ -83,13 +85,13 @@ fn try_send(producer: &mut Producer<Words, Words>, bytes: u32, value: u64) -> bo
         let own = producer.own();
         own.store(place.payload + offset, value, Ordering::Relaxed);
     }
-    producer.publish(&place, Kind::SendImmediate, bytes, value as u32);
+    producer.publish(&place, RingMessageKind::SendImmediate, bytes, value as u32);
     true
 }
 
 /// Takes a message and returns its value, if there is one. Checks first whether there is one, as a port
 /// does.
-fn try_receive(consumer: &mut Consumer<Words, Words>) -> Option<u64> {
+fn try_receive(consumer: &mut Consumer<ModelWords, ModelWords>) -> Option<u64> {
     if consumer.seen().is_idle(consumer.other()) {
         return None;
     }
@@ -101,7 +103,7 @@ fn try_receive(consumer: &mut Consumer<Words, Words>) -> Option<u64> {
     let word = |offset| consumer.other().load(message.payload + offset, Ordering::Relaxed);
     let (first, second) = (word(0), word(last));
     assert_eq!(first, second, "all bytes are there with the header");
-    if message.kind == Kind::SendImmediate {
+    if message.kind == RingMessageKind::SendImmediate {
         assert_eq!(first, u64::from(message.immediate));
     }
     consumer.take(&message);

@@ -46,7 +46,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 80;
 const LOCK_TRIES: u32 = 2000;
 
 /// The folder, opened and found right.
-pub(crate) struct Folder {
+pub(crate) struct NamesFolder {
     path: PathBuf,
     descriptor: OwnedFd,
 }
@@ -88,7 +88,7 @@ fn places(given: Option<&Path>) -> Result<Vec<PathBuf>, FabricError> {
     }
 }
 
-impl Folder {
+impl NamesFolder {
     /// Returns the folder of this user, or the `given` one; created if there is none.
     ///
     /// # Errors
@@ -303,12 +303,12 @@ impl Folder {
 /// # Errors
 /// `NotPermitted` if the user's folder is not valid, `System`.
 pub fn listening() -> Result<Vec<String>, FabricError> {
-    Ok(Folder::find(None)?.map(|folder| folder.names()).unwrap_or_default())
+    Ok(NamesFolder::find(None)?.map(|folder| folder.names()).unwrap_or_default())
 }
 
 /// Returns the path of the user's folder, for display.
 pub(crate) fn folder() -> String {
-    let found = Folder::find(None).ok().flatten();
+    let found = NamesFolder::find(None).ok().flatten();
     found.map_or_else(|| "no folder".to_owned(), |found| found.path.display().to_string())
 }
 
@@ -335,7 +335,7 @@ fn misplaced(path: &Path, what: &str) -> FabricError {
 /// A socket that is bound to a name, and frees the name when dropped.
 pub(crate) struct Listener {
     socket: OwnedFd,
-    folder: Folder,
+    folder: NamesFolder,
     file: Vec<u8>,
     inode: Option<u64>,
 }

@@ -1,6 +1,6 @@
 //! The folder of names: which folders are accepted, which are refused, and what is removed from them.
 
-use crate::names::{Folder, Listener};
+use crate::names::{Listener, NamesFolder};
 use crate::socket;
 use farside_fabric::FabricError;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -63,7 +63,7 @@ fn dead(folder: &Path, file: &str) {
 fn a_folder_is_made_for_its_user_alone() {
     let scratch = Scratch::new();
     let absent = socket::connect(Some(&scratch.path()), "a");
-    assert!(matches!(absent, Err(FabricError::NobodyThere(_))), "{absent:?}");
+    assert!(matches!(absent, Err(FabricError::NoListener(_))), "{absent:?}");
     assert!(!scratch.path().exists(), "made by listeners alone");
     let listener = socket::listen(Some(&scratch.path()), "a").expect("a listener");
     let found = std::fs::metadata(scratch.path()).expect("the folder");
@@ -233,7 +233,7 @@ fn names_of_every_form_are_found_again() {
             let again = socket::listen(Some(&folder), name).map(drop);
             assert!(matches!(again, Err(FabricError::AddressInUse(_))), "{name:?}: {again:?}");
         }
-        let opened = Folder::find(Some(&folder)).expect("a right folder").expect("a folder");
+        let opened = NamesFolder::find(Some(&folder)).expect("a right folder").expect("a folder");
         let found = opened.names();
         // All that are not hashed, and the empty one.
         assert_eq!(found.len(), names.len() - 3, "{found:?}");

@@ -9,13 +9,13 @@ mod poll;
 mod post;
 
 use crate::bell::{Pace, SharedBell, ShmWaiter};
-use crate::connection::{Answer, Connection, Inbound, Inbox, Peer, Stage};
+use crate::connection::{Answer, Connection, ConnectionStage, Inbound, Inbox, KnownPeer};
 use crate::control::{Control, Inner};
 use crate::layout::{LINKS_MAX, board};
-use crate::mapping::{OwnMemory, OwnWord, PeerMemory, Peers, Shared, prefault_peer};
-use crate::message::{DESCRIPTORS_MAX, Grant, Message};
+use crate::mapping::{OwnMemory, OwnWord, PeerMappings, PeerMemory, SharedMapping, prefault_peer};
+use crate::message::{ControlMessage, DESCRIPTORS_MAX, Grant};
 use crate::options::CAPABILITIES;
-use crate::queue::{CompletionQueue, ReceiveQueue};
+use crate::queue::{CompletionQueue, ShmReceiveQueue};
 use crate::ring::{Consumer, Producer};
 use crate::socket;
 use cache::RegionCache;
@@ -29,8 +29,8 @@ use farside_fabric::{
     Reached, SharedWord, Stop, Waiter,
 };
 use import::ImportTable;
-use link::{Link, LinkSlot, State, Waiting};
-use poll::Watch;
+use link::{LinkHealth, LinkSlot, PendingLink, ShmLink};
+use poll::PolledLink;
 use rustix::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -59,7 +59,7 @@ pub(crate) struct ShmPort {
     /// By number. Closed links leave a small entry, since numbers are not reused.
     links: Vec<LinkSlot>,
     /// The open links, as a check for messages needs them.
-    open: Vec<Watch>,
+    open: Vec<PolledLink>,
     /// The index in `open` at which the next check begins.
     turn: usize,
     /// Polls since the last check.
@@ -67,7 +67,7 @@ pub(crate) struct ShmPort {
     imports: ImportTable,
     regions: RegionCache,
     completions: CompletionQueue,
-    queues: Vec<ReceiveQueue>,
+    queues: Vec<ShmReceiveQueue>,
     /// Lost links with messages that were not taken yet.
     losing: Vec<LinkId>,
     /// Requests of peers that had begun when their links were closed locally, and may still write.
@@ -121,14 +121,14 @@ impl ShmPort {
     }
 
     /// Returns the memory for this end of a link, and the descriptors that the peer gets.
-    fn link_memory(&self) -> Result<Shared, FabricError> {
+    fn link_memory(&self) -> Result<SharedMapping, FabricError> {
         let bytes = self.inner().geometry().bytes();
-        Shared::new("farside-link", bytes, Peers::Read)
+        SharedMapping::new("farside-link", bytes, PeerMappings::Read)
             .map_err(|reason| FabricError::System("link memory", reason))
     }
 
     /// Returns the descriptors sent with a hello or its answer.
-    fn handed<'a>(&'a self, memory: &'a Shared) -> [BorrowedFd<'a>; DESCRIPTORS_MAX] {
+    fn handed<'a>(&'a self, memory: &'a SharedMapping) -> [BorrowedFd<'a>; DESCRIPTORS_MAX] {
         let inner = self.inner();
         [memory.descriptor.as_fd(), inner.board.descriptor.as_fd(), inner.bells.descriptor.as_fd()]
     }
@@ -146,7 +146,7 @@ impl ShmPort {
         &mut self,
         connection: Arc<Connection>,
         own: Arena,
-        peer: Peer,
+        peer: KnownPeer,
         queue: ReceiveQueueId,
     ) {
         if !peer.barriers {
@@ -157,19 +157,19 @@ impl ShmPort {
         let geometry = self.inner().geometry();
         let number = connection.link;
         let own = OwnMemory::new(own);
-        let link = Link {
+        let link = ShmLink {
             producer: Producer::new(own.clone(), peer.memory.clone(), geometry),
             consumer: Consumer::new(own, peer.memory, peer.geometry),
             bell: peer.bell,
             number,
             queue: queue.0,
-            state: State::Up,
+            state: LinkHealth::Up,
             deaf: false,
             heard: false,
             spoke: false,
             connection,
         };
-        self.open.push(Watch::new(&link));
+        self.open.push(PolledLink::new(&link));
         *self.slot_mut(number) = LinkSlot::Open(Box::new(link));
     }
 
@@ -201,10 +201,10 @@ impl ShmPort {
         for at in 0..self.open.len() {
             let number = self.open[at].link;
             if let LinkSlot::Open(link) = self.slot_mut(number)
-                && link.state == State::Up
+                && link.state == LinkHealth::Up
                 && link.connection.is_down()
             {
-                link.state = State::Down;
+                link.state = LinkHealth::Down;
                 self.imports.drop_link(number);
             }
         }
@@ -215,9 +215,9 @@ impl ShmPort {
     #[cold]
     fn fail(&mut self, link: LinkId) {
         if let LinkSlot::Open(open) = self.slot_mut(link)
-            && open.state != State::Failed
+            && open.state != LinkHealth::Failed
         {
-            open.state = State::Failed;
+            open.state = LinkHealth::Failed;
             open.connection.tell_broken();
             self.imports.drop_link(link);
         }
@@ -228,12 +228,12 @@ impl ShmPort {
             Inbound::Requested { connection, peer, hello } => {
                 let link = connection.link;
                 *self.slot_mut(link) =
-                    LinkSlot::Waiting(Box::new(Waiting::Requested { connection, peer }));
+                    LinkSlot::Waiting(Box::new(PendingLink::Requested { connection, peer }));
                 out.push(LinkEvent::Requested { link, hello });
             }
             Inbound::Connected { link, peer, reply } => {
                 // Closed locally meanwhile: then there is nothing to report.
-                if let Some(Waiting::Connecting { connection, own, queue }) =
+                if let Some(PendingLink::Connecting { connection, own, queue }) =
                     self.slot_mut(link).take_connecting()
                 {
                     self.establish(connection, own, peer, queue);
@@ -250,7 +250,7 @@ impl ShmPort {
                 LinkSlot::Absent | LinkSlot::Gone { .. } => {}
                 LinkSlot::Open(_) => self.losing.push(link),
                 LinkSlot::Waiting(waiting) => {
-                    let unanswered = matches!(**waiting, Waiting::Requested { .. });
+                    let unanswered = matches!(**waiting, PendingLink::Requested { .. });
                     let gone = LinkSlot::Gone {
                         status: CompletionStatus::PeerLost,
                         unanswered,
@@ -284,7 +284,9 @@ impl ShmPort {
                     at += 1;
                     continue;
                 }
-                LinkSlot::Open(open) if open.state != State::Failed => CompletionStatus::PeerLost,
+                LinkSlot::Open(open) if open.state != LinkHealth::Failed => {
+                    CompletionStatus::PeerLost
+                }
                 _ => CompletionStatus::Flushed,
             };
             let gone = LinkSlot::Gone { status, unanswered: false, counted: true };
@@ -301,7 +303,7 @@ impl ShmPort {
     }
 
     /// Returns the request for a link that `accept` or `refuse` answers.
-    fn take_request(&mut self, link: LinkId) -> Result<(Arc<Connection>, Peer), FabricError> {
+    fn take_request(&mut self, link: LinkId) -> Result<(Arc<Connection>, KnownPeer), FabricError> {
         let Some(slot) = self.links.get_mut(link.0 as usize) else {
             return Err(FabricError::Unknown("link"));
         };
@@ -318,9 +320,9 @@ impl ShmPort {
     }
 
     /// Returns a link that regions can be imported on.
-    fn importing(&self, link: LinkId) -> Result<&Link, FabricError> {
+    fn importing(&self, link: LinkId) -> Result<&ShmLink, FabricError> {
         match self.links.get(link.0 as usize) {
-            Some(LinkSlot::Open(open)) if open.state == State::Up => Ok(open),
+            Some(LinkSlot::Open(open)) if open.state == LinkHealth::Up => Ok(open),
             Some(LinkSlot::Open(_) | LinkSlot::Gone { status: CompletionStatus::PeerLost, .. }) => {
                 Err(FabricError::PeerLost)
             }
@@ -329,7 +331,11 @@ impl ShmPort {
     }
 
     /// Requests a region from its owner and maps it.
-    fn fetch(&self, link: &Link, token: &RegionToken) -> Result<(Grant, PeerMemory), FabricError> {
+    fn fetch(
+        &self,
+        link: &ShmLink,
+        token: &RegionToken,
+    ) -> Result<(Grant, PeerMemory), FabricError> {
         let inner = self.inner();
         let answer = link.connection.ask(inner.options.control_timeout, |question| {
             ask_for(inner, &link.connection, token, question)
@@ -391,7 +397,7 @@ impl Port for ShmPort {
         match self.open.as_slice() {
             [only] if !only.is_idle() => return self.receive_from(0, out),
             [] | [_] => {}
-            watches if watches.iter().all(Watch::is_idle) => {}
+            watches if watches.iter().all(PolledLink::is_idle) => {}
             _ => return self.receive(out),
         }
         self.pace.polled(0, &self.bell);
@@ -426,8 +432,8 @@ impl Port for ShmPort {
         if depth > RECEIVES_MAX {
             return Err(FabricError::Limit("receives"));
         }
-        let queue = ReceiveQueue::new(depth as u32);
-        if let Some(free) = self.queues.iter().position(ReceiveQueue::is_ended) {
+        let queue = ShmReceiveQueue::new(depth as u32);
+        if let Some(free) = self.queues.iter().position(ShmReceiveQueue::is_ended) {
             self.queues[free] = queue;
             return Ok(ReceiveQueueId(free as u32));
         }
@@ -468,9 +474,10 @@ impl Port for ShmPort {
                 return Err(reason);
             }
         };
-        let message = Message::Hello { terms: self.inner().terms(self.number), bytes: hello };
+        let message =
+            ControlMessage::Hello { terms: self.inner().terms(self.number), bytes: hello };
         let sent = self.inner().send(&connection, &message, &self.handed(&memory));
-        let waiting = Waiting::Connecting { connection, own: memory.arena, queue: receives };
+        let waiting = PendingLink::Connecting { connection, own: memory.arena, queue: receives };
         *self.slot_mut(link) = LinkSlot::Waiting(Box::new(waiting));
         if let Err(reason) = sent {
             self.drop_link(link, LinkSlot::closed());
@@ -489,9 +496,10 @@ impl Port for ShmPort {
         self.check_queue(receives)?;
         let memory = self.link_memory()?;
         let (connection, peer) = self.take_request(link)?;
-        let message = Message::Accept { terms: self.inner().terms(self.number), bytes: reply };
+        let message =
+            ControlMessage::Accept { terms: self.inner().terms(self.number), bytes: reply };
         // Usable before the peer knows, since it may import regions at once.
-        let ready = connection.advance(Stage::Requested, Stage::Ready);
+        let ready = connection.advance(ConnectionStage::Requested, ConnectionStage::Ready);
         let sent = self.inner().send(&connection, &message, &self.handed(&memory));
         self.establish(connection, memory.arena, peer, receives);
         if !ready || sent.is_err() {
@@ -509,7 +517,7 @@ impl Port for ShmPort {
             Err(FabricError::PeerLost) => return Ok(()),
             Err(reason) => return Err(reason),
         };
-        let message = Message::Refuse { bytes: reason };
+        let message = ControlMessage::Refuse { bytes: reason };
         // A dead peer needs no answer.
         let _ = self.inner().send(&connection, &message, &[]);
         self.inner().close(&connection);
@@ -585,7 +593,7 @@ impl Port for ShmPort {
 }
 
 impl ShmPort {
-    fn path_of(&self, link: &Link) -> String {
+    fn path_of(&self, link: &ShmLink) -> String {
         let own = self.inner().geometry();
         let peer = match socket::peer_process(link.connection.socket.as_fd()) {
             Some(process) => format!("process {process}"),

@@ -2,7 +2,7 @@
 
 use crate::barrier;
 use crate::bell::{Bell, SharedBell};
-use crate::mapping::{self, HUGE_PAGE, Peers, RegionMemory, Shared};
+use crate::mapping::{self, HUGE_PAGE, PeerMappings, RegionMemory, SharedMapping};
 use crate::names;
 use crate::socket::{self, Accepted};
 use farside_base::RegionKind;
@@ -47,7 +47,7 @@ fn check(
 }
 
 fn memfd() -> Check {
-    let outcome = Shared::new("farside-probe", 4096, Peers::Read)
+    let outcome = SharedMapping::new("farside-probe", 4096, PeerMappings::Read)
         .map(|_| "memfd with seals, kept read-only for peers".to_owned())
         .map_err(|reason| reason.to_string());
     check(
@@ -63,7 +63,7 @@ fn huge_pages() -> Check {
     let fill = |arena: &farside_fabric::Arena| {
         pages = Some(mapping::prefault(arena, HUGE_PAGE, true));
     };
-    let memory = RegionMemory::new(HUGE_PAGE, RegionKind::Memory, Peers::Write, fill);
+    let memory = RegionMemory::new(HUGE_PAGE, RegionKind::Memory, PeerMappings::Write, fill);
     let outcome = match (memory, pages) {
         (Err(reason), _) => Err(reason.to_string()),
         (Ok(_), Some(pages)) if pages.huge == HUGE_PAGE => {
@@ -85,7 +85,7 @@ fn huge_pages() -> Check {
 }
 
 fn futex() -> Check {
-    let outcome = Shared::new("farside-probe", 4096, Peers::Write)
+    let outcome = SharedMapping::new("farside-probe", 4096, PeerMappings::Write)
         .map_err(|reason| reason.to_string())
         .and_then(|memory| SharedBell::new(&memory.arena, 0).ok_or("no bell".to_owned()))
         .and_then(|bell| {

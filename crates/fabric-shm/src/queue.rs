@@ -17,7 +17,7 @@ pub(crate) struct Finished {
 /// several: the processor would wait for the pieces (store forwarding), some 3 ns a request.
 #[derive(Clone, Copy)]
 #[repr(C)]
-struct Entry {
+struct QueueEntry {
     /// Link, then bytes, as a [`Completion`] has them: both move by one store.
     place: u64,
     kind: Apart<CompletionKind>,
@@ -25,7 +25,7 @@ struct Entry {
     id: WorkId,
 }
 
-impl Entry {
+impl QueueEntry {
     #[inline(always)]
     fn new(finished: &Finished) -> Self {
         Self {
@@ -57,7 +57,7 @@ struct Apart<T>(T);
 /// Completions of requests, oldest first. Starts over at the front whenever it is empty, so that a
 /// program that polls after each post touches the same lines each time.
 pub(crate) struct CompletionQueue {
-    entries: Box<[Entry]>,
+    entries: Box<[QueueEntry]>,
     /// Indexes are these, modulo the length. `head` is below the length, and `tail` at most the length
     /// ahead of it.
     head: u32,
@@ -66,7 +66,7 @@ pub(crate) struct CompletionQueue {
 
 /// The entry of the next completion.
 pub(crate) struct Room<'q> {
-    entry: &'q mut Entry,
+    entry: &'q mut QueueEntry,
     tail: &'q mut u32,
 }
 
@@ -74,7 +74,7 @@ impl Room<'_> {
     /// Adds the completion.
     #[inline(always)]
     pub(crate) fn fill(self, finished: &Finished) {
-        *self.entry = Entry::new(finished);
+        *self.entry = QueueEntry::new(finished);
         *self.tail += 1;
     }
 }
@@ -83,7 +83,7 @@ impl CompletionQueue {
     /// Returns a queue for at most `most` completions, a power of two.
     pub(crate) fn new(most: u32) -> Self {
         assert!(most.is_power_of_two(), "places are found by masking");
-        let entry = Entry {
+        let entry = QueueEntry {
             place: 0,
             id: WorkId(0),
             kind: Apart(CompletionKind::Send),
@@ -169,7 +169,7 @@ impl CompletionQueue {
 /// another port of the process may have its own next to it. It has memory for as many as were ever
 /// posted at a time, since a ring touches all its memory, and `depth` allows for every possible peer.
 #[repr(align(128))]
-pub(crate) struct ReceiveQueue {
+pub(crate) struct ShmReceiveQueue {
     /// None, or a power of two of them.
     posted: Box<[Receive]>,
     /// Indexes are these, modulo the length.
@@ -181,7 +181,7 @@ pub(crate) struct ReceiveQueue {
     ended: bool,
 }
 
-impl ReceiveQueue {
+impl ShmReceiveQueue {
     /// Returns a queue for at most `depth` receives.
     pub(crate) fn new(depth: u32) -> Self {
         Self { posted: Box::default(), head: 0, tail: 0, room: 0, depth, ended: false }
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn receives_come_in_order_while_the_queue_grows_and_its_counts_go_round() {
         const DEPTH: u32 = 21;
-        let mut queue = ReceiveQueue::new(DEPTH);
+        let mut queue = ShmReceiveQueue::new(DEPTH);
         (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
         let receive = |id| {
             let into = LocalSlice { region: RegionId(1), offset: id, bytes: 8 };

@@ -1,7 +1,7 @@
 //! The regions of a fabric: their memory, their keys on the board, and which peers may import them.
 
 use crate::layout::{REGIONS_MAX, board};
-use crate::mapping::{self, PAGE, Pages, Peers, RegionDescriptor, RegionMemory};
+use crate::mapping::{self, PAGE, Pages, PeerMappings, RegionDescriptor, RegionMemory};
 use crate::message::Grant;
 use crate::options::{CAPABILITIES, ShmOptions};
 use farside_base::{RegionId, RegionKind, RegionToken, RemoteKey};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// A registered region.
-pub(crate) struct Registered {
+pub(crate) struct ShmRegion {
     pub(crate) arena: Arena,
     pub(crate) descriptor: Arc<RegionDescriptor>,
     pub(crate) pages: Pages,
@@ -19,15 +19,15 @@ pub(crate) struct Registered {
     kind: RegionKind,
 }
 
-impl Registered {
+impl ShmRegion {
     fn device_bytes(&self) -> u64 {
         if self.kind == RegionKind::Device { self.token.bytes } else { 0 }
     }
 }
 
-enum Place {
+enum RegionSlot {
     Free,
-    Used(Registered),
+    Used(ShmRegion),
     /// Deregistered, but a request that has seen the key may be in flight.
     Leaving {
         /// Bytes of device memory that it still uses.
@@ -38,7 +38,7 @@ enum Place {
 /// All regions, by entry; a region's number is its entry and the number of uses of the entry, so no
 /// number names two regions in the life of a fabric.
 pub(crate) struct RegionTable {
-    places: Vec<(u32, Place)>,
+    places: Vec<(u32, RegionSlot)>,
     board: Arena,
 }
 
@@ -76,7 +76,7 @@ impl RegionTable {
         *uses += 1;
         let id = RegionId(*uses << PLACE_BITS | place as u32);
         let token = RegionToken { region: id, key, bytes, access };
-        *entry = Place::Used(Registered {
+        *entry = RegionSlot::Used(ShmRegion {
             arena: memory.arena.clone(),
             descriptor: memory.descriptor,
             pages,
@@ -88,24 +88,25 @@ impl RegionTable {
     }
 
     fn free_place(&mut self) -> Result<usize, FabricError> {
-        let usable =
-            |(uses, place): &(u32, Place)| matches!(place, Place::Free) && *uses < USES_MAX;
+        let usable = |(uses, place): &(u32, RegionSlot)| {
+            matches!(place, RegionSlot::Free) && *uses < USES_MAX
+        };
         if let Some(place) = self.places.iter().position(usable) {
             return Ok(place);
         }
         if self.places.len() >= REGIONS_MAX as usize {
             return Err(FabricError::Limit("regions"));
         }
-        self.places.push((0, Place::Free));
+        self.places.push((0, RegionSlot::Free));
         Ok(self.places.len() - 1)
     }
 
     /// Returns the bytes of device memory in use.
     fn device_bytes(&self) -> u64 {
         let bytes = self.places.iter().map(|(_, place)| match place {
-            Place::Free => 0,
-            Place::Used(registered) => registered.device_bytes(),
-            Place::Leaving { device_bytes } => *device_bytes,
+            RegionSlot::Free => 0,
+            RegionSlot::Used(registered) => registered.device_bytes(),
+            RegionSlot::Leaving { device_bytes } => *device_bytes,
         });
         bytes.sum()
     }
@@ -117,9 +118,9 @@ impl RegionTable {
     }
 
     /// Returns the region with this number.
-    pub(crate) fn find(&self, region: RegionId) -> Option<&Registered> {
+    pub(crate) fn find(&self, region: RegionId) -> Option<&ShmRegion> {
         match self.places.get(place_of(region)) {
-            Some((_, Place::Used(registered))) if registered.token.region == region => {
+            Some((_, RegionSlot::Used(registered))) if registered.token.region == region => {
                 Some(registered)
             }
             _ => None,
@@ -157,11 +158,11 @@ impl RegionTable {
             return Err(unknown);
         }
         match entry {
-            Place::Free => return Err(unknown),
-            Place::Leaving { .. } => {}
-            Place::Used(registered) => {
+            RegionSlot::Free => return Err(unknown),
+            RegionSlot::Leaving { .. } => {}
+            RegionSlot::Used(registered) => {
                 registered.descriptor.end();
-                *entry = Place::Leaving { device_bytes: registered.device_bytes() };
+                *entry = RegionSlot::Leaving { device_bytes: registered.device_bytes() };
             }
         }
         self.publish(place, 0);
@@ -170,8 +171,9 @@ impl RegionTable {
 
     /// Frees the entry of a revoked region.
     pub(crate) fn free(&mut self, region: RegionId) {
-        if let Some((_, entry @ Place::Leaving { .. })) = self.places.get_mut(place_of(region)) {
-            *entry = Place::Free;
+        if let Some((_, entry @ RegionSlot::Leaving { .. })) = self.places.get_mut(place_of(region))
+        {
+            *entry = RegionSlot::Free;
         }
     }
 }
@@ -186,7 +188,7 @@ pub(crate) fn allocate(
     let bytes = spec.bytes.max(1).next_multiple_of(PAGE);
     let mut pages = None;
     let fill = |arena: &Arena| pages = fill_turns(arena, bytes, options);
-    let memory = RegionMemory::new(bytes, spec.kind, Peers::of(spec.access), fill)
+    let memory = RegionMemory::new(bytes, spec.kind, PeerMappings::of(spec.access), fill)
         .map_err(|reason| FabricError::System("region memory", reason))?;
     let pages = pages.ok_or(FabricError::Lacks("region memory"))?;
     Ok((memory, pages))

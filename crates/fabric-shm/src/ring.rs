@@ -69,7 +69,7 @@ pub(crate) enum NoPlace {
 
 /// The kind of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum RingMessageKind {
     /// A SEND.
     Send,
     /// A SEND with immediate.
@@ -119,12 +119,12 @@ impl Geometry {
 
 /// The slot of a position, and its lap.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct RingSlot {
     at: u32,
     lap: u16,
 }
 
-impl Slot {
+impl RingSlot {
     const FIRST: Self = Self { at: link::SLOTS as u32, lap: 1 };
 
     /// Advances to the slot of the next position.
@@ -154,11 +154,11 @@ impl Slot {
 }
 
 #[inline(always)]
-fn header(lap: u16, kind: Kind, bytes: u32, immediate: u32) -> u64 {
+fn header(lap: u16, kind: RingMessageKind, bytes: u32, immediate: u32) -> u64 {
     let kind = match kind {
-        Kind::Send => 0,
-        Kind::SendImmediate => 1,
-        Kind::WriteImmediate => 2,
+        RingMessageKind::Send => 0,
+        RingMessageKind::SendImmediate => 1,
+        RingMessageKind::WriteImmediate => 2,
     };
     u64::from(immediate) << 32 | kind << 30 | u64::from(bytes) << 16 | u64::from(lap)
 }
@@ -172,7 +172,7 @@ pub(crate) struct Producer<W, R> {
     geometry: Geometry,
     /// The position of the next message, and its slot.
     tail: u64,
-    slot: Slot,
+    slot: RingSlot,
     slots_end: u32,
     /// First position known not to be free.
     free_until: u64,
@@ -184,7 +184,7 @@ pub(crate) struct Producer<W, R> {
 
 /// The memory of a message to be sent: its bytes are written at `payload` of the own memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct MessageSpace {
     pub(crate) payload: u64,
     bulk_tail: u64,
 }
@@ -197,7 +197,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
             other,
             geometry,
             tail: 0,
-            slot: Slot::FIRST,
+            slot: RingSlot::FIRST,
             slots_end: geometry.slots_end(),
             free_until: u64::from(geometry.slots),
             bulk_tail: 0,
@@ -214,7 +214,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
 
     /// Reserves a slot for `bytes`. Without [`publish`](Self::publish) nothing has happened.
     #[inline(always)]
-    pub(crate) fn reserve(&mut self, bytes: u32) -> Result<Place, NoPlace> {
+    pub(crate) fn reserve(&mut self, bytes: u32) -> Result<MessageSpace, NoPlace> {
         let place = self.place(bytes);
         if self.fits(&place) {
             return Ok(place);
@@ -223,21 +223,21 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
     }
 
     #[inline(always)]
-    fn place(&self, bytes: u32) -> Place {
+    fn place(&self, bytes: u32) -> MessageSpace {
         if bytes <= SLOT_BYTES {
-            return Place { payload: self.slot.payload(), bulk_tail: self.bulk_tail };
+            return MessageSpace { payload: self.slot.payload(), bulk_tail: self.bulk_tail };
         }
         let (start, end) = self.geometry.bulk_span(self.bulk_tail, bytes);
-        Place { payload: self.geometry.bulk_at(start), bulk_tail: end }
+        MessageSpace { payload: self.geometry.bulk_at(start), bulk_tail: end }
     }
 
     #[inline(always)]
-    fn fits(&self, place: &Place) -> bool {
+    fn fits(&self, place: &MessageSpace) -> bool {
         self.tail < self.free_until && place.bulk_tail <= self.bulk_free_until
     }
 
     #[cold]
-    fn reserve_slowly(&mut self, bytes: u32) -> Result<Place, NoPlace> {
+    fn reserve_slowly(&mut self, bytes: u32) -> Result<MessageSpace, NoPlace> {
         self.refresh()?;
         let place = self.place(bytes);
         if self.fits(&place) {
@@ -279,7 +279,13 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
 
     /// Publishes the message whose bytes have been written to `place`.
     #[inline(always)]
-    pub(crate) fn publish(&mut self, place: &Place, kind: Kind, bytes: u32, immediate: u32) {
+    pub(crate) fn publish(
+        &mut self,
+        place: &MessageSpace,
+        kind: RingMessageKind,
+        bytes: u32,
+        immediate: u32,
+    ) {
         let header = header(self.slot.lap, kind, bytes, immediate);
         self.own.store(self.slot.header(), header, Ordering::Release);
         self.tail += 1;
@@ -294,7 +300,7 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
         if self.tail >= self.free_until && self.reserve_slowly(SLOT_BYTES).is_err() {
             return false;
         }
-        let header = header(self.slot.lap, Kind::Send, SLOT_BYTES, 0);
+        let header = header(self.slot.lap, RingMessageKind::Send, SLOT_BYTES, 0);
         self.own.store_line(self.slot.header(), header, bytes);
         self.tail += 1;
         self.slot.advance(self.slots_end);
@@ -313,14 +319,14 @@ impl<W: WriteWords, R: ReadWords> Producer<W, R> {
     /// hints a message of 1 KiB took 0.44 us instead of 0.65 us. In a stream the former hint is left
     /// out: there it cost the sender more than it gained.
     #[inline(always)]
-    pub(crate) fn expect_more(&self, place: &Place, bytes: u32, awaited: bool) {
+    pub(crate) fn expect_more(&self, place: &MessageSpace, bytes: u32, awaited: bool) {
         if bytes > SLOT_BYTES {
             self.expect_more_bulk(place, bytes, awaited);
         }
     }
 
     #[inline(never)]
-    fn expect_more_bulk(&self, place: &Place, bytes: u32, awaited: bool) {
+    fn expect_more_bulk(&self, place: &MessageSpace, bytes: u32, awaited: bool) {
         if awaited {
             self.own.expect_read_elsewhere(place.payload, bytes);
         }
@@ -351,7 +357,7 @@ pub(crate) struct Consumer<W, R> {
     geometry: Geometry,
     /// The position of the next message, and its slot.
     head: u64,
-    slot: Slot,
+    slot: RingSlot,
     slots_end: u32,
     bulk_head: u64,
     /// The counts that the producer was last notified of.
@@ -364,7 +370,7 @@ pub(crate) struct Consumer<W, R> {
 /// A consumer's position, to check without the consumer that nothing has changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen {
-    slot: Slot,
+    slot: RingSlot,
     /// The producer was not notified of all freed slots.
     owes: bool,
 }
@@ -381,8 +387,8 @@ impl Seen {
 
 /// A message in the ring, not yet taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Message {
-    pub(crate) kind: Kind,
+pub(crate) struct RingMessage {
+    pub(crate) kind: RingMessageKind,
     pub(crate) bytes: u32,
     pub(crate) immediate: u32,
     /// The offset of its bytes in the producer's memory.
@@ -398,7 +404,7 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
             other,
             geometry,
             head: 0,
-            slot: Slot::FIRST,
+            slot: RingSlot::FIRST,
             slots_end: geometry.slots_end(),
             bulk_head: 0,
             told: 0,
@@ -434,14 +440,20 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
 
     /// Returns the next message, which stays in place until [`take`](Self::take).
     #[cfg(test)]
-    pub(crate) fn peek(&self) -> Result<Option<Message>, Violation> {
+    pub(crate) fn peek(&self) -> Result<Option<RingMessage>, Violation> {
         let Some(header) = self.fresh() else { return Ok(None) };
         let message = self.parse(header);
         if let Some(bytes) = self.parse_short(header) {
             let (payload, bulk_head) = (self.slot(), self.bulk_head);
-            let short = Message { kind: Kind::Send, bytes, immediate: 0, payload, bulk_head };
+            let short = RingMessage {
+                kind: RingMessageKind::Send,
+                bytes,
+                immediate: 0,
+                payload,
+                bulk_head,
+            };
             let immediate = (header >> 32) as u32;
-            assert_eq!(message, Ok(Message { immediate, ..short }), "both ways say the same");
+            assert_eq!(message, Ok(RingMessage { immediate, ..short }), "both ways say the same");
         }
         message.map(Some)
     }
@@ -470,17 +482,17 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
 
     /// Decodes the header of the next message.
     #[inline]
-    pub(crate) fn parse(&self, header: u64) -> Result<Message, Violation> {
+    pub(crate) fn parse(&self, header: u64) -> Result<RingMessage, Violation> {
         let kind = match (header >> 30) & 3 {
-            0 => Kind::Send,
-            1 => Kind::SendImmediate,
-            2 => Kind::WriteImmediate,
+            0 => RingMessageKind::Send,
+            1 => RingMessageKind::SendImmediate,
+            2 => RingMessageKind::WriteImmediate,
             _ => return Err(Violation),
         };
         let bytes = (header >> 16) as u32 & 0x3fff;
         let right = header as u16 == self.slot.lap
             && bytes <= SEND_BYTES_MAX
-            && (kind != Kind::WriteImmediate || bytes == 8);
+            && (kind != RingMessageKind::WriteImmediate || bytes == 8);
         if !right {
             return Err(Violation);
         }
@@ -490,12 +502,12 @@ impl<W: WriteWords, R: ReadWords> Consumer<W, R> {
             let (start, end) = self.geometry.bulk_span(self.bulk_head, bytes);
             (self.geometry.bulk_at(start), end)
         };
-        Ok(Message { kind, bytes, immediate: (header >> 32) as u32, payload, bulk_head })
+        Ok(RingMessage { kind, bytes, immediate: (header >> 32) as u32, payload, bulk_head })
     }
 
     /// Ends the use of the message's bytes and continues with the next.
     #[inline(always)]
-    pub(crate) fn take(&mut self, message: &Message) {
+    pub(crate) fn take(&mut self, message: &RingMessage) {
         self.take_short();
         self.bulk_head = message.bulk_head;
     }

@@ -3,7 +3,7 @@
 use crate::layout::link;
 use crate::mapping::OwnMemory;
 use crate::options::SEND_BYTES_MAX;
-use crate::ring::{Consumer, Geometry, Kind, NoPlace, Producer, SLOT_BYTES, Violation};
+use crate::ring::{Consumer, Geometry, NoPlace, Producer, RingMessageKind, SLOT_BYTES, Violation};
 use farside_fabric::Arena;
 use std::sync::atomic::Ordering;
 
@@ -42,14 +42,14 @@ impl Ring {
         let data = Self::pattern(self.sent, bytes);
         self.sending.write(place.payload, &data).expect("within the memory");
         let number = self.sent as u32;
-        self.producer.publish(&place, Kind::SendImmediate, bytes, number);
+        self.producer.publish(&place, RingMessageKind::SendImmediate, bytes, number);
         self.sent += 1;
         Ok(())
     }
 
     fn receive(&mut self) -> Option<u32> {
         let message = self.consumer.peek().expect("right headers")?;
-        assert_eq!(message.kind, Kind::SendImmediate);
+        assert_eq!(message.kind, RingMessageKind::SendImmediate);
         assert_eq!(message.immediate, self.received as u32);
         let mut got = vec![0; message.bytes as usize];
         self.sending.read(message.payload, &mut got).expect("within the memory");
@@ -105,7 +105,7 @@ fn whole_slots_pass_as_other_messages_do() {
         assert!(sent.len() < 16 || !ring.producer.send_line(&[0; SLOT_BYTES as usize]));
         for data in &sent {
             let message = ring.consumer.peek().expect("right headers").expect("a message");
-            assert_eq!((message.kind, message.bytes), (Kind::Send, SLOT_BYTES));
+            assert_eq!((message.kind, message.bytes), (RingMessageKind::Send, SLOT_BYTES));
             let mut got = [0; SLOT_BYTES as usize];
             ring.sending.read(message.payload, &mut got).expect("within the memory");
             assert_eq!(got, data[..]);

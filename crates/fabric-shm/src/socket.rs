@@ -6,7 +6,7 @@
 //! | the kernel | the local variable that a system call fills | for the length of that call |
 
 use crate::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
-use crate::names::{Folder, Listener, NAME_BYTES_MAX};
+use crate::names::{Listener, NAME_BYTES_MAX, NamesFolder};
 use farside_fabric::{FabricError, user};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -41,7 +41,7 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, FabricError> {
 /// Listens at `name` in the user's folder, or in the `given` one.
 pub(crate) fn listen(given: Option<&Path>, name: &str) -> Result<Listener, FabricError> {
     check(name)?;
-    let listener = Folder::open(given)?.bind(socket(SocketFlags::NONBLOCK)?, name)?;
+    let listener = NamesFolder::open(given)?.bind(socket(SocketFlags::NONBLOCK)?, name)?;
     rustix::net::listen(&listener, BACKLOG)
         .map_err(|reason| FabricError::System("listen", reason.into()))?;
     Ok(listener)
@@ -50,8 +50,8 @@ pub(crate) fn listen(given: Option<&Path>, name: &str) -> Result<Listener, Fabri
 /// Connects to the listener at `name`, if that is of the same user.
 pub(crate) fn connect(given: Option<&Path>, name: &str) -> Result<OwnedFd, FabricError> {
     check(name)?;
-    let absent = || FabricError::NobodyThere(name.to_owned());
-    let folder = Folder::find(given)?.ok_or_else(absent)?;
+    let absent = || FabricError::NoListener(name.to_owned());
+    let folder = NamesFolder::find(given)?.ok_or_else(absent)?;
     // It blocks in `connect` alone: all other calls are non-blocking.
     let socket = socket(SocketFlags::empty())?;
     let connected = connect_within(&socket, &folder.address_of(name)?, CONNECT_TIMEOUT);

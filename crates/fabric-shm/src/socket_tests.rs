@@ -5,7 +5,7 @@
 //! | the kernel | this process's handling of one signal | once, before any is sent |
 //! | the handler | an atomic count | at each signal |
 
-use crate::names::Folder;
+use crate::names::NamesFolder;
 use crate::socket::{self, Accepted};
 use farside_fabric::FabricError;
 use rustix::fd::{AsFd, OwnedFd};
@@ -50,7 +50,7 @@ fn a_connect_that_signals_interrupt_goes_on() {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let listener =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let listener = Folder::open(Some(&scratch)).unwrap().bind(listener, "a").unwrap();
+    let listener = NamesFolder::open(Some(&scratch)).unwrap().bind(listener, "a").unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     // Its queue is full with one, so that the next one waits.
     let _first = connect(&scratch).unwrap();

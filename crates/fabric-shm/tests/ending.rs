@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Node, name};
+use common::{TestNode, name};
 use farside_base::{
     CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Work, WorkFlags, WorkId,
 };
@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 
 /// READs until one fails; each that succeeds must have returned what the owner had stored.
 fn read_until_it_fails(
-    reader: &mut Node,
+    reader: &mut TestNode,
     (link, region): (LinkId, RemoteRegionId),
     reads: &AtomicU64,
 ) {
@@ -43,7 +43,7 @@ fn read_until_it_fails(
 fn reads_that_succeed_return_what_was_there_while_the_owner_ends() {
     for round in 0..ROUNDS {
         let listen = name(&format!("ending-{round}"));
-        let (mut owner, mut reader) = (Node::new(Some(&listen)), Node::new(None));
+        let (mut owner, mut reader) = (TestNode::new(Some(&listen)), TestNode::new(None));
         for offset in (AT..AT + u64::from(BYTES)).step_by(PAGE) {
             let stored = owner.region.arena.store(offset, u64::MAX, Ordering::Release);
             stored.expect("in bounds");
@@ -60,7 +60,7 @@ fn reads_that_succeed_return_what_was_there_while_the_owner_ends() {
                 while reads.load(Ordering::Relaxed) < 1 + round % 7 {
                     std::hint::spin_loop();
                 }
-                let Node { fabric, port, region, .. } = owner;
+                let TestNode { fabric, port, region, .. } = owner;
                 // With the port its links end; with the last arena of an ended region its memory is zero.
                 if round.is_multiple_of(2) {
                     drop(port);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Helper, Node, WATCHDOG, name, role};
+use common::{Helper, TestNode, WATCHDOG, name, role};
 use farside_base::LinkId;
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_shm::{ShmFabric, ShmOptions};
@@ -35,7 +35,7 @@ fn child() {
 
 /// Accepts every link, until it is killed.
 fn serve(listen: &str) {
-    let mut node = Node::new(Some(listen));
+    let mut node = TestNode::new(Some(listen));
     loop {
         match node.event() {
             LinkEvent::Requested { link, .. } => {
@@ -50,7 +50,7 @@ fn serve(listen: &str) {
 }
 
 fn join(listen: &str) {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let (link, token) = node.connect(listen);
     let region = node.port.import(link, &token).expect("a region");
     node.works(link, region);
@@ -58,15 +58,15 @@ fn join(listen: &str) {
 
 /// There is no such name in this process's folder.
 fn alone(listen: &str) {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let connected = node.port.connect(listen, b"", node.queue);
-    assert!(matches!(connected, Err(FabricError::NobodyThere(_))), "{connected:?}");
+    assert!(matches!(connected, Err(FabricError::NoListener(_))), "{connected:?}");
 }
 
 /// Runs as a process whose user is not mapped in its user namespace: other users may have the same
 /// number.
 fn unmapped(listen: &str) {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let connected = node.port.connect(listen, b"", node.queue).map(drop);
     let spec = PortSpec { listen: Some("another".to_owned()) };
     for refused in [connected, node.fabric.open(&spec).map(drop)] {
@@ -181,7 +181,7 @@ fn two_hundred_killed_processes_leave_next_to_nothing() {
 #[test]
 fn the_setting_names_the_folder_and_must_be_right() {
     let scratch = Scratch::new("setting");
-    let mut node = Node::with(scratch.fabric(), Some("there"));
+    let mut node = TestNode::with(scratch.fabric(), Some("there"));
     let joiner = Helper::of(scratch.child("join there")).expect("a child");
     node.accept();
     assert!(joiner.succeeds(), "it finds the same folder");
@@ -197,8 +197,8 @@ fn another_user_cannot_take_names_connect_or_disturb() {
         return;
     }
     let scratch = Scratch::new("guarded");
-    let mut node = Node::with(scratch.fabric(), Some("guarded"));
-    let mut other = Node::with(scratch.fabric(), None);
+    let mut node = TestNode::with(scratch.fabric(), Some("guarded"));
+    let mut other = TestNode::with(scratch.fabric(), None);
     let link = link_to(&mut other, &mut node, "guarded");
     let mut attacker = scratch.child(&format!("attack {} guarded", scratch.0.display()));
     attacker.uid(OTHER).gid(OTHER);
@@ -213,7 +213,7 @@ fn another_user_cannot_take_names_connect_or_disturb() {
     link_to(&mut other, &mut node, "guarded");
 }
 
-fn link_to(from: &mut Node, to: &mut Node, listen: &str) -> LinkId {
+fn link_to(from: &mut TestNode, to: &mut TestNode, listen: &str) -> LinkId {
     let link = from.port.connect(listen, b"", from.queue).expect("a listener");
     to.accept();
     let event = from.event();
@@ -279,7 +279,7 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
         return;
     }
     let listen = name("namespaces");
-    let mut node = Node::new(Some(&listen));
+    let mut node = TestNode::new(Some(&listen));
     let Some(joiner) = apart("--net", "", &format!("join {listen}")) else {
         return;
     };
@@ -297,7 +297,7 @@ fn network_namespaces_share_names_and_mount_namespaces_need_not() {
 #[test]
 fn the_number_of_unmapped_users_is_no_user() {
     let scratch = Scratch::new("unmapped");
-    let node = Node::with(scratch.fabric(), Some("there"));
+    let node = TestNode::with(scratch.fabric(), Some("there"));
     let folder = format!("export FARSIDE_RUNTIME_DIR={};", scratch.0.display());
     if let Some(child) = apart("--user", &folder, "unmapped there") {
         assert!(child.succeeds());
@@ -314,7 +314,7 @@ fn connections_that_wait_for_descriptors_are_accepted_when_there_are_some() {
     wait_for(&path);
     victim.limit_descriptors(Some(0));
     let _waiting: Vec<_> = (0..20).map(|_| connect(&path).expect("a listener")).collect();
-    let mut node = Node::with(scratch.fabric(), None);
+    let mut node = TestNode::with(scratch.fabric(), None);
     let link = node.port.connect("starved", b"test", node.queue).expect("a listener");
     victim.limit_descriptors(None);
     let event = node.event();

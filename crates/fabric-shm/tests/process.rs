@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Helper, Node, name, role};
+use common::{Helper, TestNode, name, role};
 use farside_base::{CompletionStatus, LinkId, Operation, RemoteSlice, Source};
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_shm::{ShmFabric, ShmOptions};
@@ -23,7 +23,7 @@ fn child() {
 
 /// Accepts every peer and answers every message with the word after it, until it is killed.
 fn echo(listen: &str) {
-    let mut node = Node::new(Some(listen));
+    let mut node = TestNode::new(Some(listen));
     loop {
         node.until("anything", |node| {
             (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
@@ -45,7 +45,7 @@ fn echo(listen: &str) {
 
 /// Sends 1, 2, 3, ... as fast as it can, until it is killed.
 fn stream(to: &str) {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let (link, _) = node.connect(to);
     for word in 1.. {
         while !node.try_send(link, word) {
@@ -61,7 +61,7 @@ const HAMMERS: [u64; 2] = [0, 256 << 10];
 
 /// Overwrites a large part of the peer's region with one pattern and another, until it is killed.
 fn hammer(to: &str) {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let (link, token) = node.connect(to);
     let region = node.port.import(link, &token).expect("a region");
     for (from, byte) in HAMMERS.into_iter().zip([0x11, 0x22]) {
@@ -83,7 +83,7 @@ fn hammer(to: &str) {
 }
 
 /// Waits until the peer hammers.
-fn hammered(node: &Node) {
+fn hammered(node: &TestNode) {
     let start = std::time::Instant::now();
     let mut changes = 0;
     let mut last = 0;
@@ -97,7 +97,7 @@ fn hammered(node: &Node) {
 }
 
 /// Returns a child that echoes, and a link to it.
-fn echoing(node: &mut Node, listen: &str) -> (Helper, LinkId, farside_base::RemoteRegionId) {
+fn echoing(node: &mut TestNode, listen: &str) -> (Helper, LinkId, farside_base::RemoteRegionId) {
     let helper = Helper::start("child", &format!("echo {listen}"));
     let (link, token) = node.connect(listen);
     let region = node.port.import(link, &token).expect("a region");
@@ -105,7 +105,7 @@ fn echoing(node: &mut Node, listen: &str) -> (Helper, LinkId, farside_base::Remo
     (helper, link, region)
 }
 
-fn echoes(node: &mut Node, link: LinkId, word: u64) {
+fn echoes(node: &mut TestNode, link: LinkId, word: u64) {
     assert!(node.try_send(link, word));
     assert_eq!(node.message(), word + 1);
 }
@@ -133,7 +133,7 @@ fn is_listening(listen: &str) -> bool {
 
 #[test]
 fn kill_9_ends_the_links_of_the_dead_and_no_other() {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let names = [name("dying"), name("living")];
     let (mut dying, lost, gone) = echoing(&mut node, &names[0]);
     let (_living, link, region) = echoing(&mut node, &names[1]);
@@ -164,7 +164,7 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
 
 #[test]
 fn a_sleeper_learns_of_a_death() {
-    let mut node = Node::new(None);
+    let mut node = TestNode::new(None);
     let listen = name("watched");
     let (mut dying, lost, _) = echoing(&mut node, &listen);
     let waiter = node.port.waiter();
@@ -180,7 +180,7 @@ fn a_sleeper_learns_of_a_death() {
 #[test]
 fn messages_of_a_killed_sender_arrive_before_its_loss() {
     let listen = name("receiver");
-    let mut node = Node::new(Some(&listen));
+    let mut node = TestNode::new(Some(&listen));
     for messages in [1, 100, 1000, 5000] {
         let mut sender = Helper::start("child", &format!("stream {listen}"));
         let link = node.accept();
@@ -208,7 +208,7 @@ fn messages_of_a_killed_sender_arrive_before_its_loss() {
 fn a_stopped_process_serves_its_memory() {
     let options = ShmOptions { control_timeout: Duration::from_millis(50), ..ShmOptions::DEFAULT };
     let fabric = ShmFabric::with_options(options).expect("a fabric");
-    let mut node = Node::with(fabric, None);
+    let mut node = TestNode::with(fabric, None);
     let listen = name("stopped");
     let (helper, link, region) = echoing(&mut node, &listen);
     helper.stop();
@@ -235,7 +235,7 @@ fn a_stopped_process_serves_its_memory() {
     node.works(link, region);
 }
 
-fn target(node: &Node) -> Vec<u8> {
+fn target(node: &TestNode) -> Vec<u8> {
     let mut bytes = vec![0; BLOW as usize];
     node.region.arena.read(HAMMERED, &mut bytes).expect("in bounds");
     bytes
@@ -248,7 +248,7 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
     let mut within = [0; 2];
     for round in 0..40 {
         let listen = name(&format!("closing-{round}"));
-        let mut node = Node::new(Some(&listen));
+        let mut node = TestNode::new(Some(&listen));
         let mut hammer = Helper::start("child", &format!("hammer {listen}"));
         let link = node.accept();
         hammered(&node);
@@ -283,7 +283,7 @@ fn copy_of_a_stopped_process_may_land_until_it_or_its_process_has_ended() {
 #[test]
 fn nothing_reaches_a_deregistered_region() {
     let listen = name("owner");
-    let mut node = Node::new(Some(&listen));
+    let mut node = TestNode::new(Some(&listen));
     for _ in 0..8 {
         let _hammer = Helper::start("child", &format!("hammer {listen}"));
         node.accept();
@@ -297,7 +297,7 @@ fn nothing_reaches_a_deregistered_region() {
         let fabric = node.fabric.clone();
         // The name must be free before it is taken again.
         drop(node);
-        node = Node::with(fabric, Some(&listen));
+        node = TestNode::with(fabric, Some(&listen));
     }
 }
 
@@ -305,7 +305,7 @@ fn nothing_reaches_a_deregistered_region() {
 #[test]
 fn a_dead_peer_does_not_hold_up_deregistration() {
     let listen = name("held");
-    let mut node = Node::new(Some(&listen));
+    let mut node = TestNode::new(Some(&listen));
     let mut hammer = Helper::start("child", &format!("hammer {listen}"));
     node.accept();
     hammered(&node);

@@ -25,7 +25,7 @@ const MESSAGE_MAX: u32 = 1 << 20;
 const KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// One end of a link.
-struct End {
+struct BenchEnd {
     port: Box<dyn Port>,
     region: Region,
     messages: Region,
@@ -48,7 +48,7 @@ fn security(how: &str) -> Security {
     }
 }
 
-impl End {
+impl BenchEnd {
     fn new(how: &str, listens: bool) -> Self {
         let listen = listens.then(|| "127.0.0.1:0".parse().expect("an address"));
         let options = TcpOptions { listen, security: security(how), ..TcpOptions::default() };
@@ -125,7 +125,7 @@ impl End {
 /// The other process: `echo` answers messages with as many bytes, `sink` takes them, `busy` polls,
 /// `idle` sleeps.
 fn serve(how: &str, mode: &str) {
-    let mut end = End::new(how, true);
+    let mut end = BenchEnd::new(how, true);
     println!("{}", end.port.address().expect("a listener"));
     let LinkEvent::Requested { link, .. } = end.event() else { panic!("not asked") };
     end.link = link;
@@ -160,7 +160,7 @@ fn serve(how: &str, mode: &str) {
 }
 
 /// Another process in this mode, and a link to it.
-fn with(how: &str, mode: &str) -> (Child, End) {
+fn with(how: &str, mode: &str) -> (Child, BenchEnd) {
     let this = std::env::current_exe().expect("the path of this executable");
     let mut command = match std::env::var("PEER_PROCESSOR") {
         Ok(processor) => {
@@ -175,7 +175,7 @@ fn with(how: &str, mode: &str) -> (Child, End) {
     let mut address = String::new();
     let output = child.stdout.take().expect("a pipe");
     BufReader::new(output).read_line(&mut address).expect("an address");
-    let mut end = End::new(how, false);
+    let mut end = BenchEnd::new(how, false);
     end.link = end.port.connect(address.trim(), b"", end.queue).expect("an address");
     let LinkEvent::Connected { reply, .. } = end.event() else { panic!("not connected") };
     let token = reply.as_slice().try_into().ok().and_then(RegionToken::decode);
@@ -193,7 +193,7 @@ fn print_latencies(name: &str, mut times: Vec<Duration>, shares: u32) {
     println!("{name:40} {mean:9.2} {median:9.2} {late:9.2}");
 }
 
-fn latency(name: &str, end: &mut End, count: usize, mut one: impl FnMut(&mut End)) {
+fn latency(name: &str, end: &mut BenchEnd, count: usize, mut one: impl FnMut(&mut BenchEnd)) {
     (0..count / 10).for_each(|_| one(end));
     let times = (0..count).map(|_| {
         let start = Instant::now();
@@ -209,7 +209,7 @@ fn ping_pong(how: &str) {
     for (bytes, count) in
         [(8, 20_000), (64, 20_000), (1024, 20_000), (65_536, 4000), (1 << 20, 400)]
     {
-        let one = |end: &mut End| {
+        let one = |end: &mut BenchEnd| {
             end.send(bytes);
             let done = end.completion();
             end.receive(done.id.0);
@@ -256,10 +256,10 @@ fn one_sided(how: &str, mode: &str) {
 /// Keeps `depth` requests in flight and prints best and median of windows.
 fn stream(
     name: &str,
-    end: &mut End,
+    end: &mut BenchEnd,
     (depth, count): (usize, usize),
     unit: f64,
-    mut post: impl FnMut(&mut End),
+    mut post: impl FnMut(&mut BenchEnd),
 ) {
     let mut rates = Vec::new();
     for _ in 0..9 {
@@ -309,7 +309,7 @@ fn streams(how: &str) {
             done += end.port.post(&list[done..]).accepted;
         }
     });
-    for (bytes, name, under_way, count) in
+    for (bytes, name, in_flight, count) in
         [(65_536, "64 KiB", 128, 4000), (1 << 20, "1 MiB", 16, 400)]
     {
         let slices = end.slice(bytes);
@@ -319,7 +319,7 @@ fn streams(how: &str) {
         let send = Operation::Send { source, immediate: None };
         for (what, operation) in [("WRITE", write), ("READ", read), ("SEND", send)] {
             let (name, unit) = (format!("{what} {name}, GB/s"), f64::from(bytes) * 1e-9);
-            stream(&name, &mut end, (under_way, count), unit, |end| end.post(operation, true));
+            stream(&name, &mut end, (in_flight, count), unit, |end| end.post(operation, true));
         }
     }
     let _ = child.kill();

@@ -1,9 +1,9 @@
 //! Dialling: tries the addresses of a name or host in order and keeps the reason of the worst failure.
 
-use crate::connection::{Connection, Failure};
+use crate::connection::{ConnectionFailure, LinkStream};
 use crate::options::TcpOptions;
 use crate::wire::{self, Short};
-use farside_bootstrap::{Address, BootstrapError, Endpoint, HandshakeLimits, Host, Stream};
+use farside_bootstrap::{Address, BootstrapError, Endpoint, HandshakeLimits, HostAddress, Stream};
 use farside_fabric::{FabricError, NotReached};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::VecDeque;
@@ -14,14 +14,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
 /// A connection attempt.
-pub(crate) struct Call {
+pub(crate) struct Dial {
     /// The port name that the program passed.
     name: String,
     hello: Vec<u8>,
     /// Endpoints that were not tried yet.
     endpoints: VecDeque<Endpoint>,
     /// The host that is being tried, and its addresses that were not tried yet.
-    host: Host,
+    host: HostAddress,
     addresses: VecDeque<SocketAddr>,
     /// The most telling failure so far (see `met`).
     pub(crate) why: NotReached,
@@ -35,10 +35,10 @@ pub(crate) enum Next {
     /// Resolve the name of this endpoint.
     Resolve(Endpoint),
     /// No address is left.
-    Nobody,
+    NoListener,
 }
 
-impl Call {
+impl Dial {
     /// Returns a dial of `to`: a full address, or the name of a port at this fabric or at one of its
     /// hosts.
     pub(crate) fn new(
@@ -61,9 +61,9 @@ impl Call {
             name,
             hello: hello.to_vec(),
             endpoints,
-            host: Host::Ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            host: HostAddress::Ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
             addresses: VecDeque::new(),
-            why: NotReached::Nobody,
+            why: NotReached::NoListener,
             trouble: String::new(),
         })
     }
@@ -74,12 +74,12 @@ impl Call {
             return Next::Connect(address);
         }
         let Some(endpoint) = self.endpoints.pop_front() else {
-            return Next::Nobody;
+            return Next::NoListener;
         };
         self.host = endpoint.host.clone();
         match endpoint.host {
-            Host::Ip(number) => Next::Connect(SocketAddr::new(number, endpoint.port)),
-            Host::Name(_) => Next::Resolve(endpoint),
+            HostAddress::Ip(number) => Next::Connect(SocketAddr::new(number, endpoint.port)),
+            HostAddress::Name(_) => Next::Resolve(endpoint),
         }
     }
 
@@ -99,7 +99,7 @@ impl Call {
         &self,
         to: SocketAddr,
         options: &TcpOptions,
-    ) -> Result<Connection, Failure> {
+    ) -> Result<LinkStream, ConnectionFailure> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None);
@@ -107,14 +107,14 @@ impl Call {
         set_options(&socket, options);
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(rustix::io::Errno::INPROGRESS) => {}
-            Err(reason) => return Err(Failure::Io(reason.into())),
+            Err(reason) => return Err(ConnectionFailure::Io(reason.into())),
         }
         let limits = HandshakeLimits { time: options.connect_timeout, bytes: HANDSHAKE_BYTES };
         // Bound by now; if it is not, connecting has failed, and the socket reports that later.
         let local = socket.local_addr().unwrap_or(to);
         let stream = Stream::connect(socket, &options.security, &self.host, limits)?;
         let stream = stream.between(local, to);
-        Ok(Connection::Stream(Box::new(stream)))
+        Ok(LinkStream::Stream(Box::new(stream)))
     }
 
     /// Returns the hello that answers a greeting; `None` for another protocol version.
@@ -124,25 +124,25 @@ impl Call {
     }
 
     /// Records a failed attempt.
-    pub(crate) fn failed(&mut self, failure: &Failure) {
+    pub(crate) fn failed(&mut self, failure: &ConnectionFailure) {
         let text = |reason: &dyn std::fmt::Display| format!("{}: {reason}", self.host);
         let (why, text) = match failure {
-            Failure::Io(reason) if reason.kind() == io::ErrorKind::ConnectionRefused => {
-                (NotReached::Nobody, text(&"no process listens there; check host and port"))
+            ConnectionFailure::Io(reason) if reason.kind() == io::ErrorKind::ConnectionRefused => {
+                (NotReached::NoListener, text(&"no process listens there; check host and port"))
             }
-            Failure::Bootstrap(reason) if reason.is_refusal() => {
+            ConnectionFailure::Bootstrap(reason) if reason.is_refusal() => {
                 (NotReached::NotPermitted, text(reason))
             }
-            Failure::Bootstrap(reason @ BootstrapError::Stranger) => {
-                (NotReached::Nobody, text(reason))
+            ConnectionFailure::Bootstrap(reason @ BootstrapError::Stranger) => {
+                (NotReached::NoListener, text(reason))
             }
-            Failure::Bootstrap(reason) => (NotReached::Unreachable, text(reason)),
-            Failure::Io(reason) => (NotReached::Unreachable, text(reason)),
-            Failure::Violation(what) => (NotReached::Unreachable, text(what)),
-            Failure::Ended => {
+            ConnectionFailure::Bootstrap(reason) => (NotReached::Unreachable, text(reason)),
+            ConnectionFailure::Io(reason) => (NotReached::Unreachable, text(reason)),
+            ConnectionFailure::Violation(what) => (NotReached::Unreachable, text(what)),
+            ConnectionFailure::Ended => {
                 (NotReached::HungUp, text(&"it closed the connection; check its load and its log"))
             }
-            Failure::Silence | Failure::NoProgress => {
+            ConnectionFailure::Silence | ConnectionFailure::NoProgress => {
                 (NotReached::Unreachable, text(&"no answer in time; check the network path"))
             }
         };
@@ -150,10 +150,10 @@ impl Call {
     }
 
     /// Records that the host has no port of that name.
-    pub(crate) fn nobody(&mut self) {
+    pub(crate) fn no_listener(&mut self) {
         let text = format!("{} has no port named {}", self.host, self.name);
         self.addresses.clear();
-        self.met(NotReached::Nobody, text);
+        self.met(NotReached::NoListener, text);
     }
 
     fn met(&mut self, why: NotReached, trouble: String) {

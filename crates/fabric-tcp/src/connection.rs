@@ -1,6 +1,6 @@
 //! A socket, protected or not.
 
-use crate::raw::{self, PIECES_MAX, Piece};
+use crate::raw::{self, PIECES_MAX, SendPiece};
 use crate::requester::Segment;
 use farside_bootstrap::{BootstrapError, Stream, Transfer};
 use farside_fabric::Arena;
@@ -12,7 +12,7 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 
 /// The byte stream of a link.
-pub(crate) enum Connection {
+pub(crate) enum LinkStream {
     /// Bytes as they are.
     Plain {
         socket: TcpStream,
@@ -25,7 +25,7 @@ pub(crate) enum Connection {
 
 /// Why a connection failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum ConnectionFailure {
     /// The peer ended it.
     Ended,
     /// The socket reported an error.
@@ -40,13 +40,13 @@ pub(crate) enum Failure {
     NoProgress,
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for ConnectionFailure {
     fn from(reason: io::Error) -> Self {
         Self::Io(reason)
     }
 }
 
-impl From<BootstrapError> for Failure {
+impl From<BootstrapError> for ConnectionFailure {
     fn from(reason: BootstrapError) -> Self {
         match reason {
             BootstrapError::Ended => Self::Ended,
@@ -63,7 +63,7 @@ pub(crate) enum Got {
     Nothing,
 }
 
-impl Connection {
+impl LinkStream {
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         match self {
             Self::Plain { socket, .. } => socket.as_fd(),
@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Receives what is available.
-    pub(crate) fn receive(&mut self, out: &mut [u8]) -> Result<Got, Failure> {
+    pub(crate) fn receive(&mut self, out: &mut [u8]) -> Result<Got, ConnectionFailure> {
         match self {
             Self::Plain { early: (bytes, at), .. } if *at < bytes.len() => {
                 let count = out.len().min(bytes.len() - *at);
@@ -106,16 +106,16 @@ impl Connection {
             }
             Self::Plain { socket, .. } => {
                 match rustix::net::recv(&*socket, out, RecvFlags::DONTWAIT) {
-                    Ok((0, _)) => Err(Failure::Ended),
+                    Ok((0, _)) => Err(ConnectionFailure::Ended),
                     Ok((count, _)) => Ok(Got::Bytes(count)),
                     Err(Errno::AGAIN | Errno::INTR) => Ok(Got::Nothing),
-                    Err(reason) => Err(Failure::Io(reason.into())),
+                    Err(reason) => Err(ConnectionFailure::Io(reason.into())),
                 }
             }
             Self::Stream(stream) => match stream.read(out)? {
                 Transfer::Moved(count) => Ok(Got::Bytes(count)),
                 Transfer::Blocked => Ok(Got::Nothing),
-                Transfer::Ended => Err(Failure::Ended),
+                Transfer::Ended => Err(ConnectionFailure::Ended),
             },
         }
     }
@@ -130,7 +130,7 @@ impl Connection {
         &mut self,
         place: (&Arena, u64, usize),
         rest: &mut [u8],
-    ) -> Result<Got, Failure> {
+    ) -> Result<Got, ConnectionFailure> {
         judge(raw::receive(self.socket(), place, rest))
     }
 
@@ -143,7 +143,7 @@ impl Connection {
         body: Body<'_>,
         more: bool,
         scratch: &mut [u8],
-    ) -> Result<(usize, bool), Failure> {
+    ) -> Result<(usize, bool), ConnectionFailure> {
         match self {
             Self::Plain { socket, .. } if body.left == 0 => {
                 // Most often: all of it is staged.
@@ -152,22 +152,23 @@ impl Connection {
                 match rustix::net::send(&*socket, staged, flags) {
                     Ok(sent) => Ok((sent, sent == staged.len())),
                     Err(Errno::AGAIN | Errno::INTR) => Ok((0, false)),
-                    Err(reason) => Err(Failure::Io(reason.into())),
+                    Err(reason) => Err(ConnectionFailure::Io(reason.into())),
                 }
             }
             Self::Plain { socket, .. } => {
-                let mut pieces = [Piece::EMPTY; PIECES_MAX];
-                pieces[0] = Piece::bytes(staged);
+                let mut pieces = [SendPiece::EMPTY; PIECES_MAX];
+                pieces[0] = SendPiece::bytes(staged);
                 let mut count = 1;
                 for (segment, from, bytes) in body {
                     if count == PIECES_MAX {
                         break;
                     }
-                    let piece = Piece::arena(&segment.arena, segment.offset + from, bytes);
-                    pieces[count] = piece.map_err(|_| Failure::Violation("local bounds"))?;
+                    let piece = SendPiece::arena(&segment.arena, segment.offset + from, bytes);
+                    pieces[count] =
+                        piece.map_err(|_| ConnectionFailure::Violation("local bounds"))?;
                     count += 1;
                 }
-                let offered: usize = pieces[..count].iter().map(Piece::len).sum();
+                let offered: usize = pieces[..count].iter().map(SendPiece::len).sum();
                 debug_assert!(offered > 0);
                 match raw::send(socket.as_fd(), &pieces[..count], more) {
                     Ok(sent) => Ok((sent, sent == offered)),
@@ -184,7 +185,7 @@ impl Connection {
     }
 
     /// Sends what TLS has buffered.
-    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
+    pub(crate) fn flush(&mut self) -> Result<(), ConnectionFailure> {
         if let Self::Stream(stream) = self {
             stream.flush()?;
         }
@@ -292,14 +293,15 @@ fn send_protected(
     staged: &[u8],
     body: Body<'_>,
     scratch: &mut [u8],
-) -> Result<usize, Failure> {
+) -> Result<usize, ConnectionFailure> {
     let mut sent = 0;
-    let write = |stream: &mut Stream<TcpStream>, bytes: &[u8]| -> Result<usize, Failure> {
-        Ok(match stream.write(bytes)? {
-            Transfer::Moved(count) => count,
-            Transfer::Blocked | Transfer::Ended => 0,
-        })
-    };
+    let write =
+        |stream: &mut Stream<TcpStream>, bytes: &[u8]| -> Result<usize, ConnectionFailure> {
+            Ok(match stream.write(bytes)? {
+                Transfer::Moved(count) => count,
+                Transfer::Blocked | Transfer::Ended => 0,
+            })
+        };
     if !staged.is_empty() {
         sent = write(stream, staged)?;
         if sent < staged.len() {
@@ -312,7 +314,7 @@ fn send_protected(
             let count = scratch.len().min(bytes - done);
             let chunk = &mut scratch[..count];
             let read = segment.arena.read(segment.offset + from + done as u64, chunk);
-            read.map_err(|_| Failure::Violation("local bounds"))?;
+            read.map_err(|_| ConnectionFailure::Violation("local bounds"))?;
             let taken = write(stream, chunk)?;
             sent += taken;
             done += taken;
@@ -328,9 +330,9 @@ fn is_no_room(reason: &io::Error) -> bool {
     matches!(reason.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-fn judge(got: io::Result<usize>) -> Result<Got, Failure> {
+fn judge(got: io::Result<usize>) -> Result<Got, ConnectionFailure> {
     match got {
-        Ok(0) => Err(Failure::Ended),
+        Ok(0) => Err(ConnectionFailure::Ended),
         Ok(count) => Ok(Got::Bytes(count)),
         Err(reason) if is_no_room(&reason) => Ok(Got::Nothing),
         Err(reason) => Err(reason.into()),

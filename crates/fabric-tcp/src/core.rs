@@ -1,14 +1,14 @@
 //! The state of a port behind its lock: its links and what they share. The thread that holds the lock,
 //! the engine or a polling thread, serves the links.
 
-use crate::call::{Call, Next};
-use crate::connection::{Connection, Failure};
-use crate::desk::Desk;
+use crate::call::{Dial, Next};
+use crate::connection::{ConnectionFailure, LinkStream};
+use crate::desk::PortQueues;
 use crate::import::Imports;
-use crate::link::{Answered, Link, Phase, Verdict};
+use crate::link::{Answered, Phase, TcpLink, TimerVerdict};
 use crate::options::{LINKS_MAX, TcpOptions};
 use crate::port::PortShared;
-use crate::region::{Regions, Registered};
+use crate::region::{Regions, TcpRegion};
 use crate::trouble;
 use farside_base::{CompletionStatus, LinkId, ReceiveQueueId, RegionId};
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
@@ -27,9 +27,9 @@ const SCAN_EVERY: u32 = 16;
 const WARM_AFTER: u32 = 4;
 
 /// The events of one `epoll_wait`.
-pub(crate) struct Found([epoll::Event; EVENTS_MAX]);
+pub(crate) struct PolledEvents([epoll::Event; EVENTS_MAX]);
 
-impl Found {
+impl PolledEvents {
     pub(crate) fn new() -> Self {
         let (flags, data) = (epoll::EventFlags::empty(), epoll::EventData::new_u64(0));
         Self([epoll::Event { flags, data }; EVENTS_MAX])
@@ -44,14 +44,14 @@ impl Found {
 }
 
 /// An entry of the table of links.
-pub(crate) struct Slot {
-    pub(crate) state: State,
+pub(crate) struct LinkSlot {
+    pub(crate) state: LinkSlotState,
     /// Why the link failed.
     pub(crate) trouble: Option<String>,
 }
 
-pub(crate) enum State {
-    Open(Box<Link>),
+pub(crate) enum LinkSlotState {
+    Open(Box<TcpLink>),
     /// Broken, and not closed by the program yet: the next request ends with `next`.
     Down {
         next: CompletionStatus,
@@ -61,9 +61,9 @@ pub(crate) enum State {
     Closed,
 }
 
-pub(crate) struct Core {
-    pub(crate) slots: Vec<Slot>,
-    pub(crate) desk: Desk,
+pub(crate) struct PortCore {
+    pub(crate) slots: Vec<LinkSlot>,
+    pub(crate) desk: PortQueues,
     pub(crate) imports: Imports,
     pub(crate) options: Arc<TcpOptions>,
     pub(crate) epoll: Arc<OwnedFd>,
@@ -85,7 +85,7 @@ pub(crate) struct Core {
     again: Vec<LinkId>,
 }
 
-impl Core {
+impl PortCore {
     pub(crate) fn new(
         options: Arc<TcpOptions>,
         regions: Regions,
@@ -94,7 +94,7 @@ impl Core {
     ) -> Self {
         Self {
             slots: Vec::new(),
-            desk: Desk::new(regions),
+            desk: PortQueues::new(regions),
             imports: Imports::default(),
             options,
             epoll,
@@ -109,16 +109,16 @@ impl Core {
         }
     }
 
-    pub(crate) fn link(&self, id: LinkId) -> Option<&Link> {
+    pub(crate) fn link(&self, id: LinkId) -> Option<&TcpLink> {
         match &self.slots.get(id.0 as usize)?.state {
-            State::Open(link) => Some(link),
+            LinkSlotState::Open(link) => Some(link),
             _ => None,
         }
     }
 
-    pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+    pub(crate) fn link_mut(&mut self, id: LinkId) -> Option<&mut TcpLink> {
         match &mut self.slots.get_mut(id.0 as usize)?.state {
-            State::Open(link) => Some(link),
+            LinkSlotState::Open(link) => Some(link),
             _ => None,
         }
     }
@@ -130,8 +130,8 @@ impl Core {
         }
         let id = u32::try_from(self.slots.len()).map_err(|_| FabricError::Limit("link numbers"))?;
         let id = LinkId(id);
-        let state = State::Open(Box::new(Link::new(id, phase)));
-        self.slots.push(Slot { state, trouble: None });
+        let state = LinkSlotState::Open(Box::new(TcpLink::new(id, phase)));
+        self.slots.push(LinkSlot { state, trouble: None });
         self.desk.add_link();
         self.open.push(id);
         Ok(id)
@@ -141,10 +141,10 @@ impl Core {
     /// connection back if a limit is reached.
     pub(crate) fn request(
         &mut self,
-        connection: Connection,
+        connection: LinkStream,
         host: IpAddr,
         (hello, early, lease_ms): (&[u8], &[u8], u32),
-    ) -> Result<(), (Connection, &'static str)> {
+    ) -> Result<(), (LinkStream, &'static str)> {
         let of_host = |id: &&LinkId| self.link(**id).is_some_and(|link| link.host == Some(host));
         if self.open.iter().filter(of_host).count() >= self.options.limits.links_per_host_max {
             return Err((connection, "links_per_host_max"));
@@ -167,9 +167,9 @@ impl Core {
     pub(crate) fn with_link<T>(
         &mut self,
         id: LinkId,
-        act: impl FnOnce(&mut Link, &mut Desk) -> Result<T, Failure>,
+        act: impl FnOnce(&mut TcpLink, &mut PortQueues) -> Result<T, ConnectionFailure>,
     ) -> Option<T> {
-        let State::Open(link) = &mut self.slots.get_mut(id.0 as usize)?.state else {
+        let LinkSlotState::Open(link) = &mut self.slots.get_mut(id.0 as usize)?.state else {
             return None;
         };
         match act(link, &mut self.desk) {
@@ -187,7 +187,7 @@ impl Core {
             let calling = matches!(link.phase, Phase::Calling(_));
             match &mut link.connection {
                 None => Ok(false),
-                Some(Connection::Stream(stream)) if calling && !stream.is_ready() => {
+                Some(LinkStream::Stream(stream)) if calling && !stream.is_ready() => {
                     if !stream.advance()? {
                         return Ok(false);
                     }
@@ -226,7 +226,7 @@ impl Core {
         if owes == Some(true) {
             self.defer(id);
         }
-        if self.link(id).is_some_and(Link::is_over) {
+        if self.link(id).is_some_and(TcpLink::is_over) {
             self.answered(id);
         }
         self.watch(id);
@@ -250,7 +250,7 @@ impl Core {
 
     /// Registers the link's interest in the epoll: readable, and writable if bytes wait for room.
     fn watch(&mut self, id: LinkId) {
-        let is_watched = |link: &Link| link.watched == Some(link.wants_write());
+        let is_watched = |link: &TcpLink| link.watched == Some(link.wants_write());
         if self.link(id).is_none_or(is_watched) {
             return;
         }
@@ -273,7 +273,7 @@ impl Core {
         };
         match done {
             Ok(()) => link.watched = Some(wants_write),
-            Err(reason) => self.fail(id, &Failure::Io(reason.into())),
+            Err(reason) => self.fail(id, &ConnectionFailure::Io(reason.into())),
         }
     }
 
@@ -334,11 +334,11 @@ impl Core {
     /// to send.
     fn look(&mut self, id: LinkId, defer: bool) -> bool {
         self.desk.moved = false;
-        if !self.link(id).is_some_and(Link::is_up) {
+        if !self.link(id).is_some_and(TcpLink::is_up) {
             self.serve(id, defer);
         } else {
             self.receive(id);
-            let quiet = |link: &Link| defer && link.only_acknowledges();
+            let quiet = |link: &TcpLink| defer && link.only_acknowledges();
             if self.desk.moved && self.link(id).is_some_and(quiet) {
                 self.defer(id);
             } else if self.desk.moved {
@@ -365,7 +365,7 @@ impl Core {
             return None;
         }
         let link = self.link(id).filter(|link| !link.wants_write())?;
-        link.connection.as_ref().is_some_and(Connection::is_plain).then_some(id)
+        link.connection.as_ref().is_some_and(LinkStream::is_plain).then_some(id)
     }
 
     /// Returns whether bytes are buffered for which no socket becomes readable, so that another poll
@@ -380,7 +380,7 @@ impl Core {
             self.serve(id, defer);
         }
         let epoll = Arc::clone(&self.epoll);
-        self.serve_found(Found::new().look(&epoll), defer);
+        self.serve_found(PolledEvents::new().look(&epoll), defer);
         self.has_more()
     }
 
@@ -404,7 +404,7 @@ impl Core {
     }
 
     /// Starts or continues a dial.
-    pub(crate) fn call(&mut self, id: LinkId, mut call: Box<Call>) {
+    pub(crate) fn call(&mut self, id: LinkId, mut call: Box<Dial>) {
         let lease_ms = self.options.lease_ms();
         loop {
             let failure = match call.next() {
@@ -413,7 +413,7 @@ impl Core {
                         let Some(link) = self.link_mut(id) else {
                             return;
                         };
-                        *link = Link::calling(id, link.queue, call);
+                        *link = TcpLink::calling(id, link.queue, call);
                         link.connection = Some(connection);
                         link.lease_ms = lease_ms;
                         self.serve(id, false);
@@ -423,12 +423,12 @@ impl Core {
                 },
                 Next::Resolve(endpoint) => {
                     if let Some(link) = self.link_mut(id) {
-                        *link = Link::calling(id, link.queue, call);
+                        *link = TcpLink::calling(id, link.queue, call);
                     }
                     self.resolve(id, endpoint);
                     return;
                 }
-                Next::Nobody => return self.not_reached(id, call.why, call.trouble),
+                Next::NoListener => return self.not_reached(id, call.why, call.trouble),
             };
             call.failed(&failure);
         }
@@ -480,8 +480,8 @@ impl Core {
                 self.desk.tell(LinkEvent::Refused { link: id, reason });
                 self.forget(id);
             }
-            Phase::Over(Answered::Nobody(mut call)) => {
-                call.nobody();
+            Phase::Over(Answered::NoListener(mut call)) => {
+                call.no_listener();
                 self.call(id, call);
             }
             phase => link.phase = phase,
@@ -493,10 +493,10 @@ impl Core {
         let Some(slot) = self.slots.get_mut(id.0 as usize) else {
             return;
         };
-        let queue = match std::mem::replace(&mut slot.state, State::Closed) {
-            State::Closed => return,
-            State::Down { queue, .. } => queue,
-            State::Open(mut link) => {
+        let queue = match std::mem::replace(&mut slot.state, LinkSlotState::Closed) {
+            LinkSlotState::Closed => return,
+            LinkSlotState::Down { queue, .. } => queue,
+            LinkSlotState::Open(mut link) => {
                 // Flush acknowledgements before the close, or the peer would count executed requests as
                 // lost.
                 if link.is_up() && link.confirmed {
@@ -522,7 +522,7 @@ impl Core {
     }
 
     /// Handles a failure of a link: it goes down, or its dial tries the next address.
-    pub(crate) fn fail(&mut self, id: LinkId, failure: &Failure) {
+    pub(crate) fn fail(&mut self, id: LinkId, failure: &ConnectionFailure) {
         let Some(link) = self.link_mut(id) else {
             return;
         };
@@ -545,15 +545,15 @@ impl Core {
             _ => CompletionStatus::Unreachable,
         });
         let queue = link.queue;
-        let down = State::Down { next: first, queue };
+        let down = LinkSlotState::Down { next: first, queue };
         let Some(slot) = self.slots.get_mut(id.0 as usize) else {
             return;
         };
         slot.trouble = Some(text);
-        if let State::Open(mut link) = std::mem::replace(&mut slot.state, down) {
+        if let LinkSlotState::Open(mut link) = std::mem::replace(&mut slot.state, down) {
             link.incoming.end(&mut self.desk);
             let next = link.requester.fail(id, first, &mut self.desk);
-            slot.state = State::Down { next, queue };
+            slot.state = LinkSlotState::Down { next, queue };
             if let Some(connection) = &mut link.connection {
                 connection.end();
             }
@@ -567,7 +567,7 @@ impl Core {
     }
 
     /// Adds a registered region.
-    pub(crate) fn add_region(&mut self, region: &Registered) {
+    pub(crate) fn add_region(&mut self, region: &TcpRegion) {
         self.desk.regions.insert(region.clone());
     }
 
@@ -606,7 +606,7 @@ impl Core {
         while let Some(id) = self.open.get(at).copied() {
             at += 1;
             let verdict = self.with_link(id, |link, _| link.tick(now, late, &options));
-            if matches!(verdict, Some(Verdict::Speak)) {
+            if matches!(verdict, Some(TimerVerdict::Speak)) {
                 if let Some(link) = self.link_mut(id) {
                     link.say_alive();
                 }

@@ -1,6 +1,6 @@
 //! The state shared by all links of a port: regions, receive queues, completions and events.
 
-use crate::link::Link;
+use crate::link::TcpLink;
 use crate::region::Regions;
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
@@ -18,14 +18,14 @@ const QUEUES_MAX: usize = 4096;
 const BUFFER_BYTES: usize = 128 << 10;
 
 /// The shared state of a port's links.
-pub(crate) struct Desk {
+pub(crate) struct PortQueues {
     pub(crate) regions: Regions,
-    queues: Vec<Option<ReceiveQueue>>,
+    queues: Vec<Option<TcpReceiveQueue>>,
     queues_made: u32,
-    completions: VecDeque<Finished>,
+    completions: VecDeque<UnpolledCompletion>,
     pub(crate) events: VecDeque<LinkEvent>,
     /// By link.
-    counts: Vec<Counts>,
+    counts: Vec<UnpolledCounts>,
     pub(crate) armed: bool,
     wake: bool,
     pub(crate) waiter: Arc<ThreadWaiter>,
@@ -45,18 +45,18 @@ pub(crate) struct Desk {
 
 /// Unpolled completions of a link.
 #[derive(Clone, Copy, Default)]
-struct Counts {
+struct UnpolledCounts {
     requests: u32,
     messages: u32,
 }
 
 /// A completion, and the receive queue whose entry it frees when it is polled.
-struct Finished {
+struct UnpolledCompletion {
     completion: Completion,
     queue: Option<(ReceiveQueueId, u32)>,
 }
 
-struct ReceiveQueue {
+struct TcpReceiveQueue {
     /// Distinguishes successive queues of one number.
     tenant: u32,
     depth: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Posted {
     pub(crate) arena: Arena,
 }
 
-impl Desk {
+impl PortQueues {
     pub(crate) fn new(regions: Regions) -> Self {
         Self {
             regions,
@@ -98,10 +98,10 @@ impl Desk {
 
     /// Adds the counts of a new link.
     pub(crate) fn add_link(&mut self) {
-        self.counts.push(Counts::default());
+        self.counts.push(UnpolledCounts::default());
     }
 
-    fn count(&mut self, link: LinkId) -> Option<&mut Counts> {
+    fn count(&mut self, link: LinkId) -> Option<&mut UnpolledCounts> {
         self.counts.get_mut(link.0 as usize)
     }
 
@@ -152,7 +152,7 @@ impl Desk {
         status: CompletionStatus,
     ) {
         let completion = Completion { id, link, bytes, immediate: None, kind, status };
-        self.completions.push_back(Finished { completion, queue: None });
+        self.completions.push_back(UnpolledCompletion { completion, queue: None });
         if let Some(counts) = self.count(link) {
             counts.requests += 1;
         }
@@ -169,7 +169,7 @@ impl Desk {
         if let Some(counts) = self.count(completion.link) {
             counts.messages += 1;
         }
-        self.completions.push_back(Finished { completion, queue });
+        self.completions.push_back(UnpolledCompletion { completion, queue });
         self.announce();
     }
 
@@ -199,7 +199,7 @@ impl Desk {
         count
     }
 
-    fn queue_mut(&mut self, queue: ReceiveQueueId) -> Option<&mut ReceiveQueue> {
+    fn queue_mut(&mut self, queue: ReceiveQueueId) -> Option<&mut TcpReceiveQueue> {
         self.queues.get_mut(queue.0 as usize)?.as_mut()
     }
 
@@ -218,7 +218,7 @@ impl Desk {
             }
         };
         self.queues_made = self.queues_made.wrapping_add(1);
-        self.queues[at] = Some(ReceiveQueue {
+        self.queues[at] = Some(TcpReceiveQueue {
             tenant: self.queues_made,
             depth,
             posted: VecDeque::with_capacity(depth),
@@ -335,7 +335,7 @@ impl Desk {
 
 /// Returns the completion of a receive.
 pub(crate) fn received(
-    link: &Link,
+    link: &TcpLink,
     posted: &Posted,
     kind: CompletionKind,
     bytes: u32,

@@ -2,15 +2,15 @@
 //! timers of all links.
 
 use crate::call::{reachable, set_options};
-use crate::connection::Connection;
+use crate::connection::LinkStream;
 use crate::guest::{Guest, Wish};
 use crate::options::{LEASE_MIN, TcpOptions, capabilities, peer_lease, tick_of};
 use crate::port::PortShared;
-use crate::region::{RegionRegistry, Registered};
-use crate::wire::Kind;
+use crate::region::{RegionRegistry, TcpRegion};
+use crate::wire::FrameKind;
 use farside_base::{Capabilities, RegionId};
 use farside_bootstrap::{Address, Admission, BootstrapError, Endpoint, HandshakeLimits, Stream};
-use farside_fabric::{FabricError, Pending, PortSpec, Region};
+use farside_fabric::{FabricError, PendingConnection, PortSpec, Region};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
@@ -203,7 +203,7 @@ impl Inner {
 
     pub(crate) fn add_region(
         &self,
-        add: impl FnOnce(&mut RegionRegistry) -> Result<(Registered, Region), FabricError>,
+        add: impl FnOnce(&mut RegionRegistry) -> Result<(TcpRegion, Region), FabricError>,
     ) -> Result<Region, FabricError> {
         let mut registry = self.registry();
         let (registered, region) = add(&mut registry.regions)?;
@@ -258,12 +258,12 @@ fn listen(endpoint: &Endpoint) -> Result<TcpListener, FabricError> {
 
 pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>, FabricError> {
     let inner = Arc::clone(inner);
-    let run = move || Engine::new(inner).run();
+    let run = move || EngineThread::new(inner).run();
     let thread = std::thread::Builder::new().name("farside-tcp".to_owned()).spawn(run);
     thread.map_err(|reason| FabricError::System("thread", reason))
 }
 
-struct Engine {
+struct EngineThread {
     inner: Arc<Inner>,
     guests: Vec<Option<Guest>>,
     /// Ports with buffered bytes, for which no socket becomes readable.
@@ -286,7 +286,7 @@ struct Engine {
     tick_every: Duration,
 }
 
-impl Engine {
+impl EngineThread {
     fn new(inner: Arc<Inner>) -> Self {
         let (guests, ports, more) = (Vec::new(), Vec::new(), Vec::new());
         let now = Instant::now();
@@ -462,7 +462,7 @@ impl Engine {
                     let limits = HandshakeLimits { time, bytes: HANDSHAKE_BYTES };
                     let stream = Stream::accept(socket, &self.inner.options.security, limits);
                     if let Ok(stream) = stream {
-                        let connection = Connection::Stream(Box::new(stream));
+                        let connection = LinkStream::Stream(Box::new(stream));
                         let deadline = Instant::now() + time;
                         let own = (random(), self.inner.options.lease_ms());
                         self.invite(Guest::new(connection, host, deadline, own));
@@ -491,7 +491,7 @@ impl Engine {
         let pending = guests.filter_map(|(at, guest)| {
             let guest = guest.as_ref()?;
             let age = (guest.deadline, at);
-            Some(Pending { peer: guest.host, silent: guest.is_silent(), age })
+            Some(PendingConnection { peer: guest.host, silent: guest.is_silent(), age })
         });
         if let Some((_, at)) = limits.gives_way(pending, host) {
             self.guests[at] = None;
@@ -548,7 +548,7 @@ impl Engine {
             registry.names.get(name).and_then(|number| registry.ports.get(number)).cloned()
         };
         let Some(port) = port else {
-            return self.dismiss(at, guest, Kind::Nobody, b"");
+            return self.dismiss(at, guest, FrameKind::NoListener, b"");
         };
         let _ = epoll::delete(&self.inner.epoll, guest.connection.socket());
         let (host, deadline) = (guest.host, guest.deadline);
@@ -558,12 +558,12 @@ impl Engine {
             let socket = connection.socket();
             if epoll::add(&self.inner.epoll, socket, data, EventFlags::IN).is_ok() {
                 let guest = Guest::new(connection, host, deadline, (0, 0));
-                self.dismiss(at, guest, Kind::Declined, limit.as_bytes());
+                self.dismiss(at, guest, FrameKind::Declined, limit.as_bytes());
             }
         }
     }
 
-    fn dismiss(&mut self, at: usize, mut guest: Guest, kind: Kind, reason: &[u8]) {
+    fn dismiss(&mut self, at: usize, mut guest: Guest, kind: FrameKind, reason: &[u8]) {
         if guest.dismiss(kind, reason).is_ok() {
             guest.deadline = Instant::now() + FAREWELL;
             self.guests[at] = Some(guest);

@@ -18,16 +18,16 @@ use std::thread::JoinHandle;
 /// thread, which sleeps unless peers send.
 #[derive(Clone)]
 pub struct TcpFabric {
-    handle: Arc<Handle>,
+    handle: Arc<EngineHandle>,
 }
 
 /// Stops the engine when the fabric and all its ports are dropped.
-pub(crate) struct Handle {
+pub(crate) struct EngineHandle {
     pub(crate) inner: Arc<Inner>,
     engine: Option<JoinHandle<()>>,
 }
 
-impl Drop for Handle {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
         self.inner.stop();
         if let Some(engine) = self.engine.take() {
@@ -48,7 +48,7 @@ impl TcpFabric {
         }
         let inner = Arc::new(Inner::new(options)?);
         let engine = engine::start(&inner)?;
-        Ok(Self { handle: Arc::new(Handle { inner, engine: Some(engine) }) })
+        Ok(Self { handle: Arc::new(EngineHandle { inner, engine: Some(engine) }) })
     }
 
     /// Returns the address at which it listens.

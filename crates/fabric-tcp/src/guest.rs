@@ -4,8 +4,8 @@
 //! handshake, then two hello frames) and in time (`connect_timeout`), so an unauthenticated peer holds
 //! few resources, and for a short time.
 
-use crate::connection::{Connection, Failure, Got};
-use crate::wire::{self, CONTROL_MAX, Header, Kind, SHORT, Short};
+use crate::connection::{ConnectionFailure, Got, LinkStream};
+use crate::wire::{self, CONTROL_MAX, FrameKind, Header, SHORT, Short};
 use farside_bootstrap::Protect;
 use std::net::IpAddr;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use std::time::Instant;
 const HELLO_FRAME_MAX: usize = SHORT + CONTROL_MAX as usize;
 
 pub(crate) struct Guest {
-    pub(crate) connection: Connection,
+    pub(crate) connection: LinkStream,
     pub(crate) host: IpAddr,
     /// When the handshake and the hello must be complete.
     pub(crate) deadline: Instant,
@@ -22,12 +22,12 @@ pub(crate) struct Guest {
     challenge: u64,
     /// The lease of this side, in ms.
     lease_ms: u32,
-    stage: Stage,
+    stage: GuestStage,
     said: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum GuestStage {
     Handshake,
     Hello,
     /// Rejected: kept until the peer closes, so that the answer arrives.
@@ -45,28 +45,30 @@ pub(crate) enum Wish {
 
 impl Guest {
     pub(crate) fn new(
-        connection: Connection,
+        connection: LinkStream,
         host: IpAddr,
         deadline: Instant,
         (challenge, lease_ms): (u64, u32),
     ) -> Self {
-        let (stage, said) = (Stage::Handshake, Vec::new());
+        let (stage, said) = (GuestStage::Handshake, Vec::new());
         Self { connection, host, deadline, challenge, lease_ms, stage, said }
     }
 
     /// Returns whether the peer has sent nothing yet.
     pub(crate) fn is_silent(&self) -> bool {
         match &self.connection {
-            Connection::Stream(stream) => self.stage == Stage::Handshake && !stream.has_heard(),
-            Connection::Plain { .. } => false,
+            LinkStream::Stream(stream) => {
+                self.stage == GuestStage::Handshake && !stream.has_heard()
+            }
+            LinkStream::Plain { .. } => false,
         }
     }
 
     /// Advances the handshake and the hello as far as the received bytes allow.
-    pub(crate) fn advance(&mut self, incarnation: u64) -> Result<Wish, Failure> {
-        if self.stage == Stage::Handshake {
-            let Connection::Stream(stream) = &mut self.connection else {
-                return Err(Failure::Violation("handshake"));
+    pub(crate) fn advance(&mut self, incarnation: u64) -> Result<Wish, ConnectionFailure> {
+        if self.stage == GuestStage::Handshake {
+            let LinkStream::Stream(stream) = &mut self.connection else {
+                return Err(ConnectionFailure::Violation("handshake"));
             };
             if !stream.advance()? {
                 return Ok(Wish::Time);
@@ -74,64 +76,69 @@ impl Guest {
             if stream.protect() == Protect::Nothing && !self.connection.make_plain() {
                 return Ok(Wish::Time);
             }
-            self.stage = Stage::Hello;
-            self.say(Kind::Greeting, self.challenge, &incarnation.to_le_bytes())?;
+            self.stage = GuestStage::Hello;
+            self.say(FrameKind::Greeting, self.challenge, &incarnation.to_le_bytes())?;
         }
         let mut bytes = [0; 4096];
         while let Got::Bytes(count) = self.connection.receive(&mut bytes)? {
-            if self.stage == Stage::Hello {
+            if self.stage == GuestStage::Hello {
                 self.said.extend_from_slice(&bytes[..count]);
                 if self.said.len() > 2 * HELLO_FRAME_MAX {
-                    return Err(Failure::Violation("length of a hello"));
+                    return Err(ConnectionFailure::Violation("length of a hello"));
                 }
             }
         }
         self.connection.flush()?;
-        if self.stage == Stage::Hello { self.wish() } else { Ok(Wish::Time) }
+        if self.stage == GuestStage::Hello { self.wish() } else { Ok(Wish::Time) }
     }
 
-    fn wish(&mut self) -> Result<Wish, Failure> {
+    fn wish(&mut self) -> Result<Wish, ConnectionFailure> {
         let Some((header, rest)) = self.said.split_at_checked(SHORT) else {
             // The first byte is enough to reject a peer of another protocol.
             let right = self.said.first().is_none_or(|first| Header::size(*first) == Ok(SHORT));
-            return if right { Ok(Wish::Time) } else { Err(Failure::Violation("hello")) };
+            return if right { Ok(Wish::Time) } else { Err(ConnectionFailure::Violation("hello")) };
         };
-        let Some(Header::Short(Short { kind: Kind::Hello, bytes, value, sequence, .. })) =
+        let Some(Header::Short(Short { kind: FrameKind::Hello, bytes, value, sequence, .. })) =
             Header::decode(header)
         else {
-            return Err(Failure::Violation("hello"));
+            return Err(ConnectionFailure::Violation("hello"));
         };
         if bytes > CONTROL_MAX || value != self.challenge {
-            return Err(Failure::Violation("hello of another connection"));
+            return Err(ConnectionFailure::Violation("hello of another connection"));
         }
         let Some((hello, early)) = rest.split_at_checked(bytes as usize) else {
             return Ok(Wish::Time);
         };
-        let (name, hello) = wire::decode_hello(hello).ok_or(Failure::Violation("hello"))?;
+        let (name, hello) =
+            wire::decode_hello(hello).ok_or(ConnectionFailure::Violation("hello"))?;
         let (name, hello, early) = (name.to_owned(), hello.to_vec(), early.to_vec());
         Ok(Wish::Port { name, hello, early, lease_ms: sequence })
     }
 
     /// Rejects the connection; it is dropped when the peer closes or the time is over.
-    pub(crate) fn dismiss(&mut self, kind: Kind, reason: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn dismiss(
+        &mut self,
+        kind: FrameKind,
+        reason: &[u8],
+    ) -> Result<(), ConnectionFailure> {
         self.say(kind, 0, reason)?;
-        self.stage = Stage::Leaves;
+        self.stage = GuestStage::Leaves;
         self.said = Vec::new();
         self.connection.end();
         Ok(())
     }
 
     /// Sends a frame, for which a new socket has room.
-    fn say(&mut self, kind: Kind, value: u64, bytes: &[u8]) -> Result<(), Failure> {
-        let code = if kind == Kind::Greeting { wire::VERSION } else { 0 };
+    fn say(&mut self, kind: FrameKind, value: u64, bytes: &[u8]) -> Result<(), ConnectionFailure> {
+        let code = if kind == FrameKind::Greeting { wire::VERSION } else { 0 };
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let sequence = if kind == Kind::Greeting { self.lease_ms } else { 0 };
+        let sequence = if kind == FrameKind::Greeting { self.lease_ms } else { 0 };
         let short = Short { kind, code, bytes: length, sequence, acknowledged: 0, value };
         let out = [&short.encode()[..], bytes].concat();
         let (sent, _) =
             self.connection.send(&out, crate::connection::Body::none(), false, &mut [])?;
         if sent < out.len() {
-            return Err(Failure::Violation("room for an answer"));
+            return Err(ConnectionFailure::Violation("room for an answer"));
         }
         Ok(())
     }

@@ -6,11 +6,13 @@
 //! of READs and messages, and of WRITEs to relaxed-ordering regions, may also be received directly from
 //! the socket into their memory, since their order is not promised.
 
-use crate::connection::Failure;
-use crate::desk::{Desk, Posted, received};
-use crate::link::Link;
+use crate::connection::ConnectionFailure;
+use crate::desk::{PortQueues, Posted, received};
+use crate::link::TcpLink;
 use crate::responder::Course;
-use crate::wire::{self, CHUNK_MAX, CONTROL_MAX, HEADER_MAX, Header, Kind, LAST, Request, Short};
+use crate::wire::{
+    self, CHUNK_MAX, CONTROL_MAX, FrameKind, HEADER_MAX, Header, LAST, RequestHeader, Short,
+};
 use farside_base::{CompletionKind, CompletionStatus, RegionId};
 use farside_fabric::Arena;
 
@@ -41,14 +43,14 @@ enum Body {
     None,
     Drop { left: usize },
     Write(Writing),
-    Message { request: Request, posted: Posted, at: u64, left: usize },
+    Message { request: RequestHeader, posted: Posted, at: u64, left: usize },
     Bytes { left: usize, last: bool },
     Control { short: Short, bytes: Vec<u8> },
 }
 
 /// A WRITE that is being received.
 struct Writing {
-    request: Request,
+    request: RequestHeader,
     region: RegionId,
     arena: Arena,
     /// The region has relaxed ordering: neither order nor whole words are promised.
@@ -73,7 +75,7 @@ impl Incoming {
 
     /// Discards what is still to arrive for a deregistered region. Returns whether a request was in
     /// flight.
-    pub(crate) fn end_region(&mut self, ended: RegionId, desk: &mut Desk) -> bool {
+    pub(crate) fn end_region(&mut self, ended: RegionId, desk: &mut PortQueues) -> bool {
         match &mut self.body {
             Body::Write(writing) if writing.region == ended => {
                 let left = writing.left;
@@ -88,7 +90,7 @@ impl Incoming {
     }
 
     /// Returns the receive of an incomplete message to its queue when the link ends.
-    pub(crate) fn end(&mut self, desk: &mut Desk) {
+    pub(crate) fn end(&mut self, desk: &mut PortQueues) {
         let posted = match std::mem::replace(&mut self.body, Body::None) {
             Body::Write(writing) => writing.receive,
             Body::Message { posted, .. } => Some(posted),
@@ -147,9 +149,13 @@ impl Writing {
     }
 }
 
-impl Link {
+impl TcpLink {
     /// Decodes received bytes, all of them unless the link fails.
-    pub(crate) fn feed(&mut self, mut bytes: &[u8], desk: &mut Desk) -> Result<(), Failure> {
+    pub(crate) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        desk: &mut PortQueues,
+    ) -> Result<(), ConnectionFailure> {
         loop {
             if matches!(self.incoming.body, Body::None) {
                 if bytes.is_empty() || self.is_over() {
@@ -167,12 +173,17 @@ impl Link {
     }
 
     /// Collects a header. Returns the rest of `bytes`.
-    fn feed_header<'b>(&mut self, bytes: &'b [u8], desk: &mut Desk) -> Result<&'b [u8], Failure> {
-        let violation = Failure::Violation("header");
+    fn feed_header<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        desk: &mut PortQueues,
+    ) -> Result<&'b [u8], ConnectionFailure> {
+        let violation = ConnectionFailure::Violation("header");
         let incoming = &mut self.incoming;
         // The common case: the whole header was received.
         if incoming.have == 0 {
-            let size = Header::size(bytes[0]).map_err(|()| Failure::Violation("header"))?;
+            let size =
+                Header::size(bytes[0]).map_err(|()| ConnectionFailure::Violation("header"))?;
             if let Some((header, rest)) = bytes.split_at_checked(size) {
                 let header = Header::decode(header).ok_or(violation)?;
                 let taken = self.begin(header, rest, desk)?;
@@ -182,7 +193,8 @@ impl Link {
             incoming.have = 1;
             return Ok(&bytes[1..]);
         }
-        let size = Header::size(incoming.header[0]).map_err(|()| Failure::Violation("header"))?;
+        let size = Header::size(incoming.header[0])
+            .map_err(|()| ConnectionFailure::Violation("header"))?;
         let count = (size - incoming.have).min(bytes.len());
         incoming.header[incoming.have..incoming.have + count].copy_from_slice(&bytes[..count]);
         incoming.have += count;
@@ -195,7 +207,12 @@ impl Link {
     }
 
     /// Handles a header and the bytes received after it. Returns how many of them were used.
-    fn begin(&mut self, header: Header, behind: &[u8], desk: &mut Desk) -> Result<usize, Failure> {
+    fn begin(
+        &mut self,
+        header: Header,
+        behind: &[u8],
+        desk: &mut PortQueues,
+    ) -> Result<usize, ConnectionFailure> {
         match header {
             Header::Request(request) => self.begin_request(&request, behind, desk),
             Header::Short(short) => self.begin_short(short, desk).map(|()| 0),
@@ -204,12 +221,12 @@ impl Link {
 
     fn begin_request(
         &mut self,
-        request: &Request,
+        request: &RequestHeader,
         behind: &[u8],
-        desk: &mut Desk,
-    ) -> Result<usize, Failure> {
+        desk: &mut PortQueues,
+    ) -> Result<usize, ConnectionFailure> {
         let Some(queue) = self.queue.filter(|_| self.is_up()) else {
-            return Err(Failure::Violation("request before its time"));
+            return Err(ConnectionFailure::Violation("request before its time"));
         };
         self.take_acknowledged(request.acknowledged, desk)?;
         let left = request.body() as usize;
@@ -231,7 +248,7 @@ impl Link {
             Course::Done => Body::None,
             Course::Drop if left == 0 => Body::None,
             Course::Drop => Body::Drop { left },
-            Course::Violation(what) => return Err(Failure::Violation(what)),
+            Course::Violation(what) => return Err(ConnectionFailure::Violation(what)),
             Course::Write { region, arena, relaxed, receive } => {
                 let at = request.offset;
                 let (carry, carried) = ([0; 8], 0);
@@ -270,14 +287,22 @@ impl Link {
         Ok(0)
     }
 
-    fn begin_short(&mut self, short: Short, desk: &mut Desk) -> Result<(), Failure> {
+    fn begin_short(
+        &mut self,
+        short: Short,
+        desk: &mut PortQueues,
+    ) -> Result<(), ConnectionFailure> {
         let control = matches!(
             short.kind,
-            Kind::Greeting | Kind::Nobody | Kind::Accepted | Kind::Declined | Kind::Confirm
+            FrameKind::Greeting
+                | FrameKind::NoListener
+                | FrameKind::Accepted
+                | FrameKind::Declined
+                | FrameKind::Confirm
         );
         if control {
             if short.bytes > CONTROL_MAX {
-                return Err(Failure::Violation("length of a control frame"));
+                return Err(ConnectionFailure::Violation("length of a control frame"));
             }
             let bytes = Vec::with_capacity(short.bytes as usize);
             self.incoming.body = Body::Control { short, bytes };
@@ -286,20 +311,20 @@ impl Link {
             }
             return Ok(());
         }
-        if short.bytes > 0 && short.kind != Kind::Bytes {
-            return Err(Failure::Violation("bytes after a header"));
+        if short.bytes > 0 && short.kind != FrameKind::Bytes {
+            return Err(ConnectionFailure::Violation("bytes after a header"));
         }
-        if short.kind == Kind::Alive {
+        if short.kind == FrameKind::Alive {
             return Ok(());
         }
         if !self.is_up() {
-            return Err(Failure::Violation("answer before its time"));
+            return Err(ConnectionFailure::Violation("answer before its time"));
         }
         self.take_acknowledged(short.acknowledged, desk)?;
         let (id, sequence, unsent) = (self.id, short.sequence, self.body_is_unsent());
         let right = match short.kind {
-            Kind::Acknowledge => true,
-            Kind::Bytes => {
+            FrameKind::Acknowledge => true,
+            FrameKind::Bytes => {
                 let last = short.code == LAST;
                 let right = short.bytes <= CHUNK_MAX
                     && self.requester.expects_bytes(sequence, short.bytes, last);
@@ -313,40 +338,48 @@ impl Link {
                 }
                 right
             }
-            Kind::Word => self.requester.word(id, sequence, short.value, desk),
-            Kind::NotReady => self.requester.not_ready(sequence, unsent),
-            Kind::Ready => {
+            FrameKind::Word => self.requester.word(id, sequence, short.value, desk),
+            FrameKind::NotReady => self.requester.not_ready(sequence, unsent),
+            FrameKind::Ready => {
                 self.requester.waits = false;
                 true
             }
-            Kind::Refused => return self.refused(short),
+            FrameKind::Refused => return self.refused(short),
             _ => false,
         };
-        if right { Ok(()) } else { Err(Failure::Violation("answer to nothing")) }
+        if right { Ok(()) } else { Err(ConnectionFailure::Violation("answer to nothing")) }
     }
 
     /// Fails the link: the peer has refused its oldest request.
-    fn refused(&mut self, short: Short) -> Result<(), Failure> {
+    fn refused(&mut self, short: Short) -> Result<(), ConnectionFailure> {
         let status = wire::refusal_from_bits(short.code);
         match status {
             Some(status) if self.requester.is_first(short.sequence) => {
                 self.refusal = Some(status);
-                Err(Failure::Ended)
+                Err(ConnectionFailure::Ended)
             }
-            _ => Err(Failure::Violation("refusal of nothing")),
+            _ => Err(ConnectionFailure::Violation("refusal of nothing")),
         }
     }
 
-    fn take_acknowledged(&mut self, sequence: u32, desk: &mut Desk) -> Result<(), Failure> {
+    fn take_acknowledged(
+        &mut self,
+        sequence: u32,
+        desk: &mut PortQueues,
+    ) -> Result<(), ConnectionFailure> {
         let unsent = self.body_is_unsent();
         if self.requester.acknowledged(self.id, sequence, unsent, desk) {
             return Ok(());
         }
-        Err(Failure::Violation("acknowledgement of nothing"))
+        Err(ConnectionFailure::Violation("acknowledgement of nothing"))
     }
 
     /// Handles bytes of the body. Returns how many were used.
-    fn feed_body(&mut self, bytes: &[u8], desk: &mut Desk) -> Result<usize, Failure> {
+    fn feed_body(
+        &mut self,
+        bytes: &[u8],
+        desk: &mut PortQueues,
+    ) -> Result<usize, ConnectionFailure> {
         let (taken, over) = match &mut self.incoming.body {
             Body::None => return Ok(0),
             Body::Drop { left } => {
@@ -372,7 +405,7 @@ impl Link {
                 let mut done = 0;
                 while done < count {
                     let Some((arena, at, part)) = self.requester.landing(count - done) else {
-                        return Err(Failure::Violation("bytes for nothing"));
+                        return Err(ConnectionFailure::Violation("bytes for nothing"));
                     };
                     let _ = arena.write(at, &bytes[done..done + part]);
                     self.requester.land(part);
@@ -394,7 +427,7 @@ impl Link {
     }
 
     /// Completes a body whose bytes were all received.
-    fn end_body(&mut self, desk: &mut Desk) -> Result<(), Failure> {
+    fn end_body(&mut self, desk: &mut PortQueues) -> Result<(), ConnectionFailure> {
         let success = CompletionStatus::Success;
         match std::mem::replace(&mut self.incoming.body, Body::None) {
             Body::None | Body::Drop { .. } => Ok(()),
@@ -433,7 +466,7 @@ impl Link {
     pub(crate) fn receive_straight(
         &mut self,
         rest: &mut [u8],
-    ) -> Option<Result<Straight, Failure>> {
+    ) -> Option<Result<Straight, ConnectionFailure>> {
         let connection = self.connection.as_mut()?;
         if !connection.receives_straight() {
             return None;
@@ -484,7 +517,10 @@ impl Link {
     }
 
     /// Ends a body whose last byte was received directly.
-    pub(crate) fn finish_straight(&mut self, desk: &mut Desk) -> Result<(), Failure> {
+    pub(crate) fn finish_straight(
+        &mut self,
+        desk: &mut PortQueues,
+    ) -> Result<(), ConnectionFailure> {
         let over = match &self.incoming.body {
             Body::Message { left, .. } | Body::Bytes { left, .. } => *left == 0,
             Body::Write(writing) => writing.left == 0,
@@ -506,8 +542,8 @@ mod tests {
             for cut in 1..20 {
                 for length in [0, 1, 7, 8, 9, 64, 193] {
                     let arena = Arena::heap(256);
-                    let request = Request {
-                        kind: Kind::Write,
+                    let request = RequestHeader {
+                        kind: FrameKind::Write,
                         flags: 0,
                         bytes: length as u32,
                         sequence: 0,

@@ -1,14 +1,14 @@
 //! One link: its connection, requester, responder, and the bytes staged between them.
 
-use crate::call::{Call, set_patience};
-use crate::connection::{Body, Connection, Failure, Got};
-use crate::desk::Desk;
+use crate::call::{Dial, set_patience};
+use crate::connection::{Body, ConnectionFailure, Got, LinkStream};
+use crate::desk::PortQueues;
 use crate::incoming::{Incoming, Straight};
 use crate::options::{LEASE_MIN, TcpOptions, peer_lease, tick_of};
 use crate::requester::{Requester, Segment};
 use crate::responder::{Responder, Staging};
 use crate::staged::Staged;
-use crate::wire::{self, Kind, Short};
+use crate::wire::{self, FrameKind, Short};
 use farside_base::{CompletionStatus, LinkId, ReceiveQueueId, RegionId};
 use farside_bootstrap::Protect;
 use farside_fabric::LinkEvent;
@@ -32,9 +32,9 @@ const ROUNDS_MAX: usize = 64;
 /// The state of a link.
 pub(crate) enum Phase {
     /// This side dials: there is no answer yet.
-    Calling(Box<Call>),
+    Calling(Box<Dial>),
     /// The hello was sent: the peer's program decides.
-    Asked(Box<Call>),
+    Asked(Box<Dial>),
     /// The peer dialled, and this program has not answered.
     Requested,
     /// Usable.
@@ -45,7 +45,7 @@ pub(crate) enum Phase {
 
 /// The result of a link's timers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum TimerVerdict {
     Fine,
     /// A keepalive is due.
     Speak,
@@ -54,14 +54,14 @@ pub(crate) enum Verdict {
 /// The answer of a peer that did not accept.
 pub(crate) enum Answered {
     Declined(Vec<u8>),
-    Nobody(Box<Call>),
+    NoListener(Box<Dial>),
 }
 
-pub(crate) struct Link {
+pub(crate) struct TcpLink {
     pub(crate) id: LinkId,
     pub(crate) queue: Option<ReceiveQueueId>,
     pub(crate) phase: Phase,
-    pub(crate) connection: Option<Connection>,
+    pub(crate) connection: Option<LinkStream>,
     pub(crate) requester: Requester,
     pub(crate) responder: Responder,
     pub(crate) incoming: Incoming,
@@ -116,7 +116,7 @@ pub(crate) struct Clock {
     pub(crate) impatient: bool,
 }
 
-impl Link {
+impl TcpLink {
     pub(crate) fn new(id: LinkId, phase: Phase) -> Self {
         let now = Instant::now();
         Self {
@@ -150,7 +150,7 @@ impl Link {
     }
 
     /// Returns a link that starts to dial, or dials the next host.
-    pub(crate) fn calling(id: LinkId, queue: Option<ReceiveQueueId>, call: Box<Call>) -> Self {
+    pub(crate) fn calling(id: LinkId, queue: Option<ReceiveQueueId>, call: Box<Dial>) -> Self {
         Self { queue, ..Self::new(id, Phase::Calling(call)) }
     }
 
@@ -171,7 +171,7 @@ impl Link {
     pub(crate) fn wants_write(&self) -> bool {
         !self.staged.is_empty()
             || self.body.is_some()
-            || self.connection.as_ref().is_some_and(Connection::wants_write)
+            || self.connection.as_ref().is_some_and(LinkStream::wants_write)
     }
 
     /// Records that the socket may have room again.
@@ -180,17 +180,21 @@ impl Link {
     }
 
     /// Receives what is available, at most `ROUNDS_MAX` times. Returns whether more is buffered.
-    pub(crate) fn receive(&mut self, desk: &mut Desk) -> Result<bool, Failure> {
+    pub(crate) fn receive(&mut self, desk: &mut PortQueues) -> Result<bool, ConnectionFailure> {
         let mut buffer = std::mem::take(&mut desk.buffer);
         let more = self.receive_to(&mut buffer, desk);
         desk.buffer = buffer;
         more
     }
 
-    fn receive_to(&mut self, all: &mut [u8], desk: &mut Desk) -> Result<bool, Failure> {
+    fn receive_to(
+        &mut self,
+        all: &mut [u8],
+        desk: &mut PortQueues,
+    ) -> Result<bool, ConnectionFailure> {
         for _ in 0..ROUNDS_MAX {
             let short = self.incoming.expects_long()
-                && self.connection.as_ref().is_some_and(Connection::receives_straight);
+                && self.connection.as_ref().is_some_and(LinkStream::receives_straight);
             let most = if short { AHEAD_OF_LONG } else { all.len() };
             let buffer = &mut all[..most];
             if let Some(got) = self.receive_straight(buffer) {
@@ -223,14 +227,14 @@ impl Link {
                 return Ok(false);
             }
         }
-        Ok(self.connection.as_ref().is_some_and(Connection::holds_bytes))
+        Ok(self.connection.as_ref().is_some_and(LinkStream::holds_bytes))
     }
 
     /// Appends a control frame.
-    pub(crate) fn say(&mut self, kind: Kind, value: u64, bytes: &[u8]) {
+    pub(crate) fn say(&mut self, kind: FrameKind, value: u64, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        let code = if kind == Kind::Greeting { wire::VERSION } else { 0 };
-        let sequence = if kind == Kind::Hello { self.lease_ms } else { 0 };
+        let code = if kind == FrameKind::Greeting { wire::VERSION } else { 0 };
+        let sequence = if kind == FrameKind::Hello { self.lease_ms } else { 0 };
         let short = Short { kind, code, bytes: length, sequence, acknowledged: 0, value };
         self.staged.extend(&short.encode());
         self.staged.extend(bytes);
@@ -250,13 +254,13 @@ impl Link {
         if self.is_up() && self.responder.has_untold() {
             self.acknowledge();
         } else {
-            self.say(Kind::Alive, 0, &[]);
+            self.say(FrameKind::Alive, 0, &[]);
         }
     }
 
     fn acknowledge(&mut self) {
         let acknowledged = self.responder.acknowledge();
-        let (kind, code, bytes) = (Kind::Acknowledge, 0, 0);
+        let (kind, code, bytes) = (FrameKind::Acknowledge, 0, 0);
         let short = Short { kind, code, bytes, sequence: 0, acknowledged, value: 0 };
         self.staged.extend(&short.encode());
     }
@@ -290,7 +294,7 @@ impl Link {
 
     /// Stages answers and requests, as many as are sent at once. With `defer`, acknowledgements are
     /// staged only together with something else.
-    fn stage(&mut self, defer: bool) -> Result<(), Failure> {
+    fn stage(&mut self, defer: bool) -> Result<(), ConnectionFailure> {
         while self.body.is_none() && self.staged.len() < STAGE_BYTES {
             if self.responder.has_answers() {
                 let straight = connection_is_plain(&self.connection);
@@ -312,7 +316,7 @@ impl Link {
             outgoing.header.encode(&mut self.staged);
             if outgoing.bytes <= COPY_MAX {
                 if !self.requester.copy_body(&outgoing, &mut self.staged) {
-                    return Err(Failure::Violation("local bounds"));
+                    return Err(ConnectionFailure::Violation("local bounds"));
                 }
             } else {
                 let of = BodyOf::Request(outgoing.segments);
@@ -343,7 +347,11 @@ impl Link {
     }
 
     /// Sends staged bytes and payloads as far as the socket has room.
-    pub(crate) fn flush(&mut self, defer: bool, desk: &mut Desk) -> Result<(), Failure> {
+    pub(crate) fn flush(
+        &mut self,
+        defer: bool,
+        desk: &mut PortQueues,
+    ) -> Result<(), ConnectionFailure> {
         loop {
             let goes = self.confirmed && self.is_up();
             if goes {
@@ -408,7 +416,7 @@ impl Link {
 
     /// Switches a dialled link to plain text once its last protected frame was sent. Returns whether it
     /// is plain as of now.
-    fn confirm(&mut self) -> Result<bool, Failure> {
+    fn confirm(&mut self) -> Result<bool, ConnectionFailure> {
         let due = self.is_up() && !self.confirmed && self.host.is_none();
         let Some(connection) = self.connection.as_mut().filter(|_| due) else {
             return Ok(false);
@@ -417,7 +425,7 @@ impl Link {
             return Ok(false);
         }
         if !connection.make_plain() {
-            return Err(Failure::Violation("protected bytes after the last"));
+            return Err(ConnectionFailure::Violation("protected bytes after the last"));
         }
         self.confirmed = true;
         Ok(true)
@@ -426,14 +434,14 @@ impl Link {
     /// Returns how data on this link is protected.
     fn protect(&self) -> Protect {
         match &self.connection {
-            Some(Connection::Stream(stream)) => stream.protect(),
+            Some(LinkStream::Stream(stream)) => stream.protect(),
             _ => Protect::Nothing,
         }
     }
 
     /// Accepts the peer: replies, and the link is up.
     pub(crate) fn accept(&mut self, reply: &[u8]) {
-        self.say(Kind::Accepted, 0, reply);
+        self.say(FrameKind::Accepted, 0, reply);
         self.phase = Phase::Up;
         self.confirmed = self.protect() != Protect::Handshake;
     }
@@ -444,7 +452,7 @@ impl Link {
         now: Instant,
         late: bool,
         options: &TcpOptions,
-    ) -> Result<Verdict, Failure> {
+    ) -> Result<TimerVerdict, ConnectionFailure> {
         let clock = &mut self.clock;
         if std::mem::take(&mut clock.heard) || late {
             clock.heard_at = now;
@@ -473,15 +481,19 @@ impl Link {
             _ => options.lease,
         };
         if silent > most {
-            return Err(Failure::Silence);
+            return Err(ConnectionFailure::Silence);
         }
         if now.saturating_duration_since(clock.progress_at) > options.request_timeout {
-            return Err(Failure::NoProgress);
+            return Err(ConnectionFailure::NoProgress);
         }
         let quiet = now.saturating_duration_since(clock.spoken_at);
         // A lower limit of the peer's lease bounds the rate of keepalives.
         let peer = peer_lease(self.peer_lease_ms);
-        Ok(if quiet >= options.lease.min(peer) / 6 { Verdict::Speak } else { Verdict::Fine })
+        Ok(if quiet >= options.lease.min(peer) / 6 {
+            TimerVerdict::Speak
+        } else {
+            TimerVerdict::Fine
+        })
     }
 
     /// Returns the time until its next tick: short enough for the keepalives of a peer with a shorter lease.
@@ -500,27 +512,27 @@ impl Link {
         &mut self,
         short: Short,
         bytes: Vec<u8>,
-        desk: &mut Desk,
-    ) -> Result<(), Failure> {
-        let violation = Err(Failure::Violation("control frame"));
-        if short.kind == Kind::Confirm {
+        desk: &mut PortQueues,
+    ) -> Result<(), ConnectionFailure> {
+        let violation = Err(ConnectionFailure::Violation("control frame"));
+        if short.kind == FrameKind::Confirm {
             let awaited = self.is_up() && !self.confirmed && self.host.is_some();
-            let plain = |connection: &mut Connection| connection.make_plain();
+            let plain = |connection: &mut LinkStream| connection.make_plain();
             if !awaited || !self.connection.as_mut().is_some_and(plain) {
                 return violation;
             }
             self.confirmed = true;
             return Ok(());
         }
-        if short.kind == Kind::Greeting {
+        if short.kind == FrameKind::Greeting {
             let Phase::Calling(call) = &mut self.phase else {
                 return violation;
             };
             let Some(hello) = call.answer(&short, &bytes) else {
-                return Err(Failure::Violation("greeting of another version"));
+                return Err(ConnectionFailure::Violation("greeting of another version"));
             };
             self.peer_lease_ms = short.sequence;
-            self.say(Kind::Hello, short.value, &hello);
+            self.say(FrameKind::Hello, short.value, &hello);
             let phase = std::mem::replace(&mut self.phase, Phase::Up);
             if let Phase::Calling(call) = phase {
                 self.phase = Phase::Asked(call);
@@ -531,23 +543,23 @@ impl Link {
             return violation;
         };
         match short.kind {
-            Kind::Accepted => {
+            FrameKind::Accepted => {
                 let protect = self.protect();
                 self.phase = Phase::Up;
                 self.confirmed = protect != Protect::Handshake;
                 if !self.confirmed {
-                    self.say(Kind::Confirm, 0, &[]);
+                    self.say(FrameKind::Confirm, 0, &[]);
                 }
                 desk.tell(LinkEvent::Connected { link: self.id, reply: bytes });
                 Ok(())
             }
-            Kind::Declined => {
+            FrameKind::Declined => {
                 self.phase = Phase::Over(Answered::Declined(bytes));
                 Ok(())
             }
-            Kind::Nobody => {
+            FrameKind::NoListener => {
                 if let Phase::Asked(call) = std::mem::replace(&mut self.phase, Phase::Up) {
-                    self.phase = Phase::Over(Answered::Nobody(call));
+                    self.phase = Phase::Over(Answered::NoListener(call));
                 }
                 Ok(())
             }
@@ -556,6 +568,6 @@ impl Link {
     }
 }
 
-fn connection_is_plain(connection: &Option<Connection>) -> bool {
-    connection.as_ref().is_some_and(Connection::is_plain)
+fn connection_is_plain(connection: &Option<LinkStream>) -> bool {
+    connection.as_ref().is_some_and(LinkStream::is_plain)
 }

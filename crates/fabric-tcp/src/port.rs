@@ -1,13 +1,13 @@
 //! A port: the interface of its program. The core behind its lock is shared with the engine.
 
-use crate::call::Call;
-use crate::connection::Connection;
-use crate::core::{Core, Found, State};
+use crate::call::Dial;
+use crate::connection::LinkStream;
+use crate::core::{LinkSlotState, PolledEvents, PortCore};
 use crate::engine::Inner;
-use crate::fabric::Handle;
-use crate::link::{Link, Phase};
+use crate::fabric::EngineHandle;
+use crate::link::{Phase, TcpLink};
 use crate::region::Regions;
-use crate::wire::{Kind, OUTSTANDING_MAX};
+use crate::wire::{FrameKind, OUTSTANDING_MAX};
 use farside_base::{
     Completion, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId,
     Work,
@@ -41,7 +41,7 @@ fn count(counter: &AtomicU32, calls: u32) {
 
 /// The state that a port and the engine share.
 pub(crate) struct PortShared {
-    core: Mutex<Core>,
+    core: Mutex<PortCore>,
     /// All sockets of the port.
     pub(crate) epoll: Arc<OwnedFd>,
     waiter: Arc<ThreadWaiter>,
@@ -66,7 +66,7 @@ impl PortShared {
         let epoll = Arc::new(epoll);
         Ok(Arc::new_cyclic(|shared: &Weak<Self>| {
             let options = Arc::clone(&inner.options);
-            let core = Core::new(options, regions, Arc::clone(&epoll), Weak::clone(shared));
+            let core = PortCore::new(options, regions, Arc::clone(&epoll), Weak::clone(shared));
             let waiter = Arc::clone(&core.desk.waiter);
             Self {
                 core: Mutex::new(core),
@@ -81,7 +81,7 @@ impl PortShared {
         }))
     }
 
-    fn try_lock(&self) -> Option<MutexGuard<'_, Core>> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, PortCore>> {
         match self.core.try_lock() {
             Ok(core) => Some(core),
             Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
@@ -89,7 +89,7 @@ impl PortShared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Core> {
+    fn lock(&self) -> MutexGuard<'_, PortCore> {
         self.try_lock().unwrap_or_else(|| {
             self.wanted.fetch_add(1, Ordering::Relaxed);
             let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
@@ -121,7 +121,7 @@ impl PortShared {
     /// Serves ready sockets of the port. Readiness is checked without the lock, since a thread that
     /// checks repeatedly under it would keep the program out. Returns whether another poll must follow.
     pub(crate) fn serve_found(&self) -> Option<bool> {
-        let mut events = Found::new();
+        let mut events = PolledEvents::new();
         let found = events.look(&self.epoll);
         (!found.is_empty()).then(|| {
             self.with_core(|core| {
@@ -137,14 +137,14 @@ impl PortShared {
     }
 
     /// Calls `act` on the core; a sleeping thread is woken after the lock is released.
-    pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut Core) -> T) -> T {
+    pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut PortCore) -> T) -> T {
         let mut core = self.lock();
         let value = act(&mut core);
         self.leave(core);
         value
     }
 
-    fn leave(&self, mut core: MutexGuard<'_, Core>) {
+    fn leave(&self, mut core: MutexGuard<'_, PortCore>) {
         core.run_hints();
         let wake = core.desk.take_wake();
         drop(core);
@@ -157,7 +157,7 @@ impl PortShared {
 pub(crate) struct TcpPort {
     shared: Arc<PortShared>,
     /// Keeps the engine alive.
-    fabric: Arc<Handle>,
+    fabric: Arc<EngineHandle>,
     name: Option<String>,
     /// Empty polls in a row.
     vain: u32,
@@ -166,7 +166,7 @@ pub(crate) struct TcpPort {
 }
 
 impl TcpPort {
-    pub(crate) fn open(fabric: &Arc<Handle>, spec: &PortSpec) -> Result<Self, FabricError> {
+    pub(crate) fn open(fabric: &Arc<EngineHandle>, spec: &PortSpec) -> Result<Self, FabricError> {
         let shared = fabric.inner.open(spec)?;
         let (fabric, name) = (Arc::clone(fabric), spec.listen.clone());
         Ok(Self { shared, fabric, name, vain: 0, polls: 0 })
@@ -191,13 +191,13 @@ impl Drop for TcpPort {
     }
 }
 
-impl Core {
+impl PortCore {
     /// Accepts one request.
     fn take(&mut self, work: &Work<'_>, inner: &Inner) -> Result<(), Stop> {
         let parts = Parts::of(&work.operation);
         let slot = self.slots.get_mut(work.link.0 as usize).ok_or(Stop::Invalid("link"))?;
         let next = match &mut slot.state {
-            State::Open(link) => {
+            LinkSlotState::Open(link) => {
                 if !link.is_up() {
                     return Err(Stop::Invalid("link"));
                 }
@@ -214,8 +214,8 @@ impl Core {
                 }
                 return link.requester.post(work, &parts, token, &self.desk);
             }
-            State::Down { next, .. } => Some(next),
-            State::Closed => None,
+            LinkSlotState::Down { next, .. } => Some(next),
+            LinkSlotState::Closed => None,
         };
         parts.check(&inner.capabilities)?;
         for slice in parts.local {
@@ -266,12 +266,12 @@ impl Core {
     }
 
     /// Returns the link if the program may answer the peer's request for it.
-    fn requested(&mut self, id: LinkId) -> Result<&mut Link, FabricError> {
+    fn requested(&mut self, id: LinkId) -> Result<&mut TcpLink, FabricError> {
         let unknown = FabricError::Unknown("link");
         let slot = self.slots.get_mut(id.0 as usize).ok_or(FabricError::Unknown("link"))?;
         match &mut slot.state {
-            State::Open(link) if matches!(link.phase, Phase::Requested) => Ok(link),
-            State::Down { queue: None, .. } => Err(FabricError::PeerLost),
+            LinkSlotState::Open(link) if matches!(link.phase, Phase::Requested) => Ok(link),
+            LinkSlotState::Down { queue: None, .. } => Err(FabricError::PeerLost),
             _ => Err(unknown),
         }
     }
@@ -301,7 +301,7 @@ impl Core {
         Self::check_hello(reason)?;
         match self.requested(id) {
             Ok(link) => {
-                link.say(Kind::Declined, 0, reason);
+                link.say(FrameKind::Declined, 0, reason);
                 self.flush(id, false);
             }
             Err(FabricError::PeerLost) => {}
@@ -412,9 +412,9 @@ impl Port for TcpPort {
         hello: &[u8],
         receives: ReceiveQueueId,
     ) -> Result<LinkId, FabricError> {
-        Core::check_hello(hello)?;
+        PortCore::check_hello(hello)?;
         let inner = &self.fabric.inner;
-        let call = Box::new(Call::new(to, hello, inner.local, &inner.options)?);
+        let call = Box::new(Dial::new(to, hello, inner.local, &inner.options)?);
         let link = self.shared.with_core(|core| {
             core.desk.join(receives)?;
             let id = match core.add(Phase::Requested) {
@@ -452,9 +452,9 @@ impl Port for TcpPort {
         self.shared.with_core(|core| {
             let slot = core.slots.get(link.0 as usize).ok_or(FabricError::Unknown("link"))?;
             match &slot.state {
-                State::Open(open) if open.is_up() => core.imports.import(link, token, most),
-                State::Open(_) => Err(FabricError::Unknown("link")),
-                State::Down { .. } | State::Closed => Err(FabricError::PeerLost),
+                LinkSlotState::Open(open) if open.is_up() => core.imports.import(link, token, most),
+                LinkSlotState::Open(_) => Err(FabricError::Unknown("link")),
+                LinkSlotState::Down { .. } | LinkSlotState::Closed => Err(FabricError::PeerLost),
             }
         })
     }
@@ -483,20 +483,20 @@ impl Port for TcpPort {
         let security = &self.fabric.inner.options.security;
         self.shared.with_core(|core| {
             match core.slots.get(link.0 as usize).map(|slot| &slot.state) {
-                Some(State::Open(open)) => {
-                    let ends = open.connection.as_ref().map(Connection::ends);
+                Some(LinkSlotState::Open(open)) => {
+                    let ends = open.connection.as_ref().map(LinkStream::ends);
                     let Some((Some(here), Some(there))) = ends else {
                         return "tcp: connecting".to_owned();
                     };
-                    let by = open.connection.as_ref().and_then(Connection::congestion);
+                    let by = open.connection.as_ref().and_then(LinkStream::congestion);
                     format!(
                         "tcp ({}) {here} -> {there}, {}, one-sided by engine thread or polling thread",
                         by.as_deref().unwrap_or("unknown congestion control"),
                         security.describe()
                     )
                 }
-                Some(State::Down { .. }) => "tcp: lost".to_owned(),
-                Some(State::Closed) => "tcp: closed".to_owned(),
+                Some(LinkSlotState::Down { .. }) => "tcp: lost".to_owned(),
+                Some(LinkSlotState::Closed) => "tcp: closed".to_owned(),
                 None => "tcp: no such link".to_owned(),
             }
         })

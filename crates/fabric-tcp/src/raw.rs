@@ -22,9 +22,9 @@ pub(crate) const PIECES_MAX: usize = 64;
 /// Memory that bytes are sent from.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub(crate) struct Piece<'a>(libc::iovec, PhantomData<&'a [u8]>);
+pub(crate) struct SendPiece<'a>(libc::iovec, PhantomData<&'a [u8]>);
 
-impl<'a> Piece<'a> {
+impl<'a> SendPiece<'a> {
     /// None.
     pub(crate) const EMPTY: Self =
         Self(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }, PhantomData);
@@ -48,7 +48,11 @@ impl<'a> Piece<'a> {
 
 /// Sends as much of the pieces, in order, as the socket takes. With `more`, which follows at once,
 /// their end may wait for it, so that no segment is sent half empty.
-pub(crate) fn send(socket: BorrowedFd<'_>, pieces: &[Piece<'_>], more: bool) -> io::Result<usize> {
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    pieces: &[SendPiece<'_>],
+    more: bool,
+) -> io::Result<usize> {
     // SAFETY: a message header of zeros is valid: no name, no pieces, no control data.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     // A piece is an `iovec` and nothing else; the kernel does not change them.

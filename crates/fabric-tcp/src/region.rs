@@ -11,7 +11,7 @@ const PLACES_MAX: usize = 1 << PLACE_BITS;
 
 /// A region as its owner recorded it, against which each request is checked.
 #[derive(Clone)]
-pub(crate) struct Registered {
+pub(crate) struct TcpRegion {
     pub(crate) id: RegionId,
     pub(crate) key: u64,
     pub(crate) access: Access,
@@ -24,15 +24,15 @@ fn place(id: RegionId) -> usize {
 
 /// A port's table of regions.
 #[derive(Clone, Default)]
-pub(crate) struct Regions(Vec<Option<Registered>>);
+pub(crate) struct Regions(Vec<Option<TcpRegion>>);
 
 impl Regions {
     #[inline]
-    pub(crate) fn find(&self, id: RegionId) -> Option<&Registered> {
+    pub(crate) fn find(&self, id: RegionId) -> Option<&TcpRegion> {
         self.0.get(place(id))?.as_ref().filter(|region| region.id == id)
     }
 
-    pub(crate) fn insert(&mut self, region: Registered) {
+    pub(crate) fn insert(&mut self, region: TcpRegion) {
         let at = place(region.id);
         if self.0.len() <= at {
             self.0.resize(at + 1, None);
@@ -63,7 +63,7 @@ impl RegionRegistry {
         &mut self,
         has: &Capabilities,
         spec: &RegionSpec,
-    ) -> Result<(Registered, Region), FabricError> {
+    ) -> Result<(TcpRegion, Region), FabricError> {
         let device = self.places.iter().filter_map(|(_, tenant)| *tenant);
         let device = device.filter(|(kind, _)| *kind == RegionKind::Device);
         spec.check(has, device.map(|(_, bytes)| bytes).sum())?;
@@ -76,7 +76,7 @@ impl RegionRegistry {
         arena: Arena,
         access: Access,
         kind: RegionKind,
-    ) -> Result<(Registered, Region), FabricError> {
+    ) -> Result<(TcpRegion, Region), FabricError> {
         let at = match self.free.pop() {
             Some(at) => at,
             None if self.places.len() == PLACES_MAX => return Err(FabricError::Limit("regions")),
@@ -93,7 +93,7 @@ impl RegionRegistry {
         *tenant = Some((kind, bytes));
         let id = RegionId(*tenants << PLACE_BITS | at as u32);
         let key = u64::from_ne_bytes(key);
-        let region = Registered { id, key, access, arena: arena.clone() };
+        let region = TcpRegion { id, key, access, arena: arena.clone() };
         self.regions.insert(region.clone());
         let token = RegionToken { region: id, key: RemoteKey(key), bytes, access };
         Ok((region, Region { id, arena, token, device: None }))

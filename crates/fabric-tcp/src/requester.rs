@@ -1,10 +1,10 @@
 //! The requester of one link: requests are posted, sent and answered in order. A request is kept until
 //! it is answered, so that it can be repeated after receiver-not-ready.
 
-use crate::desk::Desk;
+use crate::desk::PortQueues;
 use crate::options::INLINE_MAX;
 use crate::staged::Staged;
-use crate::wire::{self, IMMEDIATE, Kind, OUTSTANDING_MAX, Request, SIGNALLED};
+use crate::wire::{self, FrameKind, IMMEDIATE, OUTSTANDING_MAX, RequestHeader, SIGNALLED};
 use farside_base::{
     CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice, Operation, RegionToken, Work,
     WorkId,
@@ -23,13 +23,13 @@ pub(crate) struct Segment {
 }
 
 /// A request that is not answered yet.
-struct Pending {
+struct PendingRequest {
     id: WorkId,
     kind: CompletionKind,
     signalled: bool,
     fence: bool,
     /// Without its sequence and acknowledgement.
-    header: Request,
+    header: RequestHeader,
     /// Its first segment, counted over the life of the link, and how many it has.
     segments: (u64, u32),
     /// The same for bytes that travel in the request.
@@ -41,7 +41,7 @@ struct Pending {
 #[derive(Default)]
 pub(crate) struct Requester {
     /// Oldest first.
-    requests: VecDeque<Pending>,
+    requests: VecDeque<PendingRequest>,
     /// The sequence of the first of them.
     first: u32,
     /// How many of them are staged.
@@ -62,7 +62,7 @@ pub(crate) struct Requester {
 
 /// A request that is being staged.
 pub(crate) struct Outgoing {
-    pub(crate) header: Request,
+    pub(crate) header: RequestHeader,
     /// First segment, counted over the life of the link.
     pub(crate) segments: u64,
     pub(crate) bytes: u32,
@@ -90,7 +90,7 @@ impl Requester {
         work: &Work<'_>,
         parts: &Parts<'_>,
         token: Option<RegionToken>,
-        desk: &Desk,
+        desk: &PortQueues,
     ) -> Result<(), Stop> {
         let many = self.requests.len() as u64 + u64::from(desk.unpolled(work.link));
         if many >= u64::from(OUTSTANDING_MAX) {
@@ -100,7 +100,7 @@ impl Requester {
             desk.local(slice)?;
         }
         let header = header(work, parts, token);
-        let pending = Pending {
+        let pending = PendingRequest {
             id: work.id,
             kind: parts.kind,
             signalled: work.flags.signalled,
@@ -120,12 +120,12 @@ impl Requester {
             self.inline.extend(inline);
         }
         let inline = (pending.inline.0, inline.len() as u32);
-        self.requests.push_back(Pending { inline, ..pending });
+        self.requests.push_back(PendingRequest { inline, ..pending });
         Ok(())
     }
 
     /// Returns the next request to send, if it may be sent now.
-    fn waiting(&self) -> Option<&Pending> {
+    fn waiting(&self) -> Option<&PendingRequest> {
         let next = self.requests.get(self.staged).filter(|_| !self.waits)?;
         (!next.fence || self.reads_staged == 0).then_some(next)
     }
@@ -139,7 +139,7 @@ impl Requester {
     pub(crate) fn next(&mut self) -> Option<Outgoing> {
         let next = self.waiting()?;
         let sequence = self.first.wrapping_add(self.staged as u32);
-        let header = Request { sequence, ..next.header };
+        let header = RequestHeader { sequence, ..next.header };
         let body = header.body();
         let outgoing =
             Outgoing { header, segments: next.segments.0, bytes: body, inline: next.inline };
@@ -190,7 +190,7 @@ impl Requester {
         link: LinkId,
         sequence: u32,
         unsent: bool,
-        desk: &mut Desk,
+        desk: &mut PortQueues,
     ) -> bool {
         let count = sequence.wrapping_sub(self.first).wrapping_add(1);
         if count == 0 || count > OUTSTANDING_MAX {
@@ -210,7 +210,12 @@ impl Requester {
     }
 
     /// Completes the oldest request, with success unless `status` is given.
-    fn finish_first(&mut self, link: LinkId, status: Option<CompletionStatus>, desk: &mut Desk) {
+    fn finish_first(
+        &mut self,
+        link: LinkId,
+        status: Option<CompletionStatus>,
+        desk: &mut PortQueues,
+    ) {
         let Some(first) = self.requests.pop_front() else {
             return;
         };
@@ -249,7 +254,7 @@ impl Requester {
             bytes > 0 && after < u64::from(first.bytes)
         };
         let staged = sequence == self.first && self.staged > 0;
-        staged && first.header.kind == Kind::Read && fits
+        staged && first.header.kind == FrameKind::Read && fits
     }
 
     /// Returns the destination of the next bytes of the first READ's answer, at most `bytes`.
@@ -275,7 +280,7 @@ impl Requester {
     }
 
     /// Completes the first READ.
-    pub(crate) fn read_done(&mut self, link: LinkId, desk: &mut Desk) {
+    pub(crate) fn read_done(&mut self, link: LinkId, desk: &mut PortQueues) {
         self.finish_first(link, None, desk);
     }
 
@@ -285,9 +290,10 @@ impl Requester {
         link: LinkId,
         sequence: u32,
         value: u64,
-        desk: &mut Desk,
+        desk: &mut PortQueues,
     ) -> bool {
-        let asked = self.requests.front().is_some_and(|first| first.header.kind == Kind::Atomic);
+        let asked =
+            self.requests.front().is_some_and(|first| first.header.kind == FrameKind::Atomic);
         if !asked || sequence != self.first || self.staged == 0 {
             return false;
         }
@@ -318,7 +324,7 @@ impl Requester {
         &mut self,
         link: LinkId,
         mut status: CompletionStatus,
-        desk: &mut Desk,
+        desk: &mut PortQueues,
     ) -> CompletionStatus {
         while !self.requests.is_empty() {
             self.finish_first(link, Some(status), desk);
@@ -333,25 +339,25 @@ impl Requester {
     }
 }
 
-fn is_read(kind: Kind) -> bool {
-    matches!(kind, Kind::Read | Kind::Atomic)
+fn is_read(kind: FrameKind) -> bool {
+    matches!(kind, FrameKind::Read | FrameKind::Atomic)
 }
 
-fn segment(slice: &LocalSlice, desk: &Desk) -> Result<Segment, Stop> {
+fn segment(slice: &LocalSlice, desk: &PortQueues) -> Result<Segment, Stop> {
     let arena = desk.local(slice)?.clone();
     Ok(Segment { arena, offset: slice.offset, bytes: slice.bytes })
 }
 
 /// Returns the header of a request, without the fields that change with each repetition.
-fn header(work: &Work<'_>, parts: &Parts<'_>, token: Option<RegionToken>) -> Request {
+fn header(work: &Work<'_>, parts: &Parts<'_>, token: Option<RegionToken>) -> RequestHeader {
     let (region, key) = token.map_or((0, 0), |token| (token.region.0, token.key.0));
     let kind = match parts.kind {
-        CompletionKind::Write => Kind::Write,
-        CompletionKind::Read => Kind::Read,
-        CompletionKind::Atomic => Kind::Atomic,
-        CompletionKind::AtomicWrite => Kind::AtomicWrite,
-        CompletionKind::Flush => Kind::Flush,
-        _ => Kind::Send,
+        CompletionKind::Write => FrameKind::Write,
+        CompletionKind::Read => FrameKind::Read,
+        CompletionKind::Atomic => FrameKind::Atomic,
+        CompletionKind::AtomicWrite => FrameKind::AtomicWrite,
+        CompletionKind::Flush => FrameKind::Flush,
+        _ => FrameKind::Send,
     };
     let (which, operands) = wire::atomic(&work.operation).unwrap_or((0, [0; 4]));
     let (number, value) = match work.operation {
@@ -360,11 +366,11 @@ fn header(work: &Work<'_>, parts: &Parts<'_>, token: Option<RegionToken>) -> Req
         _ => (which, 0),
     };
     let signalled = if work.flags.signalled { SIGNALLED } else { 0 };
-    Request {
+    RequestHeader {
         kind,
         flags: signalled | if parts.immediate.is_some() { IMMEDIATE } else { 0 },
         bytes: match kind {
-            Kind::Write | Kind::Read | Kind::Send => parts.bytes() as u32,
+            FrameKind::Write | FrameKind::Read | FrameKind::Send => parts.bytes() as u32,
             _ => 0,
         },
         sequence: 0,

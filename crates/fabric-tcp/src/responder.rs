@@ -5,11 +5,13 @@
 //! is dropped until the peer repeats it. The same holds while READ answers wait for room and a later
 //! request would change the memory that they read.
 
-use crate::desk::{Desk, Posted};
-use crate::region::Registered;
+use crate::desk::{PortQueues, Posted};
+use crate::region::TcpRegion;
 use crate::requester::Segment;
 use crate::staged::Staged;
-use crate::wire::{self, Kind, LAST, OUTSTANDING_MAX, Request, SEND_MAX, Short, TRANSFER_MAX};
+use crate::wire::{
+    self, FrameKind, LAST, OUTSTANDING_MAX, RequestHeader, SEND_MAX, Short, TRANSFER_MAX,
+};
 use farside_base::{Access, CompletionStatus, LinkId, ReceiveQueueId, RegionId};
 use farside_fabric::Arena;
 use std::collections::VecDeque;
@@ -30,7 +32,7 @@ const _: () = assert!(CHUNK_BYTES <= wire::CHUNK_MAX);
 const STRAIGHT_MIN: u32 = 16 << 10;
 
 /// An answer to be sent, in this order.
-enum Answer {
+enum Response {
     Bytes {
         sequence: u32,
         region: RegionId,
@@ -56,7 +58,7 @@ enum Answer {
     },
 }
 
-impl Answer {
+impl Response {
     /// Returns the request that it answers, if only requests before that can be acknowledged.
     fn holds(&self) -> Option<u32> {
         match self {
@@ -80,7 +82,7 @@ pub(crate) struct Responder {
     refused: bool,
     /// `Ready` is due once answers were sent.
     busy: bool,
-    answers: VecDeque<Answer>,
+    answers: VecDeque<Response>,
 }
 
 /// The result of staging the next answer.
@@ -117,8 +119,13 @@ impl Responder {
 
     /// Executes a WRITE whose bytes were all received. Leaves it to `begin` if it must wait or be
     /// refused. Most short WRITEs are executed here.
-    pub(crate) fn write_whole(&mut self, request: &Request, bytes: &[u8], desk: &Desk) -> bool {
-        let next = request.kind == Kind::Write && request.sequence == self.expected;
+    pub(crate) fn write_whole(
+        &mut self,
+        request: &RequestHeader,
+        bytes: &[u8],
+        desk: &PortQueues,
+    ) -> bool {
+        let next = request.kind == FrameKind::Write && request.sequence == self.expected;
         if !next || request.takes_receive() || self.refused || !self.answers.is_empty() {
             return false;
         }
@@ -137,11 +144,12 @@ impl Responder {
     /// Checks a request, and executes it if no bytes follow.
     pub(crate) fn begin(
         &mut self,
-        request: &Request,
+        request: &RequestHeader,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut Desk,
+        desk: &mut PortQueues,
     ) -> Course {
-        if request.bytes > TRANSFER_MAX || (request.kind == Kind::Send && request.bytes > SEND_MAX)
+        if request.bytes > TRANSFER_MAX
+            || (request.kind == FrameKind::Send && request.bytes > SEND_MAX)
         {
             return Course::Violation("length of a request");
         }
@@ -156,9 +164,9 @@ impl Responder {
             return Course::Violation("too many requests");
         }
         if request.changes() && self.unread_bytes() > 0 {
-            return self.put_off(Answer::NotReady { sequence: request.sequence }, true);
+            return self.put_off(Response::NotReady { sequence: request.sequence }, true);
         }
-        if request.kind == Kind::Send {
+        if request.kind == FrameKind::Send {
             return self.message(request, (link, queue), desk);
         }
         let region = match self.allowed(request, desk) {
@@ -172,29 +180,29 @@ impl Responder {
 
     fn one_sided(
         &mut self,
-        request: &Request,
-        region: Registered,
+        request: &RequestHeader,
+        region: TcpRegion,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut Desk,
+        desk: &mut PortQueues,
     ) -> Course {
-        let Registered { id, arena, access, .. } = region;
+        let TcpRegion { id, arena, access, .. } = region;
         let relaxed = access.allows(Access::RELAXED_ORDERING);
         match request.kind {
-            Kind::Write => {
+            FrameKind::Write => {
                 let mut receive = None;
                 if request.takes_receive() {
                     receive = desk.next_receive(queue, link);
                     if receive.is_none() {
                         let sequence = request.sequence;
-                        return self.put_off(Answer::NotReady { sequence }, false);
+                        return self.put_off(Response::NotReady { sequence }, false);
                     }
                 }
                 Course::Write { region: id, arena, relaxed, receive }
             }
-            Kind::Read => {
+            FrameKind::Read => {
                 let (sequence, offset, left) = (request.sequence, request.offset, request.bytes);
                 let region = id;
-                self.answers.push_back(Answer::Bytes {
+                self.answers.push_back(Response::Bytes {
                     sequence,
                     region,
                     arena,
@@ -205,22 +213,22 @@ impl Responder {
                 self.expected = self.expected.wrapping_add(1);
                 Course::Done
             }
-            Kind::Atomic => {
+            FrameKind::Atomic => {
                 let Some(value) = atomic(request, &arena) else {
                     return Course::Violation("atomic");
                 };
                 let sequence = request.sequence;
-                self.answers.push_back(Answer::Word { sequence, value });
+                self.answers.push_back(Response::Word { sequence, value });
                 self.expected = self.expected.wrapping_add(1);
                 Course::Done
             }
-            Kind::AtomicWrite => {
+            FrameKind::AtomicWrite => {
                 let stored = arena.store(request.offset, request.value, Ordering::Release);
                 debug_assert!(stored.is_ok(), "bounds and alignment were checked");
                 self.done(request);
                 Course::Done
             }
-            Kind::Flush => {
+            FrameKind::Flush => {
                 fence(Ordering::SeqCst);
                 self.done(request);
                 Course::Done
@@ -231,12 +239,12 @@ impl Responder {
 
     fn message(
         &mut self,
-        request: &Request,
+        request: &RequestHeader,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut Desk,
+        desk: &mut PortQueues,
     ) -> Course {
         let Some(posted) = desk.next_receive(queue, link) else {
-            return self.put_off(Answer::NotReady { sequence: request.sequence }, false);
+            return self.put_off(Response::NotReady { sequence: request.sequence }, false);
         };
         let status = if request.bytes > posted.receive.into.bytes {
             CompletionStatus::LengthExceeded
@@ -253,27 +261,27 @@ impl Responder {
     /// Returns the region, if its owner's record allows this request.
     fn allowed<'d>(
         &self,
-        request: &Request,
-        desk: &'d Desk,
-    ) -> Result<&'d Registered, CompletionStatus> {
+        request: &RequestHeader,
+        desk: &'d PortQueues,
+    ) -> Result<&'d TcpRegion, CompletionStatus> {
         let refused = CompletionStatus::RemoteAccess;
         let (access, bytes) = match request.kind {
-            Kind::Read => (Access::READ, u64::from(request.bytes)),
-            Kind::Write => (Access::WRITE, u64::from(request.bytes)),
-            Kind::AtomicWrite => (Access::WRITE, 8),
-            Kind::Flush => (Access::FLUSH, request.value),
+            FrameKind::Read => (Access::READ, u64::from(request.bytes)),
+            FrameKind::Write => (Access::WRITE, u64::from(request.bytes)),
+            FrameKind::AtomicWrite => (Access::WRITE, 8),
+            FrameKind::Flush => (Access::FLUSH, request.value),
             _ => (Access::ATOMIC, 8),
         };
         let region = desk.regions.find(RegionId(request.region)).ok_or(refused)?;
         if region.key != request.key || !region.access.allows(access) {
             return Err(refused);
         }
-        if request.kind == Kind::Flush && wire::scope_from_bits(request.immediate).is_none() {
+        if request.kind == FrameKind::Flush && wire::scope_from_bits(request.immediate).is_none() {
             return Err(refused);
         }
         let bytes = usize::try_from(bytes).map_err(|_| refused)?;
         region.arena.at(request.offset, bytes).map_err(|_| refused)?;
-        let is_word = matches!(request.kind, Kind::Atomic | Kind::AtomicWrite);
+        let is_word = matches!(request.kind, FrameKind::Atomic | FrameKind::AtomicWrite);
         if is_word && !request.offset.is_multiple_of(8) {
             return Err(CompletionStatus::RemoteAlignment);
         }
@@ -281,7 +289,7 @@ impl Responder {
     }
 
     /// Records an executed request that changes local memory or needs no answer.
-    pub(crate) fn done(&mut self, request: &Request) {
+    pub(crate) fn done(&mut self, request: &RequestHeader) {
         self.expected = self.expected.wrapping_add(1);
         self.urgent |= request.flags & wire::SIGNALLED != 0;
     }
@@ -289,11 +297,11 @@ impl Responder {
     /// Fails a request; no later request of the link is executed.
     pub(crate) fn refuse(&mut self, status: CompletionStatus) -> Course {
         self.refused = true;
-        self.answers.push_back(Answer::Refused { sequence: self.expected, status });
+        self.answers.push_back(Response::Refused { sequence: self.expected, status });
         Course::Drop
     }
 
-    fn put_off(&mut self, answer: Answer, busy: bool) -> Course {
+    fn put_off(&mut self, answer: Response, busy: bool) -> Course {
         self.drops = true;
         self.busy |= busy;
         self.answers.push_back(answer);
@@ -303,14 +311,14 @@ impl Responder {
     /// Notifies the peer that a receive was posted.
     pub(crate) fn receive_came(&mut self) {
         if self.drops && !self.busy && !self.refused {
-            self.answers.push_back(Answer::Ready { sequence: self.expected });
+            self.answers.push_back(Response::Ready { sequence: self.expected });
         }
     }
 
     /// Returns the bytes that earlier READs have still to read.
     fn unread_bytes(&self) -> u64 {
         self.answers.iter().fold(0, |sum, answer| match answer {
-            Answer::Bytes { left, .. } => sum + u64::from((*left).max(1)),
+            Response::Bytes { left, .. } => sum + u64::from((*left).max(1)),
             _ => sum,
         })
     }
@@ -347,7 +355,7 @@ impl Responder {
 
     /// Returns the last request that can be acknowledged, before the pending answers.
     fn covered(&self) -> u32 {
-        let holding = self.answers.iter().find_map(Answer::holds);
+        let holding = self.answers.iter().find_map(Response::holds);
         holding.unwrap_or(self.expected).wrapping_sub(1)
     }
 
@@ -362,17 +370,16 @@ impl Responder {
 
     /// Removes a deregistered region: pending READs return no more of it.
     pub(crate) fn end_region(&mut self, region: RegionId) {
-        let at = self
-            .answers
-            .iter()
-            .position(|answer| matches!(answer, Answer::Bytes { region: of, .. } if *of == region));
+        let at = self.answers.iter().position(
+            |answer| matches!(answer, Response::Bytes { region: of, .. } if *of == region),
+        );
         let Some(at) = at else {
             return;
         };
         let sequence = self.answers[at].holds().unwrap_or(self.expected);
         self.answers.truncate(at);
         let status = CompletionStatus::RemoteAccess;
-        self.answers.push_back(Answer::Refused { sequence, status });
+        self.answers.push_back(Response::Refused { sequence, status });
         self.refused = true;
         self.busy = false;
         // Nothing from this request on is acknowledged, whatever was executed.
@@ -392,7 +399,7 @@ impl Responder {
         };
         let Some(answer) = self.answers.front_mut() else {
             if std::mem::take(&mut self.busy) && !self.refused {
-                self.answers.push_back(Answer::Ready { sequence: self.expected });
+                self.answers.push_back(Response::Ready { sequence: self.expected });
                 return self.stage(out, straight);
             }
             return Staging::Nothing;
@@ -400,7 +407,7 @@ impl Responder {
         let mut rest = None;
         let mut shown = None;
         let frame = match answer {
-            Answer::Bytes { sequence, region, arena, relaxed: true, offset, left }
+            Response::Bytes { sequence, region, arena, relaxed: true, offset, left }
                 if straight && *left >= STRAIGHT_MIN =>
             {
                 let count = (*left).min(wire::CHUNK_MAX);
@@ -409,9 +416,9 @@ impl Responder {
                 shown = Some((*region, segment));
                 *offset += u64::from(count);
                 *left -= count;
-                short(Kind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
+                short(FrameKind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
             }
-            Answer::Bytes { sequence, arena, offset, left, .. } => {
+            Response::Bytes { sequence, arena, offset, left, .. } => {
                 // Cut where a word of the source ends, so that none is fetched in two pieces.
                 let most = CHUNK_BYTES - (*offset % 8) as u32;
                 let count = (*left).min(most);
@@ -419,14 +426,14 @@ impl Responder {
                 rest = Some((arena.clone(), *offset, count));
                 *offset += u64::from(count);
                 *left -= count;
-                short(Kind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
+                short(FrameKind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
             }
-            Answer::Word { sequence, value } => short(Kind::Word, 0, 0, *sequence, *value),
-            Answer::Refused { sequence, status } => {
-                short(Kind::Refused, wire::refusal_to_bits(*status), 0, *sequence, 0)
+            Response::Word { sequence, value } => short(FrameKind::Word, 0, 0, *sequence, *value),
+            Response::Refused { sequence, status } => {
+                short(FrameKind::Refused, wire::refusal_to_bits(*status), 0, *sequence, 0)
             }
-            Answer::NotReady { sequence } => short(Kind::NotReady, 0, 0, *sequence, 0),
-            Answer::Ready { sequence } => short(Kind::Ready, 0, 0, *sequence, 0),
+            Response::NotReady { sequence } => short(FrameKind::NotReady, 0, 0, *sequence, 0),
+            Response::Ready { sequence } => short(FrameKind::Ready, 0, 0, *sequence, 0),
         };
         let acknowledged = self.acknowledge();
         out.extend(&Short { acknowledged, ..frame }.encode());
@@ -434,7 +441,7 @@ impl Responder {
             let read = arena.read(offset, out.room(count as usize));
             debug_assert!(read.is_ok(), "bounds were checked");
         }
-        let finished = frame.kind != Kind::Bytes || frame.code == LAST;
+        let finished = frame.kind != FrameKind::Bytes || frame.code == LAST;
         if finished {
             self.answers.pop_front();
         }
@@ -445,7 +452,7 @@ impl Responder {
     }
 }
 
-fn atomic(request: &Request, arena: &Arena) -> Option<u64> {
+fn atomic(request: &RequestHeader, arena: &Arena) -> Option<u64> {
     let (at, [a, b, c, d]) = (request.offset, request.operands);
     let before = match request.immediate {
         1 => arena.fetch_add(at, a),

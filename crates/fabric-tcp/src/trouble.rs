@@ -1,17 +1,17 @@
 //! Texts for a broken link: cause, fault, remedy.
 
-use crate::connection::Failure;
+use crate::connection::ConnectionFailure;
 use farside_base::CompletionStatus;
 use farside_fabric::Loss;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 /// Returns what is known of the peer after a failure, and the text.
-pub(crate) fn of_failure(failure: &Failure, peer: Option<SocketAddr>) -> (Loss, String) {
+pub(crate) fn of_failure(failure: &ConnectionFailure, peer: Option<SocketAddr>) -> (Loss, String) {
     let peer = peer.map_or_else(|| "the peer".to_owned(), |peer| peer.to_string());
     let (loss, text) = match failure {
-        Failure::Ended => (Loss::Ended, "ended the connection: its link or port was closed, or its process is gone; reconnect".to_owned()),
-        Failure::Io(reason)
+        ConnectionFailure::Ended => (Loss::Ended, "ended the connection: its link or port was closed, or its process is gone; reconnect".to_owned()),
+        ConnectionFailure::Io(reason)
             if matches!(
                 reason.kind(),
                 ErrorKind::ConnectionReset | ErrorKind::BrokenPipe | ErrorKind::ConnectionRefused
@@ -19,17 +19,17 @@ pub(crate) fn of_failure(failure: &Failure, peer: Option<SocketAddr>) -> (Loss, 
         {
             (Loss::Ended, format!("reset the connection ({reason}): its process is gone, or it dropped this link; reconnect"))
         }
-        Failure::Io(reason) => {
+        ConnectionFailure::Io(reason) => {
             (Loss::Unreachable, format!("is not reached ({reason}); check the network between, then reconnect"))
         }
-        Failure::Bootstrap(reason) => (Loss::Unreachable, reason.to_string()),
-        Failure::Violation(what) => {
+        ConnectionFailure::Bootstrap(reason) => (Loss::Unreachable, reason.to_string()),
+        ConnectionFailure::Violation(what) => {
             (Loss::Unreachable, format!("broke the protocol ({what}): a fault of the peer or of the network between; run the same release on both"))
         }
-        Failure::Silence => {
+        ConnectionFailure::Silence => {
             (Loss::Unreachable, "was silent for a lease: its host or the network path is down or overloaded, or its process is stopped; reconnect once it is back".to_owned())
         }
-        Failure::NoProgress => {
+        ConnectionFailure::NoProgress => {
             (Loss::Unreachable, "is alive, but has not answered a request in time; check its load, or raise request_timeout".to_owned())
         }
     };

@@ -3,7 +3,7 @@
 //! ```text
 //! opening (16 B) | TLS 1.3 handshake, if protected |
 //!     <- Greeting(challenge, incarnation)   Hello(challenge, name, hello) ->
-//!     <- Accepted | Declined | Nobody       Confirm ->   (handshake alone: plain text from here on)
+//!     <- Accepted | Declined | NoListener       Confirm ->   (handshake alone: plain text from here on)
 //! then, in both directions at once, frames:
 //!
 //! requests (48 bytes)                       answers and control (24 bytes)
@@ -49,7 +49,7 @@ pub(crate) const VERSION: u8 = 1;
 
 /// Which frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     Write,
     Read,
     Atomic,
@@ -73,7 +73,7 @@ pub(crate) enum Kind {
     /// From the dialling side: the response to the challenge, the port's name, and the program's bytes.
     Hello,
     /// No port listens at that name.
-    Nobody,
+    NoListener,
     /// The program accepted; its reply.
     Accepted,
     /// The program refused; its reason.
@@ -91,7 +91,7 @@ pub(crate) const SIGNALLED: u8 = 2;
 /// The last part of a READ's answer (code of `Bytes`).
 pub(crate) const LAST: u8 = 1;
 
-impl Kind {
+impl FrameKind {
     fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
             1 => Self::Write,
@@ -108,7 +108,7 @@ impl Kind {
             21 => Self::Ready,
             32 => Self::Greeting,
             33 => Self::Hello,
-            34 => Self::Nobody,
+            34 => Self::NoListener,
             35 => Self::Accepted,
             36 => Self::Declined,
             37 => Self::Confirm,
@@ -133,7 +133,7 @@ impl Kind {
             Self::Ready => 21,
             Self::Greeting => 32,
             Self::Hello => 33,
-            Self::Nobody => 34,
+            Self::NoListener => 34,
             Self::Accepted => 35,
             Self::Declined => 36,
             Self::Confirm => 37,
@@ -160,8 +160,8 @@ impl Kind {
 
 /// The header of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Request {
-    pub(crate) kind: Kind,
+pub(crate) struct RequestHeader {
+    pub(crate) kind: FrameKind,
     pub(crate) flags: u8,
     pub(crate) bytes: u32,
     pub(crate) sequence: u32,
@@ -179,7 +179,7 @@ pub(crate) struct Request {
 /// The header of everything else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Short {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) code: u8,
     pub(crate) bytes: u32,
     pub(crate) sequence: u32,
@@ -190,7 +190,7 @@ pub(crate) struct Short {
 /// A frame's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Header {
-    Request(Request),
+    Request(RequestHeader),
     Short(Short),
 }
 
@@ -208,12 +208,12 @@ fn half(bytes: &[u8], at: usize) -> u32 {
 impl Header {
     /// Returns the length of the header with this first byte; `Err` for an unknown kind.
     pub(crate) fn size(first: u8) -> Result<usize, ()> {
-        Kind::from_bits(first).map(Kind::header).ok_or(())
+        FrameKind::from_bits(first).map(FrameKind::header).ok_or(())
     }
 
     /// Decodes a whole header; `None` if it is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let kind = Kind::from_bits(*bytes.first()?)?;
+        let kind = FrameKind::from_bits(*bytes.first()?)?;
         if bytes.len() != kind.header() || bytes[2..4] != [0, 0] {
             return None;
         }
@@ -228,10 +228,10 @@ impl Header {
             return None;
         }
         let operands = match kind {
-            Kind::Atomic => [0, 1, 2, 3].map(|at| word(bytes, REQUEST + 8 * at)),
+            FrameKind::Atomic => [0, 1, 2, 3].map(|at| word(bytes, REQUEST + 8 * at)),
             _ => [0; 4],
         };
-        Some(Self::Request(Request {
+        Some(Self::Request(RequestHeader {
             kind,
             flags,
             bytes: length,
@@ -247,7 +247,7 @@ impl Header {
     }
 }
 
-impl Request {
+impl RequestHeader {
     /// Appends the header.
     pub(crate) fn encode(&self, out: &mut Staged) {
         let mut header = [0; REQUEST];
@@ -262,7 +262,7 @@ impl Request {
         header[32..40].copy_from_slice(&self.offset.to_le_bytes());
         header[40..48].copy_from_slice(&self.value.to_le_bytes());
         out.extend(&header);
-        if self.kind == Kind::Atomic {
+        if self.kind == FrameKind::Atomic {
             for operand in self.operands {
                 out.extend(&operand.to_le_bytes());
             }
@@ -271,12 +271,12 @@ impl Request {
 
     /// Returns whether it may change memory that an earlier READ has still to read.
     pub(crate) const fn changes(&self) -> bool {
-        !matches!(self.kind, Kind::Read | Kind::Flush)
+        !matches!(self.kind, FrameKind::Read | FrameKind::Flush)
     }
 
     /// Returns whether it takes a receive.
     pub(crate) const fn takes_receive(&self) -> bool {
-        matches!(self.kind, Kind::Send) || self.flags & IMMEDIATE != 0
+        matches!(self.kind, FrameKind::Send) || self.flags & IMMEDIATE != 0
     }
 
     /// Returns the immediate, if it has one.
@@ -287,7 +287,7 @@ impl Request {
     /// Returns the bytes that follow the header.
     pub(crate) const fn body(&self) -> u32 {
         match self.kind {
-            Kind::Write | Kind::Send => self.bytes,
+            FrameKind::Write | FrameKind::Send => self.bytes,
             _ => 0,
         }
     }
@@ -363,37 +363,37 @@ pub(crate) fn decode_hello(bytes: &[u8]) -> Option<(&str, &[u8])> {
 mod tests {
     use super::*;
 
-    const KINDS: [(Kind, u8); 19] = [
-        (Kind::Write, 1),
-        (Kind::Read, 2),
-        (Kind::Atomic, 3),
-        (Kind::AtomicWrite, 4),
-        (Kind::Flush, 5),
-        (Kind::Send, 6),
-        (Kind::Acknowledge, 16),
-        (Kind::Bytes, 17),
-        (Kind::Word, 18),
-        (Kind::Refused, 19),
-        (Kind::NotReady, 20),
-        (Kind::Ready, 21),
-        (Kind::Greeting, 32),
-        (Kind::Hello, 33),
-        (Kind::Nobody, 34),
-        (Kind::Accepted, 35),
-        (Kind::Declined, 36),
-        (Kind::Confirm, 37),
-        (Kind::Alive, 38),
+    const KINDS: [(FrameKind, u8); 19] = [
+        (FrameKind::Write, 1),
+        (FrameKind::Read, 2),
+        (FrameKind::Atomic, 3),
+        (FrameKind::AtomicWrite, 4),
+        (FrameKind::Flush, 5),
+        (FrameKind::Send, 6),
+        (FrameKind::Acknowledge, 16),
+        (FrameKind::Bytes, 17),
+        (FrameKind::Word, 18),
+        (FrameKind::Refused, 19),
+        (FrameKind::NotReady, 20),
+        (FrameKind::Ready, 21),
+        (FrameKind::Greeting, 32),
+        (FrameKind::Hello, 33),
+        (FrameKind::NoListener, 34),
+        (FrameKind::Accepted, 35),
+        (FrameKind::Declined, 36),
+        (FrameKind::Confirm, 37),
+        (FrameKind::Alive, 38),
     ];
 
     #[test]
     fn every_header_survives_the_wire() {
         for (at, (kind, bits)) in KINDS.into_iter().enumerate() {
-            assert_eq!((Kind::from_bits(bits), kind.to_bits()), (Some(kind), bits));
+            assert_eq!((FrameKind::from_bits(bits), kind.to_bits()), (Some(kind), bits));
             let at = at as u32;
-            let operands = if kind == Kind::Atomic { [1, 2, 3, u64::MAX] } else { [0; 4] };
+            let operands = if kind == FrameKind::Atomic { [1, 2, 3, u64::MAX] } else { [0; 4] };
             let mut bytes = Vec::new();
             let header = if kind.is_request() {
-                let request = Request {
+                let request = RequestHeader {
                     kind,
                     flags: SIGNALLED,
                     bytes: at,
@@ -421,7 +421,10 @@ mod tests {
             bytes[2] = 1;
             assert_eq!(Header::decode(&bytes), None, "what must be zero");
         }
-        assert_eq!((0..=255).filter(|bits| Kind::from_bits(*bits).is_some()).count(), KINDS.len());
+        assert_eq!(
+            (0..=255).filter(|bits| FrameKind::from_bits(*bits).is_some()).count(),
+            KINDS.len()
+        );
     }
 
     #[test]

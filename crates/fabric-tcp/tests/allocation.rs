@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Node, free_endpoint};
+use common::{TestNode, free_endpoint};
 use farside_base::{
     Completion, CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Source, Work,
 };
@@ -15,7 +15,7 @@ use std::alloc::System;
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 /// Polls until `count` requests have completed.
-fn drain(node: &mut Node, mut count: usize) {
+fn drain(node: &mut TestNode, mut count: usize) {
     let mut out = [Completion::BLANK; 16];
     while count > 0 {
         let got = node.port.poll(&mut out);
@@ -27,7 +27,12 @@ fn drain(node: &mut Node, mut count: usize) {
 }
 
 /// Requests of every kind and of short and long payloads, both ways.
-fn round(near: &mut Node, far: &mut Node, (here, there): (LinkId, LinkId), region: RemoteRegionId) {
+fn round(
+    near: &mut TestNode,
+    far: &mut TestNode,
+    (here, there): (LinkId, LinkId),
+    region: RemoteRegionId,
+) {
     let at = RemoteSlice { region, offset: 512 << 10 };
     for bytes in [8, 5000, 100_000] {
         let slices = [near.slice(256 << 10, bytes)];
@@ -56,8 +61,8 @@ fn round(near: &mut Node, far: &mut Node, (here, there): (LinkId, LinkId), regio
 #[test]
 fn nothing_is_allocated_after_warm_up() {
     let listen = free_endpoint().to_string();
-    let mut far = Node::at(&listen, TcpOptions::default());
-    let mut near = Node::new(TcpOptions::default());
+    let mut far = TestNode::at(&listen, TcpOptions::default());
+    let mut near = TestNode::new(TcpOptions::default());
     let here = near.port.connect(&format!("{listen}/p"), b"", near.queue).expect("an address");
     let there = far.accept();
     let event = near.event();

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Node, WATCHDOG, free_endpoint};
+use common::{TestNode, WATCHDOG, free_endpoint};
 use farside_base::{CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice};
 use farside_bootstrap::{ClusterKey, Identity, Protect, Security};
 use farside_fabric::{Fabric, LinkEvent, Loss};
@@ -147,9 +147,9 @@ impl Fake {
 
 /// A victim with a good peer that must not notice anything.
 struct Victim {
-    node: Node,
+    node: TestNode,
     listen: String,
-    good: Node,
+    good: TestNode,
     link: LinkId,
     region: RemoteRegionId,
 }
@@ -158,8 +158,8 @@ impl Victim {
     fn new(options: TcpOptions) -> Self {
         let listen = free_endpoint().to_string();
         let security = options.security.clone();
-        let mut node = Node::at(&listen, options);
-        let mut good = Node::new(TcpOptions { security, ..self::options() });
+        let mut node = TestNode::at(&listen, options);
+        let mut good = TestNode::new(TcpOptions { security, ..self::options() });
         let link = good.port.connect(&format!("{listen}/p"), b"", good.queue).expect("an address");
         node.accept();
         let event = good.event();
@@ -279,9 +279,9 @@ fn what_is_not_permitted_is_refused() {
 }
 
 /// xorshift64*, so that a failure can be run again.
-struct Random(u64);
+struct NoiseGenerator(u64);
 
-impl Random {
+impl NoiseGenerator {
     fn byte(&mut self) -> u8 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -297,7 +297,7 @@ impl Random {
 #[test]
 fn random_bytes_at_every_stage_are_survived() {
     let mut victim = Victim::new(options());
-    let mut random = Random(0x5eed);
+    let mut random = NoiseGenerator(0x5eed);
     for round in 0..300_usize {
         let count = 1 + usize::from(random.byte()) * (1 + round % 5);
         let noise = random.bytes(count);
@@ -375,7 +375,7 @@ fn half_open_handshakes_hold_nothing_for_long() {
     let mut victim = Victim::new(TcpOptions { limits, ..options() });
     let mut idle: Vec<_> = (0..100).map(|at| Fake::new(&victim.listen, 10 + at % 50)).collect();
     let start = Instant::now();
-    let mut newcomer = Node::new(options());
+    let mut newcomer = TestNode::new(options());
     let link = newcomer.port.connect(&format!("{}/p", victim.listen), b"", newcomer.queue);
     let link = link.expect("an address");
     let there = victim.node.accept();
@@ -404,7 +404,7 @@ fn silent_connections_displace_no_slow_handshake() {
     let challenge = slow.open();
     let silent: Vec<_> = (0..100).map(|at| Fake::new(&victim.listen, 10 + at % 50)).collect();
     // Connections are accepted in order: after this one all of those have been.
-    let mut newcomer = Node::new(options());
+    let mut newcomer = TestNode::new(options());
     let to = format!("{}/p", victim.listen);
     newcomer.port.connect(&to, b"", newcomer.queue).expect("an address");
     victim.node.accept();
@@ -476,7 +476,7 @@ fn strangers_are_kept_out_by_the_key() {
     let mut victim = Victim::new(TcpOptions { security: keyed(&key), ..options() });
     let other = ClusterKey::generate().expect("random numbers");
     for security in [Security::open(), keyed(&other)] {
-        let mut stranger = Node::new(TcpOptions { security, ..options() });
+        let mut stranger = TestNode::new(TcpOptions { security, ..options() });
         let to = format!("{}/p", victim.listen);
         let link = stranger.port.connect(&to, b"", stranger.queue).expect("an address");
         match stranger.event() {

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Helper, Node, WATCHDOG, role};
+use common::{Helper, TestNode, WATCHDOG, role};
 use farside_base::{
     CompletionKind, CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Source,
 };
@@ -23,7 +23,7 @@ fn options() -> TcpOptions {
 #[test]
 fn child() {
     let Some(role) = role() else { return };
-    let mut node = Node::at(&role[1], options());
+    let mut node = TestNode::at(&role[1], options());
     loop {
         node.until("anything", |node| {
             (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
@@ -134,21 +134,21 @@ impl Drop for Cable {
 
 /// Sets up a cable, a child at its other end, and a link to it.
 #[allow(clippy::print_stdout, reason = "a test that cannot run says why")]
-fn linked(number: u32) -> Option<(Cable, Helper, Node, LinkId, RemoteRegionId)> {
+fn linked(number: u32) -> Option<(Cable, Helper, TestNode, LinkId, RemoteRegionId)> {
     let Some(cable) = Cable::new(number) else {
         println!("SKIPPED: no network namespaces here (they need root and `ip`)");
         return None;
     };
     let wrapper = ["ip", "netns", "exec", &cable.space];
     let helper = Helper::start_in(&wrapper, "child", &format!("echo {}", cable.address));
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (link, region) = node.connect(&format!("{}/p", cable.address));
     node.works(link, region);
     Some((cable, helper, node, link, region))
 }
 
 /// Keeps the node going for so long.
-fn pass(node: &mut Node, time: Duration) {
+fn pass(node: &mut TestNode, time: Duration) {
     let (start, waiter) = (Instant::now(), node.port.waiter());
     while start.elapsed() < time {
         node.poll();
@@ -159,7 +159,7 @@ fn pass(node: &mut Node, time: Duration) {
     }
 }
 
-fn echo(node: &mut Node, link: LinkId, word: u64) {
+fn echo(node: &mut TestNode, link: LinkId, word: u64) {
     assert!(node.try_send(link, word));
     assert_eq!(node.message(), word + 1);
 }
@@ -198,7 +198,7 @@ fn a_short_outage_under_load_is_survived() {
     let outages = [200, 400, 600].into_iter();
     for (how, outage_ms) in outages.flat_map(|ms| [(Outage::LinkDown, ms), (Outage::Vanish, ms)]) {
         let mut flying = 0;
-        let mut load = |node: &mut Node, time: Duration| {
+        let mut load = |node: &mut TestNode, time: Duration| {
             let start = Instant::now();
             while start.elapsed() < time {
                 while flying < 16 {

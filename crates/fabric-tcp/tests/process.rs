@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Helper, Node, RECEIVE_BYTES, WATCHDOG, free_endpoint, role};
+use common::{Helper, RECEIVE_BYTES, TestNode, WATCHDOG, free_endpoint, role};
 use farside_base::{CompletionStatus, LinkId, Operation, RemoteRegionId, RemoteSlice, Source};
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss};
 use farside_fabric_tcp::TcpOptions;
@@ -28,7 +28,7 @@ fn options() -> TcpOptions {
 
 /// Accepts every peer and answers every message with the word after it, until it is killed.
 fn echo(listen: &str) {
-    let mut node = Node::at(listen, options());
+    let mut node = TestNode::at(listen, options());
     loop {
         node.until("anything", |node| {
             (!node.events.is_empty() || !node.completions.is_empty()).then_some(())
@@ -50,7 +50,7 @@ fn echo(listen: &str) {
 
 /// Accepts one link and never calls the port again.
 fn idle(listen: &str) {
-    let mut node = Node::at(listen, options());
+    let mut node = TestNode::at(listen, options());
     node.accept();
     loop {
         std::thread::park();
@@ -59,7 +59,7 @@ fn idle(listen: &str) {
 
 /// Sends 1, 2, 3, ... as fast as it can, until it is killed.
 fn stream(to: &str) {
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (link, _) = node.connect(to);
     for word in 1.. {
         while !node.try_send(link, word) {
@@ -75,7 +75,7 @@ const HAMMERS: [u64; 2] = [0, 256 << 10];
 
 /// Overwrites a large part of the peer's region with one pattern and another, until it is refused.
 fn hammer(to: &str) {
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (link, region) = node.connect(to);
     for (from, byte) in HAMMERS.into_iter().zip([0x11, 0x22]) {
         node.region.arena.write(from, &vec![byte; BLOW as usize]).expect("in bounds");
@@ -95,7 +95,7 @@ fn hammer(to: &str) {
 }
 
 /// Returns a child in this role, and a link to it.
-fn linked(node: &mut Node, role: &str) -> (Helper, LinkId, RemoteRegionId, String) {
+fn linked(node: &mut TestNode, role: &str) -> (Helper, LinkId, RemoteRegionId, String) {
     let listen = free_endpoint().to_string();
     let helper = Helper::start("child", &format!("{role} {listen}"));
     let address = format!("{listen}/p");
@@ -104,14 +104,14 @@ fn linked(node: &mut Node, role: &str) -> (Helper, LinkId, RemoteRegionId, Strin
     (helper, link, region, address)
 }
 
-fn echoes(node: &mut Node, link: LinkId, word: u64) {
+fn echoes(node: &mut TestNode, link: LinkId, word: u64) {
     assert!(node.try_send(link, word));
     assert_eq!(node.message(), word + 1);
 }
 
 #[test]
 fn kill_9_ends_the_links_of_the_dead_and_no_other() {
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (mut dying, lost, gone, _) = linked(&mut node, "echo");
     let (_living, link, region, _) = linked(&mut node, "echo");
     echoes(&mut node, lost, 7);
@@ -133,7 +133,7 @@ fn kill_9_ends_the_links_of_the_dead_and_no_other() {
 
 #[test]
 fn a_program_that_does_nothing_serves_its_memory() {
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (_helper, link, region, _) = linked(&mut node, "idle");
     for expected in 0..1000 {
         let at = RemoteSlice { region, offset: 64 };
@@ -147,7 +147,7 @@ fn a_program_that_does_nothing_serves_its_memory() {
 /// A stopped process is silent: the link ends on both sides within the lease, and a new one works.
 #[test]
 fn a_stopped_process_is_unreachable_and_comes_back() {
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (helper, link, region, address) = linked(&mut node, "echo");
     let (_living, other, there, _) = linked(&mut node, "echo");
     helper.stop();
@@ -171,7 +171,7 @@ fn a_stopped_process_is_unreachable_and_comes_back() {
 /// Silence of the programs for several leases ends no link.
 #[test]
 fn quiet_links_stay() {
-    let mut node = Node::new(options());
+    let mut node = TestNode::new(options());
     let (_helper, link, region, _) = linked(&mut node, "idle");
     let start = Instant::now();
     let waiter = node.port.waiter();
@@ -190,7 +190,7 @@ fn quiet_links_stay() {
 #[test]
 fn messages_of_a_killed_sender_arrive_before_its_loss() {
     let listen = free_endpoint().to_string();
-    let mut node = Node::at(&listen, options());
+    let mut node = TestNode::at(&listen, options());
     for messages in [1, 100, 5000] {
         let mut sender = Helper::start("child", &format!("stream {listen}/p"));
         let link = node.accept();
@@ -219,8 +219,8 @@ fn messages_of_a_killed_sender_arrive_before_its_loss() {
 fn nothing_reaches_a_deregistered_region() {
     for _ in 0..4 {
         let listen = free_endpoint().to_string();
-        let mut node = Node::at(&listen, options());
-        let target = |node: &Node| {
+        let mut node = TestNode::at(&listen, options());
+        let target = |node: &TestNode| {
             let mut bytes = vec![0; BLOW as usize];
             node.region.arena.read(HAMMERED, &mut bytes).expect("in bounds");
             bytes
@@ -251,7 +251,7 @@ fn nothing_reaches_a_deregistered_region() {
 #[test]
 fn a_busy_link_starves_no_other() {
     let listen = free_endpoint().to_string();
-    let mut node = Node::at(&listen, options());
+    let mut node = TestNode::at(&listen, options());
     let _stream = Helper::start("child", &format!("stream {listen}/p"));
     let busy = node.accept();
     let _other = Helper::start("child", &format!("stream {listen}/p"));

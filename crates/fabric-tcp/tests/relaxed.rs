@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Node, WATCHDOG, free_endpoint};
+use common::{TestNode, WATCHDOG, free_endpoint};
 use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, LinkEvent, Region, RegionSpec};
 use farside_fabric_tcp::TcpOptions;
@@ -29,7 +29,7 @@ const AFTER: u8 = 0x0a;
 struct Slow(TcpStream);
 
 impl Slow {
-    fn link(node: &mut Node, to: &str) -> Self {
+    fn link(node: &mut TestNode, to: &str) -> Self {
         let mut socket = TcpStream::connect(to).expect("a listener");
         socket.set_read_timeout(Some(WATCHDOG)).expect("a timeout");
         socket.set_nodelay(true).expect("no delay");
@@ -85,16 +85,18 @@ impl Slow {
 }
 
 /// Returns a node that sleeps, and memory of it.
-fn target() -> (Node, String, Region) {
+fn target() -> (TestNode, String, Region) {
     let listen = free_endpoint().to_string();
     let lease = Duration::from_secs(20);
-    let node =
-        Node::at(&listen, TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() });
+    let node = TestNode::at(
+        &listen,
+        TcpOptions { lease, request_timeout: lease, ..TcpOptions::default() },
+    );
     let region = memory(&node);
     (node, listen, region)
 }
 
-fn memory(node: &Node) -> Region {
+fn memory(node: &TestNode) -> Region {
     let access = Access::ALL.with(Access::RELAXED_ORDERING);
     let spec = RegionSpec { bytes: REGION_BYTES, access, kind: RegionKind::Memory };
     let region = node.fabric.register(&spec).expect("a region");

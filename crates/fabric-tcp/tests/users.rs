@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Helper, Node, free_endpoint, role};
+use common::{Helper, TestNode, free_endpoint, role};
 use farside_bootstrap::{Admission, ClusterKey, Identity, Protect, Security};
 use farside_fabric::{FabricError, LinkEvent, NotReached};
 use farside_fabric_tcp::{TcpFabric, TcpOptions};
@@ -38,7 +38,7 @@ fn keyed(key: &str) -> Security {
 
 /// Asserts that a dial fails, with a text that says why.
 fn refused(to: &str, why: &str) {
-    let mut node = Node::new(TcpOptions::default());
+    let mut node = TestNode::new(TcpOptions::default());
     let link = node.port.connect(&format!("{to}/p"), b"", node.queue).expect("an address");
     let event = node.event();
     assert_eq!(event, LinkEvent::NotReached { link, why: NotReached::NotPermitted });
@@ -65,14 +65,14 @@ fn pretend(at: &str) {
 }
 
 fn joins(to: &str, key: &str) {
-    let mut node = Node::new(TcpOptions { security: keyed(key), ..TcpOptions::default() });
+    let mut node = TestNode::new(TcpOptions { security: keyed(key), ..TcpOptions::default() });
     let (link, region) = node.connect(&format!("{to}/p"));
     node.works(link, region);
 }
 
 /// Accepts every link, until it is killed.
 fn serve(at: &str) {
-    let mut node = Node::at(at, TcpOptions::default());
+    let mut node = TestNode::at(at, TcpOptions::default());
     loop {
         match node.event() {
             LinkEvent::Requested { link, .. } => drop(node.accept_link(link)),
@@ -107,11 +107,11 @@ fn other(role: &str) -> Option<Helper> {
 #[test]
 fn other_users_are_refused_and_take_no_place() {
     let listen = free_endpoint().to_string();
-    let mut node = Node::at(&listen, TcpOptions::default());
+    let mut node = TestNode::at(&listen, TcpOptions::default());
     assert_eq!(node.fabric.admission(), Some(&Admission::ThisUser));
     for role in ["refused", "flood"] {
         let Some(attacker) = other(&format!("{role} {listen}")) else { return };
-        let mut own = Node::new(TcpOptions::default());
+        let mut own = TestNode::new(TcpOptions::default());
         let link = own.port.connect(&format!("{listen}/p"), b"", own.queue).expect("an address");
         let there = node.accept();
         let event = own.event();
@@ -148,7 +148,8 @@ fn is_listening(at: &str) -> bool {
 fn with_a_key_other_users_are_let_in() {
     let listen = free_endpoint().to_string();
     let key = "5e".repeat(32);
-    let mut node = Node::at(&listen, TcpOptions { security: keyed(&key), ..TcpOptions::default() });
+    let mut node =
+        TestNode::at(&listen, TcpOptions { security: keyed(&key), ..TcpOptions::default() });
     assert_eq!(node.fabric.admission(), Some(&Admission::Identity));
     let Some(joiner) = other(&format!("joins {listen} {key}")) else { return };
     node.accept();
@@ -162,11 +163,11 @@ fn a_node_without_descriptors_does_not_take_its_own_user_for_another() {
     let listen = free_endpoint().to_string();
     let to = format!("{listen}/p");
     let server = Helper::start("child", &format!("serve {listen}"));
-    let mut own = Node::new(TcpOptions::default());
+    let mut own = TestNode::new(TcpOptions::default());
     own.connect(&to);
     // One more is accepted, and no descriptor is left to query its owner.
     server.limit_descriptors(1);
-    let mut second = Node::new(TcpOptions::default());
+    let mut second = TestNode::new(TcpOptions::default());
     let link = second.port.connect(&to, b"", second.queue).expect("an address");
     let event = second.event();
     let trouble = second.port.trouble(link);
@@ -187,7 +188,7 @@ fn the_number_of_unmapped_users_is_no_user() {
         return println!("SKIPPED: no namespaces of users here (unshare --user)");
     }
     let listen = free_endpoint().to_string();
-    let node = Node::at(&listen, TcpOptions::default());
+    let node = TestNode::at(&listen, TcpOptions::default());
     let child = Helper::start_in(&["unshare", "--user"], "child", &format!("unmapped {listen}"));
     assert!(child.succeeds());
     drop(node);

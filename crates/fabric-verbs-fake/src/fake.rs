@@ -6,7 +6,7 @@
 //! | [`Fake`] | call the library's `farside_fake_*` functions | as long as the process lives |
 //! | those functions | change the script | under the world's lock |
 
-use crate::world::{Refusal, Region, Script, world};
+use crate::world::{FakeRegion, RefusalTime, Script, world};
 use std::ffi::{CString, c_void};
 use std::path::{Path, PathBuf};
 
@@ -223,7 +223,7 @@ told! {
         world().script.hang = true;
     }
     farside_fake_refusals(what, _unused) {
-        world().script.refusal = if what == 1 { Refusal::Lost } else { Refusal::Late };
+        world().script.refusal = if what == 1 { RefusalTime::Lost } else { RefusalTime::Late };
     }
     farside_fake_answer(_first, _second) {
         world().answer();
@@ -266,7 +266,7 @@ told! {
         unsafe { *place = count };
     }
     farside_fake_registered(flags, place) {
-        let has = |region: &&Region| region.access as u64 & flags == flags;
+        let has = |region: &&FakeRegion| region.access as u64 & flags == flags;
         let count = world().regions.values().filter(has).count() as u64;
         let place: *mut u64 = std::ptr::with_exposed_provenance_mut(place as usize);
         // SAFETY: the caller's number.

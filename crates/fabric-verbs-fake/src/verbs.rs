@@ -12,7 +12,8 @@ use crate::copy::copy;
 use crate::fake::Odd;
 use crate::types::*;
 use crate::world::{
-    Bind, Completions, DeviceMemory, Job, Pair, Receives, Region, Window, World, world,
+    Bind, Completions, DeviceMemory, FakeRegion, MemoryWindow, PostedWork, QueuePairState,
+    Receives, World, world,
 };
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -244,7 +245,7 @@ unsafe extern "C" fn ibv_reg_mr(
     // Far apart, so that no key is next to another.
     let key = world.number().wrapping_mul(0x9e37_79b1);
     let place = start.expose_provenance() as u64;
-    world.regions.insert(key, Region { base: 0, start: place, bytes: bytes as u64, access });
+    world.regions.insert(key, FakeRegion { base: 0, start: place, bytes: bytes as u64, access });
     let memory = make::<ibv_mr>();
     // SAFETY: just made.
     unsafe {
@@ -378,7 +379,7 @@ unsafe extern "C" fn reg_dm_mr(
     }
     let key = world.number().wrapping_mul(0x9e37_79b1);
     let base = found.start + offset;
-    world.regions.insert(key, Region { base, start: 0, bytes: bytes as u64, access });
+    world.regions.insert(key, FakeRegion { base, start: 0, bytes: bytes as u64, access });
     let region = make::<ibv_mr>();
     // SAFETY: just made.
     unsafe {
@@ -401,8 +402,8 @@ unsafe extern "C" fn alloc_mw(domain: *mut ibv_pd, kind: c_int) -> *mut ibv_mw {
         ((*window).context, (*window).pd) = ((*domain).context, domain);
         ((*window).rkey, (*window).kind) = (key, kind);
     }
-    let place = Region { base: 0, start: 0, bytes: 0, access: 0 };
-    world.windows.insert(window.addr(), Window { key, pair: 0, region: 0, place });
+    let place = FakeRegion { base: 0, start: 0, bytes: 0, access: 0 };
+    world.windows.insert(window.addr(), MemoryWindow { key, pair: 0, region: 0, place });
     window
 }
 
@@ -538,7 +539,7 @@ unsafe extern "C" fn ibv_create_qp(
         ((*pair).context, (*pair).pd, (*pair).qp_num) = ((*domain).context, domain, number);
         (*pair).context.addr()
     };
-    let made = Pair {
+    let made = QueuePairState {
         state: 0,
         peer: 0,
         queue: attributes.send_cq.addr(),
@@ -670,7 +671,7 @@ unsafe extern "C" fn post_srq_recv(
 
 /// # Safety
 /// A request as `ibv_post_send` wants it.
-unsafe fn job(request: &ibv_send_wr) -> Job {
+unsafe fn job(request: &ibv_send_wr) -> PostedWork {
     let count = usize::try_from(request.num_sge).unwrap_or(0);
     let mut slices = Vec::with_capacity(count);
     let mut inline = None;
@@ -707,7 +708,7 @@ unsafe fn job(request: &ibv_send_wr) -> Job {
         } else {
             (request.wr.atomic, request.wr.rdma.rkey)
         };
-        Job {
+        PostedWork {
             id: request.wr_id,
             opcode: request.opcode,
             signalled: request.send_flags & IBV_SEND_SIGNALED != 0,

@@ -26,7 +26,7 @@ const EVENT_QP_ACCESS_ERR: u32 = 3;
 /// `Odd::RepeatsBinds`.
 const REPEATS_BINDS: u32 = 10;
 
-pub(crate) struct Region {
+pub(crate) struct FakeRegion {
     /// The address of its memory, less `start`.
     pub(crate) base: u64,
     /// Its first address, for requests.
@@ -44,13 +44,13 @@ pub(crate) struct DeviceMemory {
 }
 
 /// A memory window of type 2B.
-pub(crate) struct Window {
+pub(crate) struct MemoryWindow {
     pub(crate) key: u32,
     /// The queue pair that it is bound to; zero before.
     pub(crate) pair: u32,
     /// The key of its region.
     pub(crate) region: u32,
-    pub(crate) place: Region,
+    pub(crate) place: FakeRegion,
 }
 
 /// The region and rkey of a bind request.
@@ -66,7 +66,7 @@ pub(crate) struct Bind {
 }
 
 /// A posted request, with its slices and inline bytes.
-pub(crate) struct Job {
+pub(crate) struct PostedWork {
     pub(crate) id: u64,
     pub(crate) opcode: i32,
     pub(crate) signalled: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Job {
     pub(crate) bind: Option<Bind>,
 }
 
-impl Job {
+impl PostedWork {
     fn bytes(&self) -> u64 {
         match &self.inline {
             Some(bytes) => bytes.len() as u64,
@@ -94,7 +94,7 @@ impl Job {
     }
 }
 
-pub(crate) struct Pair {
+pub(crate) struct QueuePairState {
     pub(crate) state: i32,
     pub(crate) peer: u32,
     pub(crate) queue: usize,
@@ -102,7 +102,7 @@ pub(crate) struct Pair {
     pub(crate) context: usize,
     /// The C object.
     pub(crate) object: usize,
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: VecDeque<PostedWork>,
     /// The first of the jobs never ends.
     pub(crate) hangs: bool,
     /// How the first of the jobs ends, once its answer is let through.
@@ -111,7 +111,7 @@ pub(crate) struct Pair {
 
 /// When a refusal is delivered to the requester.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Refusal {
+pub(crate) enum RefusalTime {
     /// At once.
     #[default]
     Told,
@@ -143,7 +143,7 @@ pub(crate) struct Script {
     /// The next request never ends.
     pub(crate) hang: bool,
     /// The delivery of refusals.
-    pub(crate) refusal: Refusal,
+    pub(crate) refusal: RefusalTime,
     /// The device was removed.
     pub(crate) removed: bool,
     /// How often the port's address has moved.
@@ -163,18 +163,18 @@ pub(crate) struct Script {
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) numbers: u32,
-    pub(crate) regions: BTreeMap<u32, Region>,
+    pub(crate) regions: BTreeMap<u32, FakeRegion>,
     /// Memory at the adapter, by the addresses of its C objects.
     pub(crate) device: BTreeMap<usize, DeviceMemory>,
     /// By the addresses of their C objects.
-    pub(crate) windows: BTreeMap<usize, Window>,
+    pub(crate) windows: BTreeMap<usize, MemoryWindow>,
     /// The address and rkey of the last successful request.
     pub(crate) last: (u64, u32),
     /// Calls of `ibv_post_send`, and the requests in their lists.
     pub(crate) posted: [u64; 2],
     /// Queue pairs and regions that were ended before the windows bound to them.
     pub(crate) violations: u64,
-    pub(crate) pairs: BTreeMap<u32, Pair>,
+    pub(crate) pairs: BTreeMap<u32, QueuePairState>,
     pub(crate) completions: BTreeMap<usize, Completions>,
     pub(crate) receives: BTreeMap<usize, Receives>,
     /// Events of channels that were not taken: which completion queue.
@@ -241,8 +241,8 @@ impl World {
         match self.windows.get_mut(&bind.window) {
             Some(window) if fits && window.pair == 0 && window.key >> 8 == bind.key >> 8 => {
                 let Bind { start, bytes, access, .. } = *bind;
-                let place = Region { base: 0, start, bytes, access };
-                *window = Window { key: bind.key, pair, region: bind.region, place };
+                let place = FakeRegion { base: 0, start, bytes, access };
+                *window = MemoryWindow { key: bind.key, pair, region: bind.region, place };
                 SUCCESS
             }
             _ => MW_BIND_ERR,
@@ -359,7 +359,7 @@ impl World {
     }
 
     /// Does one job; its status, or nothing while it must wait for the peer.
-    fn execute(&mut self, pair: u32, peer: u32, job: &Job) -> Option<u32> {
+    fn execute(&mut self, pair: u32, peer: u32, job: &PostedWork) -> Option<u32> {
         if let Some(bind) = &job.bind {
             // Nothing of the peer's.
             if std::mem::take(&mut self.script.fail_bind) {
@@ -411,15 +411,15 @@ impl World {
             self.tell(context, object, EVENT_QP_ACCESS_ERR);
         }
         let refusal = self.script.refusal;
-        if refusal != Refusal::Late {
+        if refusal != RefusalTime::Late {
             self.fail(peer);
         }
-        if refusal == Refusal::Told {
+        if refusal == RefusalTime::Told {
             return Some(status);
         }
         let found = self.pairs.get_mut(&pair)?;
         found.hangs = true;
-        found.answer = (refusal == Refusal::Late).then_some(status);
+        found.answer = (refusal == RefusalTime::Late).then_some(status);
         None
     }
 
@@ -463,7 +463,7 @@ impl World {
     }
 
     /// Copies the bytes of a job, one slice after the other, to an address.
-    fn put(&self, job: &Job, mut to: *mut u8) {
+    fn put(&self, job: &PostedWork, mut to: *mut u8) {
         if let Some(bytes) = &job.inline {
             // SAFETY: the range was checked for that many bytes.
             return unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
@@ -478,7 +478,7 @@ impl World {
         }
     }
 
-    fn write(&self, peer: u32, job: &Job) -> u32 {
+    fn write(&self, peer: u32, job: &PostedWork) -> u32 {
         let bytes = job.bytes();
         match self.reach(peer, job.key, job.address, bytes, IBV_ACCESS_REMOTE_WRITE) {
             // Nothing is checked of a WRITE of no bytes (IBTA 9.4.3).
@@ -491,7 +491,7 @@ impl World {
         }
     }
 
-    fn read(&self, peer: u32, job: &Job) -> u32 {
+    fn read(&self, peer: u32, job: &PostedWork) -> u32 {
         let bytes = job.bytes();
         if bytes == 0 {
             return SUCCESS;
@@ -512,7 +512,7 @@ impl World {
         SUCCESS
     }
 
-    fn atomic(&self, peer: u32, job: &Job) -> u32 {
+    fn atomic(&self, peer: u32, job: &PostedWork) -> u32 {
         let word = self.reach(peer, job.key, job.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
         let Some(word) = word else {
             return REM_ACCESS_ERR;
@@ -542,7 +542,7 @@ impl World {
         self.receives.get_mut(&receives)?.posted.pop_front()
     }
 
-    fn announce(&mut self, peer: u32, queue: usize, receives: usize, job: &Job) {
+    fn announce(&mut self, peer: u32, queue: usize, receives: usize, job: &PostedWork) {
         let Some((id, _)) = self.take_receive(receives) else {
             return;
         };
@@ -553,7 +553,7 @@ impl World {
         self.complete(queue, done);
     }
 
-    fn send(&mut self, peer: u32, queue: usize, receives: usize, job: &Job) -> u32 {
+    fn send(&mut self, peer: u32, queue: usize, receives: usize, job: &PostedWork) -> u32 {
         let Some((id, into)) = self.take_receive(receives) else {
             return REM_INV_REQ_ERR;
         };

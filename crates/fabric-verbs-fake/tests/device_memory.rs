@@ -9,7 +9,7 @@ use farside_base::{Access, OutOfBounds, RegionKind};
 use farside_fabric::{Fabric, FabricError, Region, RegionSpec};
 use farside_fabric_verbs::VerbsFabric;
 use farside_fabric_verbs_fake::Odd;
-use node::{Node, WATCHDOG, alone, options};
+use node::{FakeNode, WATCHDOG, alone, options};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ fn device(fabric: &VerbsFabric, bytes: u64) -> Result<Region, FabricError> {
 #[test]
 fn words_at_the_adapter_are_whole_for_their_owner_and_end_with_the_region() {
     let (_one, fake) = alone();
-    let node = Node::new("near");
+    let node = FakeNode::new("near");
     let region = device(&node.fabric, 100).expect("a region");
     assert_eq!((region.token.bytes, region.arena.len(), fake.allocations()), (104, 0, 1));
     let words = region.memory();
@@ -47,7 +47,7 @@ fn words_at_the_adapter_are_whole_for_their_owner_and_end_with_the_region() {
 fn a_device_without_memory_of_its_own_is_refused_by_name() {
     let (_one, fake) = alone();
     fake.say(Odd::DeviceBytes, 0);
-    let node = Node::new("near");
+    let node = FakeNode::new("near");
     assert!(matches!(device(&node.fabric, 8), Err(FabricError::Lacks("device_memory"))));
     let refused = receiver(&node.fabric, "ring", DeviceWords::Head, Kind::SharedRingImmediate);
     let error = refused.expect_err("a refusal");

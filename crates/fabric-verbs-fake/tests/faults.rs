@@ -12,13 +12,13 @@ use farside_bootstrap::Endpoint;
 use farside_fabric::{Fabric, FabricError, LinkEvent, Loss, PortSpec};
 use farside_fabric_verbs::{OpenError, Options, VerbsFabric, status};
 use farside_fabric_verbs_fake::Odd;
-use node::{LEASE, Node, WATCHDOG, alone, completion, connect, options, until, works};
+use node::{FakeNode, LEASE, WATCHDOG, alone, completion, connect, options, until, works};
 use std::time::Instant;
 
 #[test]
 fn each_status_ends_its_link_with_words_and_no_other() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (other, _, other_region) = connect(&mut near, &mut far);
     // Flushes are never a cause; successes are no failures.
     for row in status::COMPLETIONS.iter().filter(|row| ![0, 5].contains(&row.number)) {
@@ -36,7 +36,7 @@ fn each_status_ends_its_link_with_words_and_no_other() {
         assert_eq!((done.id, done.status), (WorkId(2), CompletionStatus::Flushed), "{}", row.name);
         near.port.close(link);
         near.events.clear();
-        let lost = |_: &mut Node, far: &mut Node| far.events.pop();
+        let lost = |_: &mut FakeNode, far: &mut FakeNode| far.events.pop();
         match until("the loss there", [&mut near, &mut far], lost) {
             LinkEvent::Lost { link, .. } => far.port.close(link),
             event => panic!("{event:?}"),
@@ -49,7 +49,7 @@ fn each_status_ends_its_link_with_words_and_no_other() {
 #[test]
 fn a_request_that_hangs_is_unreachable_after_the_lease() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (other, _, other_region) = connect(&mut near, &mut far);
     let (link, _, region) = connect(&mut near, &mut far);
     fake.hang_next();
@@ -70,7 +70,7 @@ fn a_request_that_hangs_is_unreachable_after_the_lease() {
 #[test]
 fn silent_requests_that_hang_are_found_too() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, region) = connect(&mut near, &mut far);
     fake.hang_next();
     let slices = [LocalSlice { region: near.region.id, offset: 0, bytes: 8 }];
@@ -86,7 +86,7 @@ fn silent_requests_that_hang_are_found_too() {
 #[test]
 fn a_sleeper_is_woken_for_a_request_that_hangs() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, region) = connect(&mut near, &mut far);
     fake.hang_next();
     near.write(1, link, region);
@@ -106,7 +106,7 @@ fn a_sleeper_is_woken_for_a_request_that_hangs() {
 #[test]
 fn a_message_without_a_receive_is_not_ready_after_the_patience() {
     let (_one, _fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, _) = connect(&mut near, &mut far);
     let slices = [LocalSlice { region: near.region.id, offset: 0, bytes: 8 }];
     let source = Source::Gather(&slices);
@@ -120,12 +120,12 @@ fn a_message_without_a_receive_is_not_ready_after_the_patience() {
 #[test]
 fn address_change_ends_links_and_keeps_regions() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there, _) = connect(&mut near, &mut far);
     assert!(near.port.path(link).contains("10.9.8.1"), "{}", near.port.path(link));
     fake.move_gid();
     until("the losses", [&mut near, &mut far], |near, far| {
-        let lost = |node: &Node, link| node.events.iter().any(|event| event.link() == link);
+        let lost = |node: &FakeNode, link| node.events.iter().any(|event| event.link() == link);
         (lost(near, link) && lost(far, there)).then_some(())
     });
     // The side that is notified second may learn it from the peer first.
@@ -143,7 +143,7 @@ fn address_change_ends_links_and_keeps_regions() {
 #[test]
 fn a_port_that_is_down_for_less_than_the_lease_loses_nothing() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, region) = connect(&mut near, &mut far);
     fake.set_port(false);
     near.write(5, link, region);
@@ -158,14 +158,14 @@ fn a_port_that_is_down_for_less_than_the_lease_loses_nothing() {
 #[test]
 fn a_device_that_goes_breaks_every_link_and_nothing_else() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, region) = connect(&mut near, &mut far);
     fake.hang_next();
     near.write(1, link, region);
     fake.remove_device();
     let done = completion([&mut near, &mut far]);
     assert_eq!((done.id, done.status), (WorkId(1), CompletionStatus::Broken));
-    let lost = |near: &mut Node, _: &mut Node| near.events.pop();
+    let lost = |near: &mut FakeNode, _: &mut FakeNode| near.events.pop();
     let event = until("the loss", [&mut near, &mut far], lost);
     assert_eq!(event.link(), link);
     assert!(near.port.trouble(link).is_some());
@@ -188,7 +188,7 @@ fn what_a_device_says_of_itself_is_what_is_promised() {
     fake.say(Odd::Slices, 1);
     fake.say(Odd::InlineBytes, 0);
     fake.say(Odd::InOrder, 0);
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let has = near.fabric.capabilities();
     assert_eq!((has.atomics, has.slices_max), (AtomicScope::None, 1));
     assert_eq!((has.inline_bytes_max, has.byte_order), (0, false));
@@ -246,7 +246,7 @@ fn a_connection_that_the_adapter_ends_with_its_port_is_lost_at_once() {
     const FLUSHED: u32 = 5;
     let (_one, fake) = alone();
     for heard_before in [false, true] {
-        let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+        let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
         let (link, _, region) = connect(&mut near, &mut far);
         if heard_before {
             fake.set_port(false);

@@ -8,12 +8,12 @@ use farside_base::{
     Operation, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Arena, Fabric, FabricError, Stop};
-use node::{Node, alone, completion, connect};
+use node::{FakeNode, alone, completion, connect};
 
 #[test]
 fn a_read_behind_a_write_does_in_the_place_of_a_flush() {
     let (_one, _fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let has = near.fabric.capabilities();
     assert_eq!(has.flush, FlushScope::None);
     assert_eq!(has.flush_way(FlushScope::Visible), FlushWay::Read);
@@ -48,7 +48,7 @@ fn a_read_behind_a_write_does_in_the_place_of_a_flush() {
 #[test]
 fn regions_that_cannot_be_flushed_are_refused_with_what_to_do() {
     let (_one, _fake) = alone();
-    let node = Node::new("node");
+    let node = FakeNode::new("node");
     for (access, name) in [(Access::FLUSH, "flush"), (Access::FLUSH_PERSISTENT, "persistent flush")]
     {
         let refused = node.fabric.register_memory(Arena::heap(4096), Access::WRITE.with(access));
@@ -61,7 +61,7 @@ fn regions_that_cannot_be_flushed_are_refused_with_what_to_do() {
 #[test]
 fn the_way_follows_from_the_capabilities() {
     let (_one, _fake) = alone();
-    let bare = Node::new("node").fabric.capabilities();
+    let bare = FakeNode::new("node").fabric.capabilities();
     let ways = |has: Capabilities| {
         let way = |scope| has.flush_way(scope);
         (way(FlushScope::Visible), way(FlushScope::Persistent))

@@ -7,7 +7,8 @@ use farside_base::{
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_bootstrap::{
-    ClusterKey, Endpoint, HandshakeLimits, Host, Identity, Protect, Security, Stream, Transfer,
+    ClusterKey, Endpoint, HandshakeLimits, HostAddress, Identity, Protect, Security, Stream,
+    Transfer,
 };
 use farside_fabric::{Fabric, LinkEvent, NotReached, Port, PortSpec, Region, RegionSpec};
 use farside_fabric_verbs::{OpenError, Options, VerbsFabric};
@@ -27,7 +28,7 @@ fn options(security: Security) -> Options {
     options
 }
 
-struct Node {
+struct VictimNode {
     fabric: VerbsFabric,
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
@@ -35,7 +36,7 @@ struct Node {
     events: Vec<LinkEvent>,
 }
 
-impl Node {
+impl VictimNode {
     fn new(security: Security) -> Self {
         Self::with(options(security))
     }
@@ -68,14 +69,14 @@ impl Node {
 
 /// A link that must not notice anything.
 struct Good {
-    near: Node,
+    near: VictimNode,
     link: LinkId,
     region: RemoteRegionId,
 }
 
 impl Good {
-    fn new(victim: &mut Node, security: Security) -> Self {
-        let mut near = Node::new(security);
+    fn new(victim: &mut VictimNode, security: Security) -> Self {
+        let mut near = VictimNode::new(security);
         let address = victim.port.address().expect("a listener");
         let link = near.port.connect(&address, b"", near.queue).expect("a call");
         let LinkEvent::Requested { link: there, .. } = victim.event() else { panic!("no request") };
@@ -130,13 +131,13 @@ fn until_hung_up(mut socket: TcpStream) {
 }
 
 /// Returns a stream that has passed the handshake, for hand-written frames.
-fn stream(victim: &Node, security: &Security) -> Stream<TcpStream> {
+fn stream(victim: &VictimNode, security: &Security) -> Stream<TcpStream> {
     let socket = TcpStream::connect(victim.place()).expect("a listener");
     stream_by(socket, victim, security)
 }
 
 /// Returns the same from a loopback address of its own, as if of another host.
-fn stream_of_another_host(victim: &Node, security: &Security) -> Stream<TcpStream> {
+fn stream_of_another_host(victim: &VictimNode, security: &Security) -> Stream<TcpStream> {
     let socket = rustix::net::socket(
         rustix::net::AddressFamily::INET,
         rustix::net::SocketType::STREAM,
@@ -149,9 +150,9 @@ fn stream_of_another_host(victim: &Node, security: &Security) -> Stream<TcpStrea
     stream_by(TcpStream::from(socket), victim, security)
 }
 
-fn stream_by(socket: TcpStream, victim: &Node, security: &Security) -> Stream<TcpStream> {
+fn stream_by(socket: TcpStream, victim: &VictimNode, security: &Security) -> Stream<TcpStream> {
     socket.set_nonblocking(true).expect("a socket");
-    let host = Host::Ip(victim.place().ip());
+    let host = HostAddress::Ip(victim.place().ip());
     let mut stream =
         Stream::connect(socket, security, &host, HandshakeLimits::DEFAULT).expect("a stream");
     while !stream.advance().expect("a handshake") {
@@ -209,7 +210,7 @@ fn connect_frame(name: &str) -> Vec<u8> {
 
 #[test]
 fn strangers_are_hung_up_on_and_others_go_on() {
-    let mut victim = Node::new(Security::open());
+    let mut victim = VictimNode::new(Security::open());
     let mut good = Good::new(&mut victim, Security::open());
     let mut state = 0x5eed;
     for round in 0..40 {
@@ -228,7 +229,7 @@ fn strangers_are_hung_up_on_and_others_go_on() {
 #[test]
 fn frames_out_of_turn_and_impossible_ones_end_their_stream_alone() {
     let security = Security::open();
-    let mut victim = Node::new(security.clone());
+    let mut victim = VictimNode::new(security.clone());
     let mut good = Good::new(&mut victim, security.clone());
     let token = victim.region.token.encode();
     let mut lies: Vec<Vec<u8>> = (2..=9).map(|kind| frame(kind, &[])).collect();
@@ -260,7 +261,7 @@ fn frames_out_of_turn_and_impossible_ones_end_their_stream_alone() {
 #[test]
 fn random_frames_never_end_the_fabric() {
     let security = Security::open();
-    let mut victim = Node::new(security.clone());
+    let mut victim = VictimNode::new(security.clone());
     let mut good = Good::new(&mut victim, security.clone());
     let mut state = 0xfeed;
     for _ in 0..150 {
@@ -286,7 +287,7 @@ fn random_frames_never_end_the_fabric() {
 
 #[test]
 fn half_handshakes_are_bounded_and_time_out() {
-    let mut victim = Node::new(Security::open());
+    let mut victim = VictimNode::new(Security::open());
     let mut good = Good::new(&mut victim, Security::open());
     let silent: Vec<_> = (0..400).filter_map(|_| TcpStream::connect(victim.place()).ok()).collect();
     good.works();
@@ -304,9 +305,10 @@ fn half_handshakes_are_bounded_and_time_out() {
 /// One host takes its limit of links and keeps them, and others still get theirs.
 #[test]
 fn links_of_one_host_are_bounded() {
-    let mut victim = Node::with(Options { links_per_host_max: 4, ..options(Security::open()) });
+    let mut victim =
+        VictimNode::with(Options { links_per_host_max: 4, ..options(Security::open()) });
     let mut good = Good::new(&mut victim, Security::open());
-    let mut greedy = Node::new(Security::open());
+    let mut greedy = VictimNode::new(Security::open());
     let address = victim.port.address().expect("a listener");
     let mut links = Vec::new();
     while links.len() < 3 {
@@ -347,11 +349,11 @@ fn a_caller_without_the_key_is_not_permitted() {
         let identity = Identity::cluster_key(&key).expect("a key");
         Security::new(identity, Protect::Handshake).expect("a combination")
     };
-    let mut victim = Node::new(key("5e"));
+    let mut victim = VictimNode::new(key("5e"));
     let mut good = Good::new(&mut victim, key("5e"));
     let address = victim.port.address().expect("a listener");
     for security in [key("5f"), Security::open()] {
-        let mut other = Node::new(security);
+        let mut other = VictimNode::new(security);
         let link = other.port.connect(&address, b"", other.queue).expect("a call");
         let event = other.event();
         let refused = LinkEvent::NotReached { link, why: NotReached::NotPermitted };
@@ -374,7 +376,7 @@ fn data_that_must_be_protected_is_refused_before_anything_is_opened() {
 
 #[test]
 fn an_idle_link_lives_on_for_many_leases() {
-    let mut victim = Node::new(Security::open());
+    let mut victim = VictimNode::new(Security::open());
     let mut good = Good::new(&mut victim, Security::open());
     let start = Instant::now();
     let waiter = good.near.port.waiter();

@@ -4,16 +4,16 @@ mod node;
 
 use farside_fabric::{Fabric, LinkEvent};
 use farside_fabric_verbs::Options;
-use node::{LEASE, Node, alone, connect, options, until, works};
+use node::{FakeNode, LEASE, alone, connect, options, until, works};
 use std::time::{Duration, Instant};
 
-fn pair(near: Duration, far: Duration) -> (Node, Node) {
+fn pair(near: Duration, far: Duration) -> (FakeNode, FakeNode) {
     let of = |lease| Options { lease, patience: Duration::from_secs(10), ..options() };
-    (Node::with("near", of(near)), Node::with("far", of(far)))
+    (FakeNode::with("near", of(near)), FakeNode::with("far", of(far)))
 }
 
 /// Lets both be for some leases of the shorter kind.
-fn rest(near: &mut Node, far: &mut Node) {
+fn rest(near: &mut FakeNode, far: &mut FakeNode) {
     let start = Instant::now();
     until("the end of a rest", [near, far], |near, far| {
         assert!(near.events.is_empty() && far.events.is_empty(), "{:?}", near.events);

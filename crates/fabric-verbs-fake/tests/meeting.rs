@@ -3,10 +3,10 @@
 
 mod node;
 
-use farside_bootstrap::{HandshakeLimits, Host, Security, Stream, Transfer};
+use farside_bootstrap::{HandshakeLimits, HostAddress, Security, Stream, Transfer};
 use farside_fabric::{LinkEvent, Loss};
 use farside_fabric_verbs::{OpenError, Options, VerbsFabric};
-use node::{Node, WATCHDOG, alone, options};
+use node::{FakeNode, WATCHDOG, alone, options};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Instant;
 
@@ -65,13 +65,13 @@ fn meeting() -> Vec<u8> {
     [&[1][..], &place, &4791_u16.to_le_bytes(), &[0x5e; 32]].concat()
 }
 
-struct Liar(Stream<TcpStream>);
+struct LyingPeer(Stream<TcpStream>);
 
-impl Liar {
+impl LyingPeer {
     fn new(socket: TcpStream, calls: bool) -> Self {
         socket.set_nonblocking(true).expect("a socket");
         let (security, limits) = (Security::open(), HandshakeLimits::DEFAULT);
-        let host = Host::Ip(Ipv4Addr::LOCALHOST.into());
+        let host = HostAddress::Ip(Ipv4Addr::LOCALHOST.into());
         let stream = match calls {
             true => Stream::connect(socket, &security, &host, limits),
             false => Stream::accept(socket, &security, limits),
@@ -83,7 +83,7 @@ impl Liar {
         Self(stream)
     }
 
-    fn calls(victim: &Node) -> Self {
+    fn calls(victim: &FakeNode) -> Self {
         let endpoint = victim.fabric.listening().expect("a listener").clone();
         let place = endpoint.resolve().expect("a number")[0];
         Self::new(TcpStream::connect(place).expect("a listener"), true)
@@ -124,13 +124,13 @@ impl Liar {
 #[test]
 fn who_connects_otherwise_is_refused_with_the_reason() {
     let (_one, _fake) = alone();
-    let victim = Node::new("victim");
+    let victim = FakeNode::new("victim");
     for (ways, words) in [
         (MANAGER, "connection_manager"),
         (IWARP, "one end is iWARP"),
         (MANAGER | IWARP, "one end is iWARP"),
     ] {
-        let mut liar = Liar::calls(&victim);
+        let mut liar = LyingPeer::calls(&victim);
         liar.say(&connect(ways));
         let (kind, reason) = liar.hear().expect("an answer");
         let reason = String::from_utf8_lossy(&reason[2..]).into_owned();
@@ -142,7 +142,7 @@ fn who_connects_otherwise_is_refused_with_the_reason() {
 #[test]
 fn impossible_ways_and_partings_out_of_turn_end_their_stream_alone() {
     let (_one, _fake) = alone();
-    let mut victim = Node::new("victim");
+    let mut victim = FakeNode::new("victim");
     let lies = [
         connect(4),
         connect(0xff),
@@ -153,7 +153,7 @@ fn impossible_ways_and_partings_out_of_turn_end_their_stream_alone() {
         [connect(0), accepted(&[0; 8], 0, &meeting())].concat(),
     ];
     for lie in &lies {
-        let mut liar = Liar::calls(&victim);
+        let mut liar = LyingPeer::calls(&victim);
         liar.say(lie);
         while let Some((kind, _)) = liar.hear() {
             assert_ne!(kind, ACCEPTED);
@@ -170,14 +170,14 @@ fn impossible_ways_and_partings_out_of_turn_end_their_stream_alone() {
 #[test]
 fn an_answer_that_was_not_asked_for_loses_the_link() {
     let (_one, _fake) = alone();
-    let mut victim = Node::new("victim");
+    let mut victim = FakeNode::new("victim");
     let undialable = [&[1][..], &[0; 16], &[0; 2], &[0; 32]].concat();
     for meeting in [meeting(), undialable, vec![2]] {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let place = listener.local_addr().expect("an address");
         let link = victim.port.connect(&format!("{place}/liar"), b"", victim.queue);
         let link = link.expect("a call");
-        let mut liar = Liar::new(listener.accept().expect("a caller").0, false);
+        let mut liar = LyingPeer::new(listener.accept().expect("a caller").0, false);
         let (kind, body) = liar.hear().expect("a call");
         assert_eq!(kind, CONNECT);
         liar.say(&accepted(&body[2..10], MANAGER, &meeting));

@@ -7,7 +7,7 @@ use farside_base::{Access, RegionKind};
 use farside_fabric::{Fabric, RegionSpec};
 use farside_fabric_verbs::{OpenError, VerbsFabric};
 use farside_fabric_verbs_fake::Odd;
-use node::{Node, alone, connect, options, works};
+use node::{FakeNode, alone, connect, options, works};
 
 const ON_DEMAND: u32 = 1 << 6;
 const RELAXED: u32 = 1 << 20;
@@ -17,7 +17,7 @@ const PAGED: u64 = 0x3f;
 #[test]
 fn order_is_given_up_where_that_is_asked_for_and_nowhere_else() {
     let (_one, fake) = alone();
-    let node = Node::new("near");
+    let node = FakeNode::new("near");
     assert_eq!(fake.registered(RELAXED), 0);
     let access = Access::WRITE.with(Access::RELAXED_ORDERING);
     let spec = RegionSpec { bytes: 64, access, kind: RegionKind::Memory };
@@ -31,7 +31,7 @@ fn order_is_given_up_where_that_is_asked_for_and_nowhere_else() {
 fn memory_is_pinned_unless_told_otherwise() {
     let (_one, fake) = alone();
     fake.say(Odd::OnDemand, PAGED);
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     assert_eq!(fake.registered(ON_DEMAND), 0);
     assert!(!near.fabric.choice().on_demand_paging && near.fabric.facts().on_demand.is_had());
     let (link, _, region) = connect(&mut near, &mut far);
@@ -44,11 +44,11 @@ fn memory_is_paged_on_demand_where_that_is_asked_for() {
     fake.say(Odd::OnDemand, PAGED);
     let mut paged = options();
     paged.on_demand_paging = true;
-    let mut near = Node::with("near", paged);
+    let mut near = FakeNode::with("near", paged);
     assert_eq!(fake.registered(ON_DEMAND), 1);
     assert!(near.fabric.choice().on_demand_paging);
     assert!(near.fabric.describe().contains("paged on demand"));
-    let mut far = Node::new("far");
+    let mut far = FakeNode::new("far");
     let (link, _, region) = connect(&mut near, &mut far);
     works(&mut near, &mut far, link, region);
     let spec = RegionSpec { bytes: 64, access: Access::READ, kind: RegionKind::Memory };

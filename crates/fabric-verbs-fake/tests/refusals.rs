@@ -8,10 +8,10 @@ use farside_base::{
     RemoteSlice, Source, WorkId,
 };
 use farside_fabric::Fabric;
-use node::{LEASE, Node, alone, completion, connect, until, works};
+use node::{FakeNode, LEASE, alone, completion, connect, until, works};
 use std::time::Instant;
 
-impl Node {
+impl FakeNode {
     /// Posts a WRITE past the region's end.
     fn trespass(&mut self, id: u64, link: LinkId, region: RemoteRegionId) {
         let slices = [LocalSlice { region: self.region.id, offset: 0, bytes: 8 }];
@@ -35,14 +35,14 @@ impl Node {
 }
 
 /// Waits until a node knows something bad of a link.
-fn troubled(nodes: [&mut Node; 2], link: LinkId) {
+fn troubled(nodes: [&mut FakeNode; 2], link: LinkId) {
     until("trouble", nodes, |one, _| one.port.trouble(link).map(|_| ()));
 }
 
 #[test]
 fn an_answer_is_not_cut_off_by_the_side_that_refused() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (other, _, other_region) = connect(&mut near, &mut far);
     let (link, there, region) = connect(&mut near, &mut far);
     fake.hold_refusals();
@@ -63,7 +63,7 @@ fn an_answer_is_not_cut_off_by_the_side_that_refused() {
 #[test]
 fn an_answer_to_a_message_is_not_cut_off_either() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there, _) = connect(&mut near, &mut far);
     fake.hold_refusals();
     far.receive(9, 4);
@@ -80,7 +80,7 @@ fn an_answer_to_a_message_is_not_cut_off_either() {
 #[test]
 fn an_answer_that_is_lost_comes_by_the_control_stream() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, region) = connect(&mut near, &mut far);
     fake.lose_refusals();
     near.trespass(1, link, region);
@@ -98,7 +98,7 @@ fn an_answer_that_is_lost_comes_by_the_control_stream() {
 #[test]
 fn what_was_refused_follows_from_the_request() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     fake.lose_refusals();
     let (link, _, region) = connect(&mut near, &mut far);
     let start = Instant::now();
@@ -116,7 +116,7 @@ fn what_was_refused_follows_from_the_request() {
     assert_eq!((done.id, done.status), (WorkId(2), CompletionStatus::LengthExceeded));
 }
 
-fn connect_again(near: &mut Node, far: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
+fn connect_again(near: &mut FakeNode, far: &mut FakeNode) -> (LinkId, LinkId, RemoteRegionId) {
     near.events.clear();
     far.events.clear();
     connect(near, far)
@@ -125,7 +125,7 @@ fn connect_again(near: &mut Node, far: &mut Node) -> (LinkId, LinkId, RemoteRegi
 #[test]
 fn requests_of_the_side_that_refused_are_flushed() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there, region) = connect(&mut near, &mut far);
     let back = import(&mut far, there, &near);
     fake.hang_next();
@@ -140,7 +140,7 @@ fn requests_of_the_side_that_refused_are_flushed() {
     assert_eq!(completion([&mut near, &mut far]).status, CompletionStatus::RemoteAccess);
 }
 
-fn import(of: &mut Node, link: LinkId, from: &Node) -> RemoteRegionId {
+fn import(of: &mut FakeNode, link: LinkId, from: &FakeNode) -> RemoteRegionId {
     assert!(from.fabric.capabilities().write);
     of.port.import(link, &from.region.token).expect("a region")
 }

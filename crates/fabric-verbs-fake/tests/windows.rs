@@ -8,26 +8,31 @@ use farside_base::{
 };
 use farside_fabric::{Fabric, FabricError, LinkEvent};
 use farside_fabric_verbs_fake::{Fake, Odd};
-use node::{LEASE, Node, WATCHDOG, alone, completion, connect, options, until, works};
+use node::{FakeNode, LEASE, WATCHDOG, alone, completion, connect, options, until, works};
 use std::time::{Duration, Instant};
 
 const REMOTE: u32 = 1 << 1;
 
-fn shared_keys(name: &str) -> Node {
+fn shared_keys(name: &str) -> FakeNode {
     let mut shared = options();
     shared.memory_windows = false;
-    Node::with(name, shared)
+    FakeNode::with(name, shared)
 }
 
 /// Another link between two nodes.
-fn again(one: &mut Node, other: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
+fn again(one: &mut FakeNode, other: &mut FakeNode) -> (LinkId, LinkId, RemoteRegionId) {
     one.events.clear();
     other.events.clear();
     connect(one, other)
 }
 
 /// Writes with the rkey that the owner of a link has just used. Returns how that completes.
-fn borrowed(fake: &Fake, thief: &mut Node, link: LinkId, far: &mut Node) -> CompletionStatus {
+fn borrowed(
+    fake: &Fake,
+    thief: &mut FakeNode,
+    link: LinkId,
+    far: &mut FakeNode,
+) -> CompletionStatus {
     let region = thief.port.import(link, &far.region.token).expect("a region");
     fake.borrow_key();
     thief.write(5, link, region);
@@ -37,7 +42,8 @@ fn borrowed(fake: &Fake, thief: &mut Node, link: LinkId, far: &mut Node) -> Comp
 #[test]
 fn a_key_serves_on_the_link_that_it_was_given_to() {
     let (_one, fake) = alone();
-    let (mut near, mut far, mut thief) = (Node::new("near"), Node::new("far"), Node::new("thief"));
+    let (mut near, mut far, mut thief) =
+        (FakeNode::new("near"), FakeNode::new("far"), FakeNode::new("thief"));
     assert!(far.fabric.choice().keys.contains("one link"), "{}", far.fabric.describe());
     // The registration itself grants no rights.
     assert_eq!(fake.registered(REMOTE), 0);
@@ -62,7 +68,7 @@ fn without_windows_a_key_serves_on_every_link() {
     for lacking in [false, true] {
         fake.reset();
         fake.say(Odd::Windows, if lacking { 0 } else { 64 });
-        let open = |name| if lacking { Node::new(name) } else { shared_keys(name) };
+        let open = |name| if lacking { FakeNode::new(name) } else { shared_keys(name) };
         let (mut near, mut far, mut thief) = (open("near"), open("far"), open("thief"));
         let why = if lacking { "the device has no memory windows" } else { "were not requested" };
         assert!(far.fabric.choice().keys.contains(why), "{}", far.fabric.describe());
@@ -79,7 +85,7 @@ fn without_windows_a_key_serves_on_every_link() {
 fn windows_end_with_their_regions_and_their_links() {
     let (_one, fake) = alone();
     let before = fake.violations();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there, region) = connect(&mut near, &mut far);
     assert_eq!(fake.windows(), 1);
     // The same again is the same window.
@@ -108,7 +114,7 @@ fn windows_end_with_their_regions_and_their_links() {
 }
 
 /// Returns a link without an import.
-fn link_up(near: &mut Node, far: &mut Node) -> (LinkId, LinkId) {
+fn link_up(near: &mut FakeNode, far: &mut FakeNode) -> (LinkId, LinkId) {
     near.events.clear();
     far.events.clear();
     let address = far.port.address().expect("a listener");
@@ -128,7 +134,7 @@ fn link_up(near: &mut Node, far: &mut Node) -> (LinkId, LinkId) {
 #[test]
 fn reconnected_link_gets_new_windows_and_no_new_registration() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let registered = fake.registered(0);
     for _ in 0..5 {
         let (link, there, region) = again(&mut near, &mut far);
@@ -142,7 +148,7 @@ fn reconnected_link_gets_new_windows_and_no_new_registration() {
 #[test]
 fn no_window_left_is_a_typed_refusal_and_others_go_on() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, _, region) = connect(&mut near, &mut far);
     fake.say(Odd::Windows, 1);
     let (second, _) = link_up(&mut near, &mut far);
@@ -163,7 +169,7 @@ fn no_window_left_is_a_typed_refusal_and_others_go_on() {
 #[test]
 fn what_the_control_thread_finds_beside_a_bind_is_kept_for_the_port() {
     let (_one, _fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there) = link_up(&mut near, &mut far);
     let back = far.port.import(there, &near.region.token).expect("a region");
     for round in 0..20 {
@@ -195,7 +201,7 @@ fn what_the_control_thread_finds_beside_a_bind_is_kept_for_the_port() {
 #[test]
 fn a_port_that_sleeps_is_woken_by_what_is_kept_for_it() {
     let (_one, fake) = alone();
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there) = link_up(&mut near, &mut far);
     let (other, _) = link_up(&mut near, &mut far);
     let back = far.port.import(there, &near.region.token).expect("a region");
@@ -235,7 +241,8 @@ fn until_posted(fake: &Fake, before: (u64, u64)) {
 fn region_deregistered_while_a_window_is_bound_is_unreachable() {
     let (_one, fake) = alone();
     let violations = fake.violations();
-    let (mut near, mut far, mut third) = (Node::new("near"), Node::new("far"), Node::new("third"));
+    let (mut near, mut far, mut third) =
+        (FakeNode::new("near"), FakeNode::new("far"), FakeNode::new("third"));
     let (link, there) = link_up(&mut near, &mut far);
     let (sound, _, region) = again(&mut third, &mut far);
     fake.hold_binds();
@@ -268,7 +275,7 @@ fn region_deregistered_while_a_window_is_bound_is_unreachable() {
 fn a_window_is_bound_once_though_requests_before_it_are_repeated() {
     let (_one, fake) = alone();
     fake.say(Odd::RepeatsBinds, 1);
-    let (mut near, mut far) = (Node::new("near"), Node::new("far"));
+    let (mut near, mut far) = (FakeNode::new("near"), FakeNode::new("far"));
     let (link, there) = link_up(&mut near, &mut far);
     let back = far.port.import(there, &near.region.token).expect("a region");
     // Packets are lost: what is posted now will be repeated.
@@ -298,7 +305,8 @@ fn a_window_is_bound_once_though_requests_before_it_are_repeated() {
 #[test]
 fn a_window_that_cannot_be_bound_ends_its_link_alone() {
     let (_one, fake) = alone();
-    let (mut near, mut far, mut third) = (Node::new("near"), Node::new("far"), Node::new("third"));
+    let (mut near, mut far, mut third) =
+        (FakeNode::new("near"), FakeNode::new("far"), FakeNode::new("third"));
     let (sound, _, region) = connect(&mut third, &mut far);
     let (link, there) = link_up(&mut near, &mut far);
     let back = far.port.import(there, &near.region.token).expect("a region");
@@ -317,7 +325,7 @@ fn doorbells_and_requests_are_as_many_as_without() {
     let (_one, fake) = alone();
     let mut counts = Vec::new();
     for windows in [true, false] {
-        let open = |name| if windows { Node::new(name) } else { shared_keys(name) };
+        let open = |name| if windows { FakeNode::new(name) } else { shared_keys(name) };
         let (mut near, mut far) = (open("near"), open("far"));
         let (link, _, region) = connect(&mut near, &mut far);
         let before = fake.posted();

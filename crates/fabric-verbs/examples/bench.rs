@@ -28,7 +28,7 @@ const HERE: u64 = 0;
 /// The offset of the bytes that are sent and received.
 const BULK: u64 = 1 << 20;
 
-struct End {
+struct BenchEnd {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
     region: Region,
@@ -67,7 +67,7 @@ fn token(bytes: &[u8]) -> Outcome<RegionToken> {
     RegionToken::decode(bytes).ok_or_else(|| "no token".into())
 }
 
-impl End {
+impl BenchEnd {
     fn slice(&self, offset: u64, bytes: u32) -> LocalSlice {
         LocalSlice { region: self.region.id, offset, bytes }
     }
@@ -138,7 +138,7 @@ fn serve(rounds: u64) -> Outcome<()> {
     };
     port.accept(link, &region.token.encode(), queue)?;
     let peer = port.import(link, &token(&hello)?)?;
-    let mut end = End { port, queue, region, link, peer, fabric };
+    let mut end = BenchEnd { port, queue, region, link, peer, fabric };
     for _ in 0..16 {
         end.receive();
     }
@@ -185,7 +185,7 @@ fn timed(rounds: u64, mut round: impl FnMut(u64) -> Outcome<()>) -> Outcome<Vec<
     Ok(times)
 }
 
-fn measure(end: &mut End, rounds: u64) -> Outcome<()> {
+fn measure(end: &mut BenchEnd, rounds: u64) -> Outcome<()> {
     let times = timed(rounds, |round| {
         end.write_round(round);
         end.await_round(round);
@@ -225,16 +225,16 @@ fn measure(end: &mut End, rounds: u64) -> Outcome<()> {
         let slices = [end.slice(BULK, bytes)];
         let (to, source) = (end.at(BULK), Source::Gather(&slices));
         let start = Instant::now();
-        let mut under_way = 0;
+        let mut in_flight = 0;
         for _ in 0..count {
             end.post(Operation::Write { source, to, immediate: None }, true);
-            under_way += 1;
-            if under_way == 16 {
+            in_flight += 1;
+            if in_flight == 16 {
                 end.completions(8)?;
-                under_way -= 8;
+                in_flight -= 8;
             }
         }
-        end.completions(under_way)?;
+        end.completions(in_flight)?;
         let rate = count as f64 * f64::from(bytes) / start.elapsed().as_secs_f64() / 1e6;
         println!("write {bytes:>8} B, 16 deep  {rate:>9.1} MB/s");
     }
@@ -265,7 +265,7 @@ fn main() -> Outcome<()> {
     };
     let peer = port.import(link, &token(&reply)?)?;
     println!("{}", port.path(link));
-    let mut end = End { port, queue, region, link, peer, fabric };
+    let mut end = BenchEnd { port, queue, region, link, peer, fabric };
     measure(&mut end, rounds)?;
     end.port.close(link);
     server.wait()?;

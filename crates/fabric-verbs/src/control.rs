@@ -11,8 +11,8 @@ mod import;
 mod meeting;
 mod time;
 
-use crate::conversation::{CALL_AGAIN, Conversation, Over, Stage};
-use crate::core::{Call, Command, Core, LEASE_TICKS};
+use crate::conversation::{CALL_AGAIN, Conversation, ConversationStage, Over};
+use crate::core::{Command, Core, Dial, LEASE_TICKS};
 use crate::device::port_state;
 use crate::ffi::AsyncEvent;
 use crate::inbox::{Inbound, Token, lock};
@@ -21,7 +21,7 @@ use crate::status::{self, numbers};
 use crate::wire::{self, Accepted, Connect, Frame, Parting};
 use farside_base::CompletionStatus;
 use farside_bootstrap::{Admission, Endpoint, HandshakeLimits};
-use farside_fabric::{FabricError, Loss, NotReached, Pending, PendingLimits};
+use farside_fabric::{FabricError, Loss, NotReached, PendingConnection, PendingLimits};
 use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-pub(crate) use import::Asked;
+pub(crate) use import::PeerImports;
 use meeting::Expected;
 pub(crate) use meeting::Met;
 
@@ -63,7 +63,8 @@ impl Control {
         let local = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let admission = local.map(|local| Admission::of(&core.options.security, local));
         let admission = admission.transpose()?;
-        let mut thread = Thread::new(Arc::clone(&core), listener).map_err(system("epoll"))?;
+        let mut thread =
+            ControlThread::new(Arc::clone(&core), listener).map_err(system("epoll"))?;
         thread.admission = admission.clone();
         let thread = std::thread::Builder::new()
             .name("farside-verbs".to_owned())
@@ -83,7 +84,7 @@ impl Drop for Control {
     }
 }
 
-struct Thread {
+struct ControlThread {
     core: Arc<Core>,
     epoll: OwnedFd,
     listener: Option<TcpListener>,
@@ -109,7 +110,7 @@ struct Thread {
     paused: bool,
 }
 
-impl Thread {
+impl ControlThread {
     fn new(core: Arc<Core>, listener: Option<TcpListener>) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let input = epoll::EventFlags::IN;
@@ -206,7 +207,7 @@ impl Thread {
                 Command::Refused { token } => self.say_parted(token, Parting::Refused),
                 Command::Import { token, region, answer } => {
                     let conversation = self.conversations.get_mut(&token.0);
-                    match conversation.filter(|found| found.stage == Stage::Up) {
+                    match conversation.filter(|found| found.stage == ConversationStage::Up) {
                         Some(conversation) => {
                             conversation.imports_made = conversation.imports_made.wrapping_add(1);
                             let request = conversation.imports_made;
@@ -233,7 +234,7 @@ impl Thread {
     }
 
     /// Resolves a dial's hosts, in another thread if that may take long, and starts it.
-    fn call(&mut self, call: Box<Call>) {
+    fn call(&mut self, call: Box<Dial>) {
         let (token, targets) = (call.token, call.targets.clone());
         self.conversations.insert(token.0, Conversation::calling(call, self.limits));
         let resolved = |targets: Vec<Endpoint>| -> Vec<(Endpoint, SocketAddr)> {
@@ -243,7 +244,8 @@ impl Thread {
             });
             all.flatten().collect()
         };
-        let numbers = |target: &Endpoint| matches!(target.host, farside_bootstrap::Host::Ip(_));
+        let numbers =
+            |target: &Endpoint| matches!(target.host, farside_bootstrap::HostAddress::Ip(_));
         if targets.iter().all(numbers) {
             return self.call_them(token, resolved(targets));
         }
@@ -283,7 +285,7 @@ impl Thread {
         }
         let why = match conversation.unreachable.is_some() {
             true => NotReached::Unreachable,
-            false => NotReached::Nobody,
+            false => NotReached::NoListener,
         };
         let words = conversation.unreachable.take();
         let words = words.unwrap_or_else(|| "no port listens at that name".to_owned());
@@ -301,7 +303,7 @@ impl Thread {
             let Some(found) = self.conversations.get_mut(&token.0) else {
                 return false;
             };
-            let calls = found.stage == Stage::Calling;
+            let calls = found.stage == ConversationStage::Calling;
             if calls && now >= found.again_at && found.call_again(now) {
                 self.watch(*token);
             }
@@ -339,8 +341,12 @@ impl Thread {
         }
         let pending = self.conversations.iter().filter_map(|(token, found)| {
             let age = (found.deadline, *token);
-            let fresh = found.stage == Stage::Called;
-            fresh.then_some(Pending { peer: found.caller, silent: found.is_silent(), age })
+            let fresh = found.stage == ConversationStage::Called;
+            fresh.then_some(PendingConnection {
+                peer: found.caller,
+                silent: found.is_silent(),
+                age,
+            })
         });
         if let Some((_, oldest)) = PendingLimits::DEFAULT.gives_way(pending, host) {
             self.close(Token(oldest));
@@ -432,7 +438,7 @@ impl Thread {
             if !conversation.advance(&core.options.security, self.limits)? {
                 return Ok(());
             }
-            if conversation.stage == Stage::Securing {
+            if conversation.stage == ConversationStage::Securing {
                 ask(&core, conversation)?;
             }
             conversation.flush()?;
@@ -469,28 +475,30 @@ impl Thread {
             return Ok(());
         };
         match (conversation.stage, frame) {
-            (Stage::Called, Frame::Connect(connect)) => self.offer(token, connect),
-            (Stage::Asking, Frame::Accepted(accepted)) => self.connected(token, accepted),
-            (Stage::Asking, Frame::Refused(reason)) => {
+            (ConversationStage::Called, Frame::Connect(connect)) => self.offer(token, connect),
+            (ConversationStage::Asking, Frame::Accepted(accepted)) => {
+                self.connected(token, accepted)
+            }
+            (ConversationStage::Asking, Frame::Refused(reason)) => {
                 self.refused(token, reason);
                 Ok(())
             }
-            (Stage::Asking, Frame::Full) => {
+            (ConversationStage::Asking, Frame::Full) => {
                 self.refused(token, b"the peer's port has no room for another link");
                 Ok(())
             }
-            (Stage::Asking, Frame::Nobody) => {
+            (ConversationStage::Asking, Frame::NoListener) => {
                 self.call_next(token);
                 Ok(())
             }
-            (Stage::Confirming, Frame::Ready { incarnation, callers }) => {
+            (ConversationStage::Confirming, Frame::Ready { incarnation, callers }) => {
                 let own = self.core.incarnation;
                 if (*incarnation, *callers) != (own, conversation.peer_incarnation) {
                     return Err(Over::Violation(
                         "it names another incarnation of this fabric".to_owned(),
                     ));
                 }
-                conversation.stage = Stage::Up;
+                conversation.stage = ConversationStage::Up;
                 // With rdma_cm the local kernel has to report it too.
                 if (self.core.manager.is_none() || conversation.met.established)
                     && let Some(done) = conversation.done.take()
@@ -499,16 +507,16 @@ impl Thread {
                 }
                 Ok(())
             }
-            (Stage::Up, Frame::Import { request, token: region }) => {
+            (ConversationStage::Up, Frame::Import { request, token: region }) => {
                 self.import(token, *request, region)
             }
-            (Stage::Up, Frame::Imported { request, region }) => {
+            (ConversationStage::Up, Frame::Imported { request, region }) => {
                 if let Some(answer) = conversation.imports.remove(request) {
                     answer.give(Ok(*region));
                 }
                 Ok(())
             }
-            (Stage::Up, Frame::Parted(why)) => {
+            (ConversationStage::Up, Frame::Parted(why)) => {
                 self.parted_there(token, *why);
                 Ok(())
             }
@@ -522,7 +530,7 @@ impl Thread {
     fn offer(&mut self, token: Token, connect: &Connect<'_>) -> Result<(), Over> {
         let found = lock(&self.core.names).get(connect.name).map(Arc::clone);
         let Some(inbox) = found else {
-            self.say(token, &Frame::Nobody);
+            self.say(token, &Frame::NoListener);
             self.close(token);
             return Ok(());
         };
@@ -546,7 +554,7 @@ impl Thread {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return Ok(());
         };
-        conversation.stage = Stage::Offered;
+        conversation.stage = ConversationStage::Offered;
         conversation.peer = Some(connect.end);
         self.quicken(&connect.end);
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
@@ -563,7 +571,9 @@ impl Thread {
     fn has_its_share(&self, token: Token) -> bool {
         let caller = self.conversations.get(&token.0).and_then(|found| found.caller);
         let links = self.conversations.values().filter(|found| {
-            found.caller.is_some() && found.caller == caller && found.stage != Stage::Called
+            found.caller.is_some()
+                && found.caller == caller
+                && found.stage != ConversationStage::Called
         });
         links.count() >= self.core.options.links_per_host_max
     }
@@ -583,7 +593,7 @@ impl Thread {
             return Ok(());
         };
         let (peer, handle) = (accepted.end, handle.clone());
-        conversation.stage = Stage::Joining;
+        conversation.stage = ConversationStage::Joining;
         conversation.peer = Some(peer);
         conversation.peer_incarnation = accepted.incarnation;
         conversation.reply = accepted.reply.to_vec();
@@ -605,9 +615,9 @@ impl Thread {
     fn joined(&mut self, token: Token, joined: std::io::Result<()>) {
         let own = self.core.incarnation;
         let joins = |found: &&mut Conversation| match found.stage {
-            Stage::Joining => true,
+            ConversationStage::Joining => true,
             // The accepting side's, by rdma_cm.
-            Stage::Confirming => joined.is_err(),
+            ConversationStage::Confirming => joined.is_err(),
             _ => false,
         };
         let Some(conversation) = self.conversations.get_mut(&token.0).filter(joins) else {
@@ -618,7 +628,7 @@ impl Thread {
             let words = format!("the queue pair cannot be connected: {reason}");
             return self.over(token, Over::Unreachable(words));
         };
-        conversation.stage = Stage::Up;
+        conversation.stage = ConversationStage::Up;
         let (incarnation, callers) = (conversation.peer_incarnation, own);
         let (from, reply) = (conversation.from.clone(), std::mem::take(&mut conversation.reply));
         let inbox = conversation.inbox.clone();
@@ -655,7 +665,7 @@ impl Thread {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
         };
-        if matches!(conversation.stage, Stage::Calling | Stage::Securing) {
+        if matches!(conversation.stage, ConversationStage::Calling | ConversationStage::Securing) {
             return self.not_called(token, over);
         }
         let (loss, status, words) = match over {
@@ -663,7 +673,7 @@ impl Thread {
                 (Loss::Ended, CompletionStatus::PeerLost, "the peer has ended".to_owned())
             }
             Over::Unreachable(words) => (Loss::Unreachable, CompletionStatus::Unreachable, words),
-            Over::Nobody => {
+            Over::NoListener => {
                 let words = "the peer's host refuses connections".to_owned();
                 (Loss::Ended, CompletionStatus::PeerLost, words)
             }
@@ -672,7 +682,7 @@ impl Thread {
                     format!("the peer violates the protocol of the control stream: {words}");
                 (Loss::Unreachable, CompletionStatus::PeerLost, words)
             }
-            Over::NotTrusted(words) if conversation.stage == Stage::Asking => {
+            Over::NotTrusted(words) if conversation.stage == ConversationStage::Asking => {
                 // The peer's verdict arrived after this side's first frame.
                 return self.not_reached(token, NotReached::NotPermitted, words);
             }
@@ -690,7 +700,7 @@ impl Thread {
             Over::NotTrusted(words) => {
                 return self.not_reached(token, NotReached::NotPermitted, words);
             }
-            Over::Nobody => {}
+            Over::NoListener => {}
             Over::Unreachable(words) | Over::Violation(words) => {
                 conversation.unreachable = Some(words);
             }
@@ -714,7 +724,8 @@ impl Thread {
         if conversation.stage.keeps_alive() && loss == Loss::Unreachable {
             conversation.hang_up();
         }
-        let told = conversation.stage.keeps_alive() || conversation.stage == Stage::Resolving;
+        let told =
+            conversation.stage.keeps_alive() || conversation.stage == ConversationStage::Resolving;
         if let Some(inbox) = conversation.inbox.as_ref().filter(|_| told) {
             inbox.push(Inbound::Lost { token, loss, status, words });
         }
@@ -745,13 +756,13 @@ impl Thread {
                 }
             }
             numbers::EVENT_GID_CHANGE | numbers::EVENT_LID_CHANGE if own_port => {
-                self.resolve_anew(row);
+                self.resolve_again(row);
             }
             numbers::EVENT_PORT_ACTIVE | numbers::EVENT_PORT_ERR if own_port => {
                 let up = event.number == numbers::EVENT_PORT_ACTIVE;
                 lock(&self.core.state).up = up;
                 if up {
-                    self.resolve_anew(row);
+                    self.resolve_again(row);
                     (self.seeks, self.seek_at) = (SEEKS, Instant::now());
                 } else {
                     lock(&self.core.ports).iter().for_each(|inbox| inbox.push(Inbound::PortDown));
@@ -778,7 +789,7 @@ impl Thread {
 
     /// Queries the port's current address. Links by another address are lost, so that their programs
     /// reconnect; regions stay registered.
-    fn resolve_anew(&mut self, row: status::Row) {
+    fn resolve_again(&mut self, row: status::StatusRow) {
         let core = Arc::clone(&self.core);
         let device = &core.device;
         let now = port_state(&device.context, device.port, &core.options);
@@ -803,16 +814,18 @@ impl Thread {
                 };
                 match conversation.stage {
                     // Not yet of this port.
-                    Stage::Called => {}
+                    ConversationStage::Called => {}
                     // It would name the old address.
-                    Stage::Resolving | Stage::Calling | Stage::Securing => {
+                    ConversationStage::Resolving
+                    | ConversationStage::Calling
+                    | ConversationStage::Securing => {
                         self.not_reached(token, NotReached::Unreachable, words);
                     }
-                    Stage::Asking
-                    | Stage::Joining
-                    | Stage::Offered
-                    | Stage::Confirming
-                    | Stage::Up => {
+                    ConversationStage::Asking
+                    | ConversationStage::Joining
+                    | ConversationStage::Offered
+                    | ConversationStage::Confirming
+                    | ConversationStage::Up => {
                         self.lose(token, Loss::Unreachable, CompletionStatus::Unreachable, words);
                     }
                 }
@@ -828,7 +841,7 @@ fn ask(core: &Core, conversation: &mut Conversation) -> Result<(), Over> {
     };
     let (name, hello) = (call.name.clone(), call.hello.clone());
     let (incarnation, end) = (core.incarnation, call.end);
-    conversation.stage = Stage::Asking;
+    conversation.stage = ConversationStage::Asking;
     conversation.heard = Instant::now();
     conversation.say(&Frame::Connect(Connect { incarnation, end, name: &name, hello: &hello }))
 }

@@ -1,10 +1,10 @@
 //! One end of a link's control stream: the socket, its handshake, frames in and out.
 
-use crate::control::{Asked, Met};
-use crate::core::Call;
-use crate::ffi::Handle;
-use crate::inbox::{ImportReply, Inbox, Reply};
-use crate::wire::{self, End, Frame, Malformed};
+use crate::control::{Met, PeerImports};
+use crate::core::Dial;
+use crate::ffi::QueuePairHandle;
+use crate::inbox::{ImportReply, Inbox, PendingReply};
+use crate::wire::{self, Frame, Malformed, QueuePairEnd};
 use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Security, Stream, Transfer};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::collections::{HashMap, VecDeque};
@@ -26,7 +26,7 @@ const CALLS_AT_A_PACE: u32 = 8;
 
 /// The state of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stage {
+pub(crate) enum ConversationStage {
     /// Names of hosts are being resolved.
     Resolving,
     /// The socket connects.
@@ -47,7 +47,7 @@ pub(crate) enum Stage {
     Up,
 }
 
-impl Stage {
+impl ConversationStage {
     /// Returns whether both ends send keepalives.
     pub(crate) fn keeps_alive(self) -> bool {
         !matches!(self, Self::Resolving | Self::Calling | Self::Securing | Self::Called)
@@ -60,7 +60,7 @@ pub(crate) enum Over {
     /// The peer or its process has ended.
     Ended,
     /// The host refuses the connection: no process listens.
-    Nobody,
+    NoListener,
     /// The peer was silent for too long, or the network path failed; in words.
     Unreachable(String),
     /// The peer violated the protocol; in words.
@@ -90,7 +90,7 @@ impl From<io::Error> for Over {
             | io::ErrorKind::UnexpectedEof
             | io::ErrorKind::ConnectionAborted
             | io::ErrorKind::NotConnected => Self::Ended,
-            io::ErrorKind::ConnectionRefused => Self::Nobody,
+            io::ErrorKind::ConnectionRefused => Self::NoListener,
             _ => Self::Unreachable(error.to_string()),
         }
     }
@@ -110,7 +110,7 @@ enum Io {
 }
 
 pub(crate) struct Conversation {
-    pub(crate) stage: Stage,
+    pub(crate) stage: ConversationStage,
     io: Io,
     input: Vec<u8>,
     output: Vec<u8>,
@@ -122,9 +122,9 @@ pub(crate) struct Conversation {
     pub(crate) caller: Option<IpAddr>,
     /// The port it is for, once that is known.
     pub(crate) inbox: Option<Arc<Inbox>>,
-    pub(crate) handle: Option<Handle>,
-    pub(crate) own: Option<End>,
-    pub(crate) peer: Option<End>,
+    pub(crate) handle: Option<QueuePairHandle>,
+    pub(crate) own: Option<QueuePairEnd>,
+    pub(crate) peer: Option<QueuePairEnd>,
     pub(crate) peer_incarnation: u64,
     /// The reply of the peer's program.
     pub(crate) reply: Vec<u8>,
@@ -136,11 +136,11 @@ pub(crate) struct Conversation {
     pub(crate) imports: HashMap<u32, Arc<ImportReply>>,
     pub(crate) imports_made: u32,
     /// Imports of the peer.
-    pub(crate) asked: Asked,
+    pub(crate) asked: PeerImports,
     /// The `accept` call that waits for the caller's `Ready`.
-    pub(crate) done: Option<Arc<Reply<()>>>,
+    pub(crate) done: Option<Arc<PendingReply<()>>>,
     /// The dial, and its addresses that were not tried yet.
-    pub(crate) call: Option<Box<Call>>,
+    pub(crate) call: Option<Box<Dial>>,
     pub(crate) targets: VecDeque<(Endpoint, SocketAddr)>,
     /// The text for a dialled address that could not be reached.
     pub(crate) unreachable: Option<String>,
@@ -156,7 +156,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    fn new(stage: Stage, io: Io, limits: HandshakeLimits) -> Self {
+    fn new(stage: ConversationStage, io: Io, limits: HandshakeLimits) -> Self {
         let now = Instant::now();
         Self {
             stage,
@@ -177,7 +177,7 @@ impl Conversation {
             said: now,
             imports: HashMap::new(),
             imports_made: 0,
-            asked: Asked::default(),
+            asked: PeerImports::default(),
             done: None,
             call: None,
             targets: VecDeque::new(),
@@ -198,15 +198,15 @@ impl Conversation {
     ) -> Result<Self, BootstrapError> {
         let caller = socket.peer_addr().ok();
         let stream = Box::new(Stream::accept(socket, security, limits)?);
-        let mut made = Self::new(Stage::Called, Io::Open(stream), limits);
+        let mut made = Self::new(ConversationStage::Called, Io::Open(stream), limits);
         made.from = caller.map_or_else(String::new, |from| from.to_string());
         made.caller = caller.map(|from| from.ip().to_canonical());
         Ok(made)
     }
 
     /// Returns the conversation of a dial of this side.
-    pub(crate) fn calling(call: Box<Call>, limits: HandshakeLimits) -> Self {
-        let mut made = Self::new(Stage::Resolving, Io::None, limits);
+    pub(crate) fn calling(call: Box<Dial>, limits: HandshakeLimits) -> Self {
+        let mut made = Self::new(ConversationStage::Resolving, Io::None, limits);
         made.inbox = Some(Arc::clone(&call.inbox));
         made.handle = Some(call.handle.clone());
         made.own = Some(call.end);
@@ -223,7 +223,7 @@ impl Conversation {
             match start(address) {
                 Ok(socket) => {
                     self.io = Io::Connecting(socket, endpoint);
-                    self.stage = Stage::Calling;
+                    self.stage = ConversationStage::Calling;
                     let now = Instant::now();
                     self.deadline = now + limits.time;
                     (self.again_at, self.repeats) = (now + CALL_AGAIN, 0);
@@ -283,7 +283,7 @@ impl Conversation {
             };
             let stream = Stream::connect(socket, security, &host, limits)?.between(local, peer);
             self.io = Io::Open(Box::new(stream));
-            self.stage = Stage::Securing;
+            self.stage = ConversationStage::Securing;
         }
         match &mut self.io {
             Io::Open(stream) => Ok(stream.is_ready() || stream.advance()?),

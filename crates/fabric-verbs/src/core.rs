@@ -1,13 +1,13 @@
 //! The state that a fabric, its ports and its control thread share.
 
 use crate::device::{Device, PortState};
-use crate::ffi::{Handle, Route};
-use crate::inbox::{ImportReply, Inbox, Reply, Token, lock};
+use crate::ffi::{QueuePairHandle, Route};
+use crate::inbox::{ImportReply, Inbox, PendingReply, Token, lock};
 use crate::manager::Manager;
 use crate::options::{Options, mtu_bytes};
 use crate::region::{Manner, RegionTable};
 use crate::window::Windows;
-use crate::wire::{End, LEASE_MS, Word};
+use crate::wire::{LEASE_MS, QueuePairEnd, Word};
 use farside_base::{Capabilities, RegionToken};
 use farside_bootstrap::Endpoint;
 use farside_fabric::FabricError;
@@ -30,13 +30,19 @@ const TOKENS: u64 = 16;
 /// A command to the control thread.
 pub(crate) enum Command {
     /// Dial the endpoints in order until one has a port of this name.
-    Connect(Box<Call>),
+    Connect(Box<Dial>),
     /// Names of hosts were resolved.
     Resolved { token: Token, addresses: Vec<(Endpoint, SocketAddr)> },
     /// The queue pair of a link that the peer accepted is connected, or cannot be.
     Joined { token: Token, joined: io::Result<()> },
     /// Accept a request; the queue pair is connected already.
-    Accept { token: Token, handle: Handle, end: End, reply: Vec<u8>, done: Arc<Reply<()>> },
+    Accept {
+        token: Token,
+        handle: QueuePairHandle,
+        end: QueuePairEnd,
+        reply: Vec<u8>,
+        done: Arc<PendingReply<()>>,
+    },
     /// Refuse a request.
     Refuse { token: Token, reason: Vec<u8> },
     /// Tell the peer that this adapter has refused one of its requests.
@@ -54,11 +60,11 @@ pub(crate) enum Command {
 }
 
 /// A dial.
-pub(crate) struct Call {
+pub(crate) struct Dial {
     pub(crate) token: Token,
     pub(crate) inbox: Arc<Inbox>,
-    pub(crate) handle: Handle,
-    pub(crate) end: End,
+    pub(crate) handle: QueuePairHandle,
+    pub(crate) end: QueuePairEnd,
     pub(crate) targets: Vec<Endpoint>,
     pub(crate) name: String,
     pub(crate) hello: Vec<u8>,
@@ -220,9 +226,9 @@ impl Core {
     }
 
     /// This end of a connection, by a queue pair's number.
-    pub(crate) fn end(&self, queue_pair: u32) -> Result<End, FabricError> {
+    pub(crate) fn end(&self, queue_pair: u32) -> Result<QueuePairEnd, FabricError> {
         let state = lock(&self.state);
-        Ok(End {
+        Ok(QueuePairEnd {
             queue_pair,
             // Random, so that packets of an older connection with the same numbers do not fit.
             packet: (random()? & 0xff_ffff) as u32,
@@ -243,7 +249,7 @@ impl Core {
     /// Transport retries fill the lease, so that a path that recovers within it continues, and no more:
     /// a count of seven is unlimited on some adapters. Receiver-not-ready is retried without limit by
     /// the adapter, every 0.64 ms, and limited by this fabric's `patience`.
-    pub(crate) fn route(&self, own: &End, peer: &End) -> Route {
+    pub(crate) fn route(&self, own: &QueuePairEnd, peer: &QueuePairEnd) -> Route {
         const AGAIN_WITHOUT_END: u8 = 7;
         const AFTER_640_US: u8 = 12;
         let state = lock(&self.state);
@@ -271,7 +277,12 @@ impl Core {
 
     /// Connects a queue pair. The kernel resolves the peer's hardware address meanwhile, which takes up
     /// to a second if packets are lost, and then fails: it is tried a second time.
-    pub(crate) fn join(&self, handle: &Handle, own: &End, peer: &End) -> io::Result<()> {
+    pub(crate) fn join(
+        &self,
+        handle: &QueuePairHandle,
+        own: &QueuePairEnd,
+        peer: &QueuePairEnd,
+    ) -> io::Result<()> {
         let route = self.route(own, peer);
         match handle.connect(&route) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => handle.connect(&route),
@@ -280,12 +291,12 @@ impl Core {
     }
 
     /// Describes the path between two ends, with the reasons of the choices.
-    pub(crate) fn path(&self, own: &End, peer: &End, from: &str) -> String {
+    pub(crate) fn path(&self, own: &QueuePairEnd, peer: &QueuePairEnd, from: &str) -> String {
         let state = lock(&self.state);
         let (device, port) = (&self.device.context.listed.name, self.device.port);
         let layer = self.device.network(&state);
         let (index, why) = (state.gid_index, &state.gid_reason);
-        let gid = |end: &End| std::net::Ipv6Addr::from(end.gid);
+        let gid = |end: &QueuePairEnd| std::net::Ipv6Addr::from(end.gid);
         format!(
             "{layer} {device} port {port}, GID index {index} {} ({why}) -> {}, queue pair {:#x} -> \
              {:#x}, MTU {} (ends take {} and {}), {}, control {from} {}",

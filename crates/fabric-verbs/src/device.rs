@@ -8,9 +8,9 @@ use crate::ffi::types::{
     IBV_TRANSPORT_IWARP, ibv_port_attr,
 };
 use crate::ffi::{
-    AdapterMemory, Bytes, Channel, CompletionQueue, Context, Library, Listed, MemoryRegion,
-    NoLibrary, ProtectionDomain, QueuePair, Request, Route, Shape, SharedReceiveQueue, Slice, Verb,
-    Window, WorkCompletion, anonymous, list,
+    AdapterMemory, Channel, CompletionQueue, Context, Library, ListedDevice, LocalBytes,
+    MemoryRegion, MemoryWindow, NoLibrary, ProtectionDomain, QueuePair, QueuePairShape, Route,
+    SharedReceiveQueue, Slice, Verb, WorkCompletion, WorkRequest, anonymous, list,
 };
 use crate::manager;
 use crate::options::{OpenError, Options, mtu_bytes, mtu_of};
@@ -51,7 +51,7 @@ pub(crate) struct Device {
     pub(crate) reason: String,
     pub(crate) facts: DeviceFacts,
     /// How queue pairs are made.
-    pub(crate) shape: Shape,
+    pub(crate) shape: QueuePairShape,
     /// Set if a completion does not prove that the peer's adapter has executed the request.
     pub(crate) confirmation: Option<Confirmation>,
 }
@@ -228,7 +228,7 @@ pub(crate) fn devices(options: &Options) -> Result<Vec<DeviceReport>, OpenError>
     Ok(listed.iter().map(|one| report(&library, one, options)).collect())
 }
 
-fn report(library: &Arc<Library>, listed: &Listed, options: &Options) -> DeviceReport {
+fn report(library: &Arc<Library>, listed: &ListedDevice, options: &Options) -> DeviceReport {
     let mut report =
         DeviceReport { name: listed.name.clone(), facts: Err(String::new()), ports: Vec::new() };
     let context = match Context::open(library, &listed.name) {
@@ -271,7 +271,8 @@ pub(crate) fn open(options: &Options) -> Result<(Device, PortState), OpenError> 
     if listed.is_empty() {
         return Err(OpenError::NoDevices);
     }
-    let is_asked = |one: &&Listed| options.device.as_ref().is_none_or(|name| *name == one.name);
+    let is_asked =
+        |one: &&ListedDevice| options.device.as_ref().is_none_or(|name| *name == one.name);
     let asked: Vec<_> = listed.iter().filter(is_asked).collect();
     if asked.is_empty() {
         return Err(OpenError::NoSuchDevice {
@@ -478,7 +479,7 @@ fn facts(
     domain: &Arc<ProtectionDomain>,
     port: u8,
     options: &Options,
-) -> io::Result<(DeviceFacts, Shape)> {
+) -> io::Result<(DeviceFacts, QueuePairShape)> {
     let extended = context.query_device_extended();
     let device = match &extended {
         Some(extended) => extended.orig_attr,
@@ -539,11 +540,11 @@ fn try_out(
     port: u8,
     options: &Options,
     facts: &mut DeviceFacts,
-    shape: &mut Shape,
+    shape: &mut QueuePairShape,
 ) {
     // Without a trial (the port is down) none of them counts as working.
     let state = port_state(&domain.context, port, options).ok().filter(|state| state.up);
-    let pairs = |shape: &Shape, access, arena: io::Result<Arena>| {
+    let pairs = |shape: &QueuePairShape, access, arena: io::Result<Arena>| {
         let state = state.as_ref().ok_or(io::ErrorKind::NetworkDown)?;
         Pairs::new(domain, port, shape, state, access, arena?)
     };
@@ -574,12 +575,12 @@ fn trial(
     domain: &Arc<ProtectionDomain>,
     facts: &mut DeviceFacts,
     options: &Options,
-) -> io::Result<Shape> {
+) -> io::Result<QueuePairShape> {
     let channel = Channel::new(&domain.context)?;
     let completions = CompletionQueue::new(&channel, 16)?;
     let resizes = completions.resize(COMPLETIONS_ON_TRIAL).is_ok();
     let receives = SharedReceiveQueue::new(domain, 16)?;
-    let best = Shape {
+    let best = QueuePairShape {
         requests: facts.queue_requests(),
         slices: facts.slices(),
         inline_bytes: 0,
@@ -590,16 +591,16 @@ fn trial(
         gathers_by_list: false,
         copied_bytes: 0,
     };
-    let without_flush = Shape { flush: false, ..best };
-    let without_atomic_write = Shape { atomic_write: false, ..best };
-    let without_both = Shape { atomic_write: false, ..without_flush };
-    let plain = Shape { extended: false, ..without_both };
+    let without_flush = QueuePairShape { flush: false, ..best };
+    let without_atomic_write = QueuePairShape { atomic_write: false, ..best };
+    let without_both = QueuePairShape { atomic_write: false, ..without_flush };
+    let plain = QueuePairShape { extended: false, ..without_both };
     let all = [best, without_flush, without_atomic_write, without_both, plain];
     let tried = if options.plain_posting { &all[4..] } else { &all[..] };
     let mut last = io::Error::from(io::ErrorKind::Unsupported);
     for shape in tried {
         for inline_bytes in INLINE_TRIED {
-            let shape = Shape { inline_bytes, ..*shape };
+            let shape = QueuePairShape { inline_bytes, ..*shape };
             match QueuePair::new(domain, &completions, &receives, &shape) {
                 Ok(pair) => {
                     facts.trial = Trial {
@@ -636,7 +637,7 @@ impl Pairs {
     fn new(
         domain: &Arc<ProtectionDomain>,
         port: u8,
-        shape: &Shape,
+        shape: &QueuePairShape,
         state: &PortState,
         access: i32,
         arena: Arena,
@@ -664,14 +665,14 @@ impl Pairs {
 
     /// Returns whether a request of the near one to the second half of the memory succeeds.
     fn does(&mut self, verb: Verb, key: u32, slices: &[Slice]) -> io::Result<bool> {
-        self.near.push(&Request {
+        self.near.push(&WorkRequest {
             id: 1,
             signalled: true,
             fence: false,
             verb,
             address: self.memory.address() + 32,
             key,
-            bytes: Bytes::Slices(slices),
+            bytes: LocalBytes::Slices(slices),
         });
         self.near.ring()?;
         self.is_done()
@@ -738,7 +739,7 @@ fn window_on_trial(
         | flag(atomics, IBV_ACCESS_REMOTE_ATOMIC)
         | flag(flush, IBV_ACCESS_FLUSH_GLOBAL);
     // Declared after the pairs, so that it is dropped before them.
-    let mut window = Window::new(domain)?;
+    let mut window = MemoryWindow::new(domain)?;
     let key = window.bind(&pairs.far.handle(), &pairs.memory, access, 0x5a, 2)?;
     let data = *b"windowed";
     pairs.arena.write(0, &data).map_err(|_| io::ErrorKind::InvalidInput)?;

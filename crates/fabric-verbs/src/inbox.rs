@@ -2,7 +2,7 @@
 
 use crate::ffi::Channel;
 use crate::intake::Intake;
-use crate::wire::{End, Imported, NotImported, Parting};
+use crate::wire::{Imported, NotImported, Parting, QueuePairEnd};
 use farside_base::CompletionStatus;
 use farside_fabric::{FabricError, Loss, NotReached, Waiter};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -25,9 +25,9 @@ pub(crate) struct Token(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) enum Inbound {
     /// A peer wants to connect.
-    Requested { token: Token, peer: End, from: String, hello: Vec<u8> },
+    Requested { token: Token, peer: QueuePairEnd, from: String, hello: Vec<u8> },
     /// The peer accepted and this side's queue pair is connected; the path in words.
-    Connected { token: Token, peer: End, from: String, reply: Vec<u8> },
+    Connected { token: Token, peer: QueuePairEnd, from: String, reply: Vec<u8> },
     /// The peer refused.
     Refused { token: Token, reason: Vec<u8> },
     /// No peer was reached; why, in words too.
@@ -51,7 +51,7 @@ pub(crate) struct Inbox {
     pub(crate) number: u64,
     items: Mutex<VecDeque<Inbound>>,
     filled: AtomicBool,
-    pub(crate) bell: Arc<Bell>,
+    pub(crate) bell: Arc<PortWaker>,
     /// Woken by events too.
     other_waiter: Mutex<Option<Arc<dyn Waiter>>>,
     pub(crate) intake: Intake,
@@ -60,7 +60,7 @@ pub(crate) struct Inbox {
 }
 
 impl Inbox {
-    pub(crate) fn new(number: u64, bell: Arc<Bell>, intake: Intake) -> Self {
+    pub(crate) fn new(number: u64, bell: Arc<PortWaker>, intake: Intake) -> Self {
         let (items, filled) = (Mutex::default(), AtomicBool::new(false));
         let (other_waiter, links) = (Mutex::new(None), AtomicU64::new(0));
         Self { number, items, filled, bell, other_waiter, intake, links }
@@ -94,7 +94,7 @@ impl Inbox {
 }
 
 /// Wakes a port's sleeping thread: an event counter next to the channel of its completion queue.
-pub(crate) struct Bell {
+pub(crate) struct PortWaker {
     counter: OwnedFd,
     channel: Arc<Channel>,
     /// Set while the port is armed, so that an awake port is not rung.
@@ -103,7 +103,7 @@ pub(crate) struct Bell {
     pub(crate) watched_since: AtomicU64,
 }
 
-impl Bell {
+impl PortWaker {
     pub(crate) fn new(channel: Arc<Channel>) -> std::io::Result<Self> {
         let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (armed, watched_since) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -135,7 +135,7 @@ impl Bell {
     }
 }
 
-impl Waiter for Bell {
+impl Waiter for PortWaker {
     fn wait(&self, timeout: Option<Duration>) -> bool {
         if self.take() {
             return true;
@@ -168,12 +168,12 @@ impl Waiter for Bell {
 }
 
 /// A reply that a thread waits for.
-pub(crate) struct Reply<T> {
+pub(crate) struct PendingReply<T> {
     answer: Mutex<Option<Result<T, FabricError>>>,
     given: Condvar,
 }
 
-impl<T> Reply<T> {
+impl<T> PendingReply<T> {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self { answer: Mutex::new(None), given: Condvar::new() })
     }
@@ -194,4 +194,4 @@ impl<T> Reply<T> {
 }
 
 /// A remote region, once the peer has answered.
-pub(crate) type ImportReply = Reply<Result<Imported, NotImported>>;
+pub(crate) type ImportReply = PendingReply<Result<Imported, NotImported>>;

@@ -11,7 +11,7 @@ use crate::facts::Transport;
 use crate::ffi::{EventChannel, Id, ManagerLibrary, Terms, own_addresses};
 use crate::inbox::lock;
 use crate::options::{OpenError, Options};
-use crate::wire::{End, Ways};
+use crate::wire::{QueuePairEnd, Ways};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Core {
     }
 
     /// Returns why this side cannot connect with that one, in words.
-    pub(crate) fn differs(&self, peer: &End) -> Option<&'static str> {
+    pub(crate) fn differs(&self, peer: &QueuePairEnd) -> Option<&'static str> {
         let (own, peer_ways) = (self.ways(), peer.ways);
         let own_layer = lock(&self.state).link_layer;
         match () {
@@ -137,7 +137,7 @@ impl Core {
     }
 
     /// Returns the parameters of a connection for rdma_cm, which its queue pair keeps too.
-    pub(crate) fn terms(&self, queue_pair: u32, own: &End, peer: &End) -> Terms {
+    pub(crate) fn terms(&self, queue_pair: u32, own: &QueuePairEnd, peer: &QueuePairEnd) -> Terms {
         let route = self.route(own, peer);
         Terms {
             queue_pair,

@@ -18,7 +18,7 @@ mod theft_tests;
 use crate::control::Control;
 use crate::core::{Command, Core};
 use crate::ffi::{Channel, CompletionQueue, Slice, WorkCompletion};
-use crate::inbox::{Bell, Inbox, Reply, lock};
+use crate::inbox::{Inbox, PendingReply, PortWaker, lock};
 use crate::intake::Intake;
 use crate::region::RegionCache;
 use crate::wire::NotImported;
@@ -51,7 +51,7 @@ struct Remote {
 pub(crate) struct VerbsPort {
     core: Arc<Core>,
     inbox: Arc<Inbox>,
-    bell: Arc<Bell>,
+    bell: Arc<PortWaker>,
     /// The address of this port, and its name there.
     name: Option<String>,
     links: Links,
@@ -87,7 +87,7 @@ pub(crate) struct VerbsPort {
     /// Why the completion queue or the device is broken, if so.
     broken: Option<String>,
     /// Why dials failed; the last ones.
-    in_vain: VecDeque<(LinkId, String)>,
+    failed_dials: VecDeque<(LinkId, String)>,
     /// Keeps the control thread; dropped last.
     _control: Arc<Control>,
 }
@@ -102,7 +102,7 @@ impl VerbsPort {
         let room = first.min(facts.completions);
         let completions =
             CompletionQueue::new(&channel, room).map_err(system("completion queue"))?;
-        let bell = Arc::new(Bell::new(channel).map_err(system("eventfd"))?);
+        let bell = Arc::new(PortWaker::new(channel).map_err(system("eventfd"))?);
         let intake = Intake::new(&completions, core.manner().windows);
         let inbox = Arc::new(Inbox::new(core.number(), Arc::clone(&bell), intake));
         if let Some(name) = &spec.listen {
@@ -134,7 +134,7 @@ impl VerbsPort {
             looked: 0,
             port_down: None,
             broken: None,
-            in_vain: VecDeque::new(),
+            failed_dials: VecDeque::new(),
             core,
             _control: Arc::clone(control),
         })
@@ -219,15 +219,15 @@ impl Port for VerbsPort {
 
     fn arm(&mut self) -> bool {
         self.bell.armed.store(true, Ordering::Relaxed);
-        // Before the check below, as in `Bell::ring`: one of both sees the other's store.
+        // Before the check below, as in `PortWaker::ring`: one of both sees the other's store.
         std::sync::atomic::fence(Ordering::SeqCst);
         self.completions.drain();
         if self.completions.arm().is_err() {
             self.break_down("the completion queue cannot be armed");
         }
         self.look_again();
-        let under_way = self.links.iter().any(|link| !link.under_way.is_empty());
-        let ticks = if under_way { self.core.ticks.load(Ordering::Relaxed) } else { 0 };
+        let in_flight = self.links.iter().any(|link| !link.in_flight.is_empty());
+        let ticks = if in_flight { self.core.ticks.load(Ordering::Relaxed) } else { 0 };
         self.bell.watched_since.store(ticks, Ordering::Release);
         let polled = self.polled_total;
         !self.staged.is_empty() || self.events.iter().any(|(before, _)| *before <= polled)
@@ -292,7 +292,7 @@ impl Port for VerbsPort {
                 return Err(FabricError::Unknown("link"));
             }
         }
-        let (token_of_link, answer) = (found.token, Reply::new());
+        let (token_of_link, answer) = (found.token, PendingReply::new());
         let (region, copy) = (*token, Arc::clone(&answer));
         self.core.command(Command::Import { token: token_of_link, region, answer: copy });
         // The control thread answers within the lease, or loses the link.
@@ -338,8 +338,8 @@ impl Port for VerbsPort {
     }
 
     fn trouble(&self, link: LinkId) -> Option<String> {
-        let in_vain = self.in_vain.iter().find(|(known, _)| *known == link);
-        if let Some((_, words)) = in_vain {
+        let failed_dials = self.failed_dials.iter().find(|(known, _)| *known == link);
+        if let Some((_, words)) = failed_dials {
             return Some(words.clone());
         }
         let found = self.links.look(link)?;

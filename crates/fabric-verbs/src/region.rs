@@ -40,7 +40,7 @@ pub(crate) fn rights(access: Access) -> i32 {
 }
 
 /// A region of the table; dropping it ends its registration.
-pub(crate) struct Registered {
+pub(crate) struct VerbsRegion {
     id: RegionId,
     memory: MemoryRegion,
     token: RegionToken,
@@ -132,7 +132,7 @@ const NOT_PERSISTENT: &str = "the adapter takes this memory for none that persis
 /// All regions, by table index.
 #[derive(Default)]
 pub(crate) struct RegionTable {
-    places: Vec<Option<Registered>>,
+    places: Vec<Option<VerbsRegion>>,
     /// Free entries with the number of their next region, oldest first.
     free: VecDeque<RegionId>,
 }
@@ -168,16 +168,16 @@ impl RegionTable {
             }
         };
         let token = RegionToken { region: id, key: RemoteKey(key), bytes, access };
-        self.places[place_of(id)] = Some(Registered { id, memory, token, windowed });
+        self.places[place_of(id)] = Some(VerbsRegion { id, memory, token, windowed });
         Ok(Region { id, arena, token, device })
     }
 
-    fn find(&self, id: RegionId) -> Option<&Registered> {
+    fn find(&self, id: RegionId) -> Option<&VerbsRegion> {
         self.places.get(place_of(id))?.as_ref().filter(|found| found.id == id)
     }
 
     /// Removes a region: the adapter accesses it no more once the result is dropped.
-    pub(crate) fn remove(&mut self, id: RegionId) -> Result<Registered, FabricError> {
+    pub(crate) fn remove(&mut self, id: RegionId) -> Result<VerbsRegion, FabricError> {
         self.find(id).ok_or(FabricError::Unknown("region"))?;
         let removed = self.places[place_of(id)].take().ok_or(FabricError::Unknown("region"))?;
         self.free.push_back(RegionId(id.0.wrapping_add(1 << PLACE_BITS)));
@@ -214,7 +214,7 @@ impl RegionTable {
 
 /// The address and key of a region, for the adapter.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct RegionAddress {
     id: RegionId,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
@@ -224,7 +224,7 @@ pub(crate) struct Place {
 /// The regions that a port has used, by table index.
 #[derive(Default)]
 pub(crate) struct RegionCache {
-    places: Vec<Option<Place>>,
+    places: Vec<Option<RegionAddress>>,
 }
 
 impl RegionCache {
@@ -234,15 +234,15 @@ impl RegionCache {
     }
 
     #[inline]
-    pub(crate) fn find(&self, id: RegionId) -> Option<&Place> {
+    pub(crate) fn find(&self, id: RegionId) -> Option<&RegionAddress> {
         self.places.get(place_of(id))?.as_ref().filter(|place| place.id == id)
     }
 
     /// Takes a region over from the table.
     #[cold]
-    pub(crate) fn learn(&mut self, table: &RegionTable, id: RegionId) -> Option<Place> {
+    pub(crate) fn learn(&mut self, table: &RegionTable, id: RegionId) -> Option<RegionAddress> {
         let found = table.find(id)?;
-        let place = Place {
+        let place = RegionAddress {
             id,
             address: found.memory.address(),
             bytes: found.token.bytes,

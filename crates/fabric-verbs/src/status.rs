@@ -10,7 +10,7 @@ use farside_base::CompletionStatus;
 #[non_exhaustive]
 pub enum Blame {
     /// No side: a success, or a consequence of another failure.
-    Nobody,
+    NoFault,
     /// The program at this end, or Farside.
     Here,
     /// The program at the other end.
@@ -25,7 +25,7 @@ impl Blame {
     /// Returns it in a word or two.
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Nobody => "no fault",
+            Self::NoFault => "no fault",
             Self::Here => "fault of this side",
             Self::Peer => "fault of the peer",
             Self::Network => "fault of the network",
@@ -36,7 +36,7 @@ impl Blame {
 
 /// One meaning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Row {
+pub struct StatusRow {
     /// Its number in the header.
     pub number: u32,
     /// Its name in the header.
@@ -51,7 +51,7 @@ pub struct Row {
     pub status: CompletionStatus,
 }
 
-impl std::fmt::Display for Row {
+impl std::fmt::Display for StatusRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {} ({}); {}", self.name, self.cause, self.blame.name(), self.remedy)
     }
@@ -63,11 +63,11 @@ const fn row(
     blame: Blame,
     status: CompletionStatus,
     [cause, remedy]: [&'static str; 2],
-) -> Row {
-    Row { number, name, cause, blame, remedy, status }
+) -> StatusRow {
+    StatusRow { number, name, cause, blame, remedy, status }
 }
 
-use Blame::{Adapter, Here, Network, Nobody, Peer};
+use Blame::{Adapter, Here, Network, NoFault, Peer};
 use CompletionStatus::{
     Broken, Flushed, LengthExceeded, PeerLost, ReceiverNotReady, RemoteAccess, Success, Unreachable,
 };
@@ -76,13 +76,13 @@ const REPORT: &str = "report it with the device's name and firmware";
 
 /// `enum ibv_wc_status`, in its order.
 #[rustfmt::skip]
-pub const COMPLETIONS: &[Row] = &[
-    row(0, "IBV_WC_SUCCESS", Nobody, Success, ["done", "nothing"]),
+pub const COMPLETIONS: &[StatusRow] = &[
+    row(0, "IBV_WC_SUCCESS", NoFault, Success, ["done", "nothing"]),
     row(1, "IBV_WC_LOC_LEN_ERR", Peer, LengthExceeded, ["a message is longer than its receive, or a request longer than the device's maximum", "post longer receives, or send shorter messages"]),
     row(2, "IBV_WC_LOC_QP_OP_ERR", Adapter, Broken, ["the adapter found the request or the queue pair inconsistent; a device without an operation that its driver declares says so too", REPORT]),
     row(3, "IBV_WC_LOC_EEC_OP_ERR", Adapter, Broken, ["the end-to-end context is inconsistent, which reliable connections do not have", REPORT]),
     row(4, "IBV_WC_LOC_PROT_ERR", Here, Broken, ["a local slice is not, or no longer, registered for the access of the request", "deregister a region only after the requests that use it"]),
-    row(5, "IBV_WC_WR_FLUSH_ERR", Nobody, Flushed, ["an earlier request of the link failed, or the link ended", "check the first failure of the link"]),
+    row(5, "IBV_WC_WR_FLUSH_ERR", NoFault, Flushed, ["an earlier request of the link failed, or the link ended", "check the first failure of the link"]),
     row(6, "IBV_WC_MW_BIND_ERR", Here, Broken, ["a memory window could not be bound", REPORT]),
     row(7, "IBV_WC_BAD_RESP_ERR", Network, Broken, ["the peer's adapter answered with something unexpected", "check both adapters' firmware, and devices on the path that change packets"]),
     row(8, "IBV_WC_LOC_ACCESS_ERR", Here, Broken, ["a WRITE with immediate reached local memory that it may not change", REPORT]),
@@ -105,57 +105,57 @@ pub const COMPLETIONS: &[Row] = &[
 
 /// `enum ibv_event_type`, in its order.
 #[rustfmt::skip]
-pub const EVENTS: &[Row] = &[
+pub const EVENTS: &[StatusRow] = &[
     row(0, "IBV_EVENT_CQ_ERR", Here, Broken, ["a completion queue has overrun", REPORT]),
     row(1, "IBV_EVENT_QP_FATAL", Adapter, Broken, ["a queue pair failed in the adapter", "check the kernel log; reconnect"]),
     row(2, "IBV_EVENT_QP_REQ_ERR", Peer, Flushed, ["the peer sent a request that is invalid on this connection", "check the peer's first failure; reconnect"]),
     row(3, "IBV_EVENT_QP_ACCESS_ERR", Peer, Flushed, ["the peer tried to access memory without permission", "check the peer's first failure; reconnect"]),
-    row(4, "IBV_EVENT_COMM_EST", Nobody, Success, ["a first packet arrived before this side learned that the peer is ready", "nothing"]),
-    row(5, "IBV_EVENT_SQ_DRAINED", Nobody, Success, ["the send queue has run empty", "nothing"]),
-    row(6, "IBV_EVENT_PATH_MIG", Nobody, Success, ["the connection migrated to its alternate path", "check the primary path"]),
+    row(4, "IBV_EVENT_COMM_EST", NoFault, Success, ["a first packet arrived before this side learned that the peer is ready", "nothing"]),
+    row(5, "IBV_EVENT_SQ_DRAINED", NoFault, Success, ["the send queue has run empty", "nothing"]),
+    row(6, "IBV_EVENT_PATH_MIG", NoFault, Success, ["the connection migrated to its alternate path", "check the primary path"]),
     row(7, "IBV_EVENT_PATH_MIG_ERR", Network, Unreachable, ["the connection could not migrate to its alternate path", "check both paths"]),
     row(8, "IBV_EVENT_DEVICE_FATAL", Adapter, Broken, ["the device failed or was removed", "check the kernel log; reset the device and reopen the fabric"]),
-    row(9, "IBV_EVENT_PORT_ACTIVE", Nobody, Success, ["the port is up", "nothing"]),
+    row(9, "IBV_EVENT_PORT_ACTIVE", NoFault, Success, ["the port is up", "nothing"]),
     row(10, "IBV_EVENT_PORT_ERR", Network, Unreachable, ["the port is down", "check the cable, the switch's port and the network device"]),
     row(11, "IBV_EVENT_LID_CHANGE", Network, Unreachable, ["the subnet manager changed the port's LID", "reconnect"]),
     row(12, "IBV_EVENT_PKEY_CHANGE", Network, Unreachable, ["the subnet manager changed the port's partitions", "check that the port is still in the peer's partition"]),
-    row(13, "IBV_EVENT_SM_CHANGE", Nobody, Success, ["another subnet manager has taken over", "nothing"]),
+    row(13, "IBV_EVENT_SM_CHANGE", NoFault, Success, ["another subnet manager has taken over", "nothing"]),
     row(14, "IBV_EVENT_SRQ_ERR", Adapter, Broken, ["a shared receive queue failed in the adapter", "check the kernel log; reopen the port"]),
-    row(15, "IBV_EVENT_SRQ_LIMIT_REACHED", Nobody, Success, ["a shared receive queue runs low", "post more receives"]),
-    row(16, "IBV_EVENT_QP_LAST_WQE_REACHED", Nobody, Success, ["a failed queue pair takes no more receives from its shared queue", "nothing"]),
-    row(17, "IBV_EVENT_CLIENT_REREGISTER", Nobody, Success, ["the subnet manager asks for new registrations", "nothing"]),
+    row(15, "IBV_EVENT_SRQ_LIMIT_REACHED", NoFault, Success, ["a shared receive queue runs low", "post more receives"]),
+    row(16, "IBV_EVENT_QP_LAST_WQE_REACHED", NoFault, Success, ["a failed queue pair takes no more receives from its shared queue", "nothing"]),
+    row(17, "IBV_EVENT_CLIENT_REREGISTER", NoFault, Success, ["the subnet manager asks for new registrations", "nothing"]),
     row(18, "IBV_EVENT_GID_CHANGE", Network, Unreachable, ["the port's addresses changed", "reconnect, which resolves the address again"]),
     row(19, "IBV_EVENT_WQ_FATAL", Adapter, Broken, ["a work queue failed in the adapter, which Farside does not use", REPORT]),
-    row(20, "IBV_EVENT_DEVICE_SPEED_CHANGE", Nobody, Success, ["the port's speed changed", "check the cable if it became slower"]),
+    row(20, "IBV_EVENT_DEVICE_SPEED_CHANGE", NoFault, Success, ["the port's speed changed", "check the cable if it became slower"]),
 ];
 
 /// `enum rdma_cm_event_type`, in its order.
 #[rustfmt::skip]
-pub const CONNECTIONS: &[Row] = &[
-    row(0, "RDMA_CM_EVENT_ADDR_RESOLVED", Nobody, Success, ["the address resolves to a device", "nothing"]),
+pub const CONNECTIONS: &[StatusRow] = &[
+    row(0, "RDMA_CM_EVENT_ADDR_RESOLVED", NoFault, Success, ["the address resolves to a device", "nothing"]),
     row(1, "RDMA_CM_EVENT_ADDR_ERROR", Network, Unreachable, ["the address resolves to no RDMA device", "check routes, and that the address is on an RDMA port's network device"]),
-    row(2, "RDMA_CM_EVENT_ROUTE_RESOLVED", Nobody, Success, ["the route is resolved", "nothing"]),
+    row(2, "RDMA_CM_EVENT_ROUTE_RESOLVED", NoFault, Success, ["the route is resolved", "nothing"]),
     row(3, "RDMA_CM_EVENT_ROUTE_ERROR", Network, Unreachable, ["there is no route to the address", "check the subnet manager, or the routes"]),
-    row(4, "RDMA_CM_EVENT_CONNECT_REQUEST", Nobody, Success, ["a peer wants to connect", "nothing"]),
-    row(5, "RDMA_CM_EVENT_CONNECT_RESPONSE", Nobody, Success, ["the peer has answered", "nothing"]),
+    row(4, "RDMA_CM_EVENT_CONNECT_REQUEST", NoFault, Success, ["a peer wants to connect", "nothing"]),
+    row(5, "RDMA_CM_EVENT_CONNECT_RESPONSE", NoFault, Success, ["the peer has answered", "nothing"]),
     row(6, "RDMA_CM_EVENT_CONNECT_ERROR", Network, Unreachable, ["the connection could not be made", "try again; check both sides' kernel logs"]),
     row(7, "RDMA_CM_EVENT_UNREACHABLE", Network, Unreachable, ["the peer did not answer", "check that the peer runs, and firewalls"]),
     row(8, "RDMA_CM_EVENT_REJECTED", Peer, PeerLost, ["the peer refused, or does not listen", "check the peer"]),
-    row(9, "RDMA_CM_EVENT_ESTABLISHED", Nobody, Success, ["connected", "nothing"]),
+    row(9, "RDMA_CM_EVENT_ESTABLISHED", NoFault, Success, ["connected", "nothing"]),
     row(10, "RDMA_CM_EVENT_DISCONNECTED", Peer, PeerLost, ["the peer has disconnected", "nothing, or reconnect"]),
     row(11, "RDMA_CM_EVENT_DEVICE_REMOVAL", Adapter, Broken, ["the device was removed", "reopen the fabric when it is back"]),
-    row(12, "RDMA_CM_EVENT_MULTICAST_JOIN", Nobody, Success, ["joined a group, which Farside does not", "nothing"]),
+    row(12, "RDMA_CM_EVENT_MULTICAST_JOIN", NoFault, Success, ["joined a group, which Farside does not", "nothing"]),
     row(13, "RDMA_CM_EVENT_MULTICAST_ERROR", Network, Unreachable, ["a group could not be joined, which Farside does not", REPORT]),
     row(14, "RDMA_CM_EVENT_ADDR_CHANGE", Network, Unreachable, ["the network device below the connection has another hardware address", "reconnect"]),
-    row(15, "RDMA_CM_EVENT_TIMEWAIT_EXIT", Nobody, Success, ["the connection's numbers may be used again", "nothing"]),
-    row(16, "RDMA_CM_EVENT_ADDRINFO_RESOLVED", Nobody, Success, ["the name was looked up", "nothing"]),
+    row(15, "RDMA_CM_EVENT_TIMEWAIT_EXIT", NoFault, Success, ["the connection's numbers may be used again", "nothing"]),
+    row(16, "RDMA_CM_EVENT_ADDRINFO_RESOLVED", NoFault, Success, ["the name was looked up", "nothing"]),
     row(17, "RDMA_CM_EVENT_ADDRINFO_ERROR", Network, Unreachable, ["the name could not be looked up", "check its spelling, and the name service"]),
-    row(18, "RDMA_CM_EVENT_USER", Nobody, Success, ["an event of the program's own, which Farside does not send", "nothing"]),
-    row(19, "RDMA_CM_EVENT_INTERNAL", Nobody, Success, ["an event of the library's own", "nothing"]),
+    row(18, "RDMA_CM_EVENT_USER", NoFault, Success, ["an event of the program's own, which Farside does not send", "nothing"]),
+    row(19, "RDMA_CM_EVENT_INTERNAL", NoFault, Success, ["an event of the library's own", "nothing"]),
 ];
 
 /// The row for numbers of a newer library.
-const UNKNOWN: Row = row(
+const UNKNOWN: StatusRow = row(
     u32::MAX,
     "unknown",
     Adapter,
@@ -163,22 +163,22 @@ const UNKNOWN: Row = row(
     ["a number that this version of Farside does not know", "use a newer Farside"],
 );
 
-fn find(table: &[Row], number: u32) -> Row {
+fn find(table: &[StatusRow], number: u32) -> StatusRow {
     usize::try_from(number).ok().and_then(|at| table.get(at)).copied().unwrap_or(UNKNOWN)
 }
 
 /// Returns the meaning of an `ibv_wc_status`.
-pub fn completion(number: u32) -> Row {
+pub fn completion(number: u32) -> StatusRow {
     find(COMPLETIONS, number)
 }
 
 /// Returns the meaning of an `ibv_event_type`.
-pub fn event(number: u32) -> Row {
+pub fn event(number: u32) -> StatusRow {
     find(EVENTS, number)
 }
 
 /// Returns the meaning of an `rdma_cm_event_type`.
-pub fn connection(number: u32) -> Row {
+pub fn connection(number: u32) -> StatusRow {
     find(CONNECTIONS, number)
 }
 
@@ -228,8 +228,8 @@ mod tests {
                 assert_eq!(usize::try_from(row.number), Ok(at), "{}", row.name);
                 assert!(!row.cause.is_empty() && !row.remedy.is_empty(), "{}", row.name);
                 assert_eq!(
-                    row.blame == Nobody,
-                    matches!(row.status, Success | Flushed) && row.blame == Nobody
+                    row.blame == NoFault,
+                    matches!(row.status, Success | Flushed) && row.blame == NoFault
                 );
                 assert!(!row.to_string().is_empty());
             }

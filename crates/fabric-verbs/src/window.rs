@@ -10,7 +10,7 @@
 //! path takes; the lock of the table of regions is taken inside it.
 
 use crate::core::random;
-use crate::ffi::{Handle, OwnEnd, ProtectionDomain, Window};
+use crate::ffi::{MemoryWindow, OwnEnd, ProtectionDomain, QueuePairHandle};
 use crate::inbox::{Token, lock};
 use crate::intake;
 use crate::region::{RegionTable, rights};
@@ -28,10 +28,10 @@ pub(crate) enum Grant {
     Later,
 }
 
-struct Entry {
+struct WindowEntry {
     /// Ends with this entry.
-    _window: Window,
-    pair: Handle,
+    _window: MemoryWindow,
+    pair: QueuePairHandle,
     key: u32,
     bound: bool,
 }
@@ -39,7 +39,7 @@ struct Entry {
 #[derive(Default)]
 pub(crate) struct Windows {
     /// Of each link and region at most one.
-    entries: Mutex<BTreeMap<(Token, RegionId), Entry>>,
+    entries: Mutex<BTreeMap<(Token, RegionId), WindowEntry>>,
     /// A bind has ended.
     changed: Condvar,
 }
@@ -50,7 +50,7 @@ impl Windows {
         &self,
         domain: &Arc<ProtectionDomain>,
         regions: &Mutex<RegionTable>,
-        (link, pair): (Token, &Handle),
+        (link, pair): (Token, &QueuePairHandle),
         token: &RegionToken,
     ) -> Grant {
         let mut entries = lock(&self.entries);
@@ -64,7 +64,7 @@ impl Windows {
             return Grant::Now(Ok(Imported { key: entry.key, ..imported }));
         }
         let none_left = Grant::Now(Err(NotImported::NoWindow));
-        let (Ok(mut window), Ok(tag)) = (Window::new(domain), random()) else {
+        let (Ok(mut window), Ok(tag)) = (MemoryWindow::new(domain), random()) else {
             return none_left;
         };
         // A link that has ended took its windows with it, and gets no more.
@@ -78,7 +78,7 @@ impl Windows {
         let (id, rights) = (intake::bind_of(link), rights(imported.access));
         match window.bind(pair, memory, rights, tag.to_le_bytes()[0], id) {
             Ok(key) => {
-                let entry = Entry { _window: window, pair: pair.clone(), key, bound: false };
+                let entry = WindowEntry { _window: window, pair: pair.clone(), key, bound: false };
                 entries.insert((link, token.region), entry);
                 Grant::Later
             }

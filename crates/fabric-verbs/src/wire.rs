@@ -6,7 +6,7 @@
 //! | `Connect` | caller | version, incarnation, its queue pair, the name it wants, hello |
 //! | `Accepted` | called | the same of the called, both incarnations, reply |
 //! | `Refused` | called | the program's reason |
-//! | `Nobody` | called | no port has that name |
+//! | `NoListener` | called | no port has that name |
 //! | `Full` | called | the port has no room for another link |
 //! | `Ready` | caller | its queue pair takes packets; both incarnations |
 //! | `Alive` | both | keepalive |
@@ -42,7 +42,7 @@ pub(crate) const SECRET_BYTES: usize = 32;
 
 /// One end of a reliable connection, as its peer must know it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct End {
+pub(crate) struct QueuePairEnd {
     pub(crate) queue_pair: u32,
     /// The number of its first packet, 24 bits, random.
     pub(crate) packet: u32,
@@ -65,7 +65,7 @@ pub(crate) struct End {
 /// How an end connects its queue pair. Both ends of a link do it alike.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ways {
-    /// Connected by rdma_cm, at the address of a `Meeting`; else by the numbers of an `End`.
+    /// Connected by rdma_cm, at the address of a `Meeting`; else by the numbers of a `QueuePairEnd`.
     pub(crate) manager: bool,
     /// RDMA over TCP, which is incompatible with other transports.
     pub(crate) iwarp: bool,
@@ -107,7 +107,7 @@ pub(crate) enum Parting {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Connect<'a> {
     pub(crate) incarnation: u64,
-    pub(crate) end: End,
+    pub(crate) end: QueuePairEnd,
     pub(crate) name: &'a str,
     pub(crate) hello: &'a [u8],
 }
@@ -118,7 +118,7 @@ pub(crate) struct Accepted<'a> {
     pub(crate) incarnation: u64,
     /// The caller's, so that it knows that it is meant.
     pub(crate) callers: u64,
-    pub(crate) end: End,
+    pub(crate) end: QueuePairEnd,
     /// Where rdma_cm connects, if it does.
     pub(crate) meeting: Option<Meeting>,
     pub(crate) reply: &'a [u8],
@@ -148,7 +148,7 @@ pub(crate) enum Frame<'a> {
     Connect(Connect<'a>),
     Accepted(Accepted<'a>),
     Refused(&'a [u8]),
-    Nobody,
+    NoListener,
     Full,
     Ready { incarnation: u64, callers: u64 },
     Alive,
@@ -168,7 +168,7 @@ impl Frame<'_> {
             Self::Connect(_) => 1,
             Self::Accepted(_) => 2,
             Self::Refused(_) => 3,
-            Self::Nobody => 4,
+            Self::NoListener => 4,
             Self::Full => 5,
             Self::Ready { .. } => 6,
             Self::Alive => 7,
@@ -231,14 +231,14 @@ impl Frame<'_> {
                 Parting::Refused => 1,
                 Parting::Own => 2,
             }),
-            Self::Nobody | Self::Full | Self::Alive | Self::Close => {}
+            Self::NoListener | Self::Full | Self::Alive | Self::Close => {}
         }
         let bytes = u32::try_from(out.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
         out[start..start + LENGTH_BYTES].copy_from_slice(&bytes.to_le_bytes());
     }
 }
 
-impl End {
+impl QueuePairEnd {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.queue_pair.to_le_bytes());
         out.extend(self.packet.to_le_bytes());
@@ -251,7 +251,7 @@ impl End {
         out.extend(self.word.key.to_le_bytes());
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(from: &mut FrameReader<'_>) -> Result<Self, Malformed> {
         let end = Self {
             queue_pair: u32::from_le_bytes(from.array()?),
             packet: u32::from_le_bytes(from.array()?),
@@ -288,7 +288,7 @@ impl Meeting {
         out.extend(self.secret);
     }
 
-    fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+    fn decode(from: &mut FrameReader<'_>) -> Result<Self, Malformed> {
         let six = Ipv6Addr::from(from.array::<16>()?);
         let number = six.to_ipv4_mapped().map_or(IpAddr::V6(six), IpAddr::V4);
         let port = u16::from_le_bytes(from.array()?);
@@ -308,9 +308,9 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// The rest of a frame that is being read.
-struct Reader<'a>(&'a [u8]);
+struct FrameReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> FrameReader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.0.split_at_checked(count).ok_or(Malformed("a short frame"))?;
         self.0 = rest;
@@ -362,7 +362,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malform
     let Some(body) = rest.get(..length) else {
         return Ok(None);
     };
-    let mut from = Reader(body);
+    let mut from = FrameReader(body);
     let frame = decode_body(&mut from)?;
     if !from.0.is_empty() {
         return Err(Malformed("bytes after the end of a frame"));
@@ -370,12 +370,12 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Option<(Frame<'_>, usize)>, Malform
     Ok(Some((frame, LENGTH_BYTES + length)))
 }
 
-fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
+fn decode_body<'a>(from: &mut FrameReader<'a>) -> Result<Frame<'a>, Malformed> {
     Ok(match from.byte()? {
         1 => {
             from.version()?;
             let incarnation = from.word()?;
-            let end = End::decode(from)?;
+            let end = QueuePairEnd::decode(from)?;
             let name = std::str::from_utf8(from.bytes(NAME_BYTES_MAX)?);
             let name = name.map_err(|_| Malformed("a name that is no text"))?;
             Frame::Connect(Connect { incarnation, end, name, hello: from.bytes(HELLO_BYTES_MAX)? })
@@ -385,7 +385,7 @@ fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
             Frame::Accepted(Accepted {
                 incarnation: from.word()?,
                 callers: from.word()?,
-                end: End::decode(from)?,
+                end: QueuePairEnd::decode(from)?,
                 meeting: match from.byte()? {
                     0 => None,
                     1 => Some(Meeting::decode(from)?),
@@ -395,7 +395,7 @@ fn decode_body<'a>(from: &mut Reader<'a>) -> Result<Frame<'a>, Malformed> {
             })
         }
         3 => Frame::Refused(from.bytes(HELLO_BYTES_MAX)?),
-        4 => Frame::Nobody,
+        4 => Frame::NoListener,
         5 => Frame::Full,
         6 => Frame::Ready { incarnation: from.word()?, callers: from.word()? },
         7 => Frame::Alive,
@@ -435,7 +435,7 @@ mod tests {
     use super::*;
     use farside_base::{RegionId, RemoteKey};
 
-    const END: End = End {
+    const END: QueuePairEnd = QueuePairEnd {
         queue_pair: 0x12_3456,
         packet: 0xff_ffff,
         gid: [7; 16],
@@ -465,7 +465,7 @@ mod tests {
         let accepted =
             Accepted { incarnation: 2, callers: 1, end: END, meeting: None, reply: &[9; 300] };
         let (four, six) = (meeting("10.77.0.1:4791"), meeting("[2001:db8::7]:1"));
-        let plain = End { ways: Ways::default(), word: Word::default(), ..END };
+        let plain = QueuePairEnd { ways: Ways::default(), word: Word::default(), ..END };
         vec![
             Frame::Connect(connect),
             Frame::Connect(Connect { name: "", hello: &[1; HELLO_BYTES_MAX], ..connect }),
@@ -473,7 +473,7 @@ mod tests {
             Frame::Accepted(Accepted { meeting: Some(four), ..accepted }),
             Frame::Accepted(Accepted { meeting: Some(six), end: plain, ..accepted }),
             Frame::Refused(b"no room"),
-            Frame::Nobody,
+            Frame::NoListener,
             Frame::Full,
             Frame::Ready { incarnation: 2, callers: 1 },
             Frame::Alive,
@@ -596,12 +596,12 @@ mod tests {
     #[test]
     fn impossible_queue_pairs_are_refused() {
         for end in [
-            End { queue_pair: 1 << 24, ..END },
-            End { packet: 1 << 24, ..END },
-            End { mtu: 0, ..END },
-            End { mtu: 6, ..END },
-            End { lease_ms: 49, ..END },
-            End { lease_ms: 600_001, ..END },
+            QueuePairEnd { queue_pair: 1 << 24, ..END },
+            QueuePairEnd { packet: 1 << 24, ..END },
+            QueuePairEnd { mtu: 0, ..END },
+            QueuePairEnd { mtu: 6, ..END },
+            QueuePairEnd { lease_ms: 49, ..END },
+            QueuePairEnd { lease_ms: 600_001, ..END },
         ] {
             let mut bytes = Vec::new();
             Frame::Connect(Connect { incarnation: 1, end, name: "a", hello: b"" })

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 const WATCHDOG: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(1);
 
-struct Node {
+struct VerbsNode {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
     region: Region,
@@ -27,7 +27,7 @@ struct Node {
     _fabric: VerbsFabric,
 }
 
-impl Node {
+impl VerbsNode {
     fn new(device: &str) -> Self {
         let mut options = Options::new(Security::open());
         options.device = Some(device.to_owned());
@@ -83,7 +83,7 @@ impl Node {
     }
 }
 
-fn connect(near: &mut Node, far: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
+fn connect(near: &mut VerbsNode, far: &mut VerbsNode) -> (LinkId, LinkId, RemoteRegionId) {
     let address = far.port.address().expect("a listener");
     let here = near.port.connect(&address, b"", near.queue).expect("a call");
     let LinkEvent::Requested { link: there, .. } = far.event() else { panic!("no request") };
@@ -115,7 +115,7 @@ fn a_way_that_breaks_ends_links_after_the_lease_and_not_before() {
         skipped("no guest with nodes");
         return;
     }
-    let (mut near, mut far) = (Node::new("rxe1"), Node::new("rxe2"));
+    let (mut near, mut far) = (VerbsNode::new("rxe1"), VerbsNode::new("rxe2"));
     let (link, there, region) = connect(&mut near, &mut far);
     println!("{}", near.port.path(link));
     let before = near.rate(link, region, LEASE);

@@ -25,7 +25,7 @@ const LISTENS: &str = "FARSIDE_VERBS_LISTENS";
 /// Longer than everything that is waited for, on however slow a machine.
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-struct Node {
+struct ProcessNode {
     _fabric: VerbsFabric,
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
@@ -33,7 +33,7 @@ struct Node {
     events: Vec<LinkEvent>,
 }
 
-fn node(listens: bool) -> Option<Node> {
+fn node(listens: bool) -> Option<ProcessNode> {
     let mut options = Options::new(Security::open());
     let place = std::env::var(LISTENS).unwrap_or_else(|_| "127.0.0.1:0".to_owned());
     let listen = listens.then(|| place.parse::<Endpoint>().expect("an endpoint"));
@@ -44,10 +44,10 @@ fn node(listens: bool) -> Option<Node> {
     let queue = port.create_receive_queue(16).expect("a queue");
     let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
     let region = fabric.register(&spec).expect("a region");
-    Some(Node { _fabric: fabric, port, queue, region, events: Vec::new() })
+    Some(ProcessNode { _fabric: fabric, port, queue, region, events: Vec::new() })
 }
 
-impl Node {
+impl ProcessNode {
     fn event(&mut self) -> LinkEvent {
         let start = Instant::now();
         // Several may come at once.

@@ -1,4 +1,4 @@
-//! Counts requests, completions and bytes of a fabric: [`CountFabric`] wraps any other, [`Counts`] is
+//! Counts requests, completions and bytes of a fabric: [`CountFabric`] wraps any other, [`FabricCounts`] is
 //! its result.
 
 use crate::{Fabric, FabricError, LinkEvent, Parts, Port, PortSpec, Posted, Waiter};
@@ -13,28 +13,28 @@ macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident $label:literal;)*) => {
         /// A snapshot of a [`CountFabric`]. The difference of two counts what happened between.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct Counts {
+        pub struct FabricCounts {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         #[derive(Default)]
-        struct Counters {
+        struct FabricCounters {
             $($name: AtomicU64,)*
         }
 
-        impl Counters {
-            fn add(&self, more: &Counts) {
+        impl FabricCounters {
+            fn add(&self, more: &FabricCounts) {
                 $(if more.$name > 0 {
                     self.$name.fetch_add(more.$name, Ordering::Relaxed);
                 })*
             }
 
-            fn counts(&self) -> Counts {
-                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+            fn counts(&self) -> FabricCounts {
+                FabricCounts { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
 
-        impl Sub for Counts {
+        impl Sub for FabricCounts {
             type Output = Self;
 
             /// Returns the counts since `earlier`; never below zero.
@@ -43,7 +43,7 @@ macro_rules! counts {
             }
         }
 
-        impl fmt::Display for Counts {
+        impl fmt::Display for FabricCounts {
             /// Prints one line a count, without zeroes.
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 $(if self.$name > 0 {
@@ -108,7 +108,7 @@ counts! {
     links_lost "link lost";
 }
 
-impl Counts {
+impl FabricCounts {
     /// Work requests of every kind.
     pub fn requests(&self) -> u64 {
         let atomics = self.fetch_adds + self.compare_swaps + self.swaps + self.masked_atomics;
@@ -119,7 +119,7 @@ impl Counts {
 /// Wraps a fabric and counts its requests, completions and bytes. Costs some relaxed additions a call.
 pub struct CountFabric {
     inner: Arc<dyn Fabric>,
-    counters: Arc<Counters>,
+    counters: Arc<FabricCounters>,
 }
 
 impl CountFabric {
@@ -130,7 +130,7 @@ impl CountFabric {
     }
 
     /// Returns the counts so far. Concurrent calls may be counted in part.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> FabricCounts {
         self.counters.counts()
     }
 }
@@ -154,10 +154,10 @@ impl Fabric for CountFabric {
 
 struct CountPort {
     inner: Box<dyn Port>,
-    counters: Arc<Counters>,
+    counters: Arc<FabricCounters>,
 }
 
-fn count_request(counts: &mut Counts, work: &Work<'_>) {
+fn count_request(counts: &mut FabricCounts, work: &Work<'_>) {
     let parts = Parts::of(&work.operation);
     let kind = match parts.name {
         "write" => &mut counts.writes,
@@ -176,7 +176,7 @@ fn count_request(counts: &mut Counts, work: &Work<'_>) {
     counts.signalled += u64::from(work.flags.signalled);
 }
 
-fn count_completion(counts: &mut Counts, done: &Completion) {
+fn count_completion(counts: &mut FabricCounts, done: &Completion) {
     counts.errors += u64::from(done.status != CompletionStatus::Success);
     match done.kind {
         CompletionKind::Receive | CompletionKind::ReceiveImmediate => {
@@ -192,10 +192,10 @@ impl Port for CountPort {
 
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let posted = self.inner.post(work);
-        let mut counts = Counts {
+        let mut counts = FabricCounts {
             doorbells: u64::from(posted.accepted > 0),
             refusals: u64::from(posted.stop.is_some()),
-            ..Counts::default()
+            ..FabricCounts::default()
         };
         for request in &work[..posted.accepted] {
             count_request(&mut counts, request);
@@ -206,18 +206,19 @@ impl Port for CountPort {
 
     fn post_receives(&mut self, receives: &[Receive]) -> Posted {
         let posted = self.inner.post_receives(receives);
-        self.counters.add(&Counts {
+        self.counters.add(&FabricCounts {
             receives_posted: posted.accepted as u64,
             receive_doorbells: u64::from(posted.accepted > 0),
             refusals: u64::from(posted.stop.is_some()),
-            ..Counts::default()
+            ..FabricCounts::default()
         });
         posted
     }
 
     fn poll(&mut self, out: &mut [Completion]) -> usize {
         let count = self.inner.poll(out);
-        let mut counts = Counts { empty_polls: u64::from(count == 0), ..Counts::default() };
+        let mut counts =
+            FabricCounts { empty_polls: u64::from(count == 0), ..FabricCounts::default() };
         for done in &out[..count] {
             count_completion(&mut counts, done);
         }
@@ -230,7 +231,7 @@ impl Port for CountPort {
         self.inner.link_events(out);
         let lost = |event: &&LinkEvent| matches!(event, LinkEvent::Lost { .. });
         let links_lost = out[before..].iter().filter(lost).count() as u64;
-        self.counters.add(&Counts { links_lost, ..Counts::default() });
+        self.counters.add(&FabricCounts { links_lost, ..FabricCounts::default() });
     }
 
     fn arm(&mut self) -> bool {
@@ -247,13 +248,17 @@ impl Port for CountPort {
 
 struct CountWaiter {
     inner: Arc<dyn Waiter>,
-    counters: Arc<Counters>,
+    counters: Arc<FabricCounters>,
 }
 
 impl Waiter for CountWaiter {
     fn wait(&self, timeout: Option<Duration>) -> bool {
         let woken = self.inner.wait(timeout);
-        self.counters.add(&Counts { sleeps: 1, wake_ups: u64::from(woken), ..Counts::default() });
+        self.counters.add(&FabricCounts {
+            sleeps: 1,
+            wake_ups: u64::from(woken),
+            ..FabricCounts::default()
+        });
         woken
     }
 

@@ -34,13 +34,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub use count::{CountFabric, Counts};
+pub use count::{CountFabric, FabricCounts};
 pub use farside_base::{Memory, OutOfBounds};
 pub use fault::{FaultFabric, FaultPlan};
 pub use mem::MemFabric;
 pub use memory::{Arena, SharedWord};
 pub use parts::Parts;
-pub use pending::{Pending, PendingLimits};
+pub use pending::{PendingConnection, PendingLimits};
 pub use reached::Reached;
 pub use trace::{TraceEvent, TraceFabric};
 pub use waiter::ThreadWaiter;
@@ -155,7 +155,7 @@ pub enum FabricError {
     /// The address is in use.
     AddressInUse(String),
     /// No port listens at the address.
-    NobodyThere(String),
+    NoListener(String),
     /// The peer belongs to another user.
     NotPermitted(String),
     /// The peer's process is gone.
@@ -213,7 +213,7 @@ impl fmt::Display for FabricError {
             Self::Lacks(name) => write!(f, "the fabric lacks `{name}`{}", remedy(name)),
             Self::Unknown(what) => write!(f, "unknown {what}"),
             Self::AddressInUse(address) => write!(f, "address {address} is in use"),
-            Self::NobodyThere(address) => write!(f, "no port listens at {address}"),
+            Self::NoListener(address) => write!(f, "no port listens at {address}"),
             Self::NotPermitted(who) => write!(f, "not permitted: {who}"),
             Self::PeerLost => write!(f, "the peer is gone"),
             Self::Limit(name) => write!(f, "over the fabric's limit `{name}`"),
@@ -385,7 +385,7 @@ pub enum PeerProcess {
 #[non_exhaustive]
 pub enum NotReached {
     /// The host is there, but no port listens at that name.
-    Nobody,
+    NoListener,
     /// The peer does not trust this process, or this process does not trust the peer.
     NotPermitted,
     /// The connection was made and closed before an answer: the peer has ended, or its listener was
@@ -484,7 +484,7 @@ pub trait Port: Send {
     /// waits for the network.
     ///
     /// # Errors
-    /// `NobodyThere` and `NotPermitted` if that is known at once, `Unknown` for an invalid address,
+    /// `NoListener` and `NotPermitted` if that is known at once, `Unknown` for an invalid address,
     /// `Limit`, `System`.
     fn connect(
         &mut self,

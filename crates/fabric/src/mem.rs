@@ -1,6 +1,6 @@
 //! A fabric within one process: the readable reference of [`Fabric`] and [`Port`].
 //!
-//! Everything is in one [`State`] under one lock: regions, ports, links, receive queues. A request is
+//! Everything is in one [`MemState`] under one lock: regions, ports, links, receive queues. A request is
 //! executed completely inside `post`, by the caller's thread, so it is never queued and its completion
 //! is available when `post` returns. Clarity comes first, then speed; other fabrics are compared with
 //! this one.
@@ -22,7 +22,7 @@ use farside_base::{
     Access, AtomicScope, BackPressure, Capabilities, Completion, FlushScope, LinkId, Receive,
     ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteRegionId, WordScope, Work,
 };
-use state::{PortNumber, ProcessNumber, State};
+use state::{MemState, PortNumber, ProcessNumber};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,12 +67,12 @@ const QUEUES_MAX: usize = 4096;
 
 struct Network {
     capabilities: Capabilities,
-    state: Mutex<State>,
+    state: Mutex<MemState>,
 }
 
 impl Network {
     /// Nothing that panics runs under the lock except on a broken invariant; the state is usable.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, MemState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -16,7 +16,7 @@
 mod copy;
 mod mirror;
 
-use copy::{Private, Shared, fetch, place};
+use copy::{ArenaMemory, Private, fetch, place};
 use farside_base::{Memory, OutOfBounds};
 use mirror::Mirror;
 use std::any::Any;
@@ -211,7 +211,7 @@ impl Arena {
         let from = from.at(from_offset, bytes)?;
         // SAFETY: both in bounds. Should they overlap, bytes of the overlap are mixed, as in any
         // other race on shared memory.
-        unsafe { place::<Shared>(from, to, bytes) };
+        unsafe { place::<ArenaMemory>(from, to, bytes) };
         Ok(())
     }
 

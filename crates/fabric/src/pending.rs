@@ -17,7 +17,7 @@ pub struct PendingLimits {
 
 /// A connection that has not been identified yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pending<P, T> {
+pub struct PendingConnection<P, T> {
     /// The peer.
     pub peer: P,
     /// Whether it has sent nothing at all.
@@ -38,7 +38,7 @@ impl PendingLimits {
     /// connections.
     pub fn gives_way<P: Copy + Ord, T: Copy + Ord>(
         &self,
-        pending: impl Iterator<Item = Pending<P, T>> + Clone,
+        pending: impl Iterator<Item = PendingConnection<P, T>> + Clone,
         peer: P,
     ) -> Option<T> {
         let oldest_of = |chosen: &dyn Fn(P) -> bool| {
@@ -69,8 +69,11 @@ mod tests {
     /// Connections by peer and whether they are silent, oldest first. Returns the one that is dropped.
     fn gives_way(pending: &[(char, bool)], peer: char) -> Option<usize> {
         let pending = pending.iter().enumerate();
-        let pending =
-            pending.map(|(age, (peer, silent))| Pending { peer: *peer, silent: *silent, age });
+        let pending = pending.map(|(age, (peer, silent))| PendingConnection {
+            peer: *peer,
+            silent: *silent,
+            age,
+        });
         LIMITS.gives_way(pending, peer)
     }
 

@@ -2,9 +2,9 @@
 
 /// xorshift64*. Not for keys.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for _ in 0..4 {

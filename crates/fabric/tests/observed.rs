@@ -6,14 +6,14 @@ use farside_base::{
     RegionKind, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
-    CountFabric, Counts, Fabric, FaultFabric, FaultPlan, LinkEvent, Loss, MemFabric, Port,
+    CountFabric, Fabric, FabricCounts, FaultFabric, FaultPlan, LinkEvent, Loss, MemFabric, Port,
     PortSpec, Region, RegionSpec, Stop, TraceFabric,
 };
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Two ports of one fabric with a link between them.
-struct Pair {
+struct PortPair {
     region: Region,
     near: Box<dyn Port>,
     far: Box<dyn Port>,
@@ -34,7 +34,7 @@ fn event(port: &mut dyn Port) -> LinkEvent {
     panic!("no link event came");
 }
 
-fn pair(fabric: &dyn Fabric) -> Pair {
+fn pair(fabric: &dyn Fabric) -> PortPair {
     let spec = RegionSpec { bytes: 4096, access: Access::ALL, kind: RegionKind::Memory };
     let region = fabric.register(&spec).unwrap();
     let listen = Some("far".to_owned());
@@ -49,10 +49,10 @@ fn pair(fabric: &dyn Fabric) -> Pair {
     far.accept(there, b"hi", far_queue).unwrap();
     assert!(matches!(event(&mut *near), LinkEvent::Connected { .. }));
     let target = near.import(here, &region.token).unwrap();
-    Pair { region, near, far, here, there, target, far_queue }
+    PortPair { region, near, far, here, there, target, far_queue }
 }
 
-impl Pair {
+impl PortPair {
     fn slice(&self, bytes: u32) -> LocalSlice {
         LocalSlice { region: self.region.id, offset: 0, bytes }
     }
@@ -79,7 +79,7 @@ fn drain(port: &mut dyn Port) -> Vec<Completion> {
 }
 
 /// Two WRITEs, a FETCH_ADD, a refused list, a SEND with immediate, and an error.
-fn exchange(pair: &mut Pair) {
+fn exchange(pair: &mut PortPair) {
     let slices = [pair.slice(64)];
     let place = pair.at(128);
     let write = Operation::Write { source: Source::Gather(&slices), to: place, immediate: None };
@@ -111,7 +111,7 @@ fn counts_are_exact() {
     let before = fabric.counts();
     exchange(&mut pair);
     let counts = fabric.counts() - before;
-    let expected = Counts {
+    let expected = FabricCounts {
         writes: 2,
         fetch_adds: 1,
         sends: 1,
@@ -128,14 +128,14 @@ fn counts_are_exact() {
         bytes_received: 7,
         errors: 1,
         empty_polls: counts.empty_polls,
-        ..Counts::default()
+        ..FabricCounts::default()
     };
     assert_eq!(counts, expected);
     assert_eq!(counts.requests(), 5);
     let text = counts.to_string();
     assert_eq!(text.lines().next(), Some("write                            2"), "{text}");
     assert!(!text.contains("swap"), "zeroes are left out: {text}");
-    assert_eq!(before - fabric.counts(), Counts::default(), "never below zero");
+    assert_eq!(before - fabric.counts(), FabricCounts::default(), "never below zero");
 }
 
 #[test]

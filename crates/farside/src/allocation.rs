@@ -6,11 +6,11 @@ mod slices;
 use crate::config::{AllocationHint, AllocationSpec};
 use crate::engine::Engine;
 use crate::hit::WORD;
-use crate::memory::{Piece, Session};
-use crate::operation::Kind;
+use crate::memory::{LinePiece, Session};
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineSize, OperationId, Ticket};
-use farside_protocol::allocate::{AllocateFlags, Allocator, Hint, Message, Placement};
+use farside_protocol::allocate::{AllocateFlags, AllocateMessage, Allocator, Hint, Placement};
 use farside_protocol::wire::{BODY, Family, Violation};
 use slices::{Allocation, Budget, Jobs};
 use std::collections::BTreeMap;
@@ -124,20 +124,20 @@ impl Engine {
     pub(crate) fn control(
         &mut self,
         operation: OperationId,
-        kind: Kind,
+        kind: OperationKind,
         address: Option<GlobalAddress>,
     ) {
         match kind {
-            Kind::Allocate { node, bytes, class } => {
+            OperationKind::Allocate { node, bytes, class } => {
                 self.start_allocate(operation, node, bytes, class)
             }
-            Kind::Directory { node } => self.start_directory(operation, node),
-            Kind::Free => match address {
+            OperationKind::Directory { node } => self.start_directory(operation, node),
+            OperationKind::Free => match address {
                 Some(address) => self.start_free(operation, address),
                 None => self.finish(operation, Err(ErrorCode::NotAnAllocation)),
             },
-            Kind::Gate => self.take_gate(operation),
-            Kind::Confirm => self.finish(operation, Ok(())),
+            OperationKind::Gate => self.take_gate(operation),
+            OperationKind::Confirm => self.finish(operation, Ok(())),
             _ => self.finish(operation, Err(ErrorCode::NodeFailed)),
         }
     }
@@ -150,7 +150,12 @@ impl Engine {
             return self.allocate_here(bytes, line_size, Requester::Operation(operation));
         }
         let flags = AllocateFlags { zeroed: true, directory: false };
-        self.ask(node, operation, |ticket| Message::Allocate { ticket, bytes, line_size, flags });
+        self.ask(node, operation, |ticket| AllocateMessage::Allocate {
+            ticket,
+            bytes,
+            line_size,
+            flags,
+        });
     }
 
     fn start_directory(&mut self, operation: OperationId, node: NodeId) {
@@ -159,7 +164,12 @@ impl Engine {
         }
         let (bytes, line_size) = (DIRECTORY_BYTES, DIRECTORY_LINE_SIZE);
         let flags = AllocateFlags { zeroed: true, directory: true };
-        self.ask(node, operation, |ticket| Message::Allocate { ticket, bytes, line_size, flags });
+        self.ask(node, operation, |ticket| AllocateMessage::Allocate {
+            ticket,
+            bytes,
+            line_size,
+            flags,
+        });
     }
 
     /// Answers with the directory of named roots of this home, which the first request creates.
@@ -195,7 +205,7 @@ impl Engine {
         &mut self,
         node: NodeId,
         operation: OperationId,
-        message: impl FnOnce(Ticket) -> Message,
+        message: impl FnOnce(Ticket) -> AllocateMessage,
     ) {
         if let Some(code) = self.peers.refusal(node) {
             return self.finish(operation, Err(code));
@@ -205,7 +215,7 @@ impl Engine {
         self.send_allocate(node, &message(ticket));
     }
 
-    fn send_allocate(&mut self, to: NodeId, message: &Message) {
+    fn send_allocate(&mut self, to: NodeId, message: &AllocateMessage) {
         self.peers.push(to, message.class(), Family::Allocate, &message.encode());
     }
 
@@ -259,7 +269,7 @@ impl Engine {
         if address.home() == self.me() {
             return self.free_here(address, Requester::Operation(operation));
         }
-        self.ask(address.home(), operation, |ticket| Message::Free { ticket, address });
+        self.ask(address.home(), operation, |ticket| AllocateMessage::Free { ticket, address });
     }
 
     fn answer_allocate(
@@ -273,10 +283,10 @@ impl Engine {
             }
             (Requester::Operation(operation), Err(code)) => self.finish(operation, Err(code)),
             (Requester::Node(node, ticket), Ok((address, lines))) => {
-                self.send_allocate(node, &Message::Allocated { ticket, address, lines });
+                self.send_allocate(node, &AllocateMessage::Allocated { ticket, address, lines });
             }
             (Requester::Node(node, ticket), Err(code)) => {
-                self.send_allocate(node, &Message::Refused { ticket, code });
+                self.send_allocate(node, &AllocateMessage::Refused { ticket, code });
             }
             (Requester::Dead, _) => {}
         }
@@ -286,10 +296,10 @@ impl Engine {
         match (requester, outcome) {
             (Requester::Operation(operation), outcome) => self.finish(operation, outcome),
             (Requester::Node(node, ticket), Ok(())) => {
-                self.send_allocate(node, &Message::Freed { ticket });
+                self.send_allocate(node, &AllocateMessage::Freed { ticket });
             }
             (Requester::Node(node, ticket), Err(code)) => {
-                self.send_allocate(node, &Message::Refused { ticket, code });
+                self.send_allocate(node, &AllocateMessage::Refused { ticket, code });
             }
             (Requester::Dead, _) => {}
         }
@@ -301,11 +311,13 @@ impl Engine {
         let free = self.homes.free_bytes();
         let told = self.homes.placement.note_own(free);
         match (only, told) {
-            (Some(node), _) => self.send_allocate(node, &Message::FreeBytes { bytes: free }),
+            (Some(node), _) => {
+                self.send_allocate(node, &AllocateMessage::FreeBytes { bytes: free })
+            }
             (None, Some(bytes)) => {
                 let peers: Vec<NodeId> = self.peers.iter().collect();
                 for node in peers {
-                    self.send_allocate(node, &Message::FreeBytes { bytes });
+                    self.send_allocate(node, &AllocateMessage::FreeBytes { bytes });
                 }
             }
             (None, None) => {}
@@ -317,35 +329,35 @@ impl Engine {
         from: NodeId,
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
-        match Message::decode(body)? {
-            Message::Allocate { ticket, bytes, line_size, flags } => {
+        match AllocateMessage::decode(body)? {
+            AllocateMessage::Allocate { ticket, bytes, line_size, flags } => {
                 let request = PeerRequest { from, ticket, bytes, line_size, flags };
                 match self.boot.ready {
                     true => self.allocate_for(request),
                     false => self.homes.early.push(request),
                 }
             }
-            Message::Free { ticket, address } => {
+            AllocateMessage::Free { ticket, address } => {
                 if address.home() != self.me() {
                     return Err(Violation("free at a node that is not the home"));
                 }
                 self.check_generation(address.line())?;
                 self.free_here(address, Requester::Node(from, ticket));
             }
-            Message::Allocated { ticket, address, lines } => {
+            AllocateMessage::Allocated { ticket, address, lines } => {
                 self.check_allocated(from, ticket, (address, lines))?;
                 let operation = self.asked(from, ticket)?;
                 self.finish_with(operation, address.to_bits());
             }
-            Message::Freed { ticket } => {
+            AllocateMessage::Freed { ticket } => {
                 let operation = self.asked(from, ticket)?;
                 self.finish(operation, Ok(()));
             }
-            Message::Refused { ticket, code } => {
+            AllocateMessage::Refused { ticket, code } => {
                 let operation = self.asked(from, ticket)?;
                 self.finish(operation, Err(code));
             }
-            Message::FreeBytes { bytes } => self.homes.placement.note(from, bytes),
+            AllocateMessage::FreeBytes { bytes } => self.homes.placement.note(from, bytes),
         }
         Ok(())
     }
@@ -371,8 +383,10 @@ impl Engine {
             return Ok(()); // refused as an answer without a request
         };
         let (bytes, class) = match self.request(*operation) {
-            Some((Kind::Allocate { bytes, class, .. }, _)) => (bytes, class),
-            Some((Kind::Directory { .. }, _)) => (DIRECTORY_BYTES, DIRECTORY_LINE_SIZE.class()),
+            Some((OperationKind::Allocate { bytes, class, .. }, _)) => (bytes, class),
+            Some((OperationKind::Directory { .. }, _)) => {
+                (DIRECTORY_BYTES, DIRECTORY_LINE_SIZE.class())
+            }
             Some(_) => return Err(Violation("allocation in answer to a free")),
             None => return Ok(()),
         };
@@ -516,8 +530,8 @@ impl Session {
             let node = call.choose_home(spec.hint, bytes, &full)?;
             let address = GlobalAddress::new(node, line_size, 0)
                 .map_err(|_| Error::new(ErrorCode::BadLineSize))?;
-            let piece = Piece { address, at: 0, bytes: 0 };
-            match call.call(Kind::Allocate { node, bytes, class }, piece, &[]).await {
+            let piece = LinePiece { address, at: 0, bytes: 0 };
+            match call.call(OperationKind::Allocate { node, bytes, class }, piece, &[]).await {
                 Ok(bits) => {
                     return GlobalAddress::from_bits(bits)
                         .map_err(|_| Error::new(ErrorCode::ProtocolViolation));
@@ -586,7 +600,7 @@ impl Session {
     pub async fn free_async(&mut self, address: GlobalAddress) -> Result<(), Error> {
         let mut call = self.enter();
         call.writes_ended().await?;
-        let piece = Piece { address, at: 0, bytes: 0 };
-        call.call(Kind::Free, piece, &[]).await.map(drop)
+        let piece = LinePiece { address, at: 0, bytes: 0 };
+        call.call(OperationKind::Free, piece, &[]).await.map(drop)
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::engine::GATE_TAKEN;
 use crate::hit::{Claim, Lines, TagValue};
-use crate::memory::{Buffer, Piece, Session, What, pieces};
-use crate::operation::Kind;
+use crate::memory::{AccessKind, Buffer, LinePiece, Session, pieces};
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_protocol::coherence::{Level, Want};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ macro_rules! word_atomics {
         /// # Errors
         #[doc = concat!("As `", stringify!($name), "`.")]
         pub async fn $twin(&mut self, address: GlobalAddress, $($arg: u64),*) -> Result<u64, Error> {
-            self.access_async(What::Word($kind), address, 8, Buffer::In(&[])).await
+            self.access_async(AccessKind::Word($kind), address, 8, Buffer::In(&[])).await
         }
     )*};
 }
@@ -53,19 +53,19 @@ macro_rules! word_atomics {
 impl Session {
     word_atomics! {
         /// Adds to a word, wrapping, and returns the previous value.
-        fn fetch_add, fetch_add_async(add) => Kind::FetchAdd(add), |word| word.wrapping_add(add);
+        fn fetch_add, fetch_add_async(add) => OperationKind::FetchAdd(add), |word| word.wrapping_add(add);
 
         /// Replaces a word if it has the expected value, and returns the previous value in either case.
-        fn compare_swap, compare_swap_async(expected, new) => Kind::CompareSwap(expected, new),
+        fn compare_swap, compare_swap_async(expected, new) => OperationKind::CompareSwap(expected, new),
             |word| if word == expected { new } else { word };
 
         /// Replaces a word and returns the previous value.
-        fn swap, swap_async(new) => Kind::Swap(new), |_| new;
+        fn swap, swap_async(new) => OperationKind::Swap(new), |_| new;
     }
 
     #[cold]
-    fn word_blocking(&mut self, kind: Kind, address: GlobalAddress) -> Result<u64, Error> {
-        self.access(What::Word(kind), address, 8, Buffer::In(&[]))
+    fn word_blocking(&mut self, kind: OperationKind, address: GlobalAddress) -> Result<u64, Error> {
+        self.access(AccessKind::Word(kind), address, 8, Buffer::In(&[]))
     }
 
     /// Runs `change` on bytes of one line as one atomic step, and returns what it returns.
@@ -116,7 +116,7 @@ impl Session {
         }
         let mut call = self.enter();
         call.writes_ended().await?;
-        let piece = Piece { address, at: 0, bytes };
+        let piece = LinePiece { address, at: 0, bytes };
         let lines = Arc::clone(call.lines());
         loop {
             call.pin(Want::Write, &[piece], &[]).await?;
@@ -261,7 +261,7 @@ fn change_line<R>(
 }
 
 /// Takes the busy bit of a line that is pinned at this node; waits for local writers only.
-fn claim_pinned(lines: &Lines, piece: Piece) -> Result<Claim<'_>, Error> {
+fn claim_pinned(lines: &Lines, piece: LinePiece) -> Result<Claim<'_>, Error> {
     let mut tries = 0_u32;
     loop {
         if let Some(claim) = lines.claim_pinned(piece.address, piece.bytes, piece.continues()) {
@@ -278,7 +278,7 @@ fn claim_pinned(lines: &Lines, piece: Piece) -> Result<Claim<'_>, Error> {
 }
 
 /// Checks that a pinned line still has its level; it loses that only if its home dies.
-fn check_pinned(lines: &Lines, piece: Piece, level: Level) -> Result<(), Error> {
+fn check_pinned(lines: &Lines, piece: LinePiece, level: Level) -> Result<(), Error> {
     if lines.here(piece.address.line()).0.level >= level {
         Ok(())
     } else {
@@ -287,7 +287,7 @@ fn check_pinned(lines: &Lines, piece: Piece, level: Level) -> Result<(), Error> 
 }
 
 /// Copies all lines between two checks of all tags; false if one of them changed or is not cached.
-fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
+fn snapshot(lines: &Lines, parts: &[LinePiece], out: &mut [u8]) -> bool {
     let mut seen: Vec<TagValue> = Vec::with_capacity(parts.len());
     for part in parts {
         let look = lines.spot(part.address.line()).and_then(|spot| {
@@ -317,16 +317,17 @@ fn snapshot(lines: &Lines, parts: &[Piece], out: &mut [u8]) -> bool {
 impl Session {
     /// Pins all the lines at this node until the call ends, from a moment at which the cache is trusted.
     /// Lost lines are filled with `healing`, which is empty or the bytes to be written.
-    async fn pin(&mut self, want: Want, parts: &[Piece], healing: &[u8]) -> Result<(), Error> {
+    async fn pin(&mut self, want: Want, parts: &[LinePiece], healing: &[u8]) -> Result<(), Error> {
         self.check_room(parts)?;
         // A call that pins repeatedly holds the gate already.
         while parts.len() > 1 && !self.in_flight.gated {
-            self.in_flight.gated = self.call(Kind::Gate, parts[0], &[]).await? == GATE_TAKEN;
+            self.in_flight.gated =
+                self.call(OperationKind::Gate, parts[0], &[]).await? == GATE_TAKEN;
         }
         loop {
             for part in parts {
                 let part_healing = healing.get(part.at..part.at + part.bytes).unwrap_or_default();
-                self.call(Kind::Pin(want), *part, part_healing).await?;
+                self.call(OperationKind::Pin(want), *part, part_healing).await?;
                 self.in_flight.pinned.push(part.address.line());
             }
             if self.lines().is_trusted() {
@@ -349,7 +350,7 @@ impl Session {
 
     /// Whether the cache can hold all the lines at a time, with one way of each set left free for other
     /// operations.
-    fn check_room(&self, parts: &[Piece]) -> Result<(), Error> {
+    fn check_room(&self, parts: &[LinePiece]) -> Result<(), Error> {
         let lines = self.lines();
         let mut sets: Vec<_> = parts
             .iter()

@@ -8,8 +8,8 @@ use farside_base::{ErrorCode, Incarnation, LinkId, NodeId, ViewNumber};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
 use farside_protocol::coherence;
 use farside_protocol::member::{
-    self, Answer, Burials, Effect, Elsewhere, Event, Hello, Message, Occupancy, PROTOCOL_VERSION,
-    PeerReply, Refusal, RequestId, burial,
+    self, Burials, Elsewhere, HelloAnswer, HelloRequest, JoinRefusal, MemberEffect, MemberEvent,
+    MemberMessage, Occupancy, PROTOCOL_VERSION, PeerReply, RequestId, burial,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::collections::VecDeque;
@@ -79,11 +79,11 @@ pub(crate) struct Boot {
     wants_rendezvous: bool,
     /// The effects of a membership step are being carried out; events are queued meanwhile.
     stepping: bool,
-    reports: VecDeque<Event>,
+    reports: VecDeque<MemberEvent>,
     burials: Burials,
     pub(crate) ready: bool,
     pub(crate) closed: bool,
-    pub(crate) refused: Option<Refusal>,
+    pub(crate) refused: Option<JoinRefusal>,
 }
 
 impl Boot {
@@ -108,7 +108,7 @@ impl Boot {
 impl Engine {
     /// Steps the membership machine and carries out all effects before its next step; events that effects
     /// cause are queued.
-    fn step_member(&mut self, event: Event) -> Result<(), Violation> {
+    fn step_member(&mut self, event: MemberEvent) -> Result<(), Violation> {
         if self.boot.stepping {
             self.boot.reports.push_back(event);
             return Ok(());
@@ -135,7 +135,7 @@ impl Engine {
     }
 
     /// Steps the machine with an event of this node, which it cannot refuse.
-    pub(crate) fn member_own(&mut self, event: Event) {
+    pub(crate) fn member_own(&mut self, event: MemberEvent) {
         if let Err(violation) = self.step_member(event) {
             self.failure = Some(violation.0);
         }
@@ -146,45 +146,45 @@ impl Engine {
         from: NodeId,
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
-        match Message::decode(body)? {
-            Message::Buried { node, born, lane, answer } => {
+        match MemberMessage::decode(body)? {
+            MemberMessage::Buried { node, born, lane, answer } => {
                 let former = self.membership.is_former(node, born);
-                self.bury(burial::Event::Buried { from, node, born, lane, answer, former })
+                self.bury(burial::RemovalEvent::Buried { from, node, born, lane, answer, former })
             }
-            message => self.step_member(Event::Message { from, message }),
+            message => self.step_member(MemberEvent::Message { from, message }),
         }
     }
 
-    fn route_member(&mut self, effect: Effect) {
+    fn route_member(&mut self, effect: MemberEffect) {
         match effect {
-            Effect::Connect { node, incarnation, born, host } => {
+            MemberEffect::Connect { node, incarnation, born, host } => {
                 let connecting =
                     Connecting { node, incarnation, born, host, link: None, next_ns: 0 };
                 self.boot.connecting.push(connecting);
                 self.retry_connections();
             }
-            Effect::Admit { request, welcome } => {
+            MemberEffect::Admit { request, welcome } => {
                 let answer = welcome.encode();
                 self.requests.add(request, self.boot.fabric.time_ns(), true);
                 self.answer(request, |port, link, queue| port.accept(link, &answer, queue));
             }
-            Effect::Deny { request, refusal } => {
+            MemberEffect::Deny { request, refusal } => {
                 let answer = refusal.encode();
                 self.requests.remove(request);
                 self.answer(request, |port, link, _| port.refuse(link, &answer));
             }
-            Effect::AcceptPeer { request, peer } => self.accept_peer(request, &peer),
-            Effect::Send { to, message } => {
+            MemberEffect::AcceptPeer { request, peer } => self.accept_peer(request, &peer),
+            MemberEffect::Send { to, message } => {
                 self.peers.push(to, message.class(), Family::Member, &message.encode());
             }
-            Effect::Cut { node } => {
+            MemberEffect::Cut { node } => {
                 _ = self.unlink(node);
                 self.contact_cut(node);
             }
-            Effect::JudgeLater => self.judge_later(),
-            Effect::Admitted { node } => self.node_admitted(node),
-            Effect::Dead { node, death, .. } => self.member_dead(node, death),
-            Effect::Ready => {
+            MemberEffect::JudgeLater => self.judge_later(),
+            MemberEffect::Admitted { node } => self.node_admitted(node),
+            MemberEffect::Dead { node, death, .. } => self.member_dead(node, death),
+            MemberEffect::Ready => {
                 self.boot.ready = true;
                 self.lend_memory();
                 if self.resumes() {
@@ -193,11 +193,11 @@ impl Engine {
                     self.bind_rendezvous();
                 }
             }
-            Effect::BecomeCoordinator => {
+            MemberEffect::BecomeCoordinator => {
                 self.boot.wants_rendezvous = true;
                 self.bind_rendezvous();
             }
-            Effect::Failed(refusal) => {
+            MemberEffect::Failed(refusal) => {
                 let code = match refusal.code {
                     ErrorCode::Isolated => ErrorCode::Isolated,
                     _ => ErrorCode::NodeClosed,
@@ -207,7 +207,7 @@ impl Engine {
                 self.disconnect();
                 self.boot.wants_rendezvous = false;
             }
-            Effect::Closed => self.boot.closed = true,
+            MemberEffect::Closed => self.boot.closed = true,
         }
     }
 
@@ -231,7 +231,7 @@ impl Engine {
         };
         if done.is_err() {
             self.requests.remove(request);
-            self.member_own(Event::RequestLost { request });
+            self.member_own(MemberEvent::RequestLost { request });
         }
     }
 
@@ -267,7 +267,7 @@ impl Engine {
             if next_ns > 0 && self.boot.fabric.time_ns() < next_ns {
                 continue;
             }
-            let hello = member::Peer {
+            let hello = member::PeerRequest {
                 version: PROTOCOL_VERSION,
                 cluster: self.boot.cluster.clone(),
                 node: self.me(),
@@ -282,7 +282,7 @@ impl Engine {
             let to = member_address(&self.boot.cluster, (node, born), host);
             match self.port.connect(&to, &hello, self.peers.receives) {
                 Ok(link) => self.boot.connecting[index].link = Some(link),
-                Err(FabricError::NobodyThere(_)) => {}
+                Err(FabricError::NoListener(_)) => {}
                 Err(_) => self.lost_on_the_way(node),
             }
         }
@@ -291,8 +291,8 @@ impl Engine {
     pub(crate) fn lost_on_the_way(&mut self, node: NodeId) {
         self.stop_connecting(node);
         self.member_own(match self.resumes() {
-            true => Event::OutOfReach { node },
-            false => Event::LinkLost { node },
+            true => MemberEvent::OutOfReach { node },
+            false => MemberEvent::LinkLost { node },
         });
     }
 
@@ -307,7 +307,7 @@ impl Engine {
         }
     }
 
-    fn accept_peer(&mut self, request: RequestId, peer: &member::Peer) {
+    fn accept_peer(&mut self, request: RequestId, peer: &member::PeerRequest) {
         let link = LinkId(request.0 as u32);
         self.requests.remove(request);
         let reply = PeerReply {
@@ -325,7 +325,7 @@ impl Engine {
         let life = (peer.node, peer.incarnation);
         if !accepted || !self.take_in(life, link, tokens, false) {
             self.port.close(link);
-            return self.member_own(Event::Dropped { node: peer.node });
+            return self.member_own(MemberEvent::Dropped { node: peer.node });
         }
         self.advance_incoming();
     }
@@ -359,14 +359,14 @@ impl Engine {
                 else {
                     return;
                 };
-                match Answer::decode(&reason) {
-                    Ok(Answer::Refusal(refusal)) => {
-                        self.member_own(Event::Refused { node, refusal })
+                match HelloAnswer::decode(&reason) {
+                    Ok(HelloAnswer::Refusal(refusal)) => {
+                        self.member_own(MemberEvent::Refused { node, refusal })
                     }
                     _ => self.lost_on_the_way(node),
                 }
             }
-            LinkEvent::NotReached { link, why: NotReached::Nobody } => {
+            LinkEvent::NotReached { link, why: NotReached::NoListener } => {
                 // It does not listen yet: retry later.
                 let next_ns = self.boot.fabric.time_ns() + CALL_AGAIN_NS;
                 let connecting = &mut self.boot.connecting;
@@ -390,7 +390,7 @@ impl Engine {
                     self.port.close(link);
                     let request = RequestId(u64::from(link.0));
                     if self.requests.remove(request) {
-                        self.member_own(Event::RequestLost { request });
+                        self.member_own(MemberEvent::RequestLost { request });
                     }
                 }
             }
@@ -400,14 +400,14 @@ impl Engine {
 
     /// Handles another node's request for a link.
     fn requested(&mut self, request: RequestId, hello: &[u8]) {
-        match Hello::decode(hello) {
-            Ok(Hello::Peer(peer)) => {
+        match HelloRequest::decode(hello) {
+            Ok(HelloRequest::Peer(peer)) => {
                 self.requests.add(request, self.boot.fabric.time_ns(), false);
-                self.member_own(Event::PeerAsked { request, peer });
+                self.member_own(MemberEvent::PeerAsked { request, peer });
             }
-            Ok(Hello::Resume(resume)) => self.resume_asked(request, &resume),
-            Ok(Hello::Join(_) | Hello::AskOccupancy(_)) => {
-                self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation));
+            Ok(HelloRequest::Resume(resume)) => self.resume_asked(request, &resume),
+            Ok(HelloRequest::Join(_) | HelloRequest::AskOccupancy(_)) => {
+                self.turn_away(request, JoinRefusal::new(ErrorCode::ProtocolViolation));
             }
             Err(error) => self.turn_away(request, error.refusal()),
         }
@@ -419,7 +419,7 @@ impl Engine {
         Some(connecting.swap_remove(index))
     }
 
-    pub(crate) fn turn_away(&mut self, request: RequestId, refusal: Refusal) {
+    pub(crate) fn turn_away(&mut self, request: RequestId, refusal: JoinRefusal) {
         let answer = refusal.encode();
         let link = LinkId((request.0 & !AT_RENDEZVOUS) as u32);
         // The requester may be gone already; then the answer is not needed.
@@ -437,8 +437,8 @@ impl Engine {
         };
         let node = connecting.node;
         let incarnation = connecting.incarnation;
-        let admitted = match Answer::decode(reply) {
-            Ok(Answer::PeerReply(reply)) => {
+        let admitted = match HelloAnswer::decode(reply) {
+            Ok(HelloAnswer::PeerReply(reply)) => {
                 let PeerReply { home, cache, fence, .. } = reply;
                 let tokens = Tokens { home, cache, fence };
                 reply.node == node
@@ -467,14 +467,14 @@ impl Engine {
         match event {
             LinkEvent::Requested { link, hello } => {
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
-                match Hello::decode(&hello) {
-                    Ok(Hello::Join(join)) => match self.coordinator_elsewhere() {
+                match HelloRequest::decode(&hello) {
+                    Ok(HelloRequest::Join(join)) => match self.coordinator_elsewhere() {
                         Some(host) => self.send_elsewhere(link, host),
-                        None => self.member_own(Event::JoinAsked { request, join }),
+                        None => self.member_own(MemberEvent::JoinAsked { request, join }),
                     },
-                    Ok(Hello::AskOccupancy(_)) => self.tell_occupancy(link),
-                    Ok(Hello::Peer(_) | Hello::Resume(_)) => {
-                        self.turn_away(request, Refusal::new(ErrorCode::ProtocolViolation))
+                    Ok(HelloRequest::AskOccupancy(_)) => self.tell_occupancy(link),
+                    Ok(HelloRequest::Peer(_) | HelloRequest::Resume(_)) => {
+                        self.turn_away(request, JoinRefusal::new(ErrorCode::ProtocolViolation))
                     }
                     Err(error) => self.turn_away(request, error.refusal()),
                 }
@@ -484,7 +484,7 @@ impl Engine {
                 self.close_rendezvous_link(link);
                 let request = RequestId(u64::from(link.0) | AT_RENDEZVOUS);
                 self.requests.remove(request);
-                self.member_own(Event::RequestLost { request });
+                self.member_own(MemberEvent::RequestLost { request });
             }
             _ => {}
         }
@@ -537,7 +537,7 @@ impl Engine {
     /// no room for it.
     pub(crate) fn drop_peer(&mut self, node: NodeId) {
         if self.peers.get(node).is_some() {
-            self.member_own(Event::Dropped { node });
+            self.member_own(MemberEvent::Dropped { node });
         }
     }
 
@@ -556,7 +556,7 @@ impl Engine {
     /// left.
     fn node_admitted(&mut self, node: NodeId) {
         self.peers.admitted(node);
-        self.step_own(coherence::Event::NodeAdmitted { node });
+        self.step_own(coherence::CoherenceEvent::NodeAdmitted { node });
         self.locks_of_admitted(node);
     }
 
@@ -565,7 +565,7 @@ impl Engine {
     pub(crate) fn node_dead(&mut self, node: NodeId) {
         if self.lines.is_removed() {
             // Its link may have ended because it removed this node, which decides about no member any more.
-            return self.member_own(Event::Removed);
+            return self.member_own(MemberEvent::Removed);
         }
         if !self.outlives(node) {
             return self.remove_self();
@@ -583,26 +583,26 @@ impl Engine {
         // It may have been the member that was to judge.
         let accused = self.peers.iter().filter(|node| self.peers.is_accused(*node));
         self.follow_ups.extend(accused.map(FollowUp::Accuse));
-        self.step_own(coherence::Event::NodeDead { node });
+        self.step_own(coherence::CoherenceEvent::NodeDead { node });
         self.locks_of_dead(node);
         self.home_dead(node);
         let (born, linked) = (self.membership.born_of(node), self.peers.iter().collect());
-        if let Err(violation) = self.bury(burial::Event::Dead { node, born, linked }) {
+        if let Err(violation) = self.bury(burial::RemovalEvent::Dead { node, born, linked }) {
             self.failure = Some(violation.0);
         }
     }
 
     /// Steps the removal machine and carries out all effects.
-    fn bury(&mut self, event: burial::Event) -> Result<(), Violation> {
+    fn bury(&mut self, event: burial::RemovalEvent) -> Result<(), Violation> {
         let mut effects = Vec::new(); // deaths are rare
         let step = self.boot.burials.step(event, &mut effects);
         for effect in effects {
             match effect {
-                burial::Effect::Tell { to, node, born, lane, answer } => {
-                    let message = Message::Buried { node, born, lane, answer };
+                burial::RemovalEffect::Tell { to, node, born, lane, answer } => {
+                    let message = MemberMessage::Buried { node, born, lane, answer };
                     self.peers.push(to, message.class(), Family::Member, &message.encode());
                 }
-                burial::Effect::Settled { node, born } => self.settled(node, born),
+                burial::RemovalEffect::Settled { node, born } => self.settled(node, born),
             }
         }
         step

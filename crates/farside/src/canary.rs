@@ -10,7 +10,7 @@
         reason = "public for tests of tests alone, some there alone"
     )
 )]
-pub enum Mutant {
+pub enum NodeMutant {
     /// V16: a fence, and so every lock and atomic, does not wait.
     FenceReturnsAtOnce,
     /// The memory of removed members is settled at once, and their caches are trusted until their own
@@ -28,30 +28,30 @@ pub enum Mutant {
 
 #[cfg(canary)]
 thread_local! {
-    static PLANTED: std::cell::Cell<Option<Mutant>> = const { std::cell::Cell::new(None) };
+    static PLANTED: std::cell::Cell<Option<NodeMutant>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants a defect in everything that sessions do on this thread from now on.
 #[cfg(canary)]
-pub fn plant(mutant: Option<Mutant>) {
+pub fn plant(mutant: Option<NodeMutant>) {
     PLANTED.set(mutant);
 }
 
 /// The defect of this thread, to be planted in a thread that works for it.
 #[cfg(canary)]
-pub fn planted() -> Option<Mutant> {
+pub fn planted() -> Option<NodeMutant> {
     PLANTED.get()
 }
 
 /// Whether this thread has the defect.
 #[cfg(canary)]
-pub(crate) fn is(mutant: Mutant) -> bool {
+pub(crate) fn is(mutant: NodeMutant) -> bool {
     PLANTED.get() == Some(mutant)
 }
 
 /// No thread has a defect.
 #[cfg(not(canary))]
 #[inline(always)]
-pub(crate) const fn is(_: Mutant) -> bool {
+pub(crate) const fn is(_: NodeMutant) -> bool {
     false
 }

@@ -3,19 +3,22 @@
 //! process.
 
 use crate::boot::{FENCE_BYTES, member_address};
-use crate::canary::{self, Mutant};
+use crate::canary::{self, NodeMutant};
 use crate::clock::Clock;
-use crate::engine::{Engine, FollowUp, Placement};
+use crate::engine::{Engine, FollowUp, LineWrite};
 use crate::hit::ALWAYS;
-use crate::peer::{ASKED, Link, Question};
+use crate::peer::{ASKED, PeerLink, Question};
 use farside_base::{
     Completion, CompletionStatus, ErrorCode, LinkId, LocalSlice, NodeId, NodeSet, Operation,
     OperationId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
-use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience, RESOLVE_NS};
+use farside_protocol::member::contact::{
+    ContactEffect, ContactEvent, Contacts, DialFailure, Patience, RESOLVE_NS,
+};
 use farside_protocol::member::{
-    self, Answer, Death, Leases, PROTOCOL_VERSION, Refusal, RequestId, Resume, Resumed, Standing,
+    self, Death, HelloAnswer, JoinRefusal, Leases, PROTOCOL_VERSION, RequestId, Resume, Resumed,
+    Standing,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -32,7 +35,7 @@ pub(crate) struct Keeper {
     machine: Contacts,
     /// The effects of a step are being carried out; events are queued meanwhile.
     stepping: bool,
-    waiting: VecDeque<Event>,
+    waiting: VecDeque<ContactEvent>,
     /// Links that this node dials.
     dials: Vec<(NodeId, LinkId)>,
     /// Requests to resume, and how many messages the requester has received.
@@ -75,7 +78,7 @@ impl Keeper {
         let mut patience = Patience::of_lease(lease_ns, leases.fabric_ns, resolve_ns);
         // This is of other members, which may detect silence later than this node.
         patience.confirmed_ns = leases.member_ns;
-        if canary::is(Mutant::SettledAtOnce) {
+        if canary::is(NodeMutant::SettledAtOnce) {
             (patience.unaware_ns, patience.standing_ns) = (0, u64::MAX);
         }
         Self {
@@ -154,7 +157,7 @@ impl Engine {
         }
         let now_ns = self.boot.fabric.time_ns();
         if now_ns >= wakes_at_ns {
-            self.contact(Event::Tick { now_ns });
+            self.contact(ContactEvent::Tick { now_ns });
             self.ask_standing();
             self.judge_when_due(now_ns);
         }
@@ -177,7 +180,7 @@ impl Engine {
         if let Some(keeper) = self.keeper.as_mut().filter(|keeper| now_ns >= keeper.judge_at_ns) {
             keeper.judge_at_ns = u64::MAX;
             keeper.set_wake();
-            self.member_own(member::Event::Judge);
+            self.member_own(member::MemberEvent::Judge);
         }
     }
 
@@ -186,18 +189,18 @@ impl Engine {
         if let Some(keeper) = self.keeper.as_mut() {
             keeper.confirm_at_ns = 0;
         }
-        self.contact(Event::Linked { node });
+        self.contact(ContactEvent::Linked { node });
     }
 
     /// Notes that a member is unreachable, and may be alive.
     pub(crate) fn contact_cut(&mut self, node: NodeId) {
-        self.contact(Event::Cut { node });
+        self.contact(ContactEvent::Cut { node });
     }
 
     /// Notes the loss of a connected member's link.
     pub(crate) fn link_lost(&mut self, node: NodeId, loss: Loss) {
         if !self.resumes() {
-            return self.member_own(member::Event::LinkLost { node });
+            return self.member_own(member::MemberEvent::LinkLost { node });
         }
         if let Some(peer) = self.peers.get_mut(node) {
             peer.ended = loss == Loss::Ended;
@@ -206,7 +209,7 @@ impl Engine {
     }
 
     /// Steps the machine and carries out all effects before its next step.
-    fn contact(&mut self, event: Event) {
+    fn contact(&mut self, event: ContactEvent) {
         let Some(keeper) = self.keeper.as_mut() else {
             return;
         };
@@ -342,7 +345,7 @@ impl Engine {
             return;
         };
         let Question { asked, asked_ns } = question;
-        keeper.machine.step(Event::Confirmed { node, asked_ns }, &mut Vec::new());
+        keeper.machine.step(ContactEvent::Confirmed { node, asked_ns }, &mut Vec::new());
         if now_ns.saturating_sub(asked_ns) > keeper.answer_ns {
             // Asked before an outage, say: operations that wait need the answer to a later question.
             keeper.ask_again_ns = 0;
@@ -364,29 +367,29 @@ impl Engine {
     pub(crate) fn member_dead(&mut self, node: NodeId, death: Death) {
         if let Some(keeper) = self.keeper.as_mut() {
             keeper.standing.removed(node);
-            self.contact(Event::Dead { node, death, now_ns: self.boot.fabric.time_ns() });
+            self.contact(ContactEvent::Dead { node, death, now_ns: self.boot.fabric.time_ns() });
         } else {
             self.node_dead(node);
         }
     }
 
     fn contact_broken(&mut self, node: NodeId) {
-        self.contact(Event::Broken { node, now_ns: self.boot.fabric.time_ns() });
+        self.contact(ContactEvent::Broken { node, now_ns: self.boot.fabric.time_ns() });
     }
 
-    fn contact_failed(&mut self, node: NodeId, why: Failure) {
-        self.contact(Event::Failed { node, why, now_ns: self.boot.fabric.time_ns() });
+    fn contact_failed(&mut self, node: NodeId, why: DialFailure) {
+        self.contact(ContactEvent::Failed { node, why, now_ns: self.boot.fabric.time_ns() });
     }
 
-    fn route_contact(&mut self, effect: Effect) {
+    fn route_contact(&mut self, effect: ContactEffect) {
         match effect {
-            Effect::Close { node } => {
+            ContactEffect::Close { node } => {
                 // Messages that arrived before count, and the peer will learn of their receipt.
                 self.land_all();
                 _ = self.unlink(node);
             }
-            Effect::Dial { node } => self.dial(node),
-            Effect::HangUp { node } => {
+            ContactEffect::Dial { node } => self.dial(node),
+            ContactEffect::HangUp { node } => {
                 if let Some(link) =
                     self.keeper.as_mut().and_then(|keeper| keeper.take_dial_to(node))
                 {
@@ -394,13 +397,17 @@ impl Engine {
                     self.port.close(link);
                 }
             }
-            Effect::Accept { node, request } => self.accept_resume(node, request),
-            Effect::TurnAway { request } => self.turn_resume_away(request, ErrorCode::Busy),
-            Effect::Deny { request } => self.turn_resume_away(request, ErrorCode::NodeClosed),
-            Effect::Dead { node } => self.member_own(member::Event::LinkLost { node }),
-            Effect::OutOfReach { node } => self.member_own(member::Event::OutOfReach { node }),
-            Effect::Expelled { by } => self.member_own(member::Event::Expelled { by }),
-            Effect::Settle { node } => self.node_dead(node),
+            ContactEffect::Accept { node, request } => self.accept_resume(node, request),
+            ContactEffect::TurnAway { request } => self.turn_resume_away(request, ErrorCode::Busy),
+            ContactEffect::Deny { request } => {
+                self.turn_resume_away(request, ErrorCode::NodeClosed)
+            }
+            ContactEffect::Dead { node } => self.member_own(member::MemberEvent::LinkLost { node }),
+            ContactEffect::OutOfReach { node } => {
+                self.member_own(member::MemberEvent::OutOfReach { node })
+            }
+            ContactEffect::Expelled { by } => self.member_own(member::MemberEvent::Expelled { by }),
+            ContactEffect::Settle { node } => self.node_dead(node),
         }
     }
 
@@ -429,17 +436,17 @@ impl Engine {
         let to = member_address(&self.boot.cluster, (node, listed.born), listed.host);
         match (self.port.connect(&to, &resume.encode(), self.peers.receives), &mut self.keeper) {
             (Ok(link), Some(keeper)) => keeper.dials.push((node, link)),
-            (Err(FabricError::NobodyThere(_)), _) => self.nobody_there(node),
-            _ => self.contact_failed(node, Failure::NoAnswer),
+            (Err(FabricError::NoListener(_)), _) => self.no_listener(node),
+            _ => self.contact_failed(node, DialFailure::NoAnswer),
         }
     }
 
     /// Handles a dial to a member's address at which nothing listens. If its link ended there too, its
     /// process has certainly ended; otherwise a firewall may have answered, or another machine under its
     /// address.
-    fn nobody_there(&mut self, node: NodeId) {
+    fn no_listener(&mut self, node: NodeId) {
         let ended = self.peers.get(node).is_some_and(|peer| peer.ended);
-        self.contact_failed(node, if ended { Failure::Ended } else { Failure::NoAnswer });
+        self.contact_failed(node, if ended { DialFailure::Ended } else { DialFailure::NoAnswer });
     }
 
     /// Handles a member's request to resume over a new link.
@@ -457,7 +464,7 @@ impl Engine {
         match self.keeper.as_mut().filter(|_| same_life) {
             Some(keeper) => {
                 keeper.asked.push((request, resume.received));
-                self.contact(Event::Dialled { node, request });
+                self.contact(ContactEvent::Dialled { node, request });
             }
             None => self.turn_resume_away(request, ErrorCode::NodeClosed),
         }
@@ -468,7 +475,7 @@ impl Engine {
             let _ = keeper.take_asked(request);
         }
         // The requester may be gone already; then the answer is not needed.
-        let _ = self.port.refuse(LinkId(request.0 as u32), &Refusal::new(code).encode());
+        let _ = self.port.refuse(LinkId(request.0 as u32), &JoinRefusal::new(code).encode());
     }
 
     fn accept_resume(&mut self, node: NodeId, request: RequestId) {
@@ -491,7 +498,7 @@ impl Engine {
             return self.port.close(link);
         };
         let resumed = peer.messenger.resume(received_there);
-        let imported = Link::import(&mut *self.port, link, &peer.tokens);
+        let imported = PeerLink::import(&mut *self.port, link, &peer.tokens);
         if let Err(violation) = resumed {
             self.port.close(link);
             self.peers.accuse(node, violation);
@@ -504,8 +511,8 @@ impl Engine {
         };
         self.counters.resumes += 1;
         let follow_ups = &mut self.follow_ups;
-        let landed = |placement: Placement| follow_ups.push_back(FollowUp::Placed(placement.line));
-        match canary::is(Mutant::NotPlacedAgain) {
+        let landed = |placement: LineWrite| follow_ups.push_back(FollowUp::Placed(placement.line));
+        match canary::is(NodeMutant::NotPlacedAgain) {
             true => self.placements.gone(node, landed),
             false => self.placements.resume(node, received_there, landed),
         }
@@ -522,22 +529,22 @@ impl Engine {
         match event {
             LinkEvent::Connected { link, reply } => self.dial_answered(node, *link, reply),
             LinkEvent::Refused { reason, .. } => {
-                let code = match Answer::decode(reason) {
-                    Ok(Answer::Refusal(refusal)) => refusal.code,
+                let code = match HelloAnswer::decode(reason) {
+                    Ok(HelloAnswer::Refusal(refusal)) => refusal.code,
                     _ => ErrorCode::ProtocolViolation,
                 };
                 let why = match code {
-                    ErrorCode::NodeClosed => Failure::Expelled,
-                    ErrorCode::NodeLost => Failure::Ended,
-                    _ => Failure::Busy,
+                    ErrorCode::NodeClosed => DialFailure::Expelled,
+                    ErrorCode::NodeLost => DialFailure::Ended,
+                    _ => DialFailure::Busy,
                 };
                 self.contact_failed(node, why);
             }
-            LinkEvent::NotReached { why: NotReached::Nobody, .. } => self.nobody_there(node),
-            LinkEvent::NotReached { .. } => self.contact_failed(node, Failure::NoAnswer),
+            LinkEvent::NotReached { why: NotReached::NoListener, .. } => self.no_listener(node),
+            LinkEvent::NotReached { .. } => self.contact_failed(node, DialFailure::NoAnswer),
             _ => {
                 self.port.close(event.link());
-                self.contact_failed(node, Failure::NoAnswer);
+                self.contact_failed(node, DialFailure::NoAnswer);
             }
         }
         true
@@ -545,18 +552,18 @@ impl Engine {
 
     fn dial_answered(&mut self, node: NodeId, link: LinkId, reply: &[u8]) {
         let life = self.peers.get(node).map(|peer| peer.incarnation);
-        let resumed = match Answer::decode(reply) {
-            Ok(Answer::Resumed(resumed)) if Some(resumed.incarnation) == life => resumed,
+        let resumed = match HelloAnswer::decode(reply) {
+            Ok(HelloAnswer::Resumed(resumed)) if Some(resumed.incarnation) == life => resumed,
             _ => {
                 self.port.close(link);
-                return self.contact_failed(node, Failure::NoAnswer);
+                return self.contact_failed(node, DialFailure::NoAnswer);
             }
         };
         // Listed, so that abandoning the dial finds it.
         if let Some(keeper) = self.keeper.as_mut() {
             keeper.dials.push((node, link));
         }
-        self.contact(Event::Answered { node });
+        self.contact(ContactEvent::Answered { node });
         if self.keeper.as_mut().and_then(|keeper| keeper.take_dial(link)).is_some() {
             self.resume(node, link, resumed.received);
         }

@@ -9,7 +9,9 @@ use crate::hit::Lines;
 use crate::leave::LeaveProgress;
 use crate::lock_hit::LockCells;
 use crate::locks::Grant;
-use crate::operation::{Kind, Outcome, SessionSlots, Slot, is_home, session_index};
+use crate::operation::{
+    OperationKind, OperationSlot, Outcome, SessionSlots, is_home, session_index,
+};
 use crate::peer::Peers;
 use crate::registered::Registered;
 use crate::requests::Requests;
@@ -22,7 +24,7 @@ use farside_base::{
 };
 use farside_fabric::Port;
 use farside_protocol::channel::Underway;
-use farside_protocol::coherence::{Coherence, Effects, Held};
+use farside_protocol::coherence::{Coherence, Effects, HeldLine};
 use farside_protocol::lock::{self, Locks};
 use farside_protocol::member::Membership;
 use std::collections::VecDeque;
@@ -49,7 +51,7 @@ pub(crate) enum FollowUp {
 
 /// A one-sided WRITE of a line's bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Placement {
+pub(crate) struct LineWrite {
     pub(crate) line: LineAddress,
     /// Whether the bytes come from the cache region rather than the home region.
     pub(crate) from_cache: bool,
@@ -62,7 +64,7 @@ pub(crate) struct Placement {
 
 /// Counters of what the engine did.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Counters {
+pub(crate) struct EngineCounters {
     pub(crate) invalidations: u64,
     pub(crate) evictions: u64,
     pub(crate) messages_sent: u64,
@@ -133,10 +135,10 @@ pub(crate) struct Engine {
     pub(crate) awaited_lock: Option<(OperationId, Option<Result<Grant, ErrorCode>>)>,
     pub(crate) follow_ups: VecDeque<FollowUp>,
     /// WRITEs of lines to peers in progress, each posted before the message that announces it.
-    pub(crate) placements: Underway<Placement>,
+    pub(crate) placements: Underway<LineWrite>,
     /// Operations on lines whose set has no free frame at the moment.
     pub(crate) frameless: VecDeque<OperationId>,
-    pub(crate) counters: Counters,
+    pub(crate) counters: EngineCounters,
     pub(crate) limits: Limits,
     /// Polls so far.
     pub(crate) turns: u32,
@@ -174,12 +176,15 @@ impl Engine {
         self.sessions.get(session_index(operation))?.as_ref()
     }
 
-    pub(crate) fn slot(&self, operation: OperationId) -> Option<&Slot> {
+    pub(crate) fn slot(&self, operation: OperationId) -> Option<&OperationSlot> {
         self.session_of(operation)?.slot(operation)
     }
 
     /// The kind and address of an operation, if its session still exists.
-    pub(crate) fn request(&self, operation: OperationId) -> Option<(Kind, Option<GlobalAddress>)> {
+    pub(crate) fn request(
+        &self,
+        operation: OperationId,
+    ) -> Option<(OperationKind, Option<GlobalAddress>)> {
         let request = self.slot(operation)?.request();
         Some((request.kind, request.address))
     }
@@ -198,10 +203,10 @@ impl Engine {
     fn name_loss(&self, operation: OperationId, code: ErrorCode) -> ErrorCode {
         let left = || {
             let left = match self.request(operation)? {
-                (Kind::Allocate { node, .. } | Kind::Directory { node }, _) => {
+                (OperationKind::Allocate { node, .. } | OperationKind::Directory { node }, _) => {
                     self.membership.has_left(node)
                 }
-                (Kind::Lock(request), _) => self.peers.has_left(request.line.memory()),
+                (OperationKind::Lock(request), _) => self.peers.has_left(request.line.memory()),
                 (_, address) => self.peers.has_left(address?.memory()),
             };
             left.then_some(ErrorCode::NodeLeft)
@@ -217,7 +222,7 @@ impl Engine {
         let Some(slot) = self.slot(operation) else {
             return;
         };
-        if slot.is_abandoned() && matches!(slot.request().kind, Kind::Allocate { .. }) {
+        if slot.is_abandoned() && matches!(slot.request().kind, OperationKind::Allocate { .. }) {
             return self.undo_allocation(operation, result);
         }
         if slot.is_pending() {
@@ -241,14 +246,16 @@ impl Engine {
         }
         let outcome = slot.outcome();
         match (kind, address, outcome) {
-            (Kind::Pin(_), Some(address), Some(Ok(()))) => self.unpin(address.line()),
-            (Kind::Lock(request), _, None) => self.forget_lock(operation, request, false),
-            (Kind::Lock(request), _, Some(Ok(()))) => self.forget_lock(operation, request, true),
-            (Kind::Allocate { .. }, _, Some(Ok(()))) => {
+            (OperationKind::Pin(_), Some(address), Some(Ok(()))) => self.unpin(address.line()),
+            (OperationKind::Lock(request), _, None) => self.forget_lock(operation, request, false),
+            (OperationKind::Lock(request), _, Some(Ok(()))) => {
+                self.forget_lock(operation, request, true)
+            }
+            (OperationKind::Allocate { .. }, _, Some(Ok(()))) => {
                 return self.undo_allocation(operation, result);
             }
-            (Kind::Gate, _, Some(Ok(()))) if result == GATE_TAKEN => self.open_gate(),
-            (Kind::Gate, _, None) => self.forget_gate(operation),
+            (OperationKind::Gate, _, Some(Ok(()))) if result == GATE_TAKEN => self.open_gate(),
+            (OperationKind::Gate, _, None) => self.forget_gate(operation),
             _ => {}
         }
         if outcome.is_some() {
@@ -259,17 +266,17 @@ impl Engine {
     /// Frees what was allocated for a call that was abandoned; the slot stays occupied meanwhile.
     fn undo_allocation(&mut self, operation: OperationId, result: u64) {
         if let Some(slot) = self.slot(operation) {
-            slot.request().kind = Kind::Free;
+            slot.request().kind = OperationKind::Free;
             slot.submit();
             slot.abandon();
-            self.control(operation, Kind::Free, GlobalAddress::from_bits(result).ok());
+            self.control(operation, OperationKind::Free, GlobalAddress::from_bits(result).ok());
         }
     }
 
     /// Takes the gate for atomics of several lines, or ends the operation with [`GATE_OPENED`] when it may
     /// be taken: a future that is not polled must not hold it.
     pub(crate) fn take_gate(&mut self, operation: OperationId) {
-        if self.slot(operation).is_none_or(Slot::is_abandoned) {
+        if self.slot(operation).is_none_or(OperationSlot::is_abandoned) {
             return self.finish(operation, Err(ErrorCode::TimedOut));
         }
         match self.gate.is_closed {
@@ -312,7 +319,7 @@ impl Engine {
         };
         if !slot.is_pending() {
             // It has failed, because this node was closed.
-            if matches!(slot.request().kind, Kind::Pin(_)) {
+            if matches!(slot.request().kind, OperationKind::Pin(_)) {
                 self.follow_ups.push_back(FollowUp::Unpin(line));
             }
             return;
@@ -334,7 +341,9 @@ impl Engine {
             let Some(place) = sessions.get_mut(*index as usize) else {
                 return false;
             };
-            let busy = place.as_ref().is_some_and(|slots| slots.slots.iter().any(Slot::is_pending));
+            let busy = place
+                .as_ref()
+                .is_some_and(|slots| slots.slots.iter().any(OperationSlot::is_pending));
             if !busy {
                 *place = None;
             }
@@ -377,7 +386,7 @@ impl Engine {
     }
 
     /// What this node holds of a line.
-    pub(crate) fn held(&self, line: LineAddress) -> Held {
+    pub(crate) fn held(&self, line: LineAddress) -> HeldLine {
         self.lines.here(line).0
     }
 
@@ -404,10 +413,10 @@ impl Engine {
 
 /// Performs a slot's request on a line at a sufficient level; returns the outcome and whether it was a pin.
 /// Does nothing and returns `None` if this node may not be a member any more.
-fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bool)> {
+fn perform(lines: &Lines, slot: &OperationSlot, line: LineAddress) -> Option<(Outcome, bool)> {
     let request = &mut *slot.request();
-    let pinned = matches!(request.kind, Kind::Pin(_));
-    if request.kind == Kind::WriteBack {
+    let pinned = matches!(request.kind, OperationKind::Pin(_));
+    if request.kind == OperationKind::WriteBack {
         let outcome = if lines.is_removed() { Err(ErrorCode::NodeClosed) } else { Ok(()) };
         return Some((outcome, false));
     }
@@ -422,7 +431,7 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bo
         return Some((Err(ErrorCode::OutOfBounds), pinned));
     }
     match request.kind {
-        Kind::Read => {
+        OperationKind::Read => {
             request.buffer.resize(bytes, 0);
             while !spot.try_read(offset, &mut request.buffer, request.continues) {
                 std::hint::spin_loop();
@@ -431,7 +440,7 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bo
                 return None;
             }
         }
-        Kind::Pin(_) => {}
+        OperationKind::Pin(_) => {}
         kind => {
             let claim = loop {
                 if let Some(claim) = spot.try_claim(offset, bytes, request.continues) {
@@ -443,24 +452,24 @@ fn perform(lines: &Lines, slot: &Slot, line: LineAddress) -> Option<(Outcome, bo
                 return None;
             }
             match kind {
-                Kind::Write => claim.write(offset, &request.buffer),
-                Kind::FetchAdd(add) => {
+                OperationKind::Write => claim.write(offset, &request.buffer),
+                OperationKind::FetchAdd(add) => {
                     request.result = claim.update(offset, |word| word.wrapping_add(add));
                 }
-                Kind::Swap(new) => request.result = claim.update(offset, |_| new),
-                Kind::CompareSwap(expected, new) => {
+                OperationKind::Swap(new) => request.result = claim.update(offset, |_| new),
+                OperationKind::CompareSwap(expected, new) => {
                     request.result =
                         claim.update(offset, |word| if word == expected { new } else { word });
                 }
-                Kind::Read | Kind::Pin(_) => {}
-                Kind::Idle
-                | Kind::Allocate { .. }
-                | Kind::Directory { .. }
-                | Kind::Free
-                | Kind::Lock(_)
-                | Kind::Gate
-                | Kind::Confirm
-                | Kind::WriteBack => {
+                OperationKind::Read | OperationKind::Pin(_) => {}
+                OperationKind::Idle
+                | OperationKind::Allocate { .. }
+                | OperationKind::Directory { .. }
+                | OperationKind::Free
+                | OperationKind::Lock(_)
+                | OperationKind::Gate
+                | OperationKind::Confirm
+                | OperationKind::WriteBack => {
                     return Some((Err(ErrorCode::NodeFailed), pinned));
                 }
             }

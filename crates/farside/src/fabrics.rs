@@ -27,7 +27,7 @@ pub use farside_base::{
     ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteKey, RemoteRegionId, RemoteSlice,
     Requirements, Source, WordScope, Work, WorkFlags, WorkId,
 };
-pub use farside_bootstrap::{Address, AddressError, Admission, Endpoint, Host};
+pub use farside_bootstrap::{Address, AddressError, Admission, Endpoint, HostAddress};
 pub use farside_fabric::{
     Arena, DeviceMemory, Fabric, FabricError, LinkEvent, Loss, MemFabric, NotReached, PeerProcess,
     Port, PortSpec, Posted, Reached, Region, RegionSpec, SharedWord, Stop, Waiter,

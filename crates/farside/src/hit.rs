@@ -36,7 +36,7 @@ use crate::operation::locked;
 use farside_base::GlobalAddress;
 use farside_base::{Grant, LineAddress, LineSize, MemoryId, NodeId};
 use farside_fabric::{Arena, SharedWord};
-use farside_protocol::coherence::{Extent, Frame, Held, Level};
+use farside_protocol::coherence::{Extent, Frame, HeldLine, Level};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -753,19 +753,19 @@ impl Lines {
     }
 
     /// The state of a line that the machine needs.
-    pub(crate) fn here(&self, line: LineAddress) -> (Held, Option<Extent>) {
+    pub(crate) fn here(&self, line: LineAddress) -> (HeldLine, Option<Extent>) {
         let Some(spot) = self.spot_inline(line) else {
-            return (Held::default(), None);
+            return (HeldLine::default(), None);
         };
         let seen = spot.tag.observe();
         if !spot.still(seen) {
-            return (Held::default(), None);
+            return (HeldLine::default(), None);
         }
         let grant = match spot.key {
             Some((class, set, way)) => class.grant(set, way),
             None => 0,
         };
-        let held = Held { level: seen.level(), grant: Grant(grant) };
+        let held = HeldLine { level: seen.level(), grant: Grant(grant) };
         (held, seen.extent())
     }
 
@@ -782,7 +782,7 @@ impl Lines {
     }
 
     /// Sets a line's tag. Engine only.
-    pub(crate) fn set_level(&self, line: LineAddress, held: Held, extent: Option<Extent>) {
+    pub(crate) fn set_level(&self, line: LineAddress, held: HeldLine, extent: Option<Extent>) {
         let Some(spot) = self.spot_inline(line) else {
             return;
         };

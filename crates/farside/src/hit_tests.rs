@@ -18,12 +18,12 @@ mod programs {
 
     const WHOLE: Extent = Extent { first: true, bytes: 64 };
 
-    struct Line {
+    struct TestLine {
         tag: Tag,
         words: [Word; 2],
     }
 
-    impl Line {
+    impl TestLine {
         fn new(level: Level) -> Arc<Self> {
             let line = Self { tag: Tag::new(), words: [Word::new(0), Word::new(0)] };
             line.tag.set(level, Some((LineSize::MIN, Some(WHOLE))));
@@ -53,7 +53,7 @@ mod programs {
     }
 
     pub(super) fn a_reader_never_sees_half_a_write() {
-        let line = Line::new(Level::Dirty);
+        let line = TestLine::new(Level::Dirty);
         let writer = Arc::clone(&line);
         let thread = thread::spawn(move || writer.write(1));
         if let Some([a, b]) = line.read() {
@@ -63,7 +63,7 @@ mod programs {
     }
 
     pub(super) fn two_writers_do_not_mix() {
-        let line = Line::new(Level::Dirty);
+        let line = TestLine::new(Level::Dirty);
         let other = Arc::clone(&line);
         let thread = thread::spawn(move || other.write(1));
         line.write(2);
@@ -73,7 +73,7 @@ mod programs {
     }
 
     pub(super) fn nothing_is_read_or_written_after_the_level_fell() {
-        let line = Line::new(Level::Dirty);
+        let line = TestLine::new(Level::Dirty);
         let (reader, writer) = (Arc::clone(&line), Arc::clone(&line));
         let threads = [
             thread::spawn(move || {
@@ -101,7 +101,7 @@ mod programs {
     /// Another member removes this one, and then changes the line elsewhere: a thread that has seen the new
     /// bytes there reads no old ones at this node.
     pub(super) fn removed_member_that_learnt_the_new_value_reads_no_old_one() {
-        let line = Line::new(Level::Shared);
+        let line = TestLine::new(Level::Shared);
         let fence_word = Arc::new(Word::new(0));
         let elsewhere = Arc::new(Word::new(0));
         let (word, home) = (Arc::clone(&fence_word), Arc::clone(&elsewhere));
@@ -118,7 +118,7 @@ mod programs {
     /// A change that is acknowledged took effect while this node was a member: before another member,
     /// which removes it, takes the line over.
     pub(super) fn acknowledged_change_comes_before_the_removal() {
-        let line = Line::new(Level::Dirty);
+        let line = TestLine::new(Level::Dirty);
         let fence_word = Arc::new(Word::new(0));
         let elsewhere = Arc::new(Word::new(0));
         let (word, home) = (Arc::clone(&fence_word), Arc::clone(&elsewhere));
@@ -136,7 +136,7 @@ mod programs {
     }
 
     pub(super) fn granted_bytes_are_seen_with_the_grant() {
-        let line = Line::new(Level::Invalid);
+        let line = TestLine::new(Level::Invalid);
         let reader = Arc::clone(&line);
         let thread = thread::spawn(move || {
             if let Some(words) = reader.read() {
@@ -202,8 +202,8 @@ mod unit {
 
     const WHOLE: Extent = Extent { first: true, bytes: 512 };
 
-    fn held(level: Level) -> Held {
-        Held { level, grant: Grant(7) }
+    fn held(level: Level) -> HeldLine {
+        HeldLine { level, grant: Grant(7) }
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod unit {
         lines.reserve(other).unwrap();
         let beyond = FAR << 32;
         for grant in [1, u64::MAX, 2, 1 << 32, beyond - 1, beyond, beyond + 1, u64::MAX - 1, 7] {
-            let held = |grant| Held { level: Level::Shared, grant: Grant(grant) };
+            let held = |grant| HeldLine { level: Level::Shared, grant: Grant(grant) };
             lines.set_level(one, held(grant), Some(WHOLE));
             lines.set_level(other, held(!grant), Some(WHOLE));
             assert_eq!(lines.here(one).0, held(grant));

@@ -4,12 +4,12 @@
 
 use crate::boot::FENCE_WORD;
 use crate::engine::Engine;
-use crate::peer::{Link, Peer, Tokens};
+use crate::peer::{Peer, PeerLink, Tokens};
 use crate::stopped::Watched;
 use farside_base::{Incarnation, LinkId, MemoryId, NodeId, RemoteRegionId};
 use farside_fabric::{FabricError, Port};
 use farside_protocol::channel::Messenger;
-use farside_protocol::member::Event;
+use farside_protocol::member::MemberEvent;
 
 /// One such member.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Incoming {
     }
 
     /// The link with its regions; `None` while some are pending.
-    fn advance(&mut self, port: &mut dyn Port) -> Result<Option<Link>, FabricError> {
+    fn advance(&mut self, port: &mut dyn Port) -> Result<Option<PeerLink>, FabricError> {
         let Tokens { home, cache, fence } = self.tokens;
         while let Some(token) = [home, cache, fence].get(self.imported.len()) {
             match port.try_import(self.link, token)? {
@@ -40,7 +40,7 @@ impl Incoming {
         let [home, cache, fence] = self.imported[..] else {
             return Ok(None);
         };
-        Ok(Some(Link { id: self.link, home, cache, fence, question: None }))
+        Ok(Some(PeerLink { id: self.link, home, cache, fence, question: None }))
     }
 }
 
@@ -95,7 +95,7 @@ impl Engine {
     }
 
     /// Completes the link of a member whose regions are all imported.
-    fn taken_in(&mut self, node: NodeId, link: Link, asked_here: bool) {
+    fn taken_in(&mut self, node: NodeId, link: PeerLink, asked_here: bool) {
         let fence_word = self.port.reach_word(link.id, link.fence, FENCE_WORD);
         let watched = Watched::new(&*self.port, link, self.lines.me(), asked_here);
         if let Some(peer) = self.peers.get_mut(node) {
@@ -109,7 +109,7 @@ impl Engine {
             self.announce_free(Some(node));
         }
         if asked_here {
-            self.member_own(Event::LinkUp { node });
+            self.member_own(MemberEvent::LinkUp { node });
         }
         self.early_messages(node, link.id);
         if self.boot.joining.as_ref().is_some_and(|(_, _, coordinator)| *coordinator == node) {
@@ -129,7 +129,7 @@ impl Engine {
         }
         match asked_here {
             true => self.lost_on_the_way(node),
-            false => self.member_own(Event::Dropped { node }),
+            false => self.member_own(MemberEvent::Dropped { node }),
         }
     }
 

@@ -11,11 +11,11 @@
 //! The memory that this node is home of stays accessible until step 3 ends, and is gone then.
 
 use crate::engine::Engine;
-use crate::node::Shared;
-use crate::operation::{Kind, SessionSlots, Slot};
+use crate::node::NodeShared;
+use crate::operation::{OperationKind, OperationSlot, SessionSlots};
 use crate::{Config, Error, ErrorCode};
 use farside_base::NodeSet;
-use farside_protocol::coherence::{Event, Level};
+use farside_protocol::coherence::{CoherenceEvent, Level};
 use farside_protocol::member::{self, Leases};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -118,7 +118,7 @@ impl Engine {
             self.release_locks();
         }
         if announces {
-            self.member_own(member::Event::Leave);
+            self.member_own(member::MemberEvent::Leave);
         }
     }
 
@@ -126,8 +126,9 @@ impl Engine {
     /// be evicted.
     fn drain(&mut self, leave: &mut LeaveProgress) -> bool {
         // Lock requests are cancelled later, after the lines were returned.
-        let of_lines = |slot: &Slot| {
-            slot.is_pending() && !matches!(slot.request().kind, Kind::Lock(_) | Kind::Confirm)
+        let of_lines = |slot: &OperationSlot| {
+            slot.is_pending()
+                && !matches!(slot.request().kind, OperationKind::Lock(_) | OperationKind::Confirm)
         };
         let busy = self.sessions.iter().flatten().any(|s| s.slots.iter().any(of_lines));
         let in_transition = self.coherence.holds_work();
@@ -139,13 +140,13 @@ impl Engine {
         leave.evicted_at_ns = Some(now_ns);
         let pins_end_ns = *leave.pins_end_ns.get_or_insert(now_ns.saturating_add(PINS_GRACE_NS));
         if now_ns >= pins_end_ns {
-            self.step_own(Event::DropPins);
+            self.step_own(CoherenceEvent::DropPins);
         }
         let held = self.lines.cached().filter(|line| self.held(*line).level > Level::Invalid);
         let held: Vec<_> = held.collect();
         for line in &held {
             let here = self.here(*line);
-            self.step_own(Event::Evict { line: *line, here });
+            self.step_own(CoherenceEvent::Evict { line: *line, here });
         }
         self.follow_up();
         held.is_empty() && !busy && !in_transition
@@ -169,7 +170,7 @@ impl Engine {
 /// [`Node::leave`](crate::Node::leave) does the same and blocks.
 #[derive(Debug)]
 pub struct Leaving {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<NodeShared>,
 }
 
 impl Leaving {
@@ -182,7 +183,7 @@ impl Leaving {
     }
 }
 
-impl Shared {
+impl NodeShared {
     fn poll_leave(&self) -> Option<Result<Departure, Error>> {
         if self.is_closed() {
             return Some(Ok(Departure::default())); // by a clone

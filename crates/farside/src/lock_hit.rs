@@ -81,7 +81,7 @@ pub(crate) type Place = u32;
 
 /// A lock on loan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Held {
+pub(crate) struct LentLock {
     /// The session's index.
     pub(crate) place: Place,
     /// The locked bytes of the line.
@@ -90,7 +90,7 @@ pub(crate) struct Held {
     pub(crate) mode: Mode,
 }
 
-impl Held {
+impl LentLock {
     /// Encodes it in one word, stamped with the low bits of the grant's count.
     #[inline(always)]
     fn word(self, state: u64) -> u64 {
@@ -126,7 +126,7 @@ pub(crate) struct Returned {
     /// The number of tokens used.
     pub(crate) used: u32,
     /// The holder of the lock, with the last of them.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<LentLock>,
 }
 
 /// One cache line of the processor, for one lent line.
@@ -182,10 +182,10 @@ impl Cell {
     }
 
     /// The holder of a state that was held; it may still have to store its name.
-    fn holder_of(&self, state: u64) -> Held {
+    fn holder_of(&self, state: u64) -> LentLock {
         let mut tries = 0_u32;
         loop {
-            if let Some(held) = Held::of_word(self.holder.load(Ordering::Acquire), state) {
+            if let Some(held) = LentLock::of_word(self.holder.load(Ordering::Acquire), state) {
                 return held;
             }
             tries += 1;
@@ -218,7 +218,7 @@ impl LockCells {
     pub(crate) fn lock(
         &self,
         line: LineAddress,
-        held: Held,
+        held: LentLock,
         trusted: impl FnOnce() -> bool,
     ) -> Option<u64> {
         let cell = self.cell(line);
@@ -241,7 +241,7 @@ impl LockCells {
 
     /// Session: unlocks exactly what it holds on loan; false if it holds no such lock (any more).
     #[inline(always)]
-    pub(crate) fn unlock(&self, line: LineAddress, held: Held) -> bool {
+    pub(crate) fn unlock(&self, line: LineAddress, held: LentLock) -> bool {
         let cell = self.cell(line);
         let seen = cell.state.load(Ordering::Relaxed);
         seen & (LENT | HELD) == LENT | HELD
@@ -312,7 +312,7 @@ impl LockCells {
         let cell = self.cell(line);
         let state = cell.state.load(Ordering::Acquire);
         let word = cell.holder.load(Ordering::Relaxed);
-        state & HELD != 0 && Held::of_word(word, state).is_none_or(|held| held.place == place)
+        state & HELD != 0 && LentLock::of_word(word, state).is_none_or(|held| held.place == place)
     }
 }
 

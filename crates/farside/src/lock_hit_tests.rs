@@ -11,8 +11,8 @@ fn line(number: u64) -> LineAddress {
     GlobalAddress::new(NodeId(1), LineSize::MIN, number * 64).expect("a small offset").line()
 }
 
-fn held(place: Place, start: u32, bytes: u32, mode: Mode) -> Held {
-    Held { place, range: Range { start, bytes }, mode }
+fn held(place: Place, start: u32, bytes: u32, mode: Mode) -> LentLock {
+    LentLock { place, range: Range { start, bytes }, mode }
 }
 
 fn loan(first: u64, tokens: u32) -> Loan {
@@ -35,12 +35,12 @@ mod programs {
     #[derive(Default)]
     struct Machine {
         /// The lock of each line that was taken back while held.
-        held: [Option<Held>; 2],
+        held: [Option<LentLock>; 2],
         /// The next token, of all lines.
         token_next: u64,
     }
 
-    struct Node {
+    struct LockNode {
         cells: LockCells,
         machine: Mutex<Machine>,
         /// How many sessions are between lock and unlock of each line.
@@ -49,7 +49,7 @@ mod programs {
         last: [Word; 2],
     }
 
-    impl Node {
+    impl LockNode {
         fn new() -> Arc<Self> {
             Arc::new(Self {
                 cells: LockCells::new(1),
@@ -78,7 +78,7 @@ mod programs {
         }
 
         /// Session: one attempt to lock, the critical section, and the unlock, on loan or not.
-        fn visit(&self, number: usize, own: Held) {
+        fn visit(&self, number: usize, own: LentLock) {
             let Some(token) = self.cells.lock(line(number as u64), own, || true) else {
                 return;
             };
@@ -94,12 +94,12 @@ mod programs {
         }
     }
 
-    fn writer(place: Place) -> Held {
+    fn writer(place: Place) -> LentLock {
         held(place, 8, 8, Mode::Write)
     }
 
     /// Runs sessions that visit these lines concurrently with the engine; then checks for leftovers.
-    fn run(node: &Arc<Node>, visits: &[&'static [usize]], engine: impl FnOnce(&Node)) {
+    fn run(node: &Arc<LockNode>, visits: &[&'static [usize]], engine: impl FnOnce(&LockNode)) {
         let threads: Vec<_> = visits
             .iter()
             .enumerate()
@@ -121,19 +121,19 @@ mod programs {
     }
 
     pub(super) fn two_sessions_never_hold_at_once() {
-        let node = Node::new();
+        let node = LockNode::new();
         node.lend(0, 4);
         run(&node, &[&[0, 0], &[0]], |_| {});
     }
 
     pub(super) fn a_loan_taken_back_tells_its_holder() {
-        let node = Node::new();
+        let node = LockNode::new();
         node.lend(0, 4);
         run(&node, &[&[0], &[0]], |node| node.take_back(0));
     }
 
     pub(super) fn a_line_lent_again_has_one_holder_and_new_tokens() {
-        let node = Node::new();
+        let node = LockNode::new();
         node.lend(0, 2);
         run(&node, &[&[0], &[0]], |node| {
             node.take_back(0);
@@ -142,7 +142,7 @@ mod programs {
     }
 
     pub(super) fn a_cell_lent_for_another_line_is_not_mistaken() {
-        let node = Node::new();
+        let node = LockNode::new();
         node.lend(0, 2);
         run(&node, &[&[0, 1]], |node| {
             node.take_back(0);
@@ -258,13 +258,13 @@ mod unit {
                     for mode in [Mode::Read, Mode::Write] {
                         let own = held(place, start, bytes, mode);
                         let word = own.word(state);
-                        assert_eq!(Held::of_word(word, state), Some(own));
-                        assert_eq!(Held::of_word(word, state.wrapping_add(COUNT)), None);
+                        assert_eq!(LentLock::of_word(word, state), Some(own));
+                        assert_eq!(LentLock::of_word(word, state.wrapping_add(COUNT)), None);
                     }
                 }
             }
         }
-        assert_eq!(Held::of_word(0, 0), None, "no holder was stored");
+        assert_eq!(LentLock::of_word(0, 0), None, "no holder was stored");
         assert_eq!(size_of::<Cell>(), 64);
     }
 

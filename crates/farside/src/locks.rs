@@ -4,13 +4,13 @@
 //! else is a request to the machine, before which the loan of its line ends.
 
 use crate::engine::Engine;
-use crate::lock_hit::{Held, Returned, order};
-use crate::memory::{Deadline, Piece, Session, failure, pieces};
-use crate::operation::{Kind, NO_SLOT, SessionSlots};
+use crate::lock_hit::{LentLock, Returned, order};
+use crate::memory::{Deadline, LinePiece, Session, failure, pieces};
+use crate::operation::{NO_SLOT, OperationKind, SessionSlots};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineAddress, OperationId};
 use farside_protocol::lock::{
-    Action, Ask, Effect, Event, Here, Hold, Message, Mode, Patience, Request,
+    Action, Ask, Here, Hold, LockEffect, LockEvent, LockMessage, LockRequest, Mode, Patience,
 };
 use farside_protocol::wire::{BODY, Family, Violation};
 use std::ops::{Deref, DerefMut};
@@ -27,7 +27,7 @@ impl Engine {
         &mut self,
         operation: OperationId,
         slots: &SessionSlots,
-        request: Request,
+        request: LockRequest,
     ) -> Option<Result<Grant, ErrorCode>> {
         let leaving = self.leaving.as_ref().map(|_| ErrorCode::NodeClosed);
         if let Some(code) = self.refusal().or(leaving) {
@@ -44,7 +44,7 @@ impl Engine {
         }
         let (here, session) = (self.lock_here(request.line), slots.session);
         self.awaited_lock = Some((operation, None));
-        self.lock_own(Event::Issue { operation, session, request, here });
+        self.lock_own(LockEvent::Issue { operation, session, request, here });
         slots.locks.set_machine(self.locks.locks_of(session));
         let outcome = self.awaited_lock.take().and_then(|(_, outcome)| outcome);
         let unlocks = matches!(request.action, Action::Unlock(_) | Action::Undo(_));
@@ -69,7 +69,7 @@ impl Engine {
     /// Reports the end of a loan to the machine.
     fn end_loan(&mut self, line: LineAddress, returned: Returned) {
         let Returned { used, held } = returned;
-        let held = held.and_then(|Held { place, range, mode }| {
+        let held = held.and_then(|LentLock { place, range, mode }| {
             let slots = self.sessions.get(place as usize)?.as_ref()?;
             slots.locks.took();
             Some(Hold { session: slots.session, range, mode })
@@ -130,28 +130,30 @@ impl Engine {
     }
 
     /// Steps the lock machine and carries out all its effects.
-    fn step_lock(&mut self, event: Event) -> Result<(), Violation> {
+    fn step_lock(&mut self, event: LockEvent) -> Result<(), Violation> {
         match &event {
-            Event::Issue { request, .. } => self.call_in_loan(request.line),
-            Event::Cancel { line, .. } | Event::Retire { line } => self.call_in_loan(*line),
-            Event::Received { message, .. } => self.call_in_loan(message.line()),
-            Event::NodeDead { .. } => self.call_in_loans(),
-            Event::Close { .. } | Event::NodeAdmitted { .. } => {}
+            LockEvent::Issue { request, .. } => self.call_in_loan(request.line),
+            LockEvent::Cancel { line, .. } | LockEvent::Retire { line } => self.call_in_loan(*line),
+            LockEvent::Received { message, .. } => self.call_in_loan(message.line()),
+            LockEvent::NodeDead { .. } => self.call_in_loans(),
+            LockEvent::Close { .. } | LockEvent::NodeAdmitted { .. } => {}
         }
         let mut effects = std::mem::take(&mut self.lock_effects);
         let step = self.locks.step(event, &mut effects);
         for effect in effects.drain(..) {
             match effect {
-                Effect::Send { to, message } => {
+                LockEffect::Send { to, message } => {
                     self.peers.push(to, message.class(), Family::Lock, &message.encode());
                 }
-                Effect::Locked { operation, token, abandoned } => {
+                LockEffect::Locked { operation, token, abandoned } => {
                     self.counters.locks += 1;
                     self.lock_ended(operation, Ok(Grant { token: token.0, abandoned }));
                 }
-                Effect::Unlocked { operation } => self.lock_ended(operation, Ok(Grant::default())),
-                Effect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
-                Effect::Cancelled { operation } => {
+                LockEffect::Unlocked { operation } => {
+                    self.lock_ended(operation, Ok(Grant::default()))
+                }
+                LockEffect::Failed { operation, code } => self.lock_ended(operation, Err(code)),
+                LockEffect::Cancelled { operation } => {
                     let code = match self.leaving {
                         Some(_) => ErrorCode::NodeClosed,
                         None => ErrorCode::TimedOut,
@@ -164,7 +166,7 @@ impl Engine {
         step
     }
 
-    fn lock_own(&mut self, event: Event) {
+    fn lock_own(&mut self, event: LockEvent) {
         if let Err(violation) = self.step_lock(event) {
             self.failure = Some(violation.0);
         }
@@ -175,22 +177,22 @@ impl Engine {
         from: NodeId,
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
-        let message = Message::decode(body)?;
+        let message = LockMessage::decode(body)?;
         self.check_generation(message.line())?;
         let here = self.lock_here(message.line());
-        self.step_lock(Event::Received { from, message, here })
+        self.step_lock(LockEvent::Received { from, message, here })
     }
 
     /// Ends all locks and requests of a closed session.
     pub(crate) fn close_locks(&mut self, slots: &SessionSlots) {
         self.call_in_loans_of(slots);
-        self.lock_own(Event::Close { session: slots.session });
+        self.lock_own(LockEvent::Close { session: slots.session });
     }
 
     /// Ends the locks of a dead node.
     pub(crate) fn locks_of_dead(&mut self, node: NodeId) {
         let left = self.membership.has_left(node);
-        self.lock_own(Event::NodeDead { node, left });
+        self.lock_own(LockEvent::NodeDead { node, left });
         for slots in self.sessions.iter().flatten() {
             slots.locks.set_machine(self.locks.locks_of(slots.session));
         }
@@ -198,28 +200,33 @@ impl Engine {
 
     /// Notes that a new node has a number.
     pub(crate) fn locks_of_admitted(&mut self, node: NodeId) {
-        self.lock_own(Event::NodeAdmitted { node });
+        self.lock_own(LockEvent::NodeAdmitted { node });
     }
 
     /// Ends the locks of an own line that is freed.
     pub(crate) fn retire_locks(&mut self, line: LineAddress) {
-        self.lock_own(Event::Retire { line });
+        self.lock_own(LockEvent::Retire { line });
     }
 
     /// Withdraws a lock operation that its caller has abandoned; unlocks if it was granted.
-    pub(crate) fn forget_lock(&mut self, operation: OperationId, request: Request, granted: bool) {
+    pub(crate) fn forget_lock(
+        &mut self,
+        operation: OperationId,
+        request: LockRequest,
+        granted: bool,
+    ) {
         let Some(session) = self.session_of(operation).map(|slots| slots.session) else {
             return;
         };
         match request.action {
             Action::Ask(ask) if granted => {
                 let action = Action::Undo(ask.mode());
-                let request = Request { action, ..request };
+                let request = LockRequest { action, ..request };
                 let here = self.lock_here(request.line);
-                self.lock_own(Event::Issue { operation, session, request, here });
+                self.lock_own(LockEvent::Issue { operation, session, request, here });
             }
             _ if granted => {}
-            _ => self.lock_own(Event::Cancel { operation, session, line: request.line }),
+            _ => self.lock_own(LockEvent::Cancel { operation, session, line: request.line }),
         }
     }
 }
@@ -490,8 +497,8 @@ impl Session {
 
     /// A range in one line needs no fence if the session has nothing in flight.
     #[inline(always)]
-    fn settled_piece(&self, address: GlobalAddress, bytes: u64) -> Option<Piece> {
-        if self.is_settled() { Piece::single(address, bytes) } else { None }
+    fn settled_piece(&self, address: GlobalAddress, bytes: u64) -> Option<LinePiece> {
+        if self.is_settled() { LinePiece::single(address, bytes) } else { None }
     }
 
     #[inline(always)]
@@ -507,13 +514,13 @@ impl Session {
 
     /// Locks on loan, if possible. The session has nothing in flight.
     #[inline(always)]
-    fn lock_hit(&mut self, piece: Piece, mode: Mode) -> Option<u64> {
+    fn lock_hit(&mut self, piece: LinePiece, mode: Mode) -> Option<u64> {
         let counts = &self.slots.locks;
         if counts.all() >= self.core.limits.locks_per_session_max.into() {
             return None;
         }
         order();
-        let held = Held { place: self.slots.index, range: piece.range(), mode };
+        let held = LentLock { place: self.slots.index, range: piece.range(), mode };
         let lines = self.lines();
         let token = self.lock_cells.lock(piece.address.line(), held, || lines.is_trusted())?;
         counts.locked();
@@ -522,12 +529,12 @@ impl Session {
 
     /// Unlocks what was locked on loan, if it still is. The session has nothing in flight.
     #[inline(always)]
-    fn unlock_hit(&mut self, piece: Piece, mode: Mode) -> bool {
+    fn unlock_hit(&mut self, piece: LinePiece, mode: Mode) -> bool {
         order();
         if !self.lines().is_trusted() {
             return false;
         }
-        let held = Held { place: self.slots.index, range: piece.range(), mode };
+        let held = LentLock { place: self.slots.index, range: piece.range(), mode };
         let unlocked = self.lock_cells.unlock(piece.address.line(), held);
         if unlocked {
             self.slots.locks.unlocked();
@@ -558,7 +565,7 @@ impl Session {
     }
 
     /// Locks in one line, on loan or by the engine; returns the token.
-    async fn lock_line(&mut self, piece: Piece, ask: Ask) -> Result<u64, Error> {
+    async fn lock_line(&mut self, piece: LinePiece, ask: Ask) -> Result<u64, Error> {
         if let Ask::Lock { mode, .. } = ask
             && let Some(token) = self.lock_hit(piece, mode)
         {
@@ -574,7 +581,7 @@ impl Session {
     fn note_grant(
         &mut self,
         outcome: Result<Grant, ErrorCode>,
-        piece: Piece,
+        piece: LinePiece,
     ) -> Result<u64, Error> {
         let Grant { token, abandoned } =
             outcome.map_err(|code| failure(code, piece.address, piece.continues()))?;
@@ -583,9 +590,9 @@ impl Session {
     }
 
     /// Asks the engine for a line's lock. The slot is used only if that waits.
-    fn lock_miss(&mut self, slot: usize, piece: Piece, ask: Ask) -> Begun {
+    fn lock_miss(&mut self, slot: usize, piece: LinePiece, ask: Ask) -> Begun {
         let action = Action::Ask(ask);
-        let request = Request { line: piece.address.line(), range: piece.range(), action };
+        let request = LockRequest { line: piece.address.line(), range: piece.range(), action };
         order();
         let operation = self.slots.operation(slot);
         self.core.with_engine(|engine| match engine.start_lock(operation, &self.slots, request) {
@@ -599,7 +606,7 @@ impl Session {
             Some(outcome) => Begun::Ended(outcome),
             None => {
                 // Before another thread can lock the engine, and with it end the operation.
-                self.fill(slot, Kind::Lock(request), piece, &[]);
+                self.fill(slot, OperationKind::Lock(request), piece, &[]);
                 self.slots.slots[slot].submit();
                 Begun::Waits(slot)
             }
@@ -608,7 +615,7 @@ impl Session {
 
     /// Unlocks in one line; never waits. A partly successful upgrade of a range has left locks of both
     /// modes: tries the other mode too.
-    pub(crate) fn unlock_line(&mut self, piece: Piece, mode: Mode) -> Result<(), Error> {
+    pub(crate) fn unlock_line(&mut self, piece: LinePiece, mode: Mode) -> Result<(), Error> {
         let other = if mode == Mode::Read { Mode::Write } else { Mode::Read };
         let mut outcome = self.unlock_by(piece, Action::Unlock(mode), mode);
         if outcome == Err(ErrorCode::NotLocked) {
@@ -618,15 +625,15 @@ impl Session {
     }
 
     /// Unlocks in one line what a failed call has acquired, of which its caller does not know.
-    pub(crate) fn undo_line(&mut self, piece: Piece, mode: Mode) -> Result<(), ErrorCode> {
+    pub(crate) fn undo_line(&mut self, piece: LinePiece, mode: Mode) -> Result<(), ErrorCode> {
         self.unlock_by(piece, Action::Undo(mode), mode)
     }
 
-    fn unlock_by(&mut self, piece: Piece, action: Action, mode: Mode) -> Result<(), ErrorCode> {
+    fn unlock_by(&mut self, piece: LinePiece, action: Action, mode: Mode) -> Result<(), ErrorCode> {
         if self.unlock_hit(piece, mode) {
             return Ok(());
         }
-        let request = Request { line: piece.address.line(), range: piece.range(), action };
+        let request = LockRequest { line: piece.address.line(), range: piece.range(), action };
         order();
         let operation = self.slots.operation(NO_SLOT);
         let slots = &self.slots;

@@ -5,8 +5,8 @@ mod deadline;
 
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
-use crate::node::{Drive, Shared};
-use crate::operation::{Kind, SessionSlots};
+use crate::node::{Drive, NodeShared};
+use crate::operation::{OperationKind, SessionSlots};
 use crate::wait::{Blocking, Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId, SessionId};
 use access::InFlight;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::Duration;
 
-pub(crate) use access::{Access, Buffer, What};
+pub(crate) use access::{Access, AccessKind, Buffer};
 pub(crate) use deadline::Deadline;
 pub use deadline::Timed;
 
@@ -74,7 +74,7 @@ pub struct Session {
     hits: u64,
     misses: u64,
     /// The last field: the node may leave only after this session has closed.
-    _node: Arc<Shared>,
+    _node: Arc<NodeShared>,
 }
 
 impl std::fmt::Debug for Session {
@@ -85,14 +85,14 @@ impl std::fmt::Debug for Session {
 
 /// The part of an access in one line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct LinePiece {
     pub(crate) address: GlobalAddress,
     /// Offset of the piece in the access.
     pub(crate) at: usize,
     pub(crate) bytes: usize,
 }
 
-impl Piece {
+impl LinePiece {
     /// An access that fits in one line, as a whole.
     #[inline]
     pub(crate) fn single(address: GlobalAddress, bytes: u64) -> Option<Self> {
@@ -115,7 +115,7 @@ impl Piece {
 pub(crate) fn pieces(
     address: GlobalAddress,
     bytes: usize,
-) -> impl Iterator<Item = Result<Piece, Error>> {
+) -> impl Iterator<Item = Result<LinePiece, Error>> {
     let mut at = 0;
     std::iter::from_fn(move || {
         if at >= bytes {
@@ -126,7 +126,7 @@ pub(crate) fn pieces(
             return Some(Err(Error::at(ErrorCode::OutOfBounds, address)));
         };
         let room = here.line_size().bytes() - here.offset_in_line();
-        let piece = Piece { address: here, at, bytes: room.min(bytes - at) };
+        let piece = LinePiece { address: here, at, bytes: room.min(bytes - at) };
         at += piece.bytes;
         Some(Ok(piece))
     })
@@ -138,7 +138,7 @@ fn one_line(address: GlobalAddress, bytes: usize) -> bool {
 }
 
 impl Session {
-    pub(crate) fn new(node: Arc<Shared>, slots: Arc<SessionSlots>) -> Self {
+    pub(crate) fn new(node: Arc<NodeShared>, slots: Arc<SessionSlots>) -> Self {
         let core = Arc::clone(&node.core);
         let parker = Parker::new();
         Self {
@@ -226,7 +226,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn read_blocking(&mut self, address: GlobalAddress, out: &mut [u8]) -> Result<(), Error> {
-        self.access(What::Read, address, out.len(), Buffer::Out(out)).map(drop)
+        self.access(AccessKind::Read, address, out.len(), Buffer::Out(out)).map(drop)
     }
 
     /// The awaitable twin of [`read`](Self::read).
@@ -238,7 +238,7 @@ impl Session {
         address: GlobalAddress,
         out: &mut [u8],
     ) -> Result<(), Error> {
-        self.access_async(What::Read, address, out.len(), Buffer::Out(out)).await.map(drop)
+        self.access_async(AccessKind::Read, address, out.len(), Buffer::Out(out)).await.map(drop)
     }
 
     pub(crate) fn blocking(&self) -> Blocking {
@@ -251,7 +251,7 @@ impl Session {
     }
 
     /// Whether the newest write in flight to the piece's line covers all of its bytes; copies them if so.
-    fn own_write(&self, piece: Piece, out: &mut [u8]) -> bool {
+    fn own_write(&self, piece: LinePiece, out: &mut [u8]) -> bool {
         let line = piece.address.line();
         let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
         let Some(newest) = newest else {
@@ -299,7 +299,7 @@ impl Session {
     #[cold]
     #[inline(never)]
     fn write_slow(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
-        self.access(What::Post, address, bytes.len(), Buffer::In(bytes)).map(drop)
+        self.access(AccessKind::Post, address, bytes.len(), Buffer::In(bytes)).map(drop)
     }
 
     /// The awaitable twin of [`write`](Self::write); waits only for a free slot.
@@ -307,7 +307,7 @@ impl Session {
     /// # Errors
     /// As `write`.
     pub async fn write_async(&mut self, address: GlobalAddress, bytes: &[u8]) -> Result<(), Error> {
-        self.access_async(What::Post, address, bytes.len(), Buffer::In(bytes)).await.map(drop)
+        self.access_async(AccessKind::Post, address, bytes.len(), Buffer::In(bytes)).await.map(drop)
     }
 
     /// Whether another write may be in flight.
@@ -315,8 +315,8 @@ impl Session {
         self.pending.len() < self.core.limits.writes_in_flight_max as usize
     }
 
-    fn start_write(&mut self, piece: Piece, part: &[u8]) {
-        self.start(Kind::Write, piece, part);
+    fn start_write(&mut self, piece: LinePiece, part: &[u8]) {
+        self.start(OperationKind::Write, piece, part);
     }
 
     /// The failure of the last write, if its line is lost and this is known already.
@@ -331,7 +331,7 @@ impl Session {
         Some(failure(ErrorCode::LineLost, write.address, write.continues))
     }
 
-    fn start(&mut self, kind: Kind, piece: Piece, part: &[u8]) {
+    fn start(&mut self, kind: OperationKind, piece: LinePiece, part: &[u8]) {
         let first = CALL_SLOTS;
         let free = (first..self.slots.slots.len()).find(|slot| self.slots.slots[*slot].is_free());
         let Some(slot) = free else {
@@ -349,7 +349,7 @@ impl Session {
         self.launch(slot);
     }
 
-    pub(crate) fn fill(&self, slot: usize, kind: Kind, piece: Piece, part: &[u8]) {
+    pub(crate) fn fill(&self, slot: usize, kind: OperationKind, piece: LinePiece, part: &[u8]) {
         let request = &mut *self.slots.slots[slot].request();
         request.kind = kind;
         request.address = Some(piece.address);
@@ -433,7 +433,9 @@ impl Session {
         }
         self.standing_asked = true;
         match GlobalAddress::new(self.lines.me(), farside_base::LineSize::MIN, 0) {
-            Ok(address) => self.start(Kind::Confirm, Piece { address, at: 0, bytes: 0 }, &[]),
+            Ok(address) => {
+                self.start(OperationKind::Confirm, LinePiece { address, at: 0, bytes: 0 }, &[])
+            }
             Err(_) => self.write_failure = Some(Error::new(ErrorCode::NodeFailed)),
         }
         true

@@ -4,7 +4,7 @@ use crate::allocation::Homes;
 use crate::boot::{Boot, FENCE_BYTES, FENCE_WORD, member_name, rendezvous_name};
 use crate::clock::Clock;
 use crate::contact::Keeper;
-use crate::engine::{Counters, Engine, Gate, Regions};
+use crate::engine::{Engine, EngineCounters, Gate, Regions};
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::lock_hit::{CELLS, LockCells};
@@ -30,8 +30,8 @@ use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
-    self, Answer, Elsewhere, FounderSettings, Identity, Join, Leases, Membership, PROTOCOL_VERSION,
-    Refusal,
+    self, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases, Membership,
+    PROTOCOL_VERSION,
 };
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -68,12 +68,12 @@ pub struct Member {
 /// the node leaves when the last clone and the last session are gone.
 #[derive(Clone, Debug)]
 pub struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<NodeShared>,
 }
 
 /// The state that clones and sessions keep alive.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct NodeShared {
     pub(crate) core: Arc<Core>,
     server: Mutex<Option<JoinHandle<()>>>,
     left: AtomicBool,
@@ -97,7 +97,7 @@ pub(crate) fn fabric_error(error: FabricError) -> Error {
     let code = match &error {
         FabricError::Lacks(_) | FabricError::Limit(_) => ErrorCode::FabricLacks,
         FabricError::AddressInUse(_) => ErrorCode::NameTaken,
-        FabricError::NobodyThere(_) => ErrorCode::NoSuchCluster,
+        FabricError::NoListener(_) => ErrorCode::NoSuchCluster,
         FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
         FabricError::PeerLost => ErrorCode::NodeLost,
         _ => ErrorCode::System,
@@ -105,7 +105,7 @@ pub(crate) fn fabric_error(error: FabricError) -> Error {
     Error::with(code, error.to_string())
 }
 
-fn refused(refusal: Refusal) -> Error {
+fn refused(refusal: JoinRefusal) -> Error {
     Error::with(refusal.code, refusal.text)
 }
 
@@ -134,7 +134,7 @@ pub(crate) enum Drive {
 }
 
 /// The parts of a node before it is in a cluster.
-struct Setup {
+struct NodeSetup {
     config: Config,
     fabric: Arc<dyn Fabric>,
     identity: Identity,
@@ -149,7 +149,7 @@ struct SetupRegions {
     fence: Arc<Registered>,
 }
 
-impl Setup {
+impl NodeSetup {
     fn new(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
         config.check()?;
         crate::resources::check(config)?;
@@ -283,7 +283,7 @@ impl Setup {
             follow_ups: VecDeque::with_capacity(64),
             placements: Underway::new(),
             frameless: VecDeque::new(),
-            counters: Counters::default(),
+            counters: EngineCounters::default(),
             limits,
             turns: 0,
             armed: false,
@@ -349,7 +349,7 @@ impl Setup {
         };
         let path = format!("{}: {:?}", core.fabric.name(), core.fabric.capabilities());
         Ok(Node {
-            shared: Arc::new(Shared {
+            shared: Arc::new(NodeShared {
                 core,
                 server: Mutex::new(server),
                 left: AtomicBool::new(false),
@@ -387,7 +387,7 @@ impl From<Error> for JoinError {
 /// A join in progress that its caller drives: for simulation, and for programs with their own event loop.
 /// [`Node::join`] does the same and blocks.
 pub struct Joining {
-    setup: Option<Setup>,
+    setup: Option<NodeSetup>,
     asking: Option<(Box<dyn Port>, LinkId)>,
     engine: Option<Engine>,
     /// How often a node has redirected this one to another host.
@@ -418,7 +418,7 @@ impl Joining {
     }
 
     fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, JoinError> {
-        let setup = Setup::new(config, fabric, drive)?;
+        let setup = NodeSetup::new(config, fabric, drive)?;
         let asking = Some(setup.ask(None)?);
         Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
     }
@@ -480,11 +480,11 @@ impl Joining {
             }
             _ => return Err(JoinError::unanswered(NOT_ANSWERED.to_owned())),
         };
-        let welcome = match Answer::decode(&answer) {
-            Ok(Answer::Welcome(welcome)) => welcome,
-            Ok(Answer::Refusal(refusal)) => return Err(refused(refusal).into()),
-            Ok(Answer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
-            Ok(Answer::PeerReply(_) | Answer::Resumed(_) | Answer::Occupancy(_)) => {
+        let welcome = match HelloAnswer::decode(&answer) {
+            Ok(HelloAnswer::Welcome(welcome)) => welcome,
+            Ok(HelloAnswer::Refusal(refusal)) => return Err(refused(refusal).into()),
+            Ok(HelloAnswer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
+            Ok(HelloAnswer::PeerReply(_) | HelloAnswer::Resumed(_) | HelloAnswer::Occupancy(_)) => {
                 return Err(Error::new(ErrorCode::ProtocolViolation).into());
             }
             Err(error) => return Err(refused(error.refusal()).into()),
@@ -497,7 +497,7 @@ impl Joining {
         let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
         engine.boot.joining = Some((port, link, coordinator));
-        engine.member_own(member::Event::Joined(welcome));
+        engine.member_own(member::MemberEvent::Joined(welcome));
         self.engine = Some(engine);
         Ok(())
     }
@@ -549,12 +549,12 @@ impl Node {
         let listen = Some(rendezvous_name(&config.cluster));
         let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
         let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
-        let setup = Setup::new(config, fabric, drive)?;
+        let setup = NodeSetup::new(config, fabric, drive)?;
         let memory = setup.identity.votes.then_some(Generation(0));
         let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
         rendezvous.wake_also(engine.port.waiter());
         engine.peers.rendezvous = Some((rendezvous, queue));
-        engine.member_own(member::Event::Found);
+        engine.member_own(member::MemberEvent::Found);
         engine.turn();
         setup.finish(engine)
     }
@@ -802,7 +802,7 @@ impl Node {
     }
 }
 
-impl Shared {
+impl NodeShared {
     fn leave(&self) -> Result<Departure, Error> {
         if self.core.drive == Drive::Threads && !self.is_closed() {
             self.core.with_engine(Engine::begin_leave);
@@ -844,7 +844,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for NodeShared {
     fn drop(&mut self) {
         // Programs that need to know whether everything was handed over call `leave`.
         let _ = self.leave();

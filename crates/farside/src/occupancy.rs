@@ -5,7 +5,7 @@ use crate::node::fabric_error;
 use crate::registered::not_reached;
 use crate::{Error, ErrorCode};
 use farside_fabric::{Fabric, LinkEvent, PortSpec};
-use farside_protocol::member::{Answer, AskOccupancy};
+use farside_protocol::member::{AskOccupancy, HelloAnswer};
 use std::time::{Duration, Instant};
 
 /// The number of members of a cluster.
@@ -44,12 +44,12 @@ pub fn occupancy(
         port.link_events(&mut events);
     }
     match events.remove(0) {
-        LinkEvent::Refused { reason, .. } => match Answer::decode(&reason) {
-            Ok(Answer::Occupancy(occupancy)) => Ok(Occupancy {
+        LinkEvent::Refused { reason, .. } => match HelloAnswer::decode(&reason) {
+            Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
                 members: occupancy.members.into(),
                 members_max: occupancy.members_max.into(),
             }),
-            Ok(Answer::Refusal(refusal)) => Err(Error::with(refusal.code, refusal.text)),
+            Ok(HelloAnswer::Refusal(refusal)) => Err(Error::with(refusal.code, refusal.text)),
             _ => Err(ErrorCode::ProtocolViolation.into()),
         },
         LinkEvent::NotReached { link, why } => Err(not_reached(why, port.trouble(link))),

@@ -7,7 +7,7 @@
 //! *Between hosts* the first address of the URL decides: the process that binds it founds the cluster if no
 //! member answers at the other addresses. Every other process joins.
 
-use crate::fabrics::{Endpoint, Fabric, FabricOptions, Host, OpenFabric, Scheme};
+use crate::fabrics::{Endpoint, Fabric, FabricOptions, HostAddress, OpenFabric, Scheme};
 use crate::node::Node;
 use crate::registered::control;
 use crate::security::Security;
@@ -103,7 +103,7 @@ fn open_between(config: &Config, options: &FabricOptions) -> Result<Node, Error>
 
 /// Refuses addresses that no other process can dial.
 fn check_addresses(options: &FabricOptions) -> Result<(), Error> {
-    let everywhere = |at: &Endpoint| matches!(at.host, Host::Ip(ip) if ip.is_unspecified());
+    let everywhere = |at: &Endpoint| matches!(at.host, HostAddress::Ip(ip) if ip.is_unspecified());
     if let Some(host) = options.hosts.iter().find(|host| host.port == 0 || everywhere(host)) {
         return Err(bad(format!("{host}: a cluster needs an address and port that others dial")));
     }

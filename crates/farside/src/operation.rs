@@ -20,7 +20,7 @@ pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The kind of an operation. The slot's `buffer` holds bytes in and out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Kind {
+pub(crate) enum OperationKind {
     /// Nothing yet.
     #[default]
     Idle,
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     /// Free an allocation.
     Free,
     /// Lock, unlock or upgrade a range of a line.
-    Lock(lock::Request),
+    Lock(lock::LockRequest),
     /// Take the node's gate for atomics of several lines.
     Gate,
     /// Find out whether this node is still a member.
@@ -52,7 +52,7 @@ pub(crate) enum Kind {
     WriteBack,
 }
 
-impl Kind {
+impl OperationKind {
     /// The access that the coherence machine must provide; `None` for operations that do not access a line.
     pub(crate) fn want(self) -> Option<Want> {
         match self {
@@ -80,8 +80,8 @@ impl Kind {
 
 /// A request and its result.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) kind: Kind,
+pub(crate) struct OperationRequest {
+    pub(crate) kind: OperationKind,
     /// The first byte; all bytes of the access from it on are in one line.
     pub(crate) address: Option<GlobalAddress>,
     pub(crate) bytes: usize,
@@ -94,7 +94,7 @@ pub(crate) struct Request {
     pub(crate) abandoned: bool,
 }
 
-impl Request {
+impl OperationRequest {
     /// The access that the coherence machine must provide. An operation that brings all bytes from the
     /// line's start on can use a line with lost contents.
     pub(crate) fn want(&self) -> Option<Want> {
@@ -118,24 +118,24 @@ const FAILED: u32 = 3;
 
 /// The slot of one operation.
 #[derive(Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct OperationSlot {
     /// Low byte: the state; above it, the error number.
     state: AtomicU32,
     /// The caller has abandoned it; the engine cleans up when the operation ends.
     abandoned: AtomicBool,
-    request: Mutex<Request>,
+    request: Mutex<OperationRequest>,
     waker: Mutex<Option<Waker>>,
 }
 
 /// The outcome of an operation.
 pub(crate) type Outcome = Result<(), ErrorCode>;
 
-impl Slot {
+impl OperationSlot {
     pub(crate) fn is_free(&self) -> bool {
         self.state.load(Ordering::Acquire) == FREE
     }
 
-    pub(crate) fn request(&self) -> MutexGuard<'_, Request> {
+    pub(crate) fn request(&self) -> MutexGuard<'_, OperationRequest> {
         locked(&self.request)
     }
 
@@ -200,7 +200,7 @@ impl Slot {
     }
 }
 
-impl Slot {
+impl OperationSlot {
     /// Whether the engine still processes it.
     pub(crate) fn is_pending(&self) -> bool {
         self.state.load(Ordering::Acquire) == PENDING
@@ -220,7 +220,7 @@ pub(crate) struct SessionSlots {
     pub(crate) session: SessionId,
     /// The session's index in the engine's table: the high half of its operations' ids.
     pub(crate) index: u32,
-    pub(crate) slots: Box<[Slot]>,
+    pub(crate) slots: Box<[OperationSlot]>,
     /// The deadline of the call that a task awaits, in time of [`Core`](crate::wait::Core); `u64::MAX` for
     /// never.
     pub(crate) alarm_ns: AtomicU64,
@@ -234,7 +234,7 @@ impl SessionSlots {
         Self {
             session,
             index,
-            slots: (0..count).map(|_| Slot::default()).collect(),
+            slots: (0..count).map(|_| OperationSlot::default()).collect(),
             alarm_ns: AtomicU64::new(u64::MAX),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
@@ -250,7 +250,7 @@ impl SessionSlots {
 
     /// The slot of an operation, if it belongs to this session and not to an earlier one with the same
     /// index.
-    pub(crate) fn slot(&self, operation: OperationId) -> Option<&Slot> {
+    pub(crate) fn slot(&self, operation: OperationId) -> Option<&OperationSlot> {
         if operation.0 >> LIFE_SHIFT & LIFE_MASK != self.session.0 & LIFE_MASK {
             return None;
         }

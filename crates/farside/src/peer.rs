@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     /// Tokens of the regions that this node may write.
     pub(crate) tokens: Tokens,
     /// `None` while the link is broken; it may reconnect.
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<PeerLink>,
     /// The peer ended the link. If nothing listens at its address any more, its process has certainly
     /// ended.
     pub(crate) ended: bool,
@@ -53,7 +53,7 @@ pub(crate) struct Tokens {
 
 /// A link to a peer, with its imported regions.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Link {
+pub(crate) struct PeerLink {
     pub(crate) id: LinkId,
     pub(crate) home: RemoteRegionId,
     pub(crate) cache: RemoteRegionId,
@@ -73,7 +73,7 @@ pub(crate) struct Question {
     pub(crate) asked_ns: u64,
 }
 
-impl Link {
+impl PeerLink {
     /// Imports the regions over a connected link; `None` if that fails.
     pub(crate) fn import(port: &mut dyn Port, id: LinkId, tokens: &Tokens) -> Option<Self> {
         let home = port.import(id, &tokens.home).ok()?;
@@ -159,7 +159,7 @@ impl Peers {
     }
 
     /// The open links, by node.
-    pub(crate) fn links_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut Link)> {
+    pub(crate) fn links_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut PeerLink)> {
         self.connected.iter_mut().enumerate().filter_map(|(number, peer)| {
             let link = peer.as_mut()?.link.as_mut()?;
             Some((NodeId(number as u16), link))
@@ -236,7 +236,7 @@ impl Peers {
     }
 
     /// Sets a node's link.
-    pub(crate) fn link(&mut self, node: NodeId, link: Link) {
+    pub(crate) fn link(&mut self, node: NodeId, link: PeerLink) {
         let place = link.id.0 as usize;
         if let Some(peer) = self.get_mut(node) {
             peer.link = Some(link);

@@ -5,7 +5,7 @@
 use crate::boot::AT_RENDEZVOUS;
 use crate::engine::Engine;
 use farside_base::{ErrorCode, LinkId};
-use farside_protocol::member::{Event, Refusal, RequestId};
+use farside_protocol::member::{JoinRefusal, MemberEvent, RequestId};
 
 /// The refusal of a request that has expired.
 const NO_LINK_IN_TIME: &str = "the members did not learn of this node in time; join again";
@@ -61,10 +61,10 @@ impl Engine {
                 true => self.close_rendezvous_link(LinkId((request.0 & !AT_RENDEZVOUS) as u32)),
                 false => {
                     let text = NO_LINK_IN_TIME.to_owned();
-                    self.turn_away(request, Refusal { code: ErrorCode::TimedOut, text });
+                    self.turn_away(request, JoinRefusal { code: ErrorCode::TimedOut, text });
                 }
             }
-            self.member_own(Event::RequestLost { request });
+            self.member_own(MemberEvent::RequestLost { request });
         }
     }
 }

@@ -9,8 +9,8 @@
 //! is. The directory of the next such member is empty.
 
 use crate::allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
-use crate::memory::{Deadline, Piece, Session};
-use crate::operation::Kind;
+use crate::memory::{Deadline, LinePiece, Session};
+use crate::operation::OperationKind;
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress};
 use farside_base::{LineSize, NodeId};
@@ -290,11 +290,11 @@ impl Session {
         }
         let address = GlobalAddress::new(holder, DIRECTORY_LINE_SIZE, 0)
             .map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
-        let piece = Piece { address, at: 0, bytes: 0 };
+        let piece = LinePiece { address, at: 0, bytes: 0 };
         let bits = self.within(deadline, |session| {
             let blocking = session.blocking();
             let mut call = session.enter();
-            blocking.run(call.call(Kind::Directory { node: holder }, piece, &[]))
+            blocking.run(call.call(OperationKind::Directory { node: holder }, piece, &[]))
         })?;
         let directory =
             GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;

@@ -2,10 +2,12 @@
 //! effects, in order, before the next step. Follow-ups of effects run after the step, so that machines are
 //! never re-entered.
 
-use crate::engine::{Engine, FollowUp, Placement};
-use crate::operation::{Kind, is_home};
+use crate::engine::{Engine, FollowUp, LineWrite};
+use crate::operation::{OperationKind, is_home};
 use farside_base::{ErrorCode, LineAddress, LineSize, NodeId, OperationId};
-use farside_protocol::coherence::{Effect, Event, Frame, Here, Level, Message, Target};
+use farside_protocol::coherence::{
+    CoherenceEffect, CoherenceEvent, CoherenceMessage, Frame, Here, Level, PlacementTarget,
+};
 use farside_protocol::wire::{BODY, Class, Family, Violation};
 
 impl Engine {
@@ -19,11 +21,11 @@ impl Engine {
     ) -> Result<(), Violation> {
         match family {
             Family::Coherence => {
-                let message = Message::decode(body)?;
+                let message = CoherenceMessage::decode(body)?;
                 self.check_generation(message.line())?;
                 let here = self.here(message.line());
-                let done = self.step(Event::Received { from, message, here });
-                if let Message::Written { line, .. } = message {
+                let done = self.step(CoherenceEvent::Received { from, message, here });
+                if let CoherenceMessage::Written { line, .. } = message {
                     self.written(line);
                 }
                 self.retry_frames(); // any message can end a line's transition, after which it can be evicted
@@ -68,7 +70,7 @@ impl Engine {
     }
 
     /// Steps the coherence machine and carries out all its effects.
-    pub(crate) fn step(&mut self, event: Event) -> Result<(), Violation> {
+    pub(crate) fn step(&mut self, event: CoherenceEvent) -> Result<(), Violation> {
         let mut effects = std::mem::take(&mut self.effects);
         let step = self.coherence.step(event, &mut effects);
         for effect in effects.drain(..) {
@@ -79,18 +81,20 @@ impl Engine {
     }
 
     /// Steps the machine with an event of this node, which it cannot refuse.
-    pub(crate) fn step_own(&mut self, event: Event) {
+    pub(crate) fn step_own(&mut self, event: CoherenceEvent) {
         if let Err(violation) = self.step(event) {
             self.failure = Some(violation.0);
         }
     }
 
-    fn route(&mut self, effect: Effect) {
+    fn route(&mut self, effect: CoherenceEffect) {
         self.routed += 1;
         match effect {
-            Effect::Send { to, message } => self.send(to, &message),
-            Effect::Place { line, to, target, message } => self.place(line, to, target, &message),
-            Effect::SetLevel { line, held, extent } => {
+            CoherenceEffect::Send { to, message } => self.send(to, &message),
+            CoherenceEffect::Place { line, to, target, message } => {
+                self.place(line, to, target, &message)
+            }
+            CoherenceEffect::SetLevel { line, held, extent } => {
                 if held.level == Level::Invalid && line.home() != self.me() {
                     self.counters.invalidations += 1;
                 }
@@ -100,13 +104,13 @@ impl Engine {
                     self.owned(line);
                 }
             }
-            Effect::Fill { operation, line } => self.fill(operation, line),
-            Effect::Release { line } => {
+            CoherenceEffect::Fill { operation, line } => self.fill(operation, line),
+            CoherenceEffect::Release { line } => {
                 self.leaves_frame(line);
                 self.lines.release(line);
                 self.retry_frames();
             }
-            Effect::Ready { operation, line } => {
+            CoherenceEffect::Ready { operation, line } => {
                 if is_home(operation) {
                     self.lines.set_own(line, Level::Invalid, None);
                     self.homes.retired(operation);
@@ -115,26 +119,34 @@ impl Engine {
                     self.retry_frames(); // a line without a transition in progress can be evicted
                 }
             }
-            Effect::Fail { operation, code, .. } => self.finish(operation, Err(code)),
-            Effect::DropHome { node } => self.drop_home(node),
+            CoherenceEffect::Fail { operation, code, .. } => self.finish(operation, Err(code)),
+            CoherenceEffect::DropHome { node } => self.drop_home(node),
         }
     }
 
-    fn send(&mut self, to: NodeId, message: &Message) {
+    fn send(&mut self, to: NodeId, message: &CoherenceMessage) {
         self.peers.push(to, message.class(), Family::Coherence, &message.encode());
     }
 
-    fn place(&mut self, line: LineAddress, to: NodeId, target: Target, message: &Message) {
+    fn place(
+        &mut self,
+        line: LineAddress,
+        to: NodeId,
+        target: PlacementTarget,
+        message: &CoherenceMessage,
+    ) {
         let (Some(spot), true) = (self.lines.spot(line), self.peers.get(to).is_some()) else {
             self.follow_ups.push_back(FollowUp::Placed(line));
             return;
         };
         let (offset, from_cache) = spot.offset();
         let (to_cache, to_offset) = match target {
-            Target::Frame(Frame(frame)) => (true, u64::from(frame) << LineSize::MIN.log2()),
-            Target::Home => (false, line.offset()),
+            PlacementTarget::Frame(Frame(frame)) => {
+                (true, u64::from(frame) << LineSize::MIN.log2())
+            }
+            PlacementTarget::Home => (false, line.offset()),
         };
-        let placement = Placement {
+        let placement = LineWrite {
             line,
             from_cache,
             offset,
@@ -149,7 +161,8 @@ impl Engine {
     /// Starts an operation and carries out its follow-ups.
     pub(crate) fn issue(&mut self, operation: OperationId) {
         if self.leaving.is_some() {
-            let confirms = self.request(operation).is_some_and(|(kind, _)| kind == Kind::Confirm);
+            let confirms =
+                self.request(operation).is_some_and(|(kind, _)| kind == OperationKind::Confirm);
             match confirms {
                 true if self.has_handed_over() => return self.finish(operation, Ok(())),
                 true => {} // held back, or refused, as without a leave
@@ -169,14 +182,17 @@ impl Engine {
             return;
         };
         if let Some(code) = self.refusal() {
-            let outcome =
-                if kind == Kind::Confirm && self.has_handed_over() { Ok(()) } else { Err(code) };
+            let outcome = if kind == OperationKind::Confirm && self.has_handed_over() {
+                Ok(())
+            } else {
+                Err(code)
+            };
             return self.finish(operation, outcome);
         }
         if self.hold_operation(operation) {
             return;
         }
-        if let (Kind::WriteBack, Some(address)) = (kind, address) {
+        if let (OperationKind::WriteBack, Some(address)) = (kind, address) {
             return self.start_write_back(operation, address.line());
         }
         let (Some(want), Some(address)) = (want, address) else {
@@ -186,9 +202,9 @@ impl Engine {
         let Some(frame) = self.frame_for(line, operation) else {
             return;
         };
-        let pin = matches!(kind, Kind::Pin(_));
+        let pin = matches!(kind, OperationKind::Pin(_));
         let here = self.here(line);
-        self.step_own(Event::Issue { operation, line, want, pin, frame, here });
+        self.step_own(CoherenceEvent::Issue { operation, line, want, pin, frame, here });
     }
 
     /// Cancels an operation on a line, abandoned by its caller, unless it is held back.
@@ -199,7 +215,7 @@ impl Engine {
             return self.finish(operation, Err(ErrorCode::TimedOut));
         }
         let here = self.here(line);
-        self.step_own(Event::Cancel { operation, line, here });
+        self.step_own(CoherenceEvent::Cancel { operation, line, here });
     }
 
     /// The error of every operation that would start now, if any.
@@ -236,7 +252,7 @@ impl Engine {
         for victim in self.lines.victims(line) {
             let here = self.here(victim);
             let routed = self.routed;
-            self.step_own(Event::Evict { line: victim, here });
+            self.step_own(CoherenceEvent::Evict { line: victim, here });
             if self.routed == routed {
                 continue; // in use; try the next oldest
             }
@@ -263,7 +279,7 @@ impl Engine {
             match follow_up {
                 FollowUp::Placed(line) => {
                     let here = self.here(line);
-                    self.step_own(Event::Placed { line, here });
+                    self.step_own(CoherenceEvent::Placed { line, here });
                     self.retry_frames();
                 }
                 FollowUp::Unpin(line) => self.unpin(line),
@@ -277,7 +293,7 @@ impl Engine {
                 FollowUp::Start(operation) => self.start(operation),
                 FollowUp::Drop(node) => self.drop_peer(node),
                 FollowUp::Accuse(node) => self.accuse_peer(node),
-                FollowUp::Judge => self.member_own(farside_protocol::member::Event::Judge),
+                FollowUp::Judge => self.member_own(farside_protocol::member::MemberEvent::Judge),
             }
         }
     }
@@ -285,7 +301,7 @@ impl Engine {
     /// Unpins a line.
     pub(crate) fn unpin(&mut self, line: LineAddress) {
         let here = self.here(line);
-        self.step_own(Event::Unpin { line, here });
+        self.step_own(CoherenceEvent::Unpin { line, here });
         self.retry_frames();
     }
 
@@ -294,7 +310,7 @@ impl Engine {
         let lines: Vec<LineAddress> = self.lines.cached().collect();
         for line in lines {
             let here = self.here(line);
-            self.step_own(Event::Evict { line, here });
+            self.step_own(CoherenceEvent::Evict { line, here });
         }
         self.follow_up();
     }
@@ -307,7 +323,7 @@ impl Engine {
             .collect();
         for line in lost {
             self.leaves_frame(line);
-            self.lines.set_level(line, farside_protocol::coherence::Held::default(), None);
+            self.lines.set_level(line, farside_protocol::coherence::HeldLine::default(), None);
             self.watches.wake_line(line);
             self.lines.release(line);
         }

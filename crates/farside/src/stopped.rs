@@ -12,7 +12,7 @@
 use crate::boot::FENCE_BYTES;
 use crate::engine::{Engine, FollowUp};
 use crate::hit::remove_member;
-use crate::peer::{Link, Peer};
+use crate::peer::{Peer, PeerLink};
 use farside_base::{LinkId, NodeId, NodeSet, ViewNumber};
 use farside_fabric::{Arena, PeerProcess, Port, SharedWord};
 use farside_protocol::coherence;
@@ -44,7 +44,12 @@ pub(crate) struct Watched {
 impl Watched {
     /// For a linked peer, which was admitted before this node if `is_before`; `None` if this processor
     /// cannot access its memory.
-    pub(crate) fn new(port: &dyn Port, link: Link, me: NodeId, is_before: bool) -> Option<Self> {
+    pub(crate) fn new(
+        port: &dyn Port,
+        link: PeerLink,
+        me: NodeId,
+        is_before: bool,
+    ) -> Option<Self> {
         let reach = |offset| port.reach_word(link.id, link.fence, offset);
         let pair = if is_before { Some(reach(pair_of(me))?) } else { None };
         Some(Self { polls: reach(POLLS)?, pair, process: port.peer_process(link.id) })
@@ -191,7 +196,7 @@ impl Engine {
     /// Records that another member has decided to remove this node: from now on nothing hits.
     pub(crate) fn remove_self(&mut self) {
         remove_member(|value, order| self.lines.fence_word().store(value, order));
-        self.member_own(member::Event::Removed);
+        self.member_own(member::MemberEvent::Removed);
     }
 
     /// Quarantines a removed member with a closed link, if its thread may be inside a copy.
@@ -202,7 +207,7 @@ impl Engine {
         };
         self.lookout.lingering.push(Lingering { node, link });
         self.homes.quarantine_frees();
-        self.step_own(coherence::Event::Lingers { node });
+        self.step_own(coherence::CoherenceEvent::Lingers { node });
     }
 
     /// Ends the quarantine of memory that can no longer be written.
@@ -211,7 +216,7 @@ impl Engine {
         let ended: Vec<Lingering> =
             self.lookout.lingering.extract_if(.., |member| !port.may_land(member.link)).collect();
         for member in ended {
-            self.step_own(coherence::Event::Quiet { node: member.node });
+            self.step_own(coherence::CoherenceEvent::Quiet { node: member.node });
         }
         if self.lookout.lingering.is_empty() {
             for (node, born) in std::mem::take(&mut self.lookout.settled) {
@@ -233,8 +238,8 @@ impl Engine {
     }
 
     fn report_settled(&mut self, node: NodeId, born: ViewNumber) {
-        self.step_own(coherence::Event::Settled { node });
-        self.member_own(member::Event::Settled { node, born });
+        self.step_own(coherence::CoherenceEvent::Settled { node });
+        self.member_own(member::MemberEvent::Settled { node, born });
     }
 
     /// Bytes of memory in quarantine.

@@ -5,14 +5,14 @@
 //! Invariants: on each connection, the bytes of a line are posted before the message that announces them;
 //! work requests without a connection wait until it is back, or count as landed when the peer is removed.
 
-use crate::engine::{Engine, FollowUp, Placement};
-use crate::peer::{ASKED, Link, MESSAGE_SLOT, PLACED, SENT};
+use crate::engine::{Engine, FollowUp, LineWrite};
+use crate::peer::{ASKED, MESSAGE_SLOT, PLACED, PeerLink, SENT};
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LocalSlice, NodeId, Operation, RemoteSlice,
     Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Posted, Stop};
-use farside_protocol::channel::Key;
+use farside_protocol::channel::WriteKey;
 use farside_protocol::member;
 use farside_protocol::wire::{MESSAGE, Violation};
 
@@ -31,7 +31,7 @@ impl Engine {
             self.armed = false;
         }
         if self.lines.is_removed() && self.closed_with.is_none() {
-            self.member_own(member::Event::Removed);
+            self.member_own(member::MemberEvent::Removed);
         }
         let landed = self.land();
         // Links change rarely: a busy node checks them in one poll of [`LINKS_EVERY`].
@@ -152,7 +152,7 @@ impl Engine {
         if id & PLACED == 0 || !ended {
             return;
         }
-        if let Some(placement) = self.placements.landed(Key::from_bits(id & !PLACED)) {
+        if let Some(placement) = self.placements.landed(WriteKey::from_bits(id & !PLACED)) {
             self.follow_ups.push_back(FollowUp::Placed(placement.line));
         }
     }
@@ -160,7 +160,7 @@ impl Engine {
     /// Counts WRITEs in flight to a removed peer as landed.
     pub(crate) fn placed_at_dead(&mut self, node: NodeId) {
         let follow_ups = &mut self.follow_ups;
-        let landed = |placement: Placement| follow_ups.push_back(FollowUp::Placed(placement.line));
+        let landed = |placement: LineWrite| follow_ups.push_back(FollowUp::Placed(placement.line));
         self.placements.gone(node, landed);
     }
 
@@ -229,7 +229,7 @@ impl Engine {
             return self.posted_placements(posted);
         }
         let run = (1..count).take_while(|at| self.waiting(*at).is_some()).count() + 1;
-        let waiting: [Waiting; POST] =
+        let waiting: [PendingLineWrite; POST] =
             std::array::from_fn(|at| self.waiting(at.min(run - 1)).unwrap_or(first));
         let works: [Work<'_>; POST] = std::array::from_fn(|at| place(&waiting[at]));
         let posted = self.port.post(&works[..run]);
@@ -238,13 +238,13 @@ impl Engine {
 
     /// The pending placement at index `place`; `None` if its peer has no link.
     #[inline]
-    fn waiting(&self, place: usize) -> Option<Waiting> {
+    fn waiting(&self, place: usize) -> Option<PendingLineWrite> {
         let (key, to, placement) = self.placements.waiting(place)?;
         let link = self.peers.get(to)?.link?;
         let region =
             if placement.from_cache { self.regions.cache.id } else { self.regions.home.id };
         let slice = LocalSlice { region, offset: placement.offset, bytes: placement.bytes };
-        Some(Waiting { key, link, slice, placement })
+        Some(PendingLineWrite { key, link, slice, placement })
     }
 
     /// Counts posted placements.
@@ -302,15 +302,15 @@ impl Engine {
 
 /// A placement with the values of its work request.
 #[derive(Clone, Copy)]
-struct Waiting {
-    key: Key,
-    link: Link,
+struct PendingLineWrite {
+    key: WriteKey,
+    link: PeerLink,
     slice: LocalSlice,
-    placement: Placement,
+    placement: LineWrite,
 }
 
-fn place(waiting: &Waiting) -> Work<'_> {
-    let Waiting { key, link, slice, placement } = waiting;
+fn place(waiting: &PendingLineWrite) -> Work<'_> {
+    let PendingLineWrite { key, link, slice, placement } = waiting;
     Work {
         id: WorkId(PLACED | key.to_bits()),
         link: link.id,

@@ -25,7 +25,7 @@ use crate::engine::Engine;
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
 use crate::node::Drive;
-use crate::operation::{SessionSlots, Slot, locked};
+use crate::operation::{OperationSlot, SessionSlots, locked};
 use farside_base::{Limits, LineSize};
 use farside_fabric::{Fabric, Waiter};
 use std::fmt;
@@ -180,13 +180,13 @@ impl Core {
         self.driven.store(driven.saturating_add(1), Ordering::Relaxed);
         match self.server.load(Ordering::SeqCst) {
             AWAKE => true,
-            DOZING => !self.somebody_waits(),
+            DOZING => !self.has_waiters(),
             _ => false,
         }
     }
 
     /// Whether arrivals may be for a thread or task that does not poll.
-    fn somebody_waits(&self) -> bool {
+    fn has_waiters(&self) -> bool {
         self.parked.load(Ordering::SeqCst) > 0 || self.awaited.load(Ordering::SeqCst)
     }
 
@@ -308,7 +308,7 @@ impl Core {
             let rung =
                 slots.alarm_ns.compare_exchange(old, new, Ordering::SeqCst, Ordering::SeqCst);
             if rung.is_ok() {
-                slots.slots.iter().for_each(Slot::rouse);
+                slots.slots.iter().for_each(OperationSlot::rouse);
             }
         }
     }
@@ -345,7 +345,7 @@ impl Core {
     /// Polls until the operation has ended or `until` has passed; returns whether it has ended.
     pub(crate) fn wait_for(
         &self,
-        slot: &Slot,
+        slot: &OperationSlot,
         until: Option<Instant>,
         parker: &Arc<Parker>,
         waker: &Waker,
@@ -373,7 +373,7 @@ impl Core {
     fn sleep(&self) {
         while self.take_driven() >= DENSE && !self.closing() {
             self.server.store(DOZING, Ordering::SeqCst);
-            if self.somebody_waits() {
+            if self.has_waiters() {
                 break; // a thread that waits from now on sees that it must arm the port
             }
             self.nap(DOZE);

@@ -23,10 +23,10 @@
 
 use crate::engine::Engine;
 use crate::hit::TagValue;
-use crate::memory::{Buffer, Session, What};
+use crate::memory::{AccessKind, Buffer, Session};
 use crate::{Error, GlobalAddress};
 use farside_base::{LineAddress, LineSize, NodeSet, OperationId};
-use farside_protocol::coherence::{Event, Frame};
+use farside_protocol::coherence::{CoherenceEvent, Frame};
 use std::collections::VecDeque;
 
 /// Maximum bytes of lines that one poll asks to be recalled.
@@ -129,7 +129,7 @@ impl Pauses {
 
 /// A frame with an owned line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Entry {
+struct OwnedFrame {
     frame: Frame,
     /// The version of its tag at the last check.
     version: u32,
@@ -142,7 +142,7 @@ struct Entry {
 pub(crate) struct WriteBacks {
     /// The time between two checks of a line; `None`: lines stay owned until other nodes want them.
     half_ns: Option<u64>,
-    queue: VecDeque<Entry>,
+    queue: VecDeque<OwnedFrame>,
     /// Which frames are in the queue.
     queued: Frames,
     pauses: Pauses,
@@ -196,11 +196,11 @@ impl WriteBacks {
     /// Appends a frame.
     fn push(&mut self, frame: Frame, version: u32) {
         let due_ns = self.seen_ns.saturating_add(self.half_ns.unwrap_or(u64::MAX));
-        self.queue.push_back(Entry { frame, version, due_ns });
+        self.queue.push_back(OwnedFrame { frame, version, due_ns });
     }
 
     /// Takes the first entry if it is due. Push its frame again, or [`forget`](Self::forget) it.
-    fn take_due(&mut self) -> Option<Entry> {
+    fn take_due(&mut self) -> Option<OwnedFrame> {
         self.queue.pop_front_if(|entry| entry.due_ns <= self.seen_ns)
     }
 
@@ -253,7 +253,7 @@ impl Engine {
             if bytes >= BYTES_PER_POLL {
                 break;
             }
-            let Some(Entry { frame, version, .. }) = self.write_backs.take_due() else {
+            let Some(OwnedFrame { frame, version, .. }) = self.write_backs.take_due() else {
                 break;
             };
             match self.lines.owned_in(frame) {
@@ -266,7 +266,7 @@ impl Engine {
                     self.write_backs.pauses.begins(line, frame, now_ns);
                     bytes += line.line_size().bytes();
                     let here = self.here(line);
-                    self.step_own(Event::WriteBack { operation: None, line, here });
+                    self.step_own(CoherenceEvent::WriteBack { operation: None, line, here });
                 }
             }
         }
@@ -310,7 +310,7 @@ impl Engine {
             return self.finish(operation, Err(code));
         }
         let here = self.here(line);
-        self.step_own(Event::WriteBack { operation: Some(operation), line, here });
+        self.step_own(CoherenceEvent::WriteBack { operation: Some(operation), line, here });
     }
 }
 
@@ -334,7 +334,7 @@ impl Session {
     /// `LineLost` when a node died that had taken a line (overwrite the whole line); `Unallocated` when the
     /// memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
     pub fn write_back(&mut self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
-        self.access(What::WriteBack, address, bytes, Buffer::In(&[])).map(drop)
+        self.access(AccessKind::WriteBack, address, bytes, Buffer::In(&[])).map(drop)
     }
 
     /// The awaitable twin of [`write_back`](Self::write_back).
@@ -346,7 +346,7 @@ impl Session {
         address: GlobalAddress,
         bytes: usize,
     ) -> Result<(), Error> {
-        self.access_async(What::WriteBack, address, bytes, Buffer::In(&[])).await.map(drop)
+        self.access_async(AccessKind::WriteBack, address, bytes, Buffer::In(&[])).await.map(drop)
     }
 }
 
@@ -363,7 +363,10 @@ mod tests {
         assert_eq!((lines.next_due_ns(), lines.queue.len()), (1_100, 2));
         assert_eq!(lines.take_due(), None);
         lines.seen_ns = 1_100;
-        assert_eq!(lines.take_due(), Some(Entry { frame: Frame(3), version: 7, due_ns: 1_100 }));
+        assert_eq!(
+            lines.take_due(),
+            Some(OwnedFrame { frame: Frame(3), version: 7, due_ns: 1_100 })
+        );
         lines.push(Frame(3), 8);
         lines.add(Frame(3), 9, || panic!("it is there again"));
         assert_eq!(lines.take_due().map(|entry| entry.frame), Some(Frame(127)));

@@ -4,7 +4,7 @@ use crate::Node;
 use crate::{AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, Joining, LineSize};
 use farside_base::{LineAddress, NodeId, OperationId};
 use farside_fabric::{Fabric, MemFabric};
-use farside_protocol::coherence::{Event, Frame, Want};
+use farside_protocol::coherence::{CoherenceEvent, Frame, Want};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -217,7 +217,7 @@ fn line_that_is_being_changed_or_kept_is_not_written_back() {
         let mut engine = node.core().engine();
         let (here, frame) = (engine.here(line), Frame(0));
         let (operation, want) = (STRANGER, Want::Write);
-        engine.step_own(Event::Issue { operation, line, want, pin: true, frame, here });
+        engine.step_own(CoherenceEvent::Issue { operation, line, want, pin: true, frame, here });
     };
     pin(&nodes[1]);
     turn_when_due(&nodes[1]);
@@ -237,6 +237,6 @@ fn frames_of_a_dead_home_are_not_counted_as_returned() {
     settle(&nodes);
     let mut engine = nodes[1].core().engine();
     assert!(engine.write_backs.pauses.clean.0.iter().any(|word| *word != 0));
-    engine.step_own(Event::NodeDead { node: NodeId(0) });
+    engine.step_own(CoherenceEvent::NodeDead { node: NodeId(0) });
     assert!(engine.write_backs.pauses.clean.0.iter().all(|word| *word == 0));
 }

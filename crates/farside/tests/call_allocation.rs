@@ -1,7 +1,7 @@
 //! Calls allocate nothing after warm-up, at either end, at every site. A separate test executable, since it counts
 //! allocations of the whole process.
 
-use farside::call::rmc::library::{Entry, ListSearch, Place};
+use farside::call::rmc::library::{HostWord, LibraryEntry, ListSearch};
 use farside::call::{
     CallOptions, CallServer, Caller, CallerOptions, LearningOptions, PlaceModel, Placed, Prices,
     Processor, Program, ServerOptions, Site,
@@ -51,7 +51,7 @@ impl Ends {
         let to = if across { &beside } else { &host }.address().expect("an address");
         let mut caller =
             Caller::begin(&fabric(), &to, &CallerOptions::default()).expect("a caller");
-        let object = Entry::with_name("list_search").expect("of the library").object;
+        let object = LibraryEntry::with_name("list_search").expect("of the library").object;
         let mut begun = false;
         let search = loop {
             host.turn();
@@ -65,7 +65,7 @@ impl Ends {
                 break programs.expect("a good program").remove(0);
             }
         };
-        let head = Place::new(0, 64).expect("a place");
+        let head = HostWord::new(0, 64).expect("a place");
         let parameters = ListSearch { head, key: NODES }.to_bytes();
         Self { host, beside, caller, search, parameters }
     }

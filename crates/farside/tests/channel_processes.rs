@@ -28,9 +28,9 @@ const ROUNDS: u64 = 4;
 const LONG: u32 = 400;
 
 /// SplitMix64.
-struct Random(u64);
+struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -53,7 +53,7 @@ fn seed() -> u64 {
 
 /// Returns the options derived from the seed, the same at both ends.
 fn options(kind: Kind, seed: u64, peers: u16) -> Options {
-    let mut random = Random(seed ^ ((kind as u64) << 48));
+    let mut random = SplitMix64(seed ^ ((kind as u64) << 48));
     let has = shm().capabilities();
     loop {
         let options = Options::new(kind, 0)
@@ -99,7 +99,7 @@ fn read(message_in: &Message, options: &Options) -> (u8, u32) {
 }
 
 /// An end in a separate process, killed when the test ends.
-struct Other(Child);
+struct EndProcess(Child);
 
 /// The task of an end in a separate process, with a number of messages; zero: until killed.
 struct Role {
@@ -120,16 +120,16 @@ impl Role {
 }
 
 /// A channel of one test.
-struct Case {
+struct ChannelCase {
     name: String,
     options: Options,
     seed: u64,
-    random: Random,
+    random: SplitMix64,
     end: Instant,
 }
 
-impl Case {
-    fn start(&self, role: &Role) -> Other {
+impl ChannelCase {
+    fn start(&self, role: &Role) -> EndProcess {
         let Role { sends, listens, generation, count } = role;
         let peers = self.options.peers;
         let role = format!(
@@ -143,7 +143,7 @@ impl Case {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn();
-        Other(child.unwrap())
+        EndProcess(child.unwrap())
     }
 
     /// Draws the number of messages after which an end is killed.
@@ -159,7 +159,7 @@ impl Case {
     }
 }
 
-impl Other {
+impl EndProcess {
     fn kill(&mut self) {
         let ended = self.0.try_wait().unwrap();
         assert!(ended.is_none(), "the other end has ended: {ended:?}");
@@ -167,7 +167,7 @@ impl Other {
     }
 
     /// Waits for the process to complete its task and exit.
-    fn ends(&mut self, case: &Case) {
+    fn ends(&mut self, case: &ChannelCase) {
         while self.0.try_wait().unwrap().is_none() {
             case.wait("the other end never ends");
         }
@@ -175,7 +175,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for EndProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -254,9 +254,9 @@ fn child_receives(mut receiver: Receiver, generation: u8, count: u32, options: &
 }
 
 /// Prints the command that repeats a failure.
-struct Line<'a>(&'a str, Options, u64);
+struct ReproductionLine<'a>(&'a str, Options, u64);
 
-impl Drop for Line<'_> {
+impl Drop for ReproductionLine<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self(test, options, seed) = self;
@@ -271,7 +271,7 @@ impl Drop for Line<'_> {
 }
 
 /// Runs a test for every channel, between this many ends and one.
-fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut Case)) {
+fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut ChannelCase)) {
     let only = std::env::var("FARSIDE_KIND").ok();
     let kinds = Kind::ALL.into_iter();
     let kinds = kinds.filter(|kind| only.as_ref().is_none_or(|only| only == kind.name()));
@@ -279,14 +279,18 @@ fn of_every_kind(test_name: &str, peers: u16, test: impl Fn(&mut Case)) {
     for (kind, seed) in kinds.flat_map(|kind| (0..ROUNDS).map(move |round| (kind, first + round))) {
         let name = format!("{}-{}-{kind}-{seed}", &test_name[..12], std::process::id());
         let options = options(kind, seed, peers);
-        let _line = Line(test_name, options, seed);
-        let random = Random(seed ^ ((kind as u64) << 32) ^ u64::from(peers));
-        test(&mut Case { name, options, seed, random, end: Instant::now() + PATIENCE });
+        let _line = ReproductionLine(test_name, options, seed);
+        let random = SplitMix64(seed ^ ((kind as u64) << 32) ^ u64::from(peers));
+        test(&mut ChannelCase { name, options, seed, random, end: Instant::now() + PATIENCE });
     }
 }
 
 /// Receives the next message, if one has arrived; numbers count up from `next`.
-fn take(receiver: &mut Receiver, case: &Case, next: &mut [u32]) -> Result<Option<u8>, Error> {
+fn take(
+    receiver: &mut Receiver,
+    case: &ChannelCase,
+    next: &mut [u32],
+) -> Result<Option<u8>, Error> {
     let Some(message) = receiver.poll()? else {
         return Ok(None);
     };
@@ -311,7 +315,7 @@ fn senders_of(receiver: &mut Receiver) -> usize {
 }
 
 /// Receives until all senders are lost.
-fn take_rest(receiver: &mut Receiver, case: &Case, next: &mut [u32]) {
+fn take_rest(receiver: &mut Receiver, case: &ChannelCase, next: &mut [u32]) {
     loop {
         let taken = take(receiver, case, next);
         if is_lost(&taken) {
@@ -366,7 +370,7 @@ fn killed_sender_leaves_a_prefix_and_frees_its_slot() {
 /// Sends the next message of this end, if there is space.
 fn give(
     sender: &mut Sender,
-    case: &Case,
+    case: &ChannelCase,
     generation: u8,
     number: &mut u32,
 ) -> Result<Option<Ticket>, Error> {
@@ -527,7 +531,7 @@ fn connecting_end_learns_of_a_killed_listener() {
 }
 
 fn connect<E>(
-    case: &Case,
+    case: &ChannelCase,
     open: impl Fn(Arc<dyn Fabric>, &str, &Options) -> Result<E, Error>,
 ) -> E {
     loop {

@@ -21,14 +21,14 @@ const SHORT: Duration = Duration::from_millis(5);
 /// A timeout that is not to pass.
 const LONG: Duration = Duration::from_secs(600);
 
-struct Cluster {
+struct DeadlineCluster {
     home: Node,
     node: Node,
     config: Config,
     fabric: Arc<dyn Fabric>,
 }
 
-impl Cluster {
+impl DeadlineCluster {
     fn new(name: &str) -> Self {
         Self::with(name, |_| ())
     }
@@ -72,8 +72,8 @@ impl Cluster {
 }
 
 fn driving<R>(home: &Node, act: impl FnOnce() -> R) -> R {
-    struct Stop<'a>(&'a AtomicBool);
-    impl Drop for Stop<'_> {
+    struct StopOnDrop<'a>(&'a AtomicBool);
+    impl Drop for StopOnDrop<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::SeqCst);
         }
@@ -87,7 +87,7 @@ fn driving<R>(home: &Node, act: impl FnOnce() -> R) -> R {
                 }
             }
         });
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         act()
     })
 }
@@ -235,7 +235,7 @@ const CALLS: &[(&str, Blocking, Awaitable)] = &[
 ];
 
 /// Checks that a session of the node can do everything, and so can other nodes.
-fn works(cluster: &Cluster, session: &mut Session, what: &str) {
+fn works(cluster: &DeadlineCluster, session: &mut Session, what: &str) {
     let fresh = cluster.allocate();
     cluster.driving(|| {
         session.set_timeout(Some(LONG));
@@ -247,7 +247,7 @@ fn works(cluster: &Cluster, session: &mut Session, what: &str) {
 }
 
 /// Checks that no lock and no lock request is left.
-fn is_not_locked(cluster: &Cluster, address: GlobalAddress, what: &str) {
+fn is_not_locked(cluster: &DeadlineCluster, address: GlobalAddress, what: &str) {
     cluster.driving(|| {
         let mut other = cluster.node.session().unwrap();
         let guard = other.try_lock_write_for(address, BYTES, LONG);
@@ -257,7 +257,7 @@ fn is_not_locked(cluster: &Cluster, address: GlobalAddress, what: &str) {
 
 #[test]
 fn blocking_calls_time_out_and_name_the_awaited_node() {
-    let cluster = Cluster::new("deadlines-blocking");
+    let cluster = DeadlineCluster::new("deadlines-blocking");
     for (name, blocking, _) in CALLS {
         let address = cluster.allocate();
         let mut session = cluster.node.session().unwrap();
@@ -274,7 +274,7 @@ fn blocking_calls_time_out_and_name_the_awaited_node() {
 
 #[test]
 fn every_awaitable_call_times_out_without_any_traffic() {
-    let cluster = Cluster::new("deadlines-awaitable");
+    let cluster = DeadlineCluster::new("deadlines-awaitable");
     for (name, _, awaitable) in CALLS {
         let address = cluster.allocate();
         let mut session = cluster.node.session().unwrap();
@@ -292,7 +292,7 @@ fn every_awaitable_call_times_out_without_any_traffic() {
 #[test]
 fn a_deadline_is_of_the_node_the_session_or_the_call() {
     let configure = |config: &mut Config| config.timeout_ns = Some(SHORT.as_nanos() as u64);
-    let cluster = Cluster::with("deadlines-set", configure);
+    let cluster = DeadlineCluster::with("deadlines-set", configure);
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     let out = &mut [0; 8];
@@ -313,7 +313,7 @@ fn a_deadline_is_of_the_node_the_session_or_the_call() {
 
 #[test]
 fn forgotten_allocation_is_freed() {
-    let cluster = Cluster::new("deadlines-allocations");
+    let cluster = DeadlineCluster::new("deadlines-allocations");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     let before = cluster.home.stats().memory_free_bytes;
@@ -333,7 +333,7 @@ fn forgotten_allocation_is_freed() {
 }
 
 fn abandoned_calls_block_no_session(name: &str, abandon: fn(CallFuture<'_>)) {
-    let cluster = Cluster::new(name);
+    let cluster = DeadlineCluster::new(name);
     for (name, _, awaitable) in CALLS {
         let mut session = cluster.node.session().unwrap();
         let addresses: Vec<_> = (0..20).map(|_| cluster.allocate()).collect();
@@ -364,7 +364,7 @@ fn forgotten_calls_block_no_session() {
 
 #[test]
 fn forgotten_call_of_a_closed_session_holds_nothing() {
-    let cluster = Cluster::new("deadlines-closed");
+    let cluster = DeadlineCluster::new("deadlines-closed");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     let mut future = Box::pin(session.write_atomic_async(address, &[1; 1024]));
@@ -377,7 +377,7 @@ fn forgotten_call_of_a_closed_session_holds_nothing() {
 
 #[test]
 fn lock_request_is_withdrawn_at_the_timeout() {
-    let cluster = Cluster::new("deadlines-locks");
+    let cluster = DeadlineCluster::new("deadlines-locks");
     let address = cluster.allocate();
     let (mut first, mut second) =
         (cluster.node.session().unwrap(), cluster.node.session().unwrap());
@@ -408,7 +408,7 @@ fn lock_request_is_withdrawn_at_the_timeout() {
 
 #[test]
 fn late_lock_grant_is_unlocked() {
-    let cluster = Cluster::new("deadlines-late");
+    let cluster = DeadlineCluster::new("deadlines-late");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     for _ in 0..3 {
@@ -423,7 +423,7 @@ fn late_lock_grant_is_unlocked() {
 
 #[test]
 fn timed_out_upgrade_leaves_a_lock_that_unlocks() {
-    let cluster = Cluster::new("deadlines-upgrade");
+    let cluster = DeadlineCluster::new("deadlines-upgrade");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     cluster.driving(|| {
@@ -450,7 +450,7 @@ fn timed_out_upgrade_leaves_a_lock_that_unlocks() {
 
 #[test]
 fn timed_out_unlock_keeps_the_lock() {
-    let cluster = Cluster::new("deadlines-unlock");
+    let cluster = DeadlineCluster::new("deadlines-unlock");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     let mut guard = cluster.driving(|| session.lock_write(address, BYTES)).unwrap();
@@ -471,7 +471,7 @@ fn timed_out_unlock_keeps_the_lock() {
 
 #[test]
 fn forgotten_guard_keeps_its_lock() {
-    let cluster = Cluster::new("deadlines-guards");
+    let cluster = DeadlineCluster::new("deadlines-guards");
     let address = cluster.allocate();
     let mut session = cluster.node.session().unwrap();
     cluster.driving(|| {
@@ -485,7 +485,7 @@ fn forgotten_guard_keeps_its_lock() {
 
 #[test]
 fn silent_node_blocks_no_session_from_other_nodes() {
-    let cluster = Cluster::new("deadlines-others");
+    let cluster = DeadlineCluster::new("deadlines-others");
     let third = cluster.join();
     let elsewhere = third.session().unwrap().alloc_on(1 << 20, third.id()).unwrap();
     let mut lines = (0..2_000).map(|line| after(elsewhere, 512 * line));

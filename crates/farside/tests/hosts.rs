@@ -15,12 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A node in another process, killed when the test ends.
-struct Other {
+struct NodeProcess {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
-impl Other {
+impl NodeProcess {
     /// Joins the cluster at this host.
     fn start(config: &Config, host: SocketAddr, lease: Duration) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
@@ -55,7 +55,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -341,7 +341,7 @@ fn partition_of_two_hosts_isolates_the_later_one() {
 }
 
 /// A cluster of one node here, and one in another process that holds a line and a lock.
-fn with_another(name: &str, lease: Duration) -> (Node, Other, GlobalAddress, GlobalAddress) {
+fn with_another(name: &str, lease: Duration) -> (Node, NodeProcess, GlobalAddress, GlobalAddress) {
     let lease_ns = u64::try_from(lease.as_nanos()).unwrap();
     let config = config(name).lease_ns(lease_ns);
     let listen = Some("127.0.0.1:0".parse().unwrap());
@@ -354,7 +354,7 @@ fn with_another(name: &str, lease: Duration) -> (Node, Other, GlobalAddress, Glo
     let fabric = fabric.unwrap();
     let host = fabric.host().unwrap();
     let node = Node::create_on(&config, Arc::new(fabric)).unwrap();
-    let mut other = Other::start(&config, host, lease);
+    let mut other = NodeProcess::start(&config, host, lease);
     let has = other.hear("has ");
     let (mine, theirs) = has.split_once(' ').unwrap();
     let address = |bits: &str| GlobalAddress::from_bits(bits.parse().unwrap()).unwrap();

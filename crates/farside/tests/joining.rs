@@ -11,7 +11,7 @@ use farside_fabric::{
     Waiter,
 };
 use farside_fabric_shm::ShmFabric;
-use farside_protocol::member::{Answer, PROTOCOL_VERSION, Peer};
+use farside_protocol::member::{HelloAnswer, PROTOCOL_VERSION, PeerRequest};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -263,7 +263,7 @@ fn request_naming_a_future_view_expires() {
     let queue = port.create_receive_queue(1).unwrap();
     let token =
         RegionToken { region: RegionId(0), key: RemoteKey(0), bytes: 0, access: Access::NONE };
-    let hello = Peer {
+    let hello = PeerRequest {
         version: PROTOCOL_VERSION,
         cluster: config.cluster.clone(),
         node: NodeId(1),
@@ -289,7 +289,9 @@ fn request_naming_a_future_view_expires() {
     let [LinkEvent::Refused { link: refused, reason }] = &events[..] else {
         panic!("{events:?}");
     };
-    let Ok(Answer::Refusal(refusal)) = Answer::decode(reason) else { panic!("{reason:?}") };
+    let Ok(HelloAnswer::Refusal(refusal)) = HelloAnswer::decode(reason) else {
+        panic!("{reason:?}")
+    };
     assert_eq!((*refused, refusal.code), (link, ErrorCode::TimedOut));
 }
 

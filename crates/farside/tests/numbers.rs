@@ -248,12 +248,12 @@ fn impossible_number_of_nodes_is_refused() {
 }
 
 /// A node in another process.
-struct Other {
+struct NodeProcess {
     child: Child,
     said: BufReader<std::process::ChildStdout>,
 }
 
-impl Other {
+impl NodeProcess {
     fn start(cluster: &str, host: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -280,7 +280,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -323,7 +323,7 @@ fn kills_and_restarts(host: &str, make: &Make, name: &str, count: u64) {
     let mut session = nodes[0].session().unwrap();
     let mut gone: Vec<GlobalAddress> = Vec::new();
     for _ in 0..count {
-        let mut other = Other::start(&config.cluster, host);
+        let mut other = NodeProcess::start(&config.cluster, host);
         let address = other.address();
         assert_eq!(session.read_u64(address), Ok(u64::from(other.child.id())));
         for former in gone.iter().rev().take(3) {

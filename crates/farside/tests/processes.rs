@@ -19,12 +19,12 @@ fn config(cluster: &str) -> Config {
 }
 
 /// A node in another process, killed when the test ends.
-struct Other {
+struct NodeProcess {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
-impl Other {
+impl NodeProcess {
     fn start(cluster: &str, role: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -151,9 +151,9 @@ fn wait_for_deaths(node: &Node, alive: usize) {
 #[test]
 fn a_killed_home_takes_its_memory_and_nothing_else() {
     let (cluster, node) = parent("home");
-    let mut lost = Other::start(&cluster, "home");
+    let mut lost = NodeProcess::start(&cluster, "home");
     let lost_address = address(&lost.hear("address"));
-    let mut kept = Other::start(&cluster, "home");
+    let mut kept = NodeProcess::start(&cluster, "home");
     let kept_address = address(&kept.hear("address"));
     node.wait_for_members(3, PATIENCE).unwrap();
     let mut session = node.session().unwrap();
@@ -172,7 +172,7 @@ fn a_killed_home_takes_its_memory_and_nothing_else() {
     assert_eq!(bytes, [7; 4096], "the other node's memory is as it was");
     session.write(kept_address, &[8; 4096]).unwrap();
     session.fence().unwrap();
-    let again = Other::start(&cluster, "home");
+    let again = NodeProcess::start(&cluster, "home");
     node.wait_for_members(3, PATIENCE).unwrap();
     let numbers: Vec<_> =
         node.members().iter().map(|member| (member.node.0, member.alive)).collect();
@@ -184,7 +184,7 @@ fn a_killed_home_takes_its_memory_and_nothing_else() {
 #[test]
 fn a_killed_owner_loses_what_only_it_had_and_its_locks() {
     let (cluster, node) = parent("owner");
-    let mut owner = Other::start(&cluster, "owner");
+    let mut owner = NodeProcess::start(&cluster, "owner");
     let address = address(&owner.hear("address"));
     let token: u64 = owner.hear("token").parse().unwrap();
     node.wait_for_members(2, PATIENCE).unwrap();
@@ -223,7 +223,7 @@ fn lock_of_a_killed_process_is_reported_as_abandoned() {
         ("holds by an upgrade", true),
         ("holds as the delegate", true),
     ] {
-        let mut holder = Other::start(&cluster, how);
+        let mut holder = NodeProcess::start(&cluster, how);
         let address = address(&holder.hear("address"));
         let taken = here.try_lock_write_for(address, 64, Duration::from_millis(5));
         assert_eq!(code(taken), ErrorCode::TimedOut);
@@ -251,7 +251,7 @@ fn lock_of_a_killed_process_is_reported_as_abandoned() {
 #[test]
 fn waiter_learns_of_the_death_that_it_waited_for() {
     let (cluster, node) = parent("waiter");
-    let mut owner = Other::start(&cluster, "owner");
+    let mut owner = NodeProcess::start(&cluster, "owner");
     let address = address(&owner.hear("address"));
     owner.hear("token");
     node.wait_for_members(2, PATIENCE).unwrap();
@@ -284,7 +284,7 @@ fn a_killed_coordinator_is_replaced() {
 #[test]
 fn nothing_is_left_behind() {
     let (cluster, node) = parent("leftover");
-    let mut other = Other::start(&cluster, "home");
+    let mut other = NodeProcess::start(&cluster, "home");
     other.hear("address");
     node.wait_for_members(2, PATIENCE).unwrap();
     other.kill();

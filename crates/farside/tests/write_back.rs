@@ -48,12 +48,12 @@ impl Over {
 }
 
 /// A node in another process, killed at the end.
-struct Other {
+struct HolderProcess {
     child: Child,
     said: BufReader<ChildStdout>,
 }
 
-impl Other {
+impl HolderProcess {
     fn start(cluster: &str, over: Over, role: &str, arguments: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -82,7 +82,7 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for HolderProcess {
     fn drop(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -182,7 +182,7 @@ impl Bank {
     /// Kills a client once it is ready; returns the balances, `None` for a lost line.
     fn killed(&self, role: &str, interval_ns: u64) -> Vec<Option<u64>> {
         let arguments = format!("{} {interval_ns}", self.first.to_bits());
-        let mut client = Other::start(&self.cluster, self.over, role, &arguments);
+        let mut client = HolderProcess::start(&self.cluster, self.over, role, &arguments);
         client.hear("ready");
         drop(client);
         self.wait_for_death();

@@ -16,4 +16,4 @@ pub mod member;
 mod table;
 pub mod wire;
 
-pub use table::{Key, Table};
+pub use table::{Table, TableKey};

@@ -9,26 +9,26 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 
 /// A key of a [`Table`]: a small value identified by 64 bits.
-pub trait Key: Copy + Eq {
+pub trait TableKey: Copy + Eq {
     /// Equal for equal keys, and only for those.
     fn bits(self) -> u64;
 }
 
-impl Key for u64 {
+impl TableKey for u64 {
     #[inline]
     fn bits(self) -> u64 {
         self
     }
 }
 
-impl Key for u32 {
+impl TableKey for u32 {
     #[inline]
     fn bits(self) -> u64 {
         self.into()
     }
 }
 
-impl Key for farside_base::LineAddress {
+impl TableKey for farside_base::LineAddress {
     #[inline]
     fn bits(self) -> u64 {
         self.to_bits()
@@ -37,7 +37,7 @@ impl Key for farside_base::LineAddress {
 
 macro_rules! id_keys {
     ($($id:ident)*) => {$(
-        impl Key for farside_base::$id {
+        impl TableKey for farside_base::$id {
             #[inline]
     fn bits(self) -> u64 {
                 self.0.into()
@@ -62,7 +62,7 @@ pub struct Table<K, V> {
     len: usize,
 }
 
-impl<K: Key, V> Table<K, V> {
+impl<K: TableKey, V> Table<K, V> {
     /// Creates an empty table without memory.
     pub const fn new() -> Self {
         Self { slots: Vec::new(), shift: 0, len: 0 }
@@ -290,13 +290,13 @@ impl<K: Key, V> Table<K, V> {
     }
 }
 
-impl<K: Key, V> Default for Table<K, V> {
+impl<K: TableKey, V> Default for Table<K, V> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<K: Key + fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
+impl<K: TableKey + fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut entries: Vec<(K, &V)> = self.iter().collect();
         entries.sort_unstable_by_key(|(key, _)| key.bits());
@@ -304,16 +304,16 @@ impl<K: Key + fmt::Debug, V: fmt::Debug> fmt::Debug for Table<K, V> {
     }
 }
 
-impl<K: Key, V: PartialEq> PartialEq for Table<K, V> {
+impl<K: TableKey, V: PartialEq> PartialEq for Table<K, V> {
     fn eq(&self, other: &Self) -> bool {
         let same = |(key, value)| other.get(key) == Some(value);
         self.len == other.len && self.iter().all(same)
     }
 }
 
-impl<K: Key, V: Eq> Eq for Table<K, V> {}
+impl<K: TableKey, V: Eq> Eq for Table<K, V> {}
 
-impl<K: Key, V: Hash> Hash for Table<K, V> {
+impl<K: TableKey, V: Hash> Hash for Table<K, V> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         hash_in_any_order(self.iter(), state, |(key, value), entry| {
             key.bits().hash(entry);
@@ -386,9 +386,9 @@ mod tests {
     use std::hash::DefaultHasher;
 
     /// A deterministic pseudo-random sequence for a seed.
-    struct Numbers(u64);
+    struct Xorshift64(u64);
 
-    impl Numbers {
+    impl Xorshift64 {
         fn new(seed: u64) -> Self {
             Self(seed.wrapping_mul(0x1234_5678_9abc_def1) | 1)
         }
@@ -420,7 +420,7 @@ mod tests {
     #[test]
     fn behaves_like_a_map() {
         for seed in 1..400 {
-            let mut numbers = Numbers::new(seed);
+            let mut numbers = Xorshift64::new(seed);
             // Few keys, or keys that differ only in high bits, make long runs that wrap around.
             let shift = [0, 9, 44, 60][numbers.below(4) as usize];
             let (mut table, mut map) = (Table::new(), BTreeMap::new());
@@ -459,7 +459,7 @@ mod tests {
     #[test]
     fn equality_and_hash_forget_the_history() {
         for seed in 1..200 {
-            let mut numbers = Numbers::new(seed);
+            let mut numbers = Xorshift64::new(seed);
             let mut table = Table::new();
             for _ in 0..numbers.below(60) {
                 table.insert(numbers.below(40), 0);

@@ -9,15 +9,15 @@ mod hostile;
 
 use farside_protocol::channel::Receiver;
 use farside_protocol::channel::{Kind, Sender};
-use hostile::{Life, Role};
+use hostile::{HalfRole, Life};
 
 /// Steps per run, and runs, of each kind and half.
 const STEPS: u64 = 500;
 const LIVES: u64 = 440;
 
-struct Line(Kind, Role, u64);
+struct FailureLine(Kind, HalfRole, u64);
 
-impl Drop for Line {
+impl Drop for FailureLine {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{} {:?} life {}", self.0, self.1, self.2);
@@ -26,13 +26,13 @@ impl Drop for Line {
 }
 
 /// Steps that were taken, and the number of runs that ended by a violation.
-fn run(kind: Kind, role: Role, lives: std::ops::Range<u64>) -> (u64, u64) {
+fn run(kind: Kind, role: HalfRole, lives: std::ops::Range<u64>) -> (u64, u64) {
     let (mut steps, mut violations) = (0, 0);
     for seed in lives {
-        let line = Line(kind, role, seed);
+        let line = FailureLine(kind, role, seed);
         let life = match role {
-            Role::Sender => Life::<Sender>::new(kind, seed).live(STEPS),
-            Role::Receiver => Life::<Receiver>::new(kind, seed).live(STEPS),
+            HalfRole::Sender => Life::<Sender>::new(kind, seed).live(STEPS),
+            HalfRole::Receiver => Life::<Receiver>::new(kind, seed).live(STEPS),
         };
         steps += life.steps;
         violations += life.violations;
@@ -43,7 +43,7 @@ fn run(kind: Kind, role: Role, lives: std::ops::Range<u64>) -> (u64, u64) {
 
 fn family(kinds: impl IntoIterator<Item = Kind>) {
     for kind in kinds {
-        for role in [Role::Sender, Role::Receiver] {
+        for role in [HalfRole::Sender, HalfRole::Receiver] {
             let (steps, _) = run(kind, role, 0..LIVES);
             assert!(steps >= 200_000, "{kind} {role:?}: {steps}");
         }
@@ -68,8 +68,8 @@ fn reads_bear_everything() {
 #[test]
 fn some_of_it_is_found_out() {
     for kind in Kind::ALL {
-        let sender = run(kind, Role::Sender, 0..40).1;
-        let receiver = run(kind, Role::Receiver, 0..40).1;
+        let sender = run(kind, HalfRole::Sender, 0..40).1;
+        let receiver = run(kind, HalfRole::Receiver, 0..40).1;
         assert!(sender + receiver > 0, "{kind}: nothing it did was a violation");
     }
 }

@@ -12,14 +12,14 @@ use farside_rmc::assembler::assemble;
 use farside_rmc::helpers::status;
 use farside_rmc::isa::{decode_all, encode};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::native::{Compiled, NativeRegion};
 use farside_rmc::run::{Far, Lent, Machine, Near, Outcome, Reply};
 use farside_rmc::{Limits, Program, Verified, verify};
 use programs::{LIST_BY_READS, LIST_BY_WORDS, PROGRAMS};
 
-struct Host(Vec<u8>);
+struct BytesHost(Vec<u8>);
 
-impl Near for Host {
+impl Near for BytesHost {
     #[inline]
     fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
         let from = offset as usize;
@@ -139,8 +139,8 @@ fn compiled(figures: &mut Figures, n: u64) -> Result<(), Box<dyn std::error::Err
         let (memory, context) = list(n);
         let code = Compiled::new(load(text)?)?;
         let mut machine = Machine::new();
-        let regions = [Region::of(&memory)];
-        let mut host = Host(memory.clone());
+        let regions = [NativeRegion::of(&memory)];
+        let mut host = BytesHost(memory.clone());
         let ns = time_ns(20_000, || {
             let (context, budget) = (black_box(&context), Limits::DEFAULT.budget);
             let lent = Lent::default();
@@ -168,7 +168,7 @@ fn searches(figures: &mut Figures) -> Result<(), Box<dyn std::error::Error>> {
         });
         figures.add(format!("search of {n} nodes in Rust"), ns);
         compiled(figures, n)?;
-        let mut host = Host(memory);
+        let mut host = BytesHost(memory);
         for (name, text) in [("words", LIST_BY_WORDS), ("reads", LIST_BY_READS)] {
             let verified = load(text)?;
             let ns = time_ns(2_000, || {

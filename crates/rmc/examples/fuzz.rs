@@ -7,7 +7,7 @@ mod fuzz;
 
 use std::process::ExitCode;
 
-use fuzz::{Chance, Verdict, judge, program};
+use fuzz::{FuzzRandom, FuzzVerdict, judge, program};
 
 const TAKES: &str = "\
 fuzz [--seed FIRST] [--count MANY]
@@ -18,7 +18,7 @@ fuzz [--seed FIRST] [--count MANY]
 
 /// What it was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Asked {
+enum FuzzMode {
     Help,
     /// `count` programs with consecutive seeds from `first` on; the last one must have a seed too.
     Programs {
@@ -30,11 +30,11 @@ enum Asked {
 fn main() -> ExitCode {
     let arguments = std::env::args_os().skip(1);
     match asked(arguments.map(|argument| argument.to_string_lossy().into_owned())) {
-        Ok(Asked::Help) => {
+        Ok(FuzzMode::Help) => {
             println!("{TAKES}");
             ExitCode::SUCCESS
         }
-        Ok(Asked::Programs { first, count }) => run(first, count),
+        Ok(FuzzMode::Programs { first, count }) => run(first, count),
         Err(why) => {
             eprintln!("{why}\n\n{TAKES}");
             ExitCode::from(2)
@@ -42,11 +42,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
+fn asked(mut arguments: impl Iterator<Item = String>) -> Result<FuzzMode, String> {
     let (mut first, mut count) = (0u64, 10_000_000u64);
     while let Some(argument) = arguments.next() {
         let value = match argument.as_str() {
-            "--help" | "-h" => return Ok(Asked::Help),
+            "--help" | "-h" => return Ok(FuzzMode::Help),
             "--seed" => &mut first,
             "--count" => &mut count,
             _ => return Err(format!("it takes no `{argument}`")),
@@ -56,7 +56,7 @@ fn asked(mut arguments: impl Iterator<Item = String>) -> Result<Asked, String> {
         *value = parsed.map_err(|why| format!("{argument} takes a number, not `{text}`: {why}"))?;
     }
     match first.checked_add(count.saturating_sub(1)) {
-        Some(_) => Ok(Asked::Programs { first, count }),
+        Some(_) => Ok(FuzzMode::Programs { first, count }),
         None => {
             Err(format!("there are no {count} seeds from {first} on, the last is {}", u64::MAX))
         }
@@ -67,11 +67,11 @@ fn run(first: u64, count: u64) -> ExitCode {
     let (mut accepted, mut metered) = (0u64, 0u64);
     for done in 1..=count {
         let seed = first + (done - 1);
-        let mut chance = Chance::new(seed);
+        let mut chance = FuzzRandom::new(seed);
         let program = program(&mut chance);
         match judge(program, &mut chance) {
-            Ok(Verdict::Refused) => {}
-            Ok(Verdict::Accepted { metered: by_meter }) => {
+            Ok(FuzzVerdict::Refused) => {}
+            Ok(FuzzVerdict::Accepted { metered: by_meter }) => {
                 accepted += 1;
                 metered += u64::from(by_meter);
             }

@@ -15,9 +15,9 @@ use farside_rmc::{Limits, Program, Verification, Verified};
 const ROUNDS: u32 = 15;
 
 /// Memory of the host, of which every byte that is read is small.
-struct Host;
+struct LoopHost;
 
-impl Near for Host {
+impl Near for LoopHost {
     fn read(&mut self, _: u64, offset: u64, out: &mut [u8]) -> Reply {
         out.iter_mut().zip(offset..).for_each(|(byte, at)| *byte = (at * 7 % 11) as u8);
         Reply::Now(0)
@@ -60,7 +60,7 @@ fn call_ns(verified: &Verified) -> u64 {
         let (mut own, mut shared) = (variables.own.clone(), variables.shared.clone());
         let mut machine = Machine::new();
         if machine.start(verified, &context, verified.limits().budget).is_ok() {
-            machine.run(verified, Lent { own: &mut own, shared: &mut shared }, &mut Host);
+            machine.run(verified, Lent { own: &mut own, shared: &mut shared }, &mut LoopHost);
         }
     })
 }

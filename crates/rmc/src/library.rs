@@ -27,7 +27,7 @@ use crate::program::{LoadError, LoadProblem, Program, load};
 /// A call of the library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Entry {
+pub struct LibraryEntry {
     /// The program's name.
     pub name: &'static str,
     /// What it does.
@@ -43,8 +43,8 @@ pub struct Entry {
 macro_rules! entries {
     ($($file:literal $object:literal { $($name:literal [$parameters:literal] $sentence:literal;)* })*) => {
         /// The library.
-        pub const ENTRIES: &[Entry] = &[
-            $($(Entry {
+        pub const ENTRIES: &[LibraryEntry] = &[
+            $($(LibraryEntry {
                 name: $name,
                 sentence: $sentence,
                 parameters: $parameters,
@@ -87,7 +87,7 @@ entries! {
     }
 }
 
-impl Entry {
+impl LibraryEntry {
     /// The call with this name.
     pub fn with_name(name: &str) -> Option<&'static Self> {
         ENTRIES.iter().find(|entry| entry.name == name)
@@ -111,9 +111,9 @@ pub fn answer(result: u64) -> Result<u64, i64> {
 
 /// A place in host memory as one word: the region in the upper 16 bits, the offset in the lower 48.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
-pub struct Place(u64);
+pub struct HostWord(u64);
 
-impl Place {
+impl HostWord {
     /// None: the end of a list, an empty tree.
     pub const NONE: Self = Self(0);
     const OFFSET_BITS: u32 = 48;
@@ -190,7 +190,7 @@ fn at_most(what: &'static str, found: usize, most: usize) -> Result<(), TooMany>
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListSearch {
     /// The first node.
-    pub head: Place,
+    pub head: HostWord,
     /// The key of the node to find.
     pub key: u64,
 }
@@ -206,7 +206,7 @@ impl ListSearch {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashLookup {
     /// The first bucket.
-    pub buckets: Place,
+    pub buckets: HostWord,
     /// Buckets, less one; their number is a power of two.
     pub mask: u64,
     /// Whose value is wanted.
@@ -265,7 +265,7 @@ impl DhtLookup<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BtreeLookup {
     /// The root.
-    pub root: Place,
+    pub root: HostWord,
     /// Whose value is wanted.
     pub key: u64,
 }
@@ -281,7 +281,7 @@ impl BtreeLookup {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RangeScan {
     /// The root.
-    pub root: Place,
+    pub root: HostWord,
     /// The least key wanted.
     pub first: u64,
     /// The greatest key wanted.
@@ -365,7 +365,7 @@ impl MultiCasRecover {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogAppend<'a> {
     /// The log.
-    pub log: Place,
+    pub log: HostWord,
     /// Slots that it has.
     pub slots: u64,
     /// Bytes of each slot: eight more than the longest record, rounded up to a multiple of eight.
@@ -390,7 +390,7 @@ impl LogAppend<'_> {
 
 /// A piece of memory and its version word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct VersionedPiece {
     /// The offset of the version word.
     pub version: u64,
     /// The offset of the piece.
@@ -405,7 +405,7 @@ pub struct MultiRead<'a> {
     /// Where everything is.
     pub region: u64,
     /// What is read; together at most [`MultiRead::BYTES_MAX`].
-    pub pieces: &'a [Piece],
+    pub pieces: &'a [VersionedPiece],
 }
 
 impl MultiRead<'_> {
@@ -423,7 +423,7 @@ impl MultiRead<'_> {
         at_most("bytes of pieces", total, Self::BYTES_MAX)?;
         let count = u64::try_from(self.pieces.len()).unwrap_or(u64::MAX);
         let mut words = alloc::vec![self.region, count];
-        let piece = |piece: &Piece| [piece.version, piece.offset, piece.bytes];
+        let piece = |piece: &VersionedPiece| [piece.version, piece.offset, piece.bytes];
         words.extend(self.pieces.iter().flat_map(piece));
         Ok(Fields::words(&words).padded(16 + 24 * Self::PIECES_MAX))
     }
@@ -433,7 +433,7 @@ impl MultiRead<'_> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checksum {
     /// The buffer.
-    pub buffer: Place,
+    pub buffer: HostWord,
     /// Its bytes, at most 1 MiB.
     pub bytes: u64,
     /// The seed of xxHash64; the CRC32C of the bytes before these, or 0.

@@ -9,7 +9,7 @@ use farside_rmc::helpers::{HELPERS, crc32c};
 use farside_rmc::program::load;
 use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{HEADER, Limits, Program, Verified, verify};
-use host::Host;
+use host::TestHost;
 use std::path::Path;
 
 fn programs(file: &str) -> Option<Vec<Program>> {
@@ -48,7 +48,7 @@ fn the_list_search_finds_what_native_code_finds() {
         for (key, expected) in (0..length).map(|k| (k * 11 + 3, k * k)).chain([(9_999, u64::MAX)]) {
             let context = words(&[0, place(0), key]);
             for verified in [&search, &by_words] {
-                let near = || Host::new(vec![memory.clone()]);
+                let near = || TestHost::new(vec![memory.clone()]);
                 let (outcome, _, _) = common::run_both_near(verified, &context, near);
                 assert_eq!(outcome, Outcome::Returned(expected), "{length} {key}");
             }
@@ -80,7 +80,7 @@ fn the_hash_of_a_buffer_is_its_crc32c() {
         let context = words(&[0, 100, length]);
         let expected = crc32c(&memory[100..100 + length as usize], 0);
         for verified in [&hash, &there] {
-            let near = || Host::new(vec![memory.clone()]);
+            let near = || TestHost::new(vec![memory.clone()]);
             let (outcome, _, _) = common::run_both_near(verified, &context, near);
             assert_eq!(outcome, Outcome::Returned(u64::from(expected)), "{length}");
         }
@@ -96,7 +96,7 @@ fn functions_data_and_state_are_linked() {
     assert_eq!(squared.program().functions.len(), 3);
     for n in 0..8u64 {
         let (outcome, output, _) =
-            common::run_both_near(&squared, &words(&[n]), || Host::new(vec![]));
+            common::run_both_near(&squared, &words(&[n]), || TestHost::new(vec![]));
         let expected = (0..n).map(|k| k * k).sum::<u64>() + n * n;
         assert_eq!((outcome, &output[..]), (Outcome::Returned(expected), &b"hello"[..]));
     }
@@ -105,13 +105,13 @@ fn functions_data_and_state_are_linked() {
     let mut machine = Machine::new();
     for turn in 1..4 {
         machine.start(&count, &words(&[5]), BUDGET).unwrap();
-        let outcome = machine.run(&count, variables.lend(), &mut host::Host::new(vec![]));
+        let outcome = machine.run(&count, variables.lend(), &mut host::TestHost::new(vec![]));
         let expected = (100 + turn) * 1_000_000 + 5 * turn * 1_000 + 7 + 5 * turn;
         assert_eq!(outcome, Outcome::Returned(expected));
     }
     let remember = named(&programs, "remember");
     assert_eq!(remember.program().states.len(), 2);
-    let mut host = Host::for_program(vec![], remember.program());
+    let mut host = TestHost::for_program(vec![], remember.program());
     for (key, expected) in [(1, 1), (1, 3), (2, 4), (1, 7)] {
         machine.start(&remember, &words(&[key, 9]), BUDGET).unwrap();
         let outcome = machine.run(&remember, variables.lend(), &mut host);

@@ -4,19 +4,19 @@ mod fuzz;
 
 use farside_rmc::run::{Outcome, Stop};
 use farside_rmc::{Limits, verify};
-use fuzz::{Chance, Verdict, checked_end, judge, program, sums};
+use fuzz::{FuzzRandom, FuzzVerdict, checked_end, judge, program, sums};
 
 #[test]
 fn accepted_programs_never_fault_and_keep_their_budget() {
     let (mut accepted, mut metered) = (0, 0);
     let count = 30_000;
     for seed in 0..count {
-        let mut chance = Chance::new(seed);
+        let mut chance = FuzzRandom::new(seed);
         let program = program(&mut chance);
         let verdict = judge(program, &mut chance).unwrap_or_else(|why| {
             panic!("cargo run -p farside-rmc --example fuzz -- --seed {seed} --count 1\n{why}")
         });
-        if let Verdict::Accepted { metered: by_meter } = verdict {
+        if let FuzzVerdict::Accepted { metered: by_meter } = verdict {
             accepted += 1;
             metered += u32::from(by_meter);
         }
@@ -27,7 +27,7 @@ fn accepted_programs_never_fault_and_keep_their_budget() {
 }
 
 /// Parameters near the bounds of what such programs compare with.
-fn near_bounds(chance: &mut Chance) -> [u8; 64] {
+fn near_bounds(chance: &mut FuzzRandom) -> [u8; 64] {
     const EDGES: [u64; 8] = [0, 1, 31, 32, 63, 64, 71, 72];
     let mut context = [0; 64];
     for word in context.chunks_exact_mut(8) {
@@ -47,7 +47,7 @@ fn offsets_and_lengths_that_are_bounded_together_stay_inside() {
     let limits = Limits { walked_max: 3_000, context_bytes_max: 64, ..Limits::DEFAULT };
     let (mut accepted, mut reached, count) = (0, 0, 48_000);
     for seed in 0..count {
-        let mut chance = Chance::new(seed);
+        let mut chance = FuzzRandom::new(seed);
         let program = sums(&mut chance);
         let Ok(verified) = verify(program, &limits) else { continue };
         accepted += 1;

@@ -7,7 +7,7 @@ mod host;
 
 use farside_rmc::program::load;
 use farside_rmc::{Limits, Program, Refusal, Verified, verify};
-use host::Host;
+use host::TestHost;
 use std::collections::BTreeMap;
 
 const FILES: [&str; 8] =
@@ -119,7 +119,7 @@ fn ordinary_programs_do_the_same_at_every_level() {
         let mut results = BTreeMap::new();
         for ((name, size, level), verdict) in &verdicts {
             let Ok(verified) = verdict else { continue };
-            let near = || Host::new(vec![memory.clone()]);
+            let near = || TestHost::new(vec![memory.clone()]);
             let (outcome, output, _) = common::run_both_near(verified, &context, near);
             assert!(!host::is_fault(&outcome), "{name} {size} {level}: {outcome:?}");
             let found = (outcome, output);

@@ -6,13 +6,13 @@ mod host;
 use common::{BUDGET, Variables, program, run_both_near, verified};
 use farside_rmc::helpers::{Call, status};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::native::{Compiled, NativeRegion};
 use farside_rmc::run::{
     AnswerError, Buffers, Far, Fault, FaultKind, Lent, Machine, Near, Outcome, Reply, Request,
     Resource, StartError, Stop,
 };
 use farside_rmc::{Budget, Limits, verify};
-use host::Host;
+use host::TestHost;
 
 /// Reads 16 bytes of region 3 at 40 to the stack and returns the sum of both words and of the status.
 const READ: &str = "
@@ -80,7 +80,7 @@ fn what_an_answer_leaves_is_cleared() {
 #[test]
 fn what_a_read_that_fails_leaves_is_cleared() {
     // Of a region that there is not.
-    let (outcome, _, _) = run_both_near(&verified(READ), &[], || Host::new(vec![vec![9; 64]]));
+    let (outcome, _, _) = run_both_near(&verified(READ), &[], || TestHost::new(vec![vec![9; 64]]));
     assert_eq!(outcome, Outcome::Returned(status::NOT_PERMITTED as u64));
     // By a piece that is shorter than the buffer: refused without asking the executor.
     let text = "
@@ -99,7 +99,7 @@ fn what_a_read_that_fails_leaves_is_cleared() {
         r0 += r1
         exit
     ";
-    let (outcome, _, _) = run_both_near(&verified(text), &[], || Host::new(vec![vec![9; 64]]));
+    let (outcome, _, _) = run_both_near(&verified(text), &[], || TestHost::new(vec![vec![9; 64]]));
     assert_eq!(outcome, Outcome::Returned(status::OUT_OF_RANGE as u64));
 }
 
@@ -198,7 +198,7 @@ fn a_word_that_may_not_be_accessed_ends_the_call() {
     let mut machine = Machine::new();
     let stop = Stop::Refused { slot: 2, call: Call::LoadU64 };
     machine.start(&verified, &[], BUDGET).unwrap();
-    let outcome = machine.run(&verified, Lent::default(), &mut Host::new(vec![vec![0; 15]]));
+    let outcome = machine.run(&verified, Lent::default(), &mut TestHost::new(vec![vec![0; 15]]));
     assert_eq!(outcome, Outcome::Stopped(stop));
     machine.start(&verified, &[], BUDGET).unwrap();
     suspended(machine.run(&verified, Lent::default(), &mut Far));
@@ -210,9 +210,9 @@ fn a_word_that_may_not_be_accessed_ends_the_call() {
     assert_eq!(outcome, Outcome::Stopped(Stop::NotRunning));
 }
 
-struct Liar;
+struct LyingHost;
 
-impl Near for Liar {
+impl Near for LyingHost {
     fn perform(&mut self, _: &Request, _: Buffers<'_>) -> Reply {
         Reply::Now(5)
     }
@@ -222,7 +222,7 @@ impl Near for Liar {
 fn an_executor_that_answers_out_of_range_is_stopped() {
     let text =
         "r1 = 0\nr2 = 0\nr3 = r10\nr3 += -8\n*(u64 *)(r10 - 8) = 0\nr4 = 8\ncall write\nexit";
-    let (outcome, _, _) = run_both_near(&verified(text), &[], || Liar);
+    let (outcome, _, _) = run_both_near(&verified(text), &[], || LyingHost);
     assert_eq!(outcome, Outcome::Stopped(Stop::BadReply { slot: 6, call: Call::Write }));
 }
 
@@ -300,7 +300,7 @@ fn vectors_emit_and_pure_helpers() {
     let run = |text: &str| {
         let verified = verified(text);
         let (outcome, output, _) =
-            run_both_near(&verified, &[], || Host::new(vec![memory.clone()]));
+            run_both_near(&verified, &[], || TestHost::new(vec![memory.clone()]));
         (outcome, output)
     };
     let pieces = [18, 19, 20, 21, 10, 11];
@@ -314,7 +314,7 @@ fn vectors_emit_and_pure_helpers() {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod native {
     use super::*;
-    use farside_rmc::run::native::{Compiled, Region};
+    use farside_rmc::run::native::{Compiled, NativeRegion};
 
     const SUM: &str = "
             r6 = 0
@@ -339,18 +339,18 @@ mod native {
             .fold(0, u64::wrapping_add);
         let compiled = Compiled::new(verified(SUM)).unwrap();
         let mut machine = Machine::new();
-        let mut run = |regions: &[Region<'_>]| {
+        let mut run = |regions: &[NativeRegion<'_>]| {
             machine.start(compiled.verified(), &[], BUDGET).unwrap();
             compiled.run(&mut machine, Lent::default(), regions, &mut Far)
         };
-        let empty = Region::of(&[]);
-        assert_eq!(run(&[empty, Region::of(&memory)]), Outcome::Returned(expected));
+        let empty = NativeRegion::of(&[]);
+        assert_eq!(run(&[empty, NativeRegion::of(&memory)]), Outcome::Returned(expected));
         // What is outside is asked of the executor, who is far.
         for (regions, offset) in [
             (&[][..], 0),
-            (&[Region::of(&memory)], 0),
-            (&[empty, Region::of(&memory[..63])], 56),
-            (&[empty, Region::of(&memory[..7])], 0),
+            (&[NativeRegion::of(&memory)], 0),
+            (&[empty, NativeRegion::of(&memory[..63])], 56),
+            (&[empty, NativeRegion::of(&memory[..7])], 0),
             (&[empty, empty], 0),
         ] {
             assert_eq!(suspended(run(regions)).arguments[..2], [1, offset]);
@@ -464,7 +464,8 @@ fn machine_code_loads_words_of_lent_regions_alone() {
         value.to_le_bytes().into_iter().cycle().take(bytes).collect()
     };
     let memories = [word(3, 16), word(5, 23), word(7, 8)];
-    let regions: Vec<Region<'_>> = memories.iter().map(|memory| Region::of(memory)).collect();
+    let regions: Vec<NativeRegion<'_>> =
+        memories.iter().map(|memory| NativeRegion::of(memory)).collect();
     let code = Compiled::new(verified).unwrap();
     let mut machine = Machine::new();
     for (first, offset, second, expected) in [

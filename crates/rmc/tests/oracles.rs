@@ -7,7 +7,7 @@ mod sbpf;
 use farside_rmc::run::native::Compiled;
 use farside_rmc::run::{Far, Lent, Machine, Outcome};
 use farside_rmc::{Limits, Program, verify};
-use fuzz::Chance;
+use fuzz::FuzzRandom;
 
 fn rbpf(code: &[u8], input: &mut [u8]) -> Result<u64, String> {
     let mut engine = rbpf::EbpfVmRaw::new(None).map_err(|error| error.to_string())?;
@@ -21,7 +21,7 @@ fn rbpf(code: &[u8], input: &mut [u8]) -> Result<u64, String> {
 fn all_engines_agree() {
     let mut agreed = 0;
     for seed in 0..20_000 {
-        let mut chance = Chance::new(seed);
+        let mut chance = FuzzRandom::new(seed);
         let code = fuzz::plain(&mut chance);
         let mut input = [0; 64];
         for word in input.chunks_exact_mut(8) {

@@ -7,10 +7,10 @@ mod host;
 
 use common::{BUDGET, program};
 
-use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::native::{Compiled, NativeRegion};
 use farside_rmc::run::{Lent, Machine, Outcome};
 use farside_rmc::{Budget, Limits, verify};
-use host::Host;
+use host::TestHost;
 
 /// A program that reads `bytes` bytes at consecutive words of a region, as often as its parameters say, and hashes
 /// status and bytes.
@@ -54,8 +54,9 @@ fn memories() -> Vec<Vec<u8>> {
 fn judge(code: &Compiled, [region, offset]: [u64; 2], budget: Budget) {
     let (verified, memories) = (code.verified(), memories());
     let context = [region, offset, 2].map(u64::to_le_bytes).concat();
-    let host = Host::new(memories.clone());
-    let lent: Vec<Region<'_>> = memories.iter().map(|memory| Region::of(memory)).collect();
+    let host = TestHost::new(memories.clone());
+    let lent: Vec<NativeRegion<'_>> =
+        memories.iter().map(|memory| NativeRegion::of(memory)).collect();
     let mut machine = Machine::new();
     machine.start(verified, &context, budget).unwrap();
     let none = Lent::default;

@@ -4,24 +4,24 @@ mod common;
 
 use common::{BUDGET, program, verified};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::native::{Compiled, NativeRegion};
 use farside_rmc::run::{Far, Lent, Machine, Near, Outcome, Reply, Resource, Stop};
 use farside_rmc::{Budget, Limits, Verified, verify};
 
 /// Who runs a slice.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Engine {
+enum SliceEngine {
     Checked,
     Fast,
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Compiled,
 }
 
-const ENGINES: &[Engine] = &[
-    Engine::Checked,
-    Engine::Fast,
+const ENGINES: &[SliceEngine] = &[
+    SliceEngine::Checked,
+    SliceEngine::Fast,
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    Engine::Compiled,
+    SliceEngine::Compiled,
 ];
 
 /// A call in slices, to its end; how often it paused. Never more often than a call may.
@@ -30,7 +30,7 @@ fn sliced(
     context: &[u8],
     budget: Budget,
     slice: u64,
-    engine: Engine,
+    engine: SliceEngine,
 ) -> (Machine, Outcome, u64) {
     let mut machine = Machine::new();
     machine.start(verified, context, budget).unwrap();
@@ -39,10 +39,12 @@ fn sliced(
     for pauses in 0..=budget.instructions {
         let lent = Lent::default();
         let outcome = match engine {
-            Engine::Checked => machine.run_checked_slice(verified.program(), slice, lent, &mut Far),
-            Engine::Fast => machine.run_slice(verified, slice, lent, &mut Far),
+            SliceEngine::Checked => {
+                machine.run_checked_slice(verified.program(), slice, lent, &mut Far)
+            }
+            SliceEngine::Fast => machine.run_slice(verified, slice, lent, &mut Far),
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Engine::Compiled => compiled.run_slice(&mut machine, slice, lent, &[], &mut Far),
+            SliceEngine::Compiled => compiled.run_slice(&mut machine, slice, lent, &[], &mut Far),
         };
         if outcome != Outcome::Paused {
             return (machine, outcome, pauses);
@@ -61,7 +63,7 @@ fn a_long_call_that_is_proven_to_end_pauses() {
     let verified = verify(program(&text), &limits).unwrap();
     assert!(!verified.metered());
     assert_eq!(verified.worst().instructions, 3 + 102 * 10_000);
-    let whole = sliced(&verified, &[], BUDGET, u64::MAX, Engine::Fast);
+    let whole = sliced(&verified, &[], BUDGET, u64::MAX, SliceEngine::Fast);
     assert_eq!(whole.2, 0);
     for engine in ENGINES {
         let (_, outcome, pauses) = sliced(&verified, &[], BUDGET, 8_192, *engine);
@@ -120,7 +122,7 @@ fn a_budget_ends_where_it_would_have_ended() {
     let verified = verify(program(endless), &limits).unwrap();
     let resource = Resource::Instructions;
     let stop = Outcome::Stopped(Stop::Budget { slot: 3, resource });
-    let whole = sliced(&verified, &[], budget, u64::MAX, Engine::Checked);
+    let whole = sliced(&verified, &[], budget, u64::MAX, SliceEngine::Checked);
     assert_eq!((whole.1, whole.0.executed()), (stop, 97));
     for slice in 0..100 {
         for engine in ENGINES {
@@ -139,7 +141,7 @@ fn bytes_of_helpers_use_up_slices() {
     let hash = "r1 = r10\nr1 += -512\nr2 = 512\nr3 = 1\ncall xxhash64\n*(u64 *)(r10 - 8) = r0\n";
     let fill: String = (1..=64).map(|word| format!("*(u64 *)(r10 - {}) = 5\n", word * 8)).collect();
     let verified = verified(&format!("{fill}{}exit", hash.repeat(6)));
-    let whole = sliced(&verified, &[], BUDGET, u64::MAX, Engine::Fast);
+    let whole = sliced(&verified, &[], BUDGET, u64::MAX, SliceEngine::Fast);
     // Those that are longer than a slice take as many as they fill, after one to find that out.
     for (slice, expected) in [(10_000, 0), (1_024, 2), (512, 3), (511, 6 * 3), (8, 6 * 65)] {
         for engine in ENGINES {
@@ -296,16 +298,16 @@ fn a_block_without_room_clears_its_place_however_it_is_cut() {
 }
 
 /// Host memory of which each word says where the next one is.
-struct Words(Vec<u8>);
+struct ChainedWords(Vec<u8>);
 
-impl Words {
+impl ChainedWords {
     fn new() -> Self {
         let next = (0..512u64).flat_map(|at| ((at * 37 + 11) % 512 * 8).to_le_bytes());
         Self(next.collect())
     }
 }
 
-impl Near for Words {
+impl Near for ChainedWords {
     fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
         let word = self.0.get(offset as usize..).and_then(|bytes| bytes.first_chunk());
         match word.filter(|_| region == 0) {
@@ -319,12 +321,12 @@ impl Near for Words {
 /// how often it paused, and the most instructions of a slice. Of registers it is R6 to R10: the others may
 /// be dead.
 fn in_step(verified: &Verified, budget: Budget, slice: u64) -> (Outcome, u64, u64) {
-    let (mut checked, mut fast, mut words) = (Machine::new(), Machine::new(), Words::new());
+    let (mut checked, mut fast, mut words) = (Machine::new(), Machine::new(), ChainedWords::new());
     checked.start(verified, &[], budget).unwrap();
     fast.start(verified, &[], budget).unwrap();
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     let (mut native, bytes, compiled) =
-        (fast.clone(), Words::new().0, Compiled::new(verified.clone()).unwrap());
+        (fast.clone(), ChainedWords::new().0, Compiled::new(verified.clone()).unwrap());
     let mut most = 0;
     for pauses in 0.. {
         let (before, lent) = (checked.executed(), Lent::default());
@@ -334,7 +336,7 @@ fn in_step(verified: &Verified, budget: Budget, slice: u64) -> (Outcome, u64, u6
         assert_eq!((again, fast.to_bytes()), (outcome, checked.to_bytes()), "pause {pauses}");
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         {
-            let (lent, regions) = (Lent::default(), [Region::of(&bytes)]);
+            let (lent, regions) = (Lent::default(), [NativeRegion::of(&bytes)]);
             let again = compiled.run_slice(&mut native, slice, lent, &regions, &mut words);
             assert_eq!(again, outcome, "pause {pauses}, compiled");
             // Machine code that returns does not store dead registers into the machine.

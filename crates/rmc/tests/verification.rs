@@ -9,7 +9,7 @@ use common::program;
 use farside_rmc::library::ENTRIES;
 use farside_rmc::program::load;
 use farside_rmc::{Limits, Program, Refusal, Verification, Verified, verify};
-use fuzz::Chance;
+use fuzz::FuzzRandom;
 use hostile::HOSTILE;
 
 /// So few instructions that many programs are not proven by walking them, and some not at all.
@@ -100,7 +100,7 @@ fn refusals_are_the_same_by_steps() {
 fn programs_by_chance_come_to_the_same_by_steps() {
     let (mut accepted, mut impatient) = (0, 0);
     for seed in 0..3_000 {
-        let program = fuzz::program(&mut Chance::new(seed));
+        let program = fuzz::program(&mut FuzzRandom::new(seed));
         accepted += u32::from(check(&program, &PATIENT));
         impatient += u32::from(check(&program, &IMPATIENT));
     }

@@ -6,10 +6,10 @@ mod common;
 mod host;
 
 use common::{BUDGET, program};
-use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::native::{Compiled, NativeRegion};
 use farside_rmc::run::{Far, Lent, Machine, Near, Outcome, Reply};
 use farside_rmc::{Limits, Verified, verify};
-use host::Host;
+use host::TestHost;
 
 /// A program that is charged at every jump backwards, so that slices end there.
 fn charged(text: &str) -> Verified {
@@ -18,7 +18,7 @@ fn charged(text: &str) -> Verified {
 }
 
 /// What the checked interpreter makes of it.
-fn expected(verified: &Verified, context: &[u8], host: &Host) -> Outcome {
+fn expected(verified: &Verified, context: &[u8], host: &TestHost) -> Outcome {
     let mut machine = Machine::new();
     machine.start(verified, context, BUDGET).unwrap();
     machine.run_checked(verified.program(), Lent::default(), &mut host.clone())
@@ -29,8 +29,8 @@ fn expected(verified: &Verified, context: &[u8], host: &Host) -> Outcome {
 fn suspended(
     code: &Compiled,
     context: &[u8],
-    host: &Host,
-    regions: &[Region<'_>],
+    host: &TestHost,
+    regions: &[NativeRegion<'_>],
     by_turns: bool,
 ) -> Outcome {
     let verified = code.verified();
@@ -60,8 +60,8 @@ fn suspended(
 fn sliced(
     code: &Compiled,
     context: &[u8],
-    host: &Host,
-    regions: &[Region<'_>],
+    host: &TestHost,
+    regions: &[NativeRegion<'_>],
     slice: u64,
 ) -> Outcome {
     let verified = code.verified();
@@ -86,9 +86,10 @@ fn judge(text: &str, words: &[u64], memories: &[Vec<u8>]) -> Outcome {
     let verified = charged(text);
     let code = Compiled::new(verified.clone()).unwrap();
     let context: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let host = Host::new(memories.to_vec());
+    let host = TestHost::new(memories.to_vec());
     let expected = expected(&verified, &context, &host);
-    let all: Vec<Region<'_>> = memories.iter().map(|memory| Region::of(memory)).collect();
+    let all: Vec<NativeRegion<'_>> =
+        memories.iter().map(|memory| NativeRegion::of(memory)).collect();
     for regions in [&all[..], &[], &all[..1]] {
         let lent = regions.len();
         let mut machine = Machine::new();

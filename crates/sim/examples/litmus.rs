@@ -6,7 +6,7 @@
 
 use farside_fabric_shm::ShmFabric;
 use farside_sim::litmus::{
-    CATALOG, Litmus, MemoryModel, NodeSubject, Observations, Placement, Report, WireSubject,
+    CATALOG, Litmus, LitmusReport, MemoryModel, NodeSubject, Observations, Placement, WireSubject,
     machine_report, observe, run_free,
 };
 use std::process::ExitCode;
@@ -47,13 +47,13 @@ impl Options {
     }
 }
 
-fn node_report(litmus: &'static Litmus, options: &Options) -> Result<Report, String> {
+fn node_report(litmus: &'static Litmus, options: &Options) -> Result<LitmusReport, String> {
     let mut subject = NodeSubject::new(0);
     let seen = observe(litmus, &mut subject, 0, options.runs).map_err(|stuck| stuck.to_string())?;
-    Ok(Report::new(litmus, "node", MemoryModel::Pso, &seen))
+    Ok(LitmusReport::new(litmus, "node", MemoryModel::Pso, &seen))
 }
 
-fn wire_report(litmus: &'static Litmus, options: &Options) -> Result<Report, String> {
+fn wire_report(litmus: &'static Litmus, options: &Options) -> Result<LitmusReport, String> {
     let mut seen = Observations::new();
     for (number, placement) in Placement::all(litmus).into_iter().enumerate() {
         let name = format!("litmus-{}-{number}", std::process::id());
@@ -68,11 +68,11 @@ fn wire_report(litmus: &'static Litmus, options: &Options) -> Result<Report, Str
             *seen.entry(outcome).or_default() += count;
         }
     }
-    Ok(Report::new(litmus, "wire", MemoryModel::Pso, &seen))
+    Ok(LitmusReport::new(litmus, "wire", MemoryModel::Pso, &seen))
 }
 
 /// One cell: how often the outcome that the test is about was seen, of how many runs.
-fn cell(report: &Report) -> String {
+fn cell(report: &LitmusReport) -> String {
     format!("{} of {}", report.witness_seen(), report.runs())
 }
 

@@ -506,8 +506,8 @@ mod tests {
         let served = [&lost[..], &[level(HOME, Level::Dirty), read(HOME, 0)]].concat();
         assert_eq!(fails_at(&served), Some(5), "old data is not served");
         let line = word(0).line();
-        let anew = [&lost[..], &[Observation::Fresh { line }, read(HOME, 0)]].concat();
-        assert_eq!(fails_at(&anew), None);
+        let renewed = [&lost[..], &[Observation::Fresh { line }, read(HOME, 0)]].concat();
+        assert_eq!(fails_at(&renewed), None);
     }
 
     #[test]

@@ -8,7 +8,7 @@
 pub mod restarts;
 
 use crate::fabric::{INFINIBAND, SHARED_MEMORY, SimNet, SimOptions};
-use crate::linearizability::{Call, Register, RegisterOperation, check};
+use crate::linearizability::{HistoryCall, Register, RegisterOperation, check};
 use crate::random::Random;
 use farside::{
     AllocationHint, AllocationSpec, Config, Error, ErrorCode, GlobalAddress, Joining, Leaving,
@@ -146,7 +146,7 @@ impl fmt::Display for Scenario {
 
 /// What one operation on a word did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum WordAction {
     /// Read this.
     Read(u64),
     /// Wrote this, and fenced.
@@ -161,13 +161,13 @@ pub enum Action {
 
 /// One operation of the recorded history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record {
+pub struct OperationRecord {
     /// Which word.
     pub word: usize,
     /// Which session.
     pub session: usize,
     /// What; results mean nothing when `ended` is `None`.
-    pub action: Action,
+    pub action: WordAction,
     /// The moment before it.
     pub began: u64,
     /// The moment after it; `None` when it failed or its node died, so that it may or may not have
@@ -179,7 +179,7 @@ pub struct Record {
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Operations on words, for the linearizability check.
-    pub history: Vec<Record>,
+    pub history: Vec<OperationRecord>,
     /// Operations that failed because a node had died.
     pub failed: u64,
     /// Events of the network.
@@ -199,7 +199,7 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// What all tasks of a run share.
 struct Board {
     clock: Cell<u64>,
-    history: RefCell<Vec<Record>>,
+    history: RefCell<Vec<OperationRecord>>,
     failed: Cell<u64>,
     /// The session that is within the section of each lock.
     inside: RefCell<Vec<Option<usize>>>,
@@ -329,14 +329,14 @@ impl Worker {
         (self.board.now() << 8) | self.number as u64
     }
 
-    fn begin(&self, word: usize, action: Action) -> usize {
+    fn begin(&self, word: usize, action: WordAction) -> usize {
         let began = self.board.now();
         let mut history = self.board.history.borrow_mut();
-        history.push(Record { word, session: self.number, action, began, ended: None });
+        history.push(OperationRecord { word, session: self.number, action, began, ended: None });
         history.len() - 1
     }
 
-    fn end(&self, record: usize, action: Action) {
+    fn end(&self, record: usize, action: WordAction) {
         let ended = Some(self.board.now());
         let mut history = self.board.history.borrow_mut();
         history[record].action = action;
@@ -345,11 +345,11 @@ impl Worker {
 
     async fn read(&mut self) {
         let (word, address) = self.pick();
-        let record = self.begin(word, Action::Read(0));
+        let record = self.begin(word, WordAction::Read(0));
         let mut bytes = [0; 8];
         let done = self.session.read_async(address, &mut bytes).await;
         if self.accept("read", done).is_some() {
-            self.end(record, Action::Read(u64::from_le_bytes(bytes)));
+            self.end(record, WordAction::Read(u64::from_le_bytes(bytes)));
         }
     }
 
@@ -359,14 +359,14 @@ impl Worker {
         for _ in 0..self.random.between(1, 3) {
             let (word, address) = self.pick();
             let value = self.fresh();
-            records.push((self.begin(word, Action::Write(value)), value));
+            records.push((self.begin(word, WordAction::Write(value)), value));
             let done = self.session.write_async(address, &value.to_le_bytes()).await;
             self.accept("write", done);
         }
         let done = self.session.fence_async().await;
         if self.accept("fence", done).is_some() {
             for (record, value) in records {
-                self.end(record, Action::Write(value));
+                self.end(record, WordAction::Write(value));
             }
         }
     }
@@ -374,10 +374,10 @@ impl Worker {
     async fn fetch_add(&mut self) {
         let (word, address) = self.pick();
         let add = self.random.between(1, 5);
-        let record = self.begin(word, Action::FetchAdd(0, add));
+        let record = self.begin(word, WordAction::FetchAdd(0, add));
         let done = self.session.fetch_add_async(address, add).await;
         if let Some(before) = self.accept("fetch_add", done) {
-            self.end(record, Action::FetchAdd(before, add));
+            self.end(record, WordAction::FetchAdd(before, add));
         }
     }
 
@@ -389,20 +389,20 @@ impl Worker {
             return;
         }
         let (expected, new) = (u64::from_le_bytes(bytes), self.fresh());
-        let record = self.begin(word, Action::CompareSwap(0, expected, new));
+        let record = self.begin(word, WordAction::CompareSwap(0, expected, new));
         let done = self.session.compare_swap_async(address, expected, new).await;
         if let Some(before) = self.accept("compare_swap", done) {
-            self.end(record, Action::CompareSwap(before, expected, new));
+            self.end(record, WordAction::CompareSwap(before, expected, new));
         }
     }
 
     async fn swap(&mut self) {
         let (word, address) = self.pick();
         let new = self.fresh();
-        let record = self.begin(word, Action::Swap(0, new));
+        let record = self.begin(word, WordAction::Swap(0, new));
         let done = self.session.swap_async(address, new).await;
         if let Some(before) = self.accept("swap", done) {
-            self.end(record, Action::Swap(before, new));
+            self.end(record, WordAction::Swap(before, new));
         }
     }
 
@@ -487,7 +487,7 @@ impl Worker {
 }
 
 /// A cluster of whole nodes on a simulated network.
-pub struct Cluster {
+pub struct SimCluster {
     net: SimNet,
     nodes: Vec<Option<Node>>,
     leaving: Option<Leaving>,
@@ -495,9 +495,9 @@ pub struct Cluster {
     config: Config,
 }
 
-impl fmt::Debug for Cluster {
+impl fmt::Debug for SimCluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Cluster({} nodes)", self.nodes.len())
+        write!(f, "SimCluster({} nodes)", self.nodes.len())
     }
 }
 
@@ -509,7 +509,7 @@ pub fn process(node: u16) -> String {
 /// Sweeps without progress that count as a deadlock. A sweep is one event and one poll of every engine.
 const IDLE_SWEEPS_MAX: u32 = 50;
 
-impl Cluster {
+impl SimCluster {
     /// A cluster of `count` nodes that are linked to each other.
     ///
     /// # Errors
@@ -698,7 +698,7 @@ pub fn simulate(scenario: Scenario) -> Result<Summary, String> {
 fn run(scenario: Scenario) -> Result<Summary, String> {
     let silence_ns = scenario.weather.map(|_| SILENCE_NS);
     let Scenario { seed, nodes, cache_sets, .. } = scenario;
-    let mut cluster = Cluster::start_on(seed, nodes, cache_sets, silence_ns)?;
+    let mut cluster = SimCluster::start_on(seed, nodes, cache_sets, silence_ns)?;
     let board = Rc::new(Board {
         clock: Cell::new(0),
         history: RefCell::new(Vec::new()),
@@ -753,23 +753,24 @@ fn run(scenario: Scenario) -> Result<Summary, String> {
 }
 
 /// Whether the operations on each word are those of one word, in some order within their times.
-fn check_history(history: &[Record]) -> Result<(), String> {
+fn check_history(history: &[OperationRecord]) -> Result<(), String> {
     let words = history.iter().map(|record| record.word + 1).max().unwrap_or(0);
-    let mut calls: Vec<Vec<Call<RegisterOperation, u64>>> = vec![Vec::new(); words];
+    let mut calls: Vec<Vec<HistoryCall<RegisterOperation, u64>>> = vec![Vec::new(); words];
     // A read without a result does not constrain the history.
-    let told =
-        |record: &&Record| record.ended.is_some() || !matches!(record.action, Action::Read(_));
+    let told = |record: &&OperationRecord| {
+        record.ended.is_some() || !matches!(record.action, WordAction::Read(_))
+    };
     for record in history.iter().filter(told) {
         let (operation, answer) = match record.action {
-            Action::Read(value) => (RegisterOperation::Read, value),
-            Action::Write(value) => (RegisterOperation::Write(value), 0),
-            Action::Swap(before, new) => (RegisterOperation::Swap(new), before),
-            Action::CompareSwap(before, expected, new) => {
+            WordAction::Read(value) => (RegisterOperation::Read, value),
+            WordAction::Write(value) => (RegisterOperation::Write(value), 0),
+            WordAction::Swap(before, new) => (RegisterOperation::Swap(new), before),
+            WordAction::CompareSwap(before, expected, new) => {
                 (RegisterOperation::CompareSwap(expected, new), before)
             }
-            Action::FetchAdd(before, add) => (RegisterOperation::FetchAdd(add), before),
+            WordAction::FetchAdd(before, add) => (RegisterOperation::FetchAdd(add), before),
         };
-        calls[record.word].push(Call {
+        calls[record.word].push(HistoryCall {
             process: record.session as u64,
             operation,
             invoke_ns: record.began,
@@ -784,20 +785,20 @@ fn check_history(history: &[Record]) -> Result<(), String> {
     Ok(())
 }
 
-struct Shared {
+struct Addresses {
     words: Rc<Vec<GlobalAddress>>,
     blocks: Rc<Vec<GlobalAddress>>,
     guarded: Rc<Vec<GlobalAddress>>,
 }
 
-fn session(cluster: &Cluster, node: u16) -> Result<Session, String> {
+fn session(cluster: &SimCluster, node: u16) -> Result<Session, String> {
     let node = cluster.node(node).ok_or("a dead node has no sessions")?;
     node.session().map_err(|error| error.to_string())
 }
 
-fn allocate_shared(cluster: &mut Cluster, scenario: &Scenario) -> Result<Shared, String> {
+fn allocate_shared(cluster: &mut SimCluster, scenario: &Scenario) -> Result<Addresses, String> {
     let mut setup = session(cluster, 0)?;
-    let mut on = |cluster: &mut Cluster, home: u16, bytes: u64| {
+    let mut on = |cluster: &mut SimCluster, home: u16, bytes: u64| {
         let spec = AllocationSpec::new(AllocationHint::On(NodeId(home)));
         let address = cluster.finish(setup.alloc_with_async(bytes, spec))?;
         address.map_err(|error| error.to_string())
@@ -816,12 +817,12 @@ fn allocate_shared(cluster: &mut Cluster, scenario: &Scenario) -> Result<Shared,
         blocks.push(on(cluster, home, BLOCK_BYTES as u64)?);
         guarded.push(on(cluster, home, 8)?);
     }
-    Ok(Shared { words: Rc::new(words), blocks: Rc::new(blocks), guarded: Rc::new(guarded) })
+    Ok(Addresses { words: Rc::new(words), blocks: Rc::new(blocks), guarded: Rc::new(guarded) })
 }
 
 /// Runs tasks, nodes and network until all tasks have ended. Returns the number of events.
 fn drive(
-    cluster: &mut Cluster,
+    cluster: &mut SimCluster,
     scenario: &Scenario,
     board: &Board,
     tasks: &mut [(u16, Option<Task>)],
@@ -900,7 +901,7 @@ struct Sky {
 }
 
 impl Sky {
-    fn change(&mut self, cluster: &mut Cluster, weather: &Weather, board: &Board, step: u64) {
+    fn change(&mut self, cluster: &mut SimCluster, weather: &Weather, board: &Board, step: u64) {
         let count = cluster.nodes.len() as u64;
         if self.cuts < weather.cuts && cluster.random.chance(10) {
             self.cuts += 1;
@@ -946,7 +947,7 @@ impl Sky {
 
 /// Checks that, at quiescence, every node reads the same value from every word.
 fn agree(
-    cluster: &mut Cluster,
+    cluster: &mut SimCluster,
     words: &[GlobalAddress],
     board: &Board,
     weather: bool,

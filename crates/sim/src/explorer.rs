@@ -323,7 +323,7 @@ fn fingerprint(state: &impl Hash) -> u128 {
 
 /// Part of a state that most actions leave as it is: it is copied when it is changed, and hashed once.
 #[derive(Clone, Debug)]
-pub struct Shared<T>(Rc<Hashed<T>>);
+pub struct CopyOnWrite<T>(Rc<Hashed<T>>);
 
 #[derive(Clone, Debug)]
 struct Hashed<T> {
@@ -332,14 +332,14 @@ struct Hashed<T> {
     fingerprint: Cell<Option<u128>>,
 }
 
-impl<T> Shared<T> {
+impl<T> CopyOnWrite<T> {
     /// Holds this.
     pub fn new(value: T) -> Self {
         Self(Rc::new(Hashed { value, fingerprint: Cell::new(None) }))
     }
 }
 
-impl<T> Deref for Shared<T> {
+impl<T> Deref for CopyOnWrite<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -347,7 +347,7 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-impl<T: Clone> DerefMut for Shared<T> {
+impl<T: Clone> DerefMut for CopyOnWrite<T> {
     fn deref_mut(&mut self) -> &mut T {
         let hashed = Rc::make_mut(&mut self.0);
         hashed.fingerprint.set(None);
@@ -355,15 +355,15 @@ impl<T: Clone> DerefMut for Shared<T> {
     }
 }
 
-impl<T: PartialEq> PartialEq for Shared<T> {
+impl<T: PartialEq> PartialEq for CopyOnWrite<T> {
     fn eq(&self, other: &Self) -> bool {
         Rc::ptr_eq(&self.0, &other.0) || **self == **other
     }
 }
 
-impl<T: Eq> Eq for Shared<T> {}
+impl<T: Eq> Eq for CopyOnWrite<T> {}
 
-impl<T: Hash> Hash for Shared<T> {
+impl<T: Hash> Hash for CopyOnWrite<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         let cell = &self.0.fingerprint;
         let value = cell.get().unwrap_or_else(|| fingerprint(&**self));

@@ -112,15 +112,15 @@ pub enum Stopped {
 
 /// Actors and the network between them.
 #[derive(Debug)]
-pub struct Stage<A> {
+pub struct ActorNetwork<A> {
     net: SimNet,
     costs: ProcessorCosts,
     news_everywhere: bool,
-    seats: Vec<Seat<A>>,
+    seats: Vec<ActorSlot<A>>,
 }
 
 #[derive(Debug)]
-struct Seat<A> {
+struct ActorSlot<A> {
     actor: A,
     node: usize,
     clock_ns: u64,
@@ -141,7 +141,7 @@ enum Rest {
     Ended,
 }
 
-impl<A> Seat<A> {
+impl<A> ActorSlot<A> {
     /// When it runs if nothing happens before.
     fn next_ns(&self) -> Option<u64> {
         match self.rest {
@@ -172,7 +172,7 @@ impl<A> Seat<A> {
     }
 }
 
-impl<A: Actor> Stage<A> {
+impl<A: Actor> ActorNetwork<A> {
     /// A stage without actors.
     pub fn new(net: &SimNet, costs: ProcessorCosts) -> Self {
         let receives = net.options().capabilities.receiver_not_ready;
@@ -184,7 +184,7 @@ impl<A: Actor> Stage<A> {
     pub fn add(&mut self, node: &str, actor: A) -> usize {
         let node = self.net.node_number(node);
         let clock_ns = self.net.now_ns();
-        let seat = Seat { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
+        let seat = ActorSlot { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
         self.seats.push(seat);
         self.seats.len() - 1
     }
@@ -242,7 +242,7 @@ impl<A: Actor> Stage<A> {
 
     /// The actor that runs first, and when; the lower number of equals.
     fn first(&self) -> Option<(u64, usize)> {
-        let next = |(number, seat): (usize, &Seat<A>)| Some((seat.next_ns()?, number));
+        let next = |(number, seat): (usize, &ActorSlot<A>)| Some((seat.next_ns()?, number));
         self.seats.iter().enumerate().filter_map(next).min()
     }
 
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn actor_with_earliest_clock_runs_next() {
         let order = Rc::new(Cell::new(Vec::new()));
-        let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
+        let mut stage: ActorNetwork<Box<dyn Actor>> = ActorNetwork::new(&net(), EPYC_7742);
         for (name, each_ns) in [("a", 30), ("b", 50)] {
             let order = Rc::clone(&order);
             let run = move || {
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_poller_notices_its_neighbour_at_its_next_interval_and_costs_one_run() {
         let flag = Rc::new(Cell::new(false));
-        let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
+        let mut stage: ActorNetwork<Box<dyn Actor>> = ActorNetwork::new(&net(), EPYC_7742);
         let mut left = 1_000;
         let set = Rc::clone(&flag);
         let writer = move || {
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn sleeping_actor_pays_for_waking_and_times_out_alone() {
-        let mut stage: Stage<Box<dyn Actor>> = Stage::new(&net(), EPYC_7742);
+        let mut stage: ActorNetwork<Box<dyn Actor>> = ActorNetwork::new(&net(), EPYC_7742);
         let mut runs = 0;
         let sleeper = move || {
             runs += 1;

@@ -2,10 +2,10 @@
 //! doorbells and bytes, exactly.
 
 use farside::call::Prices;
-use farside_fabric::Counts;
+use farside_fabric::FabricCounts;
 use farside_sim::call_bench::{
-    BLUEFIELD, Counted, FROM_NIC_NS, LIQUIDIO, NFP6000, NIC_START_NS, Nic, Place, ROUND_TRIP_NS,
-    Scene, TO_NIC_NS,
+    BLUEFIELD, CallScene, Counted, FROM_NIC_NS, LIQUIDIO, NFP6000, NIC_START_NS, Nic,
+    ROUND_TRIP_NS, SimSite, TO_NIC_NS,
 };
 use farside_sim::fabric::Traffic;
 
@@ -15,13 +15,13 @@ const BYTES: [u64; 6] = [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20];
 /// What is read at a time of a buffer that is somewhere else.
 const BLOCK_BYTES: u64 = 64 << 10;
 
-fn scene(nic: &Nic, place: Place) -> Scene {
-    let mut scene = Scene::new(nic, Prices::LATENCY).expect("a scene");
+fn scene(nic: &Nic, place: SimSite) -> CallScene {
+    let mut scene = CallScene::new(nic, Prices::LATENCY).expect("a scene");
     scene.pin(Some(place));
     scene
 }
 
-fn search(scene: &mut Scene, nodes: u64) -> Counted {
+fn search(scene: &mut CallScene, nodes: u64) -> Counted {
     let counted = scene.counted(|scene| scene.search(nodes)).expect("an answer");
     assert_eq!(counted.result, nodes * 10);
     counted
@@ -38,18 +38,18 @@ fn answers(answers: u64, bytes: u64) -> Traffic {
 
 #[test]
 fn a_one_sided_search_is_a_read_for_each_node() {
-    let mut scene = scene(&NFP6000, Place::Client);
+    let mut scene = scene(&NFP6000, SimSite::Client);
     for nodes in NODES {
         let counted = search(&mut scene, nodes);
         let [client, nic, host] = counted.at;
-        let expected = Counts {
+        let expected = FabricCounts {
             reads: nodes,
             doorbells: nodes,
             signalled: nodes,
             completions: nodes,
             bytes: 24 * nodes,
             empty_polls: client.empty_polls,
-            ..Counts::default()
+            ..FabricCounts::default()
         };
         assert_eq!(client, expected);
         assert_eq!((nic.requests(), host.requests()), (0, 0));
@@ -61,7 +61,7 @@ fn a_one_sided_search_is_a_read_for_each_node() {
 }
 
 /// Asserts one request and one answer with these bytes, and one doorbell each, at the caller and at the executor.
-fn check_call(there: &Counts, back: &Counts, bytes: u64) {
+fn check_call(there: &FabricCounts, back: &FabricCounts, bytes: u64) {
     assert_eq!((there.sends, there.doorbells, there.bytes), (1, 1, bytes));
     assert_eq!((there.reads, there.writes, there.receives), (0, 0, 1));
     assert_eq!(there.bytes_received, 8);
@@ -71,7 +71,7 @@ fn check_call(there: &Counts, back: &Counts, bytes: u64) {
 
 #[test]
 fn a_call_at_the_host_is_one_round_trip_of_24_and_8_bytes() {
-    let mut scene = scene(&NFP6000, Place::Host);
+    let mut scene = scene(&NFP6000, SimSite::Host);
     for nodes in NODES {
         let counted = search(&mut scene, nodes);
         let [client, nic, host] = counted.at;
@@ -87,7 +87,7 @@ fn a_call_at_the_host_is_one_round_trip_of_24_and_8_bytes() {
 #[test]
 fn a_call_at_the_nic_is_one_round_trip_and_a_local_read_for_each_node() {
     for nic in [NFP6000, LIQUIDIO, BLUEFIELD] {
-        let mut scene = scene(&nic, Place::Nic);
+        let mut scene = scene(&nic, SimSite::Nic);
         for nodes in NODES {
             let counted = search(&mut scene, nodes);
             let [client, beside, host] = counted.at;
@@ -109,22 +109,22 @@ fn a_call_at_the_nic_is_one_round_trip_and_a_local_read_for_each_node() {
 #[test]
 fn the_checksum_of_a_buffer_moves_the_digest_alone() {
     let mut all = Vec::new();
-    for place in Place::ALL {
+    for place in SimSite::ALL {
         let mut scene = scene(&NFP6000, place);
         let mut digests = Vec::new();
         for bytes in BYTES {
             let counted = scene.counted(|scene| scene.checksum(bytes)).expect("an answer");
             digests.push(counted.result);
             match place {
-                Place::Client => {
+                SimSite::Client => {
                     let blocks = bytes.div_ceil(BLOCK_BYTES);
                     assert_eq!(counted.host, [requests(blocks, 0), answers(blocks, bytes)]);
                     assert_eq!(counted.network_bytes(), bytes);
                 }
                 // Program, buffer, length and seed there, the digest back.
-                Place::Host | Place::Nic => assert_eq!(counted.network_bytes(), 32 + 8),
+                SimSite::Host | SimSite::Nic => assert_eq!(counted.network_bytes(), 32 + 8),
             }
-            let local = if place == Place::Nic { bytes } else { 0 };
+            let local = if place == SimSite::Nic { bytes } else { 0 };
             assert_eq!(counted.local[1].bytes, local);
         }
         all.push(digests);
@@ -134,7 +134,7 @@ fn the_checksum_of_a_buffer_moves_the_digest_alone() {
 
 #[test]
 fn calls_begun_between_two_turns_share_a_doorbell() {
-    for place in [Place::Host, Place::Nic] {
+    for place in [SimSite::Host, SimSite::Nic] {
         let mut scene = scene(&NFP6000, place);
         for calls in [1, 2, 7, 16] {
             let nodes = vec![3; calls];

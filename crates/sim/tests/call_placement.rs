@@ -1,7 +1,7 @@
 //! Adaptive placement on a workload with changing lists, load and link (003 §5.2), and the document that shows it; all
 //! times are virtual, so they are exact.
 
-use farside_sim::call_bench::{CALLS, PHASES, Place, Study, document, figures};
+use farside_sim::call_bench::{CALLS, PHASES, SimSite, Study, document, figures};
 
 #[test]
 fn the_chooser_is_near_the_best_place_in_each_phase_and_better_than_any_in_all() {
@@ -14,7 +14,7 @@ fn the_chooser_is_near_the_best_place_in_each_phase_and_better_than_any_in_all()
         assert!(times.chosen_ns * 10 <= best_ns * 11, "{}: {times:?}", phase.name);
         best_places.push(best);
     }
-    for place in Place::ALL {
+    for place in SimSite::ALL {
         assert!(best_places.contains(&place), "{place} is never the best: {best_places:?}");
     }
     let (chosen_ns, fixed_ns) = study.total();

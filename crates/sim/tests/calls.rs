@@ -28,9 +28,9 @@ fn simulation_of_calls() {
 #[cfg(canary)]
 #[test]
 fn canary_calls_that_run_twice_or_never_end_are_found() {
-    use farside::canary::{Mutant, plant};
+    use farside::canary::{NodeMutant, plant};
     for (mutant, expected) in
-        [(Mutant::CallsRunAgain, "call"), (Mutant::RepliesForgotten, "no progress")]
+        [(NodeMutant::CallsRunAgain, "call"), (NodeMutant::RepliesForgotten, "no progress")]
     {
         plant(Some(mutant));
         let trouble = (0..1_000).find_map(|seed| Round::draw(seed).play().err());

@@ -5,7 +5,7 @@
 use farside::ErrorCode;
 use farside::channel::{DeviceWords, Kind};
 use farside_sim::channel_bench::{
-    CONNECTX5, Cluster, FINDINGS, Finding, Pattern, Request, document, measure,
+    BenchRequest, CONNECTX5, ChannelCluster, FINDINGS, Finding, Pattern, document, measure,
 };
 use farside_sim::fabric::EFA;
 
@@ -180,7 +180,7 @@ fn a_head_at_the_adapter_saves_a_round_trip_of_the_bus() {
         figures.within(&format!("{kind}, head, round trip"), 0.85, 0.95);
         // One more READ of the tail, which comes back too soon.
         let reads = |device| {
-            let request = Request { device, ..Request::new(kind, 64, Pattern::PingPong) };
+            let request = BenchRequest { device, ..BenchRequest::new(kind, 64, Pattern::PingPong) };
             measure(&request, &CONNECTX5).unwrap().sender_requests
         };
         let more = reads(DeviceWords::Tail) - reads(DeviceWords::Nothing);
@@ -246,7 +246,8 @@ fn prefetching_more_costs_latency_of_small_records() {
 #[test]
 fn equal_requests_give_equal_entries() {
     for pattern in [Pattern::PingPong, Pattern::Stream, Pattern::ManyToOne(3)] {
-        let request = Request { messages: 100, ..Request::new(Kind::RingInlined, 64, pattern) };
+        let request =
+            BenchRequest { messages: 100, ..BenchRequest::new(Kind::RingInlined, 64, pattern) };
         let entry = measure(&request, &CONNECTX5).unwrap();
         assert_eq!(entry, measure(&request, &CONNECTX5).unwrap());
         assert_eq!(entry.round_trip.is_some(), pattern == Pattern::PingPong);
@@ -257,7 +258,8 @@ fn equal_requests_give_equal_entries() {
 #[test]
 fn every_channel_is_measured_with_many_senders() {
     for kind in Kind::ALL {
-        let request = Request { messages: 300, ..Request::new(kind, 64, Pattern::ManyToOne(4)) };
+        let request =
+            BenchRequest { messages: 300, ..BenchRequest::new(kind, 64, Pattern::ManyToOne(4)) };
         let rate = measure(&request, &CONNECTX5).unwrap().messages_per_second;
         assert!(rate > 1e5, "{kind}: {rate}");
     }
@@ -265,8 +267,8 @@ fn every_channel_is_measured_with_many_senders() {
 
 #[test]
 fn what_cannot_be_measured_says_why() {
-    let cloud = Cluster { name: "efa", capabilities: EFA, ..CONNECTX5 };
-    let ring = Request::new(Kind::RingInlined, 64, Pattern::Stream);
+    let cloud = ChannelCluster { name: "efa", capabilities: EFA, ..CONNECTX5 };
+    let ring = BenchRequest::new(Kind::RingInlined, 64, Pattern::Stream);
     assert_eq!(measure(&ring, &cloud).unwrap_err().code, ErrorCode::FabricLacks);
 }
 

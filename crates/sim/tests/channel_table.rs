@@ -14,7 +14,7 @@ use farside_base::{Capabilities, CompletionKind};
 use farside_fabric::Fabric;
 use farside_sim::fabric::{DelayRange, INFINIBAND, SimNet, SimOptions};
 use std::sync::Arc;
-use watch::{Posted, Record, Watch};
+use watch::{Posted, Record, RecordingFabric};
 
 /// How long one way takes; everything else takes no time.
 const TRIP_NS: u64 = 1_000_000;
@@ -42,20 +42,20 @@ fn options(kind: Kind, signal: Option<Signal>) -> Options {
 }
 
 /// Two connected ends with a record of what each posts and what arrives there.
-struct Scene {
+struct ConnectedEnds {
     net: SimNet,
     sender: Sender,
     receiver: Receiver,
-    at_sender: Watch,
-    at_receiver: Watch,
+    at_sender: RecordingFabric,
+    at_receiver: RecordingFabric,
 }
 
-impl Scene {
+impl ConnectedEnds {
     fn new(options: &Options) -> Self {
         let net = net();
-        let at_sender = Watch::new(net.fabric("sender"));
-        let at_receiver = Watch::new(net.fabric("receiver"));
-        let fabric = |watch: &Watch| -> Arc<dyn Fabric> { Arc::new(watch.clone()) };
+        let at_sender = RecordingFabric::new(net.fabric("sender"));
+        let at_receiver = RecordingFabric::new(net.fabric("receiver"));
+        let fabric = |watch: &RecordingFabric| -> Arc<dyn Fabric> { Arc::new(watch.clone()) };
         let (sender, receiver) = if options.kind.shares_sender() {
             let sender = Sender::listen(fabric(&at_sender), "table", options).unwrap();
             (sender, Receiver::connect(fabric(&at_receiver), "table", options).unwrap())
@@ -139,7 +139,7 @@ struct Cost {
 }
 
 fn cost(kind: Kind, signal: Option<Signal>) -> Cost {
-    let mut scene = Scene::new(&options(kind, signal));
+    let mut scene = ConnectedEnds::new(&options(kind, signal));
     let message = scene.message();
     // A fetch without request is measured from the fetch; a receiver that must name a destination or is notified polls
     // from the beginning.
@@ -192,7 +192,7 @@ fn zero_copy_send(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
     }
-    let mut scene = Scene::new(&options(kind, None));
+    let mut scene = ConnectedEnds::new(&options(kind, None));
     if let Some(loan) = scene.sender.loan(64).unwrap() {
         // The memory that is filled is the memory that is fetched.
         loan.write(0, &[7; 64]).unwrap();
@@ -233,7 +233,7 @@ fn zero_copy_receive(kind: Kind) -> Feature {
     if kind == Kind::SendBufferless {
         return Feature::NotApplicable;
     }
-    let mut scene = Scene::new(&options(kind, None));
+    let mut scene = ConnectedEnds::new(&options(kind, None));
     if kind.receiver_names_destination() {
         return receive_into(&mut scene);
     }
@@ -263,7 +263,7 @@ fn zero_copy_receive(kind: Kind) -> Feature {
 
 /// A reserved slot is known to the sender before it writes, though it was not its choice: the first
 /// thing that it writes goes straight to where the message is received.
-fn granted(kind: Kind, scene: &mut Scene) -> Feature {
+fn granted(kind: Kind, scene: &mut ConnectedEnds) -> Feature {
     scene.settle();
     let message = scene.message();
     scene.send(&message);
@@ -277,7 +277,7 @@ fn granted(kind: Kind, scene: &mut Scene) -> Feature {
     if known { Feature::Yes } else { Feature::No }
 }
 
-fn receive_into(scene: &mut Scene) -> Feature {
+fn receive_into(scene: &mut ConnectedEnds) -> Feature {
     let buffer = scene.receiver.register(4096).unwrap();
     let message = scene.message();
     let mut offer = None;
@@ -310,7 +310,7 @@ fn receive_into(scene: &mut Scene) -> Feature {
 }
 
 /// The receiver names a place in its own buffer and the sender's WRITE goes there.
-fn indirect(scene: &mut Scene, message: &[u8]) -> Feature {
+fn indirect(scene: &mut ConnectedEnds, message: &[u8]) -> Feature {
     let received = scene.exchange(message);
     let place = received.place().unwrap();
     let written = scene.at_sender.take();
@@ -327,7 +327,7 @@ fn capacity(kind: Kind, bytes: usize) -> usize {
         SLOTS
     };
     let options = options(kind, None).ring_bytes(ring).slots(slots);
-    let mut scene = Scene::new(&options);
+    let mut scene = ConnectedEnds::new(&options);
     let message = vec![1; bytes];
     let mut count = 0;
     let mut idle = 0;
@@ -350,7 +350,7 @@ fn variable_size(kind: Kind) -> Feature {
         return Feature::NotApplicable;
     }
     if kind.family() == farside::channel::Family::ReadSlot {
-        let mut scene = Scene::new(&options(kind, None));
+        let mut scene = ConnectedEnds::new(&options(kind, None));
         let received = scene.exchange(&[3; 64]);
         assert_eq!(received.len(), 64);
         let fetched = scene.at_receiver.take();
@@ -576,7 +576,7 @@ fn every_cell_is_what_is_printed() {
 
 /// The requests and completions of both ends over some rounds of the memory.
 fn traffic(options: &Options) -> (Record, Record) {
-    let mut scene = Scene::new(&options.slots(SLOTS));
+    let mut scene = ConnectedEnds::new(&options.slots(SLOTS));
     let message = scene.message();
     for _ in 0..8 * SLOTS {
         let received = scene.exchange(&message);

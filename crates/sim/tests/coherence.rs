@@ -2,7 +2,7 @@
 //! search. The numbers of states are asserted: a change of the machine or of the model shows.
 
 use farside_sim::explorer::{Coverage, Explorer, Outcome, walk};
-use farside_sim::model::coherence::{Budget, Lingers, Setup, System};
+use farside_sim::model::coherence::{Budget, CoherenceSetup, Lingers, System};
 
 /// How often a node may read, write, update, hold and evict.
 const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
@@ -13,7 +13,7 @@ const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) ->
 type Expected = (u64, u64, u64, u32);
 
 #[track_caller]
-fn holds(setup: Setup, expected: Expected) {
+fn holds(setup: CoherenceSetup, expected: Expected) {
     let outcome = Explorer::new().explore(&System::new(setup));
     let Coverage { states, transitions, ends, depth } =
         outcome.holds().unwrap_or_else(|transcript| panic!("{transcript}"));
@@ -22,147 +22,161 @@ fn holds(setup: Setup, expected: Expected) {
 
 #[test]
 fn two_nodes_two_lines_with_evictions() {
-    let setup =
-        Setup { homes: vec![0, 1], budgets: vec![budget(1, 1, 0, 0, 1); 2], ..Setup::default() };
+    let setup = CoherenceSetup {
+        homes: vec![0, 1],
+        budgets: vec![budget(1, 1, 0, 0, 1); 2],
+        ..CoherenceSetup::default()
+    };
     holds(setup, (32_411, 99_770, 69, 26));
 }
 
 #[test]
 fn two_nodes_two_lines_with_updates() {
-    let setup =
-        Setup { homes: vec![0, 1], budgets: vec![budget(1, 0, 1, 0, 1); 2], ..Setup::default() };
+    let setup = CoherenceSetup {
+        homes: vec![0, 1],
+        budgets: vec![budget(1, 0, 1, 0, 1); 2],
+        ..CoherenceSetup::default()
+    };
     holds(setup, (47_388, 151_396, 71, 28));
 }
 
 #[test]
 fn two_nodes_two_lines_of_one_home() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0, 0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 1, 1)],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (56_430, 174_386, 158, 21));
 }
 
 #[test]
 fn two_nodes_one_line_with_everything() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(1, 1, 1, 0, 0), budget(1, 1, 1, 1, 1)],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (301_878, 826_190, 97, 30));
 }
 
 #[test]
 fn operations_that_are_cancelled() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 1, 0), budget(1, 1, 0, 1, 1)],
         cancels: 2,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (71_561, 226_456, 126, 23));
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
         cancels: 1,
         mortal: vec![0, 1],
         deaths: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (312_974, 1_198_460, 809, 33));
 }
 
 #[test]
 fn two_nodes_one_line_that_is_freed_and_allocated_again() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 1, 0, 0), budget(1, 1, 0, 1, 1)],
         retires: 1,
         allocations: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (83_804, 234_357, 128, 26));
 }
 
 #[test]
 fn two_nodes_two_lines_of_which_one_dies() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0, 1],
         budgets: vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)],
         mortal: vec![0, 1],
         deaths: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (24_328, 89_820, 410, 21));
 }
 
 #[test]
 fn three_nodes_one_line_with_evictions() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (144_252, 415_121, 100, 31));
 }
 
 #[test]
 fn three_nodes_one_line_with_upgrades_and_updates() {
-    let setup =
-        Setup { homes: vec![0], budgets: vec![budget(1, 0, 1, 0, 0); 3], ..Setup::default() };
+    let setup = CoherenceSetup {
+        homes: vec![0],
+        budgets: vec![budget(1, 0, 1, 0, 0); 3],
+        ..CoherenceSetup::default()
+    };
     holds(setup, (54_789, 153_494, 48, 32));
 }
 
 #[test]
 fn three_nodes_one_line_with_pins() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 1, 0, 0), budget(0, 1, 0, 1, 0), budget(1, 0, 1, 0, 1)],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (62_381, 183_717, 49, 33));
 }
 
 #[test]
 fn three_nodes_one_line_that_is_freed_and_allocated_again() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
         retires: 1,
         allocations: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (23_825, 67_002, 126, 30));
 }
 
 #[test]
 fn three_nodes_one_line_of_which_one_dies() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
         mortal: vec![0, 1],
         deaths: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (81_704, 277_752, 321, 32));
 }
 
 /// Nodes that are removed while they write into others' memory.
-fn lingering() -> [Setup; 3] {
-    let setup = Setup { mortal: vec![0, 1], deaths: 1, lingers: Lingers::Told, ..Setup::default() };
-    let two = Setup {
+fn lingering() -> [CoherenceSetup; 3] {
+    let setup = CoherenceSetup {
+        mortal: vec![0, 1],
+        deaths: 1,
+        lingers: Lingers::Told,
+        ..CoherenceSetup::default()
+    };
+    let two = CoherenceSetup {
         homes: vec![0, 1],
         budgets: vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)],
         ..setup.clone()
     };
-    let three = Setup {
+    let three = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
         ..setup.clone()
     };
-    let freed = Setup {
+    let freed = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 1)],
         mortal: vec![1],
@@ -186,7 +200,7 @@ fn removed_nodes_write_into_nothing_that_serves_for_something_else() {
 fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
     let [two, three, _] = lingering();
     for setup in [two, three] {
-        let model = System::new(Setup { lingers: Lingers::Untold, ..setup });
+        let model = System::new(CoherenceSetup { lingers: Lingers::Untold, ..setup });
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         assert_eq!(
             failure.violation.0, "bytes land in a frame that is not the line's",
@@ -197,10 +211,10 @@ fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
 }
 
 /// Nodes that overwrite a line while its removed owner may still write its home, or one of them.
-fn healed_under_late_bytes() -> [Setup; 2] {
+fn healed_under_late_bytes() -> [CoherenceSetup; 2] {
     let home = vec![budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0)];
     let another = vec![budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 0, 0, 0, 0)];
-    [(home, 2), (another, 1)].map(|(budgets, overwrites)| Setup {
+    [(home, 2), (another, 1)].map(|(budgets, overwrites)| CoherenceSetup {
         lingers: Lingers::Told,
         ..healed(budgets, overwrites)
     })
@@ -214,15 +228,15 @@ fn lost_line_is_not_healed_while_its_removed_owner_may_write_it() {
 }
 
 /// A node that may be removed while it writes the frame of another, and one that gets its number.
-fn renumbered(lingers: Lingers) -> Setup {
-    Setup {
+fn renumbered(lingers: Lingers) -> CoherenceSetup {
+    CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)],
         mortal: vec![1],
         deaths: 1,
         reuses: 1,
         lingers,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     }
 }
 
@@ -242,8 +256,14 @@ fn number_that_is_given_again_before_is_found() {
 }
 
 /// Two nodes that write, with write-backs.
-fn written_back(budgets: Vec<Budget>) -> Setup {
-    Setup { homes: vec![0], budgets, write_backs: 1, flushes: 1, ..Setup::default() }
+fn written_back(budgets: Vec<Budget>) -> CoherenceSetup {
+    CoherenceSetup {
+        homes: vec![0],
+        budgets,
+        write_backs: 1,
+        flushes: 1,
+        ..CoherenceSetup::default()
+    }
 }
 
 #[test]
@@ -257,20 +277,27 @@ fn write_back_at_every_step() {
 #[test]
 fn write_back_beside_frees_and_cancels() {
     let budgets = vec![budget(0, 1, 0, 0, 0), budget(0, 2, 0, 0, 0)];
-    let setup = Setup { retires: 1, allocations: 1, cancels: 1, ..written_back(budgets) };
+    let setup = CoherenceSetup { retires: 1, allocations: 1, cancels: 1, ..written_back(budgets) };
     holds(setup, (40_344, 109_062, 383, 25));
 }
 
 #[test]
 fn death_after_a_write_back_at_every_step() {
     let budgets = vec![budget(0, 0, 0, 0, 0), budget(0, 2, 0, 0, 0), budget(1, 0, 0, 0, 0)];
-    let setup = Setup { mortal: vec![0, 1], deaths: 1, ..written_back(budgets) };
+    let setup = CoherenceSetup { mortal: vec![0, 1], deaths: 1, ..written_back(budgets) };
     holds(setup, (23_585, 77_641, 333, 28));
 }
 
 /// A line with an owner that may die, and nodes that overwrite it.
-fn healed(budgets: Vec<Budget>, overwrites: u8) -> Setup {
-    Setup { homes: vec![0], budgets, overwrites, mortal: vec![1], deaths: 1, ..Setup::default() }
+fn healed(budgets: Vec<Budget>, overwrites: u8) -> CoherenceSetup {
+    CoherenceSetup {
+        homes: vec![0],
+        budgets,
+        overwrites,
+        mortal: vec![1],
+        deaths: 1,
+        ..CoherenceSetup::default()
+    }
 }
 
 #[test]
@@ -282,28 +309,29 @@ fn lost_line_is_healed_by_its_home_and_another() {
 #[test]
 fn healer_that_dies_and_one_that_is_cancelled() {
     let budgets = vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
-    let setup = Setup { mortal: vec![0, 1, 2], deaths: 2, cancels: 1, ..healed(budgets, 2) };
+    let setup =
+        CoherenceSetup { mortal: vec![0, 1, 2], deaths: 2, cancels: 1, ..healed(budgets, 2) };
     holds(setup, (356_410, 1_385_911, 4_123, 36));
 }
 
 #[test]
 fn three_nodes_one_line_and_a_number_that_is_given_again() {
-    let updating = Setup {
+    let updating = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 0, 1, 0, 0), budget(1, 1, 0, 0, 0)],
         mortal: vec![2],
         deaths: 1,
         reuses: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(updating, (6_316, 14_405, 82, 30));
-    let writing = Setup {
+    let writing = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)],
         mortal: vec![1, 2],
         deaths: 1,
         reuses: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(writing, (53_209, 141_476, 340, 36));
 }
@@ -311,14 +339,14 @@ fn three_nodes_one_line_and_a_number_that_is_given_again() {
 /// The owner would write into the cache of the next bearer.
 #[test]
 fn recall_that_names_a_former_bearer_is_found() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(1, 0, 0, 0, 0)],
         mortal: vec![2],
         deaths: 1,
         reuses: 1,
         ignores_recalls: true,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     match Explorer::new().explore(&System::new(setup)) {
         Outcome::Fails(failure) => {
@@ -331,11 +359,11 @@ fn recall_that_names_a_former_bearer_is_found() {
 
 #[test]
 fn grants_beyond_32_bits() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1)],
         last_grant: u64::from(u32::MAX) - 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (418, 767, 10, 15));
 }
@@ -343,10 +371,10 @@ fn grants_beyond_32_bits() {
 #[test]
 #[ignore = "minutes"]
 fn three_nodes_one_line_with_everything() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 1, 0, 0), budget(1, 1, 0, 1, 1), budget(1, 1, 0, 0, 1)],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (960_889, 3_154_279, 122, 39));
 }
@@ -354,10 +382,10 @@ fn three_nodes_one_line_with_everything() {
 #[test]
 #[ignore = "minutes"]
 fn three_nodes_two_lines() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0, 1],
         budgets: vec![budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(0, 1, 0, 0, 1)],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (439_956, 1_640_331, 328, 28));
 }
@@ -365,13 +393,13 @@ fn three_nodes_two_lines() {
 #[test]
 #[ignore = "minutes"]
 fn three_nodes_one_line_of_which_two_die() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(1, 0, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)],
         mortal: vec![0, 1, 2],
         deaths: 2,
         retires: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (1_321_532, 6_991_291, 2_135, 35));
 }
@@ -379,7 +407,7 @@ fn three_nodes_one_line_of_which_two_die() {
 #[test]
 #[ignore = "minutes"]
 fn four_nodes_one_line() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![
             budget(0, 1, 0, 0, 0),
@@ -387,13 +415,13 @@ fn four_nodes_one_line() {
             budget(1, 1, 0, 0, 0),
             budget(1, 0, 0, 0, 1),
         ],
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     holds(setup, (550_147, 2_126_447, 184, 37));
 }
 
 /// Walks of a few hundred actions each, until every budget is spent and everything is at rest.
-fn walks(setup: Setup, seeds: u64) {
+fn walks(setup: CoherenceSetup, seeds: u64) {
     let system = System::new(setup);
     for seed in 0..seeds {
         if let Err(failure) = walk(&system, seed, 100_000) {
@@ -407,45 +435,45 @@ const WALKS: u64 = 1_000;
 
 #[test]
 fn walks_of_four_nodes_and_three_lines() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0, 1, 2],
         budgets: vec![budget(8, 8, 5, 5, 8); 4],
         retires: 4,
         allocations: 4,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     walks(setup, WALKS);
 }
 
 #[test]
 fn walks_of_four_nodes_and_one_line() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(12, 12, 5, 5, 12); 4],
         retires: 2,
         allocations: 2,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     walks(setup, WALKS);
 }
 
 #[test]
 fn walks_of_five_nodes_of_which_three_die() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0, 1],
         budgets: vec![budget(4, 4, 2, 1, 4); 5],
         mortal: vec![0, 1, 2, 3],
         deaths: 3,
         retires: 1,
         allocations: 1,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     walks(setup, WALKS);
 }
 
 #[test]
 fn walks_with_write_backs_heals_and_deaths() {
-    let setup = Setup {
+    let setup = CoherenceSetup {
         homes: vec![0, 1],
         budgets: vec![budget(4, 4, 2, 1, 4); 5],
         mortal: vec![1, 2, 3, 4],
@@ -456,7 +484,7 @@ fn walks_with_write_backs_heals_and_deaths() {
         write_backs: 12,
         flushes: 12,
         overwrites: 12,
-        ..Setup::default()
+        ..CoherenceSetup::default()
     };
     walks(setup, WALKS);
 }

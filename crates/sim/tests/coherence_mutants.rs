@@ -2,9 +2,9 @@
 //! table.
 #![cfg(canary)]
 
-use farside_protocol::coherence::Mutant;
+use farside_protocol::coherence::CoherenceMutant;
 use farside_sim::explorer::{Explorer, Outcome};
-use farside_sim::model::coherence::{Budget, Lingers, Setup, System};
+use farside_sim::model::coherence::{Budget, CoherenceSetup, Lingers, System};
 
 /// How often a node may read, write, update, hold and evict.
 const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) -> Budget {
@@ -12,38 +12,42 @@ const fn budget(reads: u8, writes: u8, updates: u8, holds: u8, evictions: u8) ->
 }
 
 /// One line, homed at the first node.
-fn line(budgets: &[Budget]) -> Setup {
-    Setup { homes: vec![0], budgets: budgets.to_vec(), ..Setup::default() }
+fn line(budgets: &[Budget]) -> CoherenceSetup {
+    CoherenceSetup { homes: vec![0], budgets: budgets.to_vec(), ..CoherenceSetup::default() }
 }
 
 /// Two nodes that read and write.
-fn two() -> Setup {
+fn two() -> CoherenceSetup {
     line(&[budget(1, 1, 0, 0, 0); 2])
 }
 
 /// Two nodes, one of which evicts.
-fn two_evicting() -> Setup {
+fn two_evicting() -> CoherenceSetup {
     line(&[budget(0, 1, 0, 0, 0), budget(2, 1, 0, 0, 1)])
 }
 
 /// Two nodes and a line that is freed and allocated again.
-fn two_freeing() -> Setup {
-    Setup { retires: 1, allocations: 1, ..line(&[budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)]) }
+fn two_freeing() -> CoherenceSetup {
+    CoherenceSetup {
+        retires: 1,
+        allocations: 1,
+        ..line(&[budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)])
+    }
 }
 
 /// A home and two nodes that read and write.
-fn three() -> Setup {
+fn three() -> CoherenceSetup {
     line(&[budget(0, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)])
 }
 
 /// The same, all evicting.
-fn three_evicting() -> Setup {
+fn three_evicting() -> CoherenceSetup {
     line(&[budget(0, 1, 0, 0, 0), budget(1, 1, 0, 0, 1), budget(1, 1, 0, 0, 1)])
 }
 
 /// The same, one dying.
-fn three_dying() -> Setup {
-    Setup {
+fn three_dying() -> CoherenceSetup {
+    CoherenceSetup {
         mortal: vec![0, 1],
         deaths: 1,
         ..line(&[budget(1, 0, 0, 0, 0), budget(1, 1, 0, 0, 0), budget(1, 1, 0, 0, 0)])
@@ -51,18 +55,18 @@ fn three_dying() -> Setup {
 }
 
 /// Two nodes that update, the line pinned meanwhile.
-fn two_updating() -> Setup {
+fn two_updating() -> CoherenceSetup {
     line(&[budget(0, 0, 1, 0, 0); 2])
 }
 
 /// Two nodes, one of which dies.
-fn two_dying() -> Setup {
-    Setup { mortal: vec![0, 1], deaths: 1, ..two() }
+fn two_dying() -> CoherenceSetup {
+    CoherenceSetup { mortal: vec![0, 1], deaths: 1, ..two() }
 }
 
 /// One updates, the other one dies meanwhile and another gets its number.
-fn three_reusing() -> Setup {
-    Setup {
+fn three_reusing() -> CoherenceSetup {
+    CoherenceSetup {
         mortal: vec![2],
         deaths: 1,
         reuses: 1,
@@ -71,32 +75,32 @@ fn three_reusing() -> Setup {
 }
 
 /// Two nodes with a home that has made almost 2^32 grants.
-fn two_at_32_bits() -> Setup {
-    Setup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
+fn two_at_32_bits() -> CoherenceSetup {
+    CoherenceSetup { last_grant: u64::from(u32::MAX) - 1, ..two_evicting() }
 }
 
 /// Two nodes, one of which writes and has its writes written back.
-fn two_writing_back() -> Setup {
+fn two_writing_back() -> CoherenceSetup {
     let budgets = [budget(0, 0, 0, 0, 0), budget(0, 2, 0, 0, 0)];
-    Setup { write_backs: 1, flushes: 1, ..line(&budgets) }
+    CoherenceSetup { write_backs: 1, flushes: 1, ..line(&budgets) }
 }
 
 /// Three nodes, one of which dies, and whole writes.
-fn three_healing() -> Setup {
+fn three_healing() -> CoherenceSetup {
     let budgets = [budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(0, 1, 0, 0, 0)];
-    Setup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) }
+    CoherenceSetup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) }
 }
 
 /// A home that overwrites a line, and its owner, which dies and may still write the home's memory.
-fn two_healing_under_late_bytes() -> Setup {
+fn two_healing_under_late_bytes() -> CoherenceSetup {
     let budgets = [budget(1, 0, 0, 0, 0), budget(0, 1, 0, 0, 0)];
-    let setup = Setup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) };
-    Setup { lingers: Lingers::Told, ..setup }
+    let setup = CoherenceSetup { mortal: vec![1], deaths: 1, overwrites: 1, ..line(&budgets) };
+    CoherenceSetup { lingers: Lingers::Told, ..setup }
 }
 
 /// The search must find that something is wrong, and that it is what the defect makes wrong.
 #[track_caller]
-fn caught(mutant: Mutant, setup: &Setup, expected: &str) {
+fn caught(mutant: CoherenceMutant, setup: &CoherenceSetup, expected: &str) {
     let sound = Explorer::new().explore(&System::new(setup.clone()));
     assert!(sound.holds().is_ok(), "the setup fails without the defect");
     match Explorer::new().explore(&System::with_mutant(setup.clone(), mutant)) {
@@ -116,15 +120,15 @@ macro_rules! canaries {
         $(
             #[test]
             fn $name() {
-                caught(Mutant::$mutant, &$setup, $expected);
+                caught(CoherenceMutant::$mutant, &$setup, $expected);
             }
         )*
 
         #[test]
         fn canary_no_defect_is_left_out() {
-            assert_eq!([$(Mutant::$mutant),*].len(), Mutant::ALL.len());
-            for mutant in Mutant::ALL {
-                assert!([$(Mutant::$mutant),*].contains(mutant), "{mutant:?} has no test");
+            assert_eq!([$(CoherenceMutant::$mutant),*].len(), CoherenceMutant::ALL.len());
+            for mutant in CoherenceMutant::ALL {
+                assert!([$(CoherenceMutant::$mutant),*].contains(mutant), "{mutant:?} has no test");
             }
         }
     };
@@ -138,7 +142,7 @@ canaries! {
     canary_v04_home_level_falls_late: HomeLevelFallsLate, two(), "bytes leave while they may still be written here";
     canary_v06_performed_twice: PerformedTwice, two(), "an operation is ready that is not the oldest on its line";
     canary_v07_early_write: EarlyWrite, two(), "an operation is ready before its line is";
-    canary_v07_data_is_enough: DataIsEnough, three(), "a grant that nobody asked for";
+    canary_v07_data_is_enough: DataIsEnough, three(), "a grant that was not requested";
     canary_v07_grant_is_enough: GrantIsEnough, three(), "a read is old";
     canary_v08_queue_reorders: QueueReorders, two_evicting(), "line 0 has a writer and 2 in all";
     canary_v10_home_forgets_place: HomeForgetsPlace, three(), "bytes change while they are on their way";

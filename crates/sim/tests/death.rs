@@ -1,7 +1,7 @@
 //! The effects of the death of a home on the other nodes, on the simulated fabric.
 
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize};
-use farside_sim::cluster::Cluster;
+use farside_sim::cluster::SimCluster;
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -15,7 +15,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn lines(cluster: &mut Cluster, home: u16) -> Result<Vec<GlobalAddress>, String> {
+fn lines(cluster: &mut SimCluster, home: u16) -> Result<Vec<GlobalAddress>, String> {
     let mut session = cluster.node(home).ok_or("dead")?.session().map_err(|e| e.to_string())?;
     let spec = AllocationSpec::new(AllocationHint::Local).line_size(Some(LINE));
     let first = cluster.finish(session.alloc_with_async((LINES * LINE.bytes()) as u64, spec))?;
@@ -27,7 +27,7 @@ fn lines(cluster: &mut Cluster, home: u16) -> Result<Vec<GlobalAddress>, String>
 /// Node 0 dies with requests of node 1 in flight, some of which it may have forwarded to node 2; then
 /// node 1 fills its cache with lines of node 2, several times over.
 fn run(seed: u64) -> Result<(), String> {
-    let mut cluster = Cluster::start(seed, 3, (FRAMES / 8) as u16)?;
+    let mut cluster = SimCluster::start(seed, 3, (FRAMES / 8) as u16)?;
     let (lost, kept) = (lines(&mut cluster, 0)?, lines(&mut cluster, 2)?);
     let mut owner = cluster.node(2).ok_or("dead")?.session().map_err(|e| e.to_string())?;
     for line in lost.iter().step_by(2).take(FRAMES) {

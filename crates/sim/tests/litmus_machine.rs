@@ -1,7 +1,9 @@
 //! The litmus tests at machine height: the pure coherence machines, exhaustively for up to two
 //! threads, by random walks beyond.
 
-use farside_sim::litmus::{CATALOG, Litmus, MemoryModel, Report, Verdict, machine_report};
+use farside_sim::litmus::{
+    CATALOG, Litmus, LitmusReport, MemoryModel, ModelVerdict, machine_report,
+};
 
 /// Random walks of each test of three and of four threads.
 const WALKS: [u64; 2] = [10_000, 20_000];
@@ -11,10 +13,10 @@ fn hold(part: usize, of: usize, threads: std::ops::RangeInclusive<usize>) {
     let chosen = |litmus: &&Litmus| threads.contains(&litmus.threads.len());
     for litmus in CATALOG.iter().filter(chosen).skip(part).step_by(of) {
         let walks = WALKS[usize::from(litmus.threads.len() > 3)];
-        let report = machine_report(litmus, 0, walks).and_then(Report::holds);
+        let report = machine_report(litmus, 0, walks).and_then(LitmusReport::holds);
         let report = report.unwrap_or_else(|text| panic!("{text}"));
         // The machine is as weak as the model, and the search strong enough to show it.
-        if litmus.verdict(MemoryModel::Pso) == Verdict::Allowed {
+        if litmus.verdict(MemoryModel::Pso) == ModelVerdict::Allowed {
             assert!(report.witness_seen() > 0, "never seen:\n{report}");
         }
         if threads == (1..=2) {
@@ -46,35 +48,36 @@ fn more_threads_by_random_walks_second_half() {
 #[cfg(canary)]
 mod canary {
     use super::CATALOG;
-    use farside_protocol::coherence::{Coherence, Mutant};
-    use farside_sim::litmus::{LIMITS, MemoryModel, Report, machine_walks_with};
+    use farside_protocol::coherence::{Coherence, CoherenceMutant};
+    use farside_sim::litmus::{LIMITS, LitmusReport, MemoryModel, machine_walks_with};
 
     /// Which test shows the defect first, and how.
-    fn caught(mutant: Mutant) -> Option<String> {
+    fn caught(mutant: CoherenceMutant) -> Option<String> {
         let machine = |node| Coherence::with_mutant(node, &LIMITS, mutant);
         CATALOG.iter().find_map(|litmus| {
             let seen = machine_walks_with(litmus, 0, 2_000, &machine);
-            let report = seen.map(|seen| Report::new(litmus, "machine", MemoryModel::Pso, &seen));
-            report.and_then(Report::holds).err()
+            let report =
+                seen.map(|seen| LitmusReport::new(litmus, "machine", MemoryModel::Pso, &seen));
+            report.and_then(LitmusReport::holds).err()
         })
     }
 
     /// Defects that healthy nodes can run into; the others need a death, a lock or a free.
-    const DEFECTS: [Mutant; 14] = [
-        Mutant::EvictionQueuedBehindRecall,
-        Mutant::LevelFallsAfterPlace,
-        Mutant::PerformedTwice,
-        Mutant::EarlyWrite,
-        Mutant::DataIsEnough,
-        Mutant::GrantIsEnough,
-        Mutant::QueueReorders,
-        Mutant::FrameFreedEarly,
-        Mutant::EvictionWritesBack,
-        Mutant::StaleEvictionBelieved,
-        Mutant::HeldBelieved,
-        Mutant::EarlyRecallForgotten,
-        Mutant::HomeLevelFallsLate,
-        Mutant::AcksNotAwaited,
+    const DEFECTS: [CoherenceMutant; 14] = [
+        CoherenceMutant::EvictionQueuedBehindRecall,
+        CoherenceMutant::LevelFallsAfterPlace,
+        CoherenceMutant::PerformedTwice,
+        CoherenceMutant::EarlyWrite,
+        CoherenceMutant::DataIsEnough,
+        CoherenceMutant::GrantIsEnough,
+        CoherenceMutant::QueueReorders,
+        CoherenceMutant::FrameFreedEarly,
+        CoherenceMutant::EvictionWritesBack,
+        CoherenceMutant::StaleEvictionBelieved,
+        CoherenceMutant::HeldBelieved,
+        CoherenceMutant::EarlyRecallForgotten,
+        CoherenceMutant::HomeLevelFallsLate,
+        CoherenceMutant::AcksNotAwaited,
     ];
 
     #[test]

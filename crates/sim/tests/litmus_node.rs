@@ -1,6 +1,6 @@
 //! The litmus tests at node height: whole nodes on the simulated fabric.
 
-use farside_sim::litmus::{CATALOG, MemoryModel, NodeSubject, Report, Verdict, observe};
+use farside_sim::litmus::{CATALOG, LitmusReport, MemoryModel, ModelVerdict, NodeSubject, observe};
 
 /// Runs of each test; `FARSIDE_RUNS` overrides it.
 fn runs() -> u64 {
@@ -14,9 +14,9 @@ fn hold(part: usize, of: usize) {
         let mut subject = NodeSubject::new(seed);
         let seen =
             observe(litmus, &mut subject, seed, runs()).unwrap_or_else(|stuck| panic!("{stuck}"));
-        let report = Report::new(litmus, "node", MemoryModel::Pso, &seen);
+        let report = LitmusReport::new(litmus, "node", MemoryModel::Pso, &seen);
         let report = report.holds().unwrap_or_else(|text| panic!("{text}"));
-        if litmus.verdict(MemoryModel::Pso) == Verdict::Forbidden {
+        if litmus.verdict(MemoryModel::Pso) == ModelVerdict::Forbidden {
             assert_eq!(report.witness_seen(), 0, "{report}");
         }
     }
@@ -35,15 +35,15 @@ fn litmus_node_second_half() {
 #[cfg(canary)]
 mod canary {
     use super::*;
-    use farside::canary::{Mutant, plant};
+    use farside::canary::{NodeMutant, plant};
 
     /// The forbidden outcomes seen in all tests with a witness that fences forbid.
-    fn forbidden(mutant: Option<Mutant>, runs: u64) -> Option<String> {
+    fn forbidden(mutant: Option<NodeMutant>, runs: u64) -> Option<String> {
         plant(mutant);
         let chosen = |name: &str| name.contains("fence");
         let found = CATALOG.iter().filter(|litmus| chosen(litmus.name)).find_map(|litmus| {
             let seen = observe(litmus, &mut NodeSubject::new(0), 0, runs).ok()?;
-            Report::new(litmus, "node", MemoryModel::Pso, &seen).holds().err()
+            LitmusReport::new(litmus, "node", MemoryModel::Pso, &seen).holds().err()
         });
         plant(None);
         found
@@ -52,7 +52,8 @@ mod canary {
     #[test]
     fn canary_v16_fence_returns_at_once() {
         assert_eq!(forbidden(None, 50), None);
-        let text = forbidden(Some(Mutant::FenceReturnsAtOnce), 400).expect("a forbidden outcome");
+        let text =
+            forbidden(Some(NodeMutant::FenceReturnsAtOnce), 400).expect("a forbidden outcome");
         assert!(text.contains("FORBIDDEN"), "{text}");
     }
 }

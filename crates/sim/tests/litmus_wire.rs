@@ -1,7 +1,7 @@
 //! The litmus tests at wire height: real threads over the shared-memory fabric.
 
 use farside_fabric_shm::ShmFabric;
-use farside_sim::litmus::{CATALOG, MemoryModel, Placement, Report, WireSubject, run_free};
+use farside_sim::litmus::{CATALOG, LitmusReport, MemoryModel, Placement, WireSubject, run_free};
 use std::sync::Arc;
 
 /// Rounds of each test and placement; `FARSIDE_RUNS` overrides it.
@@ -19,7 +19,7 @@ fn litmus_wire_shm() {
             let subject = subject.unwrap_or_else(|error| panic!("{}: {error}", litmus.name));
             let seen = run_free(litmus, &subject, &placement, number as u64, rounds());
             let seen = seen.unwrap_or_else(|stuck| panic!("{stuck}"));
-            let report = Report::new(litmus, "wire", MemoryModel::Pso, &seen);
+            let report = LitmusReport::new(litmus, "wire", MemoryModel::Pso, &seen);
             report.holds().unwrap_or_else(|text| panic!("{} {text}", placement.name));
         }
     }

@@ -4,7 +4,7 @@
 use farside_base::Limits;
 use farside_protocol::lock::{Ask, Mode, Patience};
 use farside_sim::explorer::Explorer;
-use farside_sim::model::lock::{Choice, Plan, Setup, System};
+use farside_sim::model::lock::{Choice, LockSetup, SessionPlan, System};
 
 const READ: Ask = Ask::Lock { mode: Mode::Read, patience: Patience::Wait };
 const WRITE: Ask = Ask::Lock { mode: Mode::Write, patience: Patience::Wait };
@@ -14,7 +14,7 @@ const UPGRADE: Ask = Ask::Upgrade { patience: Patience::Wait };
 const TRY_UPGRADE: Ask = Ask::Upgrade { patience: Patience::Try };
 
 /// Visits every state and compares how many there are.
-fn explore(setup: Setup, states: u64) {
+fn explore(setup: LockSetup, states: u64) {
     let coverage = Explorer::new().explore(&System::new(setup)).holds();
     let coverage = coverage.unwrap_or_else(|transcript| panic!("{transcript}"));
     assert_eq!(coverage.states, states, "{coverage:?}");
@@ -22,8 +22,8 @@ fn explore(setup: Setup, states: u64) {
 }
 
 /// A session that asks for the whole of line 0.
-fn one(node: u16, asks: u8, menu: &[Ask]) -> Plan {
-    Plan::new(node, asks, menu.iter().map(|ask| Choice::whole(0, *ask)).collect())
+fn one(node: u16, asks: u8, menu: &[Ask]) -> SessionPlan {
+    SessionPlan::new(node, asks, menu.iter().map(|ask| Choice::whole(0, *ask)).collect())
 }
 
 /// Writing the lines in this order.
@@ -31,8 +31,8 @@ fn lines(lines: &[usize]) -> Vec<Choice> {
     lines.iter().map(|line| Choice::whole(*line, WRITE)).collect()
 }
 
-fn setup(nodes: u16, sessions: Vec<Plan>) -> Setup {
-    Setup { nodes, sessions, ..Setup::default() }
+fn setup(nodes: u16, sessions: Vec<SessionPlan>) -> LockSetup {
+    LockSetup { nodes, sessions, ..LockSetup::default() }
 }
 
 #[test]
@@ -75,14 +75,14 @@ fn ranges_that_overlap_and_ranges_that_do_not() {
             Choice::part(0, 0, 16, READ),
         ]
     };
-    explore(setup(2, vec![Plan::new(0, 2, menu()), Plan::new(1, 2, menu())]), 49_752);
-    let sessions = [0, 1, 1].map(|node| Plan::new(node, 1, menu()));
+    explore(setup(2, vec![SessionPlan::new(0, 2, menu()), SessionPlan::new(1, 2, menu())]), 49_752);
+    let sessions = [0, 1, 1].map(|node| SessionPlan::new(node, 1, menu()));
     explore(setup(2, sessions.into()), 34_581);
 }
 
 #[test]
 fn waits_are_cancelled() {
-    let cancels = |plan: Plan| plan.with_cancels(1);
+    let cancels = |plan: SessionPlan| plan.with_cancels(1);
     let sessions = vec![one(0, 1, &[WRITE]), cancels(one(1, 2, &[WRITE])), one(2, 1, &[READ])];
     explore(setup(3, sessions), 55_475);
     let upgrade = [READ, UPGRADE];
@@ -101,89 +101,94 @@ fn sessions_are_closed() {
 #[test]
 fn a_delegate_a_home_and_anybody_die() {
     let sessions = || vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { mortal: vec![1], ..setup(3, sessions()) }, 44_005);
-    explore(Setup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
+    explore(LockSetup { mortal: vec![1], ..setup(3, sessions()) }, 44_005);
+    explore(LockSetup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
     let sessions = vec![one(1, 2, &[READ, WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 126_344);
+    explore(LockSetup { mortal: vec![0, 1, 2], ..setup(3, sessions) }, 126_344);
 }
 
 #[test]
 fn next_holder_learns_of_dead_holder() {
     let sessions = vec![one(1, 1, &[WRITE]), one(0, 2, &[WRITE]).with_undo()];
-    explore(Setup { mortal: vec![1], loans: 1, ..setup(2, sessions) }, 1_285);
+    explore(LockSetup { mortal: vec![1], loans: 1, ..setup(2, sessions) }, 1_285);
     let sessions = vec![one(1, 1, &[WRITE]), one(2, 2, &[WRITE]).with_undo().with_cancels(1)];
-    explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 11_899);
+    explore(LockSetup { mortal: vec![1], ..setup(3, sessions) }, 11_899);
     let sessions = vec![one(1, 1, &[WRITE]), one(2, 3, &[READ, UPGRADE, WRITE])];
-    explore(Setup { mortal: vec![1], ..setup(3, sessions) }, 110_617);
+    explore(LockSetup { mortal: vec![1], ..setup(3, sessions) }, 110_617);
 }
 
 #[test]
 fn delegations_are_offered_back() {
-    let limits = Limits { lock_delegations_max: 0, ..Setup::default().limits };
+    let limits = Limits { lock_delegations_max: 0, ..LockSetup::default().limits };
     let sessions = vec![one(0, 2, &[WRITE]), one(1, 2, &[WRITE]), one(1, 1, &[WRITE])];
-    explore(Setup { limits, ..setup(2, sessions) }, 73_309);
-    let sessions = vec![Plan::new(0, 1, lines(&[0, 1])), Plan::new(1, 3, lines(&[0, 1]))];
-    explore(Setup { homes: vec![0, 0], ..setup(2, sessions) }, 21_727);
+    explore(LockSetup { limits, ..setup(2, sessions) }, 73_309);
+    let sessions =
+        vec![SessionPlan::new(0, 1, lines(&[0, 1])), SessionPlan::new(1, 3, lines(&[0, 1]))];
+    explore(LockSetup { homes: vec![0, 0], ..setup(2, sessions) }, 21_727);
 }
 
 #[test]
 fn delegations_come_with_the_second_grant() {
-    let limits = Limits { lock_delegate_after: 2, ..Setup::default().limits };
+    let limits = Limits { lock_delegate_after: 2, ..LockSetup::default().limits };
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(1, 2, &[WRITE])];
-    explore(Setup { limits, ..setup(2, sessions) }, 31_227);
+    explore(LockSetup { limits, ..setup(2, sessions) }, 31_227);
 }
 
 #[test]
 fn two_lines_in_any_order() {
-    let sessions = |nodes: [u16; 2]| nodes.map(|node| Plan::new(node, 2, lines(&[0, 1]))).into();
-    explore(Setup { homes: vec![0, 1], ..setup(2, sessions([0, 1])) }, 21_271);
-    explore(Setup { homes: vec![2, 2], ..setup(3, sessions([0, 1])) }, 60_359);
-    explore(Setup { homes: vec![0, 1], ..setup(3, sessions([0, 2])) }, 38_115);
+    let sessions =
+        |nodes: [u16; 2]| nodes.map(|node| SessionPlan::new(node, 2, lines(&[0, 1]))).into();
+    explore(LockSetup { homes: vec![0, 1], ..setup(2, sessions([0, 1])) }, 21_271);
+    explore(LockSetup { homes: vec![2, 2], ..setup(3, sessions([0, 1])) }, 60_359);
+    explore(LockSetup { homes: vec![0, 1], ..setup(3, sessions([0, 2])) }, 38_115);
 }
 
 #[test]
 fn rings_of_two_and_three() {
-    let ring = |node, first, second| Plan::in_order(node, lines(&[first, second]));
+    let ring = |node, first, second| SessionPlan::in_order(node, lines(&[first, second]));
     let sessions = vec![ring(1, 0, 1), ring(1, 1, 0), one(0, 1, &[WRITE])];
-    explore(Setup { homes: vec![0, 1], ..setup(2, sessions) }, 87_022);
+    explore(LockSetup { homes: vec![0, 1], ..setup(2, sessions) }, 87_022);
     let sessions = vec![ring(0, 0, 1), ring(1, 1, 0)];
-    explore(Setup { homes: vec![2, 2], ..setup(3, sessions) }, 11_220);
-    let limits = Limits { lock_delegate_after: u32::MAX, ..Setup::default().limits };
+    explore(LockSetup { homes: vec![2, 2], ..setup(3, sessions) }, 11_220);
+    let limits = Limits { lock_delegate_after: u32::MAX, ..LockSetup::default().limits };
     let sessions = vec![ring(0, 0, 1), ring(1, 1, 2), ring(2, 2, 0)];
-    explore(Setup { homes: vec![0, 1, 2], limits, ..setup(3, sessions) }, 188_765);
+    explore(LockSetup { homes: vec![0, 1, 2], limits, ..setup(3, sessions) }, 188_765);
 }
 
 #[test]
 fn a_line_is_lent() {
     let both = [READ, WRITE];
     let sessions = vec![one(0, 2, &[WRITE]), one(1, 3, &[WRITE])];
-    explore(Setup { loans: 2, ..setup(2, sessions) }, 10_469);
+    explore(LockSetup { loans: 2, ..setup(2, sessions) }, 10_469);
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &both), one(1, 1, &[WRITE])];
-    explore(Setup { loans: 1, ..setup(2, sessions) }, 52_661);
+    explore(LockSetup { loans: 1, ..setup(2, sessions) }, 52_661);
     let sessions = vec![one(0, 2, &both).with_close(), one(1, 2, &both).with_close()];
-    explore(Setup { loans: 1, ..setup(2, sessions) }, 83_593);
+    explore(LockSetup { loans: 1, ..setup(2, sessions) }, 83_593);
     let upgrade = [READ, UPGRADE];
-    explore(Setup { loans: 1, ..setup(2, vec![one(0, 2, &upgrade), one(1, 3, &upgrade)]) }, 28_218);
+    explore(
+        LockSetup { loans: 1, ..setup(2, vec![one(0, 2, &upgrade), one(1, 3, &upgrade)]) },
+        28_218,
+    );
 }
 
 #[test]
 fn a_line_is_lent_by_those_who_die() {
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 3, &[WRITE])];
-    explore(Setup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 5_893);
+    explore(LockSetup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 5_893);
     let sessions = vec![one(1, 3, &[WRITE]), one(2, 1, &[WRITE])];
-    explore(Setup { loans: 1, mortal: vec![1], ..setup(3, sessions) }, 8_690);
+    explore(LockSetup { loans: 1, mortal: vec![1], ..setup(3, sessions) }, 8_690);
 }
 
 #[test]
 fn locks_on_loan_are_in_cycles() {
-    let ring = |node, first, second| Plan::in_order(node, lines(&[first, first, second]));
+    let ring = |node, first, second| SessionPlan::in_order(node, lines(&[first, first, second]));
     let sessions = vec![ring(0, 0, 1), ring(1, 1, 0)];
-    explore(Setup { homes: vec![0, 1], loans: 2, ..setup(2, sessions) }, 95_726);
+    explore(LockSetup { homes: vec![0, 1], loans: 2, ..setup(2, sessions) }, 95_726);
 }
 
 #[test]
 fn locks_on_loan_count() {
-    let limits = Limits { locks_per_session_max: 1, ..Setup::default().limits };
-    let sessions = vec![Plan::new(0, 4, lines(&[0, 1])), one(1, 1, &[WRITE])];
-    explore(Setup { homes: vec![0, 0], loans: 2, limits, ..setup(2, sessions) }, 114_487);
+    let limits = Limits { locks_per_session_max: 1, ..LockSetup::default().limits };
+    let sessions = vec![SessionPlan::new(0, 4, lines(&[0, 1])), one(1, 1, &[WRITE])];
+    explore(LockSetup { homes: vec![0, 0], loans: 2, limits, ..setup(2, sessions) }, 114_487);
 }

@@ -6,7 +6,7 @@
 use farside_base::Limits;
 use farside_protocol::lock::{Ask, Mode, Patience};
 use farside_sim::explorer::Model;
-use farside_sim::model::lock::{Action, Choice, Plan, Setup, System};
+use farside_sim::model::lock::{Choice, LockAction, LockSetup, SessionPlan, System};
 use farside_sim::random::Random;
 
 const SEEDS: u64 = 20_000;
@@ -26,7 +26,7 @@ fn any_ask(random: &mut Random, kinds: u64) -> Ask {
     }
 }
 
-fn any_session(random: &mut Random, nodes: u16, lines: usize, kinds: u64) -> Plan {
+fn any_session(random: &mut Random, nodes: u16, lines: usize, kinds: u64) -> SessionPlan {
     let mut menu = Vec::new();
     for line in 0..lines {
         for _ in 0..random.between(1, 5) {
@@ -35,12 +35,12 @@ fn any_session(random: &mut Random, nodes: u16, lines: usize, kinds: u64) -> Pla
         }
     }
     let node = random.below(nodes.into()) as u16;
-    let plan = Plan::new(node, random.between(1, 6) as u8, menu);
+    let plan = SessionPlan::new(node, random.between(1, 6) as u8, menu);
     let plan = plan.with_cancels(random.below(2) as u8);
     if random.chance(100) { plan.with_close() } else { plan }
 }
 
-fn any_setup(random: &mut Random) -> Setup {
+fn any_setup(random: &mut Random) -> LockSetup {
     let (nodes, lines) = (random.between(2, 4) as u16, random.between(1, 3) as usize);
     let limits = Limits {
         nodes_max: 4,
@@ -58,7 +58,7 @@ fn any_setup(random: &mut Random) -> Setup {
     let loans = random.below(6) as u8;
     let mortal = if random.chance(200) { vec![random.below(nodes.into()) as u16] } else { vec![] };
     #[allow(clippy::needless_update, reason = "a planted defect is a field more")]
-    Setup { nodes, homes, sessions, mortal, loans, limits, ..Setup::default() }
+    LockSetup { nodes, homes, sessions, mortal, loans, limits, ..LockSetup::default() }
 }
 
 /// Lets things happen in an order drawn from the seed until nothing can.
@@ -72,7 +72,7 @@ fn walk(seed: u64, mut transcript: Option<&mut Vec<String>>) -> Result<usize, St
         if actions.is_empty() {
             return system.stuck().map_or(Ok(step), |violation| Err(violation.0));
         }
-        let own = |action: &Action| !matches!(action, Action::Deliver { .. });
+        let own = |action: &LockAction| !matches!(action, LockAction::Deliver { .. });
         if random.chance(delay) && actions.iter().any(own) {
             actions.retain(own);
         }

@@ -1,7 +1,7 @@
 //! A member that is removed while alive must not continue to use its cache.
 
 use farside::{AllocationHint, AllocationSpec, NodeId};
-use farside_sim::cluster::{Cluster, process};
+use farside_sim::cluster::{SimCluster, process};
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ fn poll_once<F: Future>(future: F) -> Poll<F::Output> {
 /// the word. Returns what node 2 then reads; `None` if it has to wait.
 fn stale(seed: u64) -> Result<Option<u64>, String> {
     let text = |error: farside::Error| error.to_string();
-    let mut cluster = Cluster::start_on(seed, 3, 1, Some(SILENCE_NS))?;
+    let mut cluster = SimCluster::start_on(seed, 3, 1, Some(SILENCE_NS))?;
     let mut home = cluster.node(0).ok_or("dead")?.session().map_err(text)?;
     let mut other = cluster.node(2).ok_or("dead")?.session().map_err(text)?;
     let spec = AllocationSpec::new(AllocationHint::On(NodeId(0)));
@@ -25,7 +25,7 @@ fn stale(seed: u64) -> Result<Option<u64>, String> {
     cluster.finish(other.read_async(word, &mut bytes))?.map_err(text)?;
 
     cluster.net().part(&process(0), &process(2));
-    let given_up = |cluster: &Cluster| {
+    let given_up = |cluster: &SimCluster| {
         let members = cluster.node(0).map(farside::Node::members).unwrap_or_default();
         members.iter().any(|member| !member.alive)
     };
@@ -69,7 +69,7 @@ fn removed_node_reads_nothing_stale() {
 #[cfg(canary)]
 #[test]
 fn canary_memory_that_settles_at_once_is_found() {
-    farside::canary::plant(Some(farside::canary::Mutant::SettledAtOnce));
+    farside::canary::plant(Some(farside::canary::NodeMutant::SettledAtOnce));
     let old = (0..100).filter(|seed| stale(*seed) == Ok(Some(0))).count();
     farside::canary::plant(None);
     assert!(old > 0, "no node reads a stale value");

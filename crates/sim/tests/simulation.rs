@@ -71,8 +71,8 @@ fn simulation_with_restarts() {
 #[cfg(canary)]
 #[test]
 fn canary_bytes_that_are_not_placed_again_are_found() {
-    use farside::canary::{Mutant, plant};
-    plant(Some(Mutant::NotPlacedAgain));
+    use farside::canary::{NodeMutant, plant};
+    plant(Some(NodeMutant::NotPlacedAgain));
     let trouble = (0..1_000).find_map(|seed| simulate(Scenario::draw_weather(seed)).err());
     plant(None);
     let trouble = trouble.expect("no seed finds it");

@@ -5,10 +5,10 @@
 //! which both programs poll, and either program occasionally starves them for some rounds. So both programs are pinned
 //! to the same processors and alternate, and the result is the median of the ratios of paired runs, on an idle machine.
 
-use super::boot::End;
+use super::boot::GuestExit;
 use super::image::Images;
 use super::options::{Job, Options};
-use super::{Outcome, run, test_programs};
+use super::{GuestOutcome, run, test_programs};
 use std::collections::BTreeMap;
 
 const SCRIPT: &str = include_str!("../../guest/bench.sh");
@@ -45,7 +45,7 @@ pub(super) fn smoke(images: &Images, options: &Options) -> Result<(), String> {
         ["write latency", "read latency", "atomic latency", "send bandwidth", "RoCE rxe1"];
     let missing = missing.iter().find(|part| !outcome.stdout.contains(**part));
     match (&outcome.end, missing) {
-        (End::Code(0), None) => Ok(()),
+        (GuestExit::Code(0), None) => Ok(()),
         (end, missing) => Err(format!(
             "farside bench fabric in the guest: {end:?}, {missing:?} is missing\n{}",
             outcome.stderr
@@ -62,7 +62,7 @@ pub(super) fn compare(images: &Images, options: &Options) -> Result<bool, String
     options.tools = true;
     options.timeout_s = TIME_S;
     let outcome = run(images, &options, false)?;
-    let Outcome { end: End::Code(0), stdout, .. } = outcome else {
+    let GuestOutcome { end: GuestExit::Code(0), stdout, .. } = outcome else {
         return Err(format!("{:?}\n{}", outcome.end, outcome.stderr));
     };
     let lines = lines(&stdout);
@@ -92,14 +92,14 @@ fn with_command(options: &Options, script: &str) -> Result<Options, String> {
 
 /// Both programs' medians of one figure, and the median ratio of paired runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Pair {
+struct MedianPair {
     perftest: f64,
     farside: f64,
     /// Above 1 if perftest is better.
     ratio: f64,
 }
 
-impl Pair {
+impl MedianPair {
     /// Returns the medians of the output of both programs, by round.
     fn of(test: &str, [perftest, farside]: &[Vec<f64>; 2]) -> Option<Self> {
         let ratio = |(perftest, farside): (&f64, &f64)| match test.ends_with("_bw") {
@@ -114,23 +114,23 @@ impl Pair {
 
 /// The medians of one test.
 #[derive(Clone, PartialEq, Debug)]
-struct Line {
+struct BenchLine {
     test: String,
     bytes: u64,
     /// Median time or average bandwidth.
-    usual: Pair,
+    usual: MedianPair,
     /// Minimum time or peak bandwidth, with least disturbance of the processors.
-    best: Pair,
+    best: MedianPair,
 }
 
-impl Line {
+impl BenchLine {
     fn is_slow(&self) -> bool {
         self.usual.ratio > RATIO_MAX
     }
 
     fn text(&self) -> String {
-        let shown = |pair: Pair| {
-            let Pair { perftest, farside, ratio } = pair;
+        let shown = |pair: MedianPair| {
+            let MedianPair { perftest, farside, ratio } = pair;
             format!("{perftest:>10.2} {farside:>10.2} {ratio:>6.2}")
         };
         let mark = if self.is_slow() { " *" } else { "" };
@@ -140,7 +140,7 @@ impl Line {
 }
 
 /// Returns the medians of the script's output.
-fn lines(stdout: &str) -> Vec<Line> {
+fn lines(stdout: &str) -> Vec<BenchLine> {
     let mut found: BTreeMap<(String, u64), [[Vec<f64>; 2]; 2]> = BTreeMap::new();
     let mut of = None;
     for line in stdout.lines() {
@@ -162,8 +162,8 @@ fn lines(stdout: &str) -> Vec<Line> {
         }
     }
     let line = |((test, bytes), [usual, best]): ((String, u64), [[Vec<f64>; 2]; 2])| {
-        let (usual, best) = (Pair::of(&test, &usual)?, Pair::of(&test, &best)?);
-        Some(Line { test, bytes, usual, best })
+        let (usual, best) = (MedianPair::of(&test, &usual)?, MedianPair::of(&test, &best)?);
+        Some(BenchLine { test, bytes, usual, best })
     };
     found.into_iter().filter_map(line).collect()
 }
@@ -198,9 +198,13 @@ farside write_bw 65536
    65536        1200            300.00               250.00       0.004
 ";
         let found = lines(text);
-        let pair = |perftest, farside, ratio| Pair { perftest, farside, ratio };
-        let line =
-            |test: &str, bytes, usual, best| Line { test: test.to_owned(), bytes, usual, best };
+        let pair = |perftest, farside, ratio| MedianPair { perftest, farside, ratio };
+        let line = |test: &str, bytes, usual, best| BenchLine {
+            test: test.to_owned(),
+            bytes,
+            usual,
+            best,
+        };
         let expected = [
             line("write_bw", 65536, pair(200.0, 250.0, 0.8), pair(220.0, 300.0, 220.0 / 300.0)),
             // The ratios are 30 / 25, 50 / 40 and 40 / 10.

@@ -25,7 +25,7 @@ const KERNEL_COMPLAINTS: &[&str] =
 
 /// The end of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum End {
+pub(crate) enum GuestExit {
     /// With the command's exit code.
     Code(u8),
     /// The time limit passed.
@@ -51,7 +51,7 @@ pub(crate) fn boot(
     options: &Options,
     run: &Path,
     show: bool,
-) -> Result<End, String> {
+) -> Result<GuestExit, String> {
     concatenate(&image.archives, &run.join("initramfs"))?;
     let share = run.join("share");
     for name in ["stdout", "stderr", "result"] {
@@ -67,7 +67,7 @@ pub(crate) fn boot(
     // Relative paths if possible: engines cannot handle some blanks and commas in paths.
     command.current_dir(run).stdin(Stdio::null()).stdout(log).stderr(errors);
     let child = command.spawn().map_err(|e| format!("{}: {e}", image.engine.name()))?;
-    let mut watch = Watch::new(run, options, show);
+    let mut watch = OutputWatch::new(run, options, show);
     let (status, limit_passed) = watch.follow(child)?;
     let result = read(&share.join("result"));
     let console = read(&run.join("console")) + &read(&run.join("messages"));
@@ -78,7 +78,7 @@ pub(crate) fn boot(
 }
 
 /// Returns the guest's result, or the known reason if there is none.
-fn end_of(result: &str, limit_passed: bool, status: ExitStatus, console: &str) -> End {
+fn end_of(result: &str, limit_passed: bool, status: ExitStatus, console: &str) -> GuestExit {
     let mut timeout = false;
     let mut started = false;
     for line in result.lines() {
@@ -86,17 +86,17 @@ fn end_of(result: &str, limit_passed: bool, status: ExitStatus, console: &str) -
             ("started", _) => started = true,
             ("timeout", _) => timeout = true,
             ("note", text) => say(text),
-            ("failed", text) => return End::Failed(format!("the guest failed: {text}")),
-            ("code", _) if timeout => return End::Timeout,
+            ("failed", text) => return GuestExit::Failed(format!("the guest failed: {text}")),
+            ("code", _) if timeout => return GuestExit::Timeout,
             ("code", text) => match text.parse() {
-                Ok(code) => return End::Code(code),
-                Err(_) => return End::Failed(format!("the guest's result is `{text}`")),
+                Ok(code) => return GuestExit::Code(code),
+                Err(_) => return GuestExit::Failed(format!("the guest's result is `{text}`")),
             },
             _ => {}
         }
     }
     if started && limit_passed {
-        return End::Timeout;
+        return GuestExit::Timeout;
     }
     let lines: Vec<_> = console.lines().collect();
     let last = lines[lines.len().saturating_sub(20)..].join("\n    ");
@@ -105,7 +105,7 @@ fn end_of(result: &str, limit_passed: bool, status: ExitStatus, console: &str) -
         (false, true) => format!("the guest died while the command ran ({status})"),
         (false, false) => format!("the guest did not start ({status})"),
     };
-    End::Failed(format!("{what}; its console:\n    {last}"))
+    GuestExit::Failed(format!("{what}; its console:\n    {last}"))
 }
 
 /// Returns the command of User Mode Linux, a program with kernel arguments.
@@ -196,13 +196,13 @@ fn concatenate(archives: &[PathBuf], to: &Path) -> Result<(), String> {
 }
 
 /// Copies the guest's output and enforces time limits.
-struct Watch {
+struct OutputWatch {
     tails: Vec<Tail>,
     result: PathBuf,
     command_limit: Duration,
 }
 
-impl Watch {
+impl OutputWatch {
     fn new(run: &Path, options: &Options, show: bool) -> Self {
         let share = run.join("share");
         let mut tails = Vec::new();
@@ -282,16 +282,16 @@ mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
 
-    fn end(result: &str, limit_passed: bool) -> End {
+    fn end(result: &str, limit_passed: bool) -> GuestExit {
         end_of(result, limit_passed, ExitStatus::from_raw(0), "last words")
     }
 
     #[test]
     fn results_are_distinguished() {
-        assert_eq!(end("started\ncode 42\n", false), End::Code(42));
-        assert_eq!(end("started\ntimeout\ncode 124\n", false), End::Timeout);
-        assert_eq!(end("started\ncode 124\n", false), End::Code(124), "the command's own");
-        assert_eq!(end("started\n", true), End::Timeout, "the guest hung");
+        assert_eq!(end("started\ncode 42\n", false), GuestExit::Code(42));
+        assert_eq!(end("started\ntimeout\ncode 124\n", false), GuestExit::Timeout);
+        assert_eq!(end("started\ncode 124\n", false), GuestExit::Code(124), "the command's own");
+        assert_eq!(end("started\n", true), GuestExit::Timeout, "the guest hung");
         for (result, limit_passed) in [
             ("", true),
             ("", false),
@@ -299,7 +299,7 @@ mod tests {
             ("failed bridge\n", false),
             ("code x", false),
         ] {
-            assert!(matches!(end(result, limit_passed), End::Failed(_)), "{result:?}");
+            assert!(matches!(end(result, limit_passed), GuestExit::Failed(_)), "{result:?}");
         }
     }
 

@@ -1,9 +1,9 @@
 //! `--check`: a self-test of guests and engines, each part in a separate guest.
 
-use super::boot::End;
+use super::boot::GuestExit;
 use super::image::Images;
 use super::options::{Devices, EngineChoice, Job, Options};
-use super::{Engine, Outcome, apt, cache, run, say};
+use super::{Engine, GuestOutcome, apt, cache, run, say};
 use crate::debian::{Need, ensure};
 use std::path::PathBuf;
 use std::process::Command;
@@ -115,22 +115,22 @@ impl Bench<'_> {
     }
 
     /// Runs a guest, and checks that its command passes.
-    fn passes(&self, options: &Options) -> Result<Outcome, String> {
+    fn passes(&self, options: &Options) -> Result<GuestOutcome, String> {
         let outcome = run(self.images, options, false)?;
         match outcome.end {
-            End::Code(0) => Ok(outcome),
+            GuestExit::Code(0) => Ok(outcome),
             _ => Err(described(&outcome)),
         }
     }
 }
 
 /// Formats an outcome.
-fn described(outcome: &Outcome) -> String {
+fn described(outcome: &GuestOutcome) -> String {
     let text = format!("{:?}\n{}{}", outcome.end, outcome.stdout, outcome.stderr);
     text.trim_end().replace('\n', "\n    ")
 }
 
-fn demand(good: bool, what: &str, outcome: &Outcome) -> Result<(), String> {
+fn demand(good: bool, what: &str, outcome: &GuestOutcome) -> Result<(), String> {
     if good { Ok(()) } else { Err(format!("{what}: {}", described(outcome))) }
 }
 
@@ -222,7 +222,7 @@ fn machinery(bench: &Bench<'_>) -> Result<(), String> {
     options.out = Some(out.clone());
     options.tools = false;
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Code(42), "exit code 42 is not passed on", &outcome)?;
+    demand(outcome.end == GuestExit::Code(42), "exit code 42 is not passed on", &outcome)?;
     let program = bench.program().display().to_string();
     let printed = format!("{program}|{odd}|{odd}|");
     demand(outcome.stdout == printed, "words change on the way to the guest", &outcome)?;
@@ -237,7 +237,7 @@ fn time_limit(bench: &Bench<'_>) -> Result<(), String> {
     let out = bench.folder.join("out-of-time");
     (options.timeout_s, options.tools, options.out) = (2, false, Some(out.clone()));
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Timeout, "the time limit is not enforced", &outcome)?;
+    demand(outcome.end == GuestExit::Timeout, "the time limit is not enforced", &outcome)?;
     let kept = outcome.stdout == "before\n" && out.join("file").exists();
     demand(kept, "output before the limit is lost", &outcome)
 }
@@ -247,7 +247,7 @@ fn no_such_command(bench: &Bench<'_>) -> Result<(), String> {
     options.job = Job::Command(vec!["no-such-command".to_owned()]);
     options.tools = false;
     let outcome = run(bench.images, &options, false)?;
-    demand(outcome.end == End::Code(super::NO_SUCH_COMMAND), "not exit code 127", &outcome)
+    demand(outcome.end == GuestExit::Code(super::NO_SUCH_COMMAND), "not exit code 127", &outcome)
 }
 
 /// Both guests use the same names, and each must see only its own files.

@@ -1,7 +1,7 @@
 //! Images of guests: fetched and built if they are not in the cache.
 
 use super::apt::{Apt, Chosen};
-use super::boot::{End, Image, boot, read};
+use super::boot::{GuestExit, Image, boot, read};
 use super::cache::{Cache, RunFolder, failed, fingerprint, forget, part};
 use super::options::{EngineChoice, Job, Options};
 use super::payload::{Pmem, Share};
@@ -182,7 +182,7 @@ impl Images {
             let options = Options::new(Job::Prepare);
             Share::new(&run.path, &options, Pmem::Format, &self.libraries())?.command("true\n")?;
             match boot(&image, &options, &run.path, false)? {
-                End::Code(0) => Ok(()),
+                GuestExit::Code(0) => Ok(()),
                 other => Err(format!("the NVDIMM could not be formatted: {other:?}")),
             }
         });

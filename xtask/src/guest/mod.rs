@@ -31,7 +31,7 @@ mod uml;
 mod userland;
 
 use crate::shell::Shell;
-use boot::End;
+use boot::GuestExit;
 use cache::{Cache, RunFolder};
 use image::Images;
 use options::USAGE;
@@ -110,9 +110,9 @@ fn carry_out(options: &Options) -> Result<u8, String> {
                 return Ok(NO_SUCH_COMMAND);
             }
             return match run(&images, options, true)?.end {
-                End::Code(code) => Ok(code),
-                End::Failed(text) => Err(text),
-                End::Timeout => {
+                GuestExit::Code(code) => Ok(code),
+                GuestExit::Failed(text) => Err(text),
+                GuestExit::Timeout => {
                     say(&format!("the time limit of {} s has passed", options.timeout_s));
                     Ok(TIMEOUT)
                 }
@@ -133,14 +133,14 @@ fn engines(options: &Options) -> &'static [Engine] {
 
 /// The end of a run, and its output.
 #[derive(Debug)]
-struct Outcome {
-    end: End,
+struct GuestOutcome {
+    end: GuestExit,
     stdout: String,
     stderr: String,
 }
 
 /// Runs the command or the tests of `options` in a new guest.
-fn run(images: &Images, options: &Options, show: bool) -> Result<Outcome, String> {
+fn run(images: &Images, options: &Options, show: bool) -> Result<GuestOutcome, String> {
     // Cargo first, since it reports failures soonest.
     let programs = match &options.job {
         Job::Tests { cargo, .. } => test_programs::build(cargo)?,
@@ -177,7 +177,7 @@ fn run(images: &Images, options: &Options, show: bool) -> Result<Outcome, String
         bring_back(&share.folder.join("out"), out)?;
     }
     let text = |name| boot::read(&share.folder.join(name));
-    Ok(Outcome { end, stdout: text("stdout"), stderr: text("stderr") })
+    Ok(GuestOutcome { end, stdout: text("stdout"), stderr: text("stderr") })
 }
 
 /// Returns the script that runs `words`; copies a program of this machine to the guest.

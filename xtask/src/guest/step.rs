@@ -7,11 +7,11 @@
 //! InfiniBand at all; QEMU emulating Debian's kernel is ready after 25 s and takes twice the time for the conformance
 //! suite, so it is used only for the NVDIMM, which uml lacks.
 
-use super::boot::End;
+use super::boot::GuestExit;
 use super::cache::Cache;
 use super::image::{self, Images};
 use super::options::{Devices, EngineChoice, Job, Options};
-use super::{Engine, Outcome, bench, check, run};
+use super::{Engine, GuestOutcome, bench, check, run};
 use crate::debian::is_root;
 use crate::shell::Shell;
 use std::time::{Duration, Instant};
@@ -206,15 +206,15 @@ fn shown(suite: &Suite) -> String {
     text
 }
 
-fn judged(outcome: &Outcome, passed: usize) -> Result<(), String> {
+fn judged(outcome: &GuestOutcome, passed: usize) -> Result<(), String> {
     let skipped = outcome.stdout.lines().find(|line| line.contains("skipped: "));
     match (&outcome.end, skipped) {
-        (End::Failed(text), _) => Err(text.clone()),
-        (End::Timeout, _) => Err(format!("the time limit of {SUITE_TIME_S} s has passed")),
-        (End::Code(0), Some(line)) => Err(format!("the guest lacks something: {line}")),
-        (End::Code(0), None) if passed == 0 => Err("no test ran".to_owned()),
-        (End::Code(0), None) => Ok(()),
-        (End::Code(code), _) => Err(format!("exit code {code}")),
+        (GuestExit::Failed(text), _) => Err(text.clone()),
+        (GuestExit::Timeout, _) => Err(format!("the time limit of {SUITE_TIME_S} s has passed")),
+        (GuestExit::Code(0), Some(line)) => Err(format!("the guest lacks something: {line}")),
+        (GuestExit::Code(0), None) if passed == 0 => Err("no test ran".to_owned()),
+        (GuestExit::Code(0), None) => Ok(()),
+        (GuestExit::Code(code), _) => Err(format!("exit code {code}")),
     }
 }
 
@@ -226,13 +226,13 @@ mod tests {
     fn what_is_skipped_and_what_does_not_run_is_no_success() {
         let judged = |end, stdout: &str, passed| {
             let (stdout, stderr) = (stdout.to_owned(), String::new());
-            judged(&Outcome { end, stdout, stderr }, passed)
+            judged(&GuestOutcome { end, stdout, stderr }, passed)
         };
-        assert_eq!(judged(End::Code(0), "test a ... ok\n", 1), Ok(()));
-        assert!(judged(End::Code(0), "test a ... skipped: no device\nok\n", 1).is_err());
-        assert!(judged(End::Code(0), "", 0).is_err());
-        assert!(judged(End::Code(101), "test a ... ok\n", 1).is_err());
-        assert!(judged(End::Timeout, "test a ... ok\n", 1).is_err());
+        assert_eq!(judged(GuestExit::Code(0), "test a ... ok\n", 1), Ok(()));
+        assert!(judged(GuestExit::Code(0), "test a ... skipped: no device\nok\n", 1).is_err());
+        assert!(judged(GuestExit::Code(0), "", 0).is_err());
+        assert!(judged(GuestExit::Code(101), "test a ... ok\n", 1).is_err());
+        assert!(judged(GuestExit::Timeout, "test a ... ok\n", 1).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 /// A program that cargo has built.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Program {
+pub(crate) struct TestProgram {
     pub(crate) path: PathBuf,
     /// The name of its target, as in Cargo.toml or of its file.
     name: String,
@@ -17,7 +17,7 @@ pub(crate) struct Program {
 }
 
 /// Builds tests as `cargo test` with these options would.
-pub(crate) fn build(options: &[String]) -> Result<Vec<Program>, String> {
+pub(crate) fn build(options: &[String]) -> Result<Vec<TestProgram>, String> {
     let mut command = Command::new("cargo");
     command.args(["test", "--no-run", "--message-format", "json-render-diagnostics"]);
     command.args(options).stdin(Stdio::null()).stderr(Stdio::inherit());
@@ -47,7 +47,7 @@ pub(crate) fn command() -> Result<PathBuf, String> {
 }
 
 /// Returns a script that runs every test program, and fails as cargo does if one failed.
-pub(crate) fn script(programs: &[Program], arguments: &[String]) -> String {
+pub(crate) fn script(programs: &[TestProgram], arguments: &[String]) -> String {
     let arguments: String = arguments.iter().map(|word| format!(" {}", quoted(word))).collect();
     let mut script = String::from("failed=\n");
     for program in programs.iter().filter(|program| !program.is_test) {
@@ -78,14 +78,14 @@ fn file_name(path: &Path) -> String {
 }
 
 /// Returns the program of one of cargo's messages, if any.
-fn program(message: &str) -> Option<Program> {
+fn program(message: &str) -> Option<TestProgram> {
     // Cargo writes one object per line, always in the same form.
     if !message.contains(r#""reason":"compiler-artifact""#) {
         return None;
     }
     let profile = message.split_once(r#""profile":{"#)?.1.split_once('}')?.0;
     let manifest = PathBuf::from(text_of(message, "manifest_path")?);
-    Some(Program {
+    Some(TestProgram {
         path: text_of(message, "executable")?.into(),
         name: text_of(message.split_once(r#""target":{"#)?.1, "name")?,
         package: manifest.parent()?.to_owned(),
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn programs_are_parsed_from_cargo_messages() {
-        let expected = Program {
+        let expected = TestProgram {
             path: "/t/\"q\"/mine-1".into(),
             name: "mine".into(),
             package: "/a b".into(),
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn script_runs_all_programs_and_fails_if_one_fails() {
         let folder = std::env::temp_dir();
-        let program = |path: &str| Program {
+        let program = |path: &str| TestProgram {
             path: path.into(),
             name: "x".to_owned(),
             package: folder.clone(),

@@ -98,7 +98,7 @@ pub(crate) fn identity() -> String {
 /// Fills `folder` with `base.cpio`, `tools.cpio`, `libraries` (their names, one per line) and `development` (headers
 /// and libraries for compiling the self-test).
 pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<Vec<Chosen>, String> {
-    let stage = Stage { root: work.join("userland") };
+    let stage = UnpackedPackages { root: work.join("userland") };
     let mut chosen = apt.unpack_closure(PACKAGES, &stage.root)?;
     let root = work.join("root");
     stage.lay_out(&root)?;
@@ -121,11 +121,11 @@ pub(crate) fn build(apt: &Apt, work: &Path, folder: &Path) -> Result<Vec<Chosen>
 }
 
 /// Unpacked packages.
-struct Stage {
+struct UnpackedPackages {
     root: PathBuf,
 }
 
-impl Stage {
+impl UnpackedPackages {
     /// Creates the folders, links and tables of an empty root file system.
     fn lay_out(&self, root: &Path) -> Result<(), String> {
         let folders = EMPTY_FOLDERS.iter().chain(&["usr/bin", "usr/lib64", "usr/lib"]);

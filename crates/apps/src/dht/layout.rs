@@ -80,12 +80,12 @@ fn unlink(bits: u64) -> Option<GlobalAddress> {
 
 /// An entry of a bucket: the record's address, and enough metadata to skip others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct BucketEntry {
     meta: u64,
     link: u64,
 }
 
-impl Entry {
+impl BucketEntry {
     /// A free entry.
     pub(super) const FREE: Self = Self { meta: 0, link: 0 };
     /// The value of `lines` for records with this many lines or more.
@@ -140,7 +140,7 @@ pub(super) enum BucketState {
 
 /// The location of a key's entry according to one bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum EntryLocation {
     /// In this bucket, to be read and changed.
     Here,
     /// In this bucket until the split in progress is complete: to be read only.
@@ -170,13 +170,13 @@ impl Bucket {
 
     /// The entry at `slot`.
     #[inline]
-    pub(super) fn entry(&self, slot: usize) -> Entry {
+    pub(super) fn entry(&self, slot: usize) -> BucketEntry {
         entry(&self.0, slot)
     }
 
     /// The location of `tag`; `None` if these bytes are no bucket of `table`.
     #[inline]
-    pub(super) fn place(&self, table: u64, tag: u32) -> Option<Place> {
+    pub(super) fn place(&self, table: u64, tag: u32) -> Option<EntryLocation> {
         place(&self.0, table, tag)
     }
 
@@ -208,12 +208,12 @@ impl Bucket {
 }
 
 #[inline]
-fn entry(bytes: &[u8], slot: usize) -> Entry {
-    Entry { meta: u64_at(bytes, METAS + 8 * slot), link: u64_at(bytes, LINKS + 8 * slot) }
+fn entry(bytes: &[u8], slot: usize) -> BucketEntry {
+    BucketEntry { meta: u64_at(bytes, METAS + 8 * slot), link: u64_at(bytes, LINKS + 8 * slot) }
 }
 
 #[inline]
-fn place(bytes: &[u8], table: u64, tag: u32) -> Option<Place> {
+fn place(bytes: &[u8], table: u64, tag: u32) -> Option<EntryLocation> {
     let depth = u32::from(bytes[12]);
     if u64_at(bytes, 0) != table || depth > TAG_BITS {
         return None;
@@ -224,13 +224,13 @@ fn place(bytes: &[u8], table: u64, tag: u32) -> Option<Place> {
     }
     let differs = tag ^ prefix;
     if differs >> (TAG_BITS - depth) != 0 {
-        return Some(Place::Child(differs.leading_zeros() - (u32::BITS - TAG_BITS)));
+        return Some(EntryLocation::Child(differs.leading_zeros() - (u32::BITS - TAG_BITS)));
     }
     match state(bytes)? {
-        BucketState::Normal => Some(Place::Here),
-        BucketState::Pending => Some(Place::Pending),
-        BucketState::Frozen if goes_to_child(tag, depth) => Some(Place::Moving),
-        BucketState::Frozen => Some(Place::HereFrozen),
+        BucketState::Normal => Some(EntryLocation::Here),
+        BucketState::Pending => Some(EntryLocation::Pending),
+        BucketState::Frozen if goes_to_child(tag, depth) => Some(EntryLocation::Moving),
+        BucketState::Frozen => Some(EntryLocation::HereFrozen),
     }
 }
 
@@ -253,17 +253,17 @@ pub(super) struct BucketMut<'a>(pub(super) &'a mut [u8]);
 
 impl BucketMut<'_> {
     /// The location of `tag`.
-    pub(super) fn place(&self, table: u64, tag: u32) -> Option<Place> {
+    pub(super) fn place(&self, table: u64, tag: u32) -> Option<EntryLocation> {
         place(self.0, table, tag)
     }
 
     /// The entry at `slot`.
-    pub(super) fn entry(&self, slot: usize) -> Entry {
+    pub(super) fn entry(&self, slot: usize) -> BucketEntry {
         entry(self.0, slot)
     }
 
     /// Stores an entry.
-    pub(super) fn set(&mut self, slot: usize, entry: Entry) {
+    pub(super) fn set(&mut self, slot: usize, entry: BucketEntry) {
         self.0[METAS + 8 * slot..][..8].copy_from_slice(&entry.meta.to_le_bytes());
         self.0[LINKS + 8 * slot..][..8].copy_from_slice(&entry.link.to_le_bytes());
     }
@@ -296,7 +296,7 @@ impl BucketMut<'_> {
         for slot in 0..SLOTS {
             let entry = from.entry(slot);
             let kept = !entry.is_free() && keep(entry.tag());
-            self.set(slot, if kept { entry } else { Entry::FREE });
+            self.set(slot, if kept { entry } else { BucketEntry::FREE });
         }
     }
 }
@@ -388,7 +388,7 @@ impl SegmentHeaderMut<'_> {
 
 /// The parameters of a table, stored in its root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
+pub(super) struct TableShape {
     /// Random; stored in every bucket.
     pub(super) table: u64,
     /// Seed of the hash.
@@ -399,7 +399,7 @@ pub(super) struct Shape {
     pub(super) record_line: LineSize,
 }
 
-impl Shape {
+impl TableShape {
     /// Encodes the first bytes of the root.
     pub(super) fn encode(&self) -> [u8; ROOT_HEADER] {
         let mut bytes = [0; ROOT_HEADER];
@@ -466,13 +466,13 @@ mod tests {
 
     #[test]
     fn an_entry_keeps_its_parts() {
-        let entry = Entry::new(0xab_cdef, 7, 0xffff_ffff, address(1 << 40));
+        let entry = BucketEntry::new(0xab_cdef, 7, 0xffff_ffff, address(1 << 40));
         assert_eq!(entry.tag(), 0xab_cdef);
         assert_eq!(entry.lines(), 7);
         assert_eq!(entry.generation(), 0xffff_ffff);
         assert_eq!(entry.address(), Some(address(1 << 40)));
-        assert!(!entry.is_free() && Entry::FREE.is_free());
-        assert_eq!(Entry::FREE.address(), None);
+        assert!(!entry.is_free() && BucketEntry::FREE.is_free());
+        assert_eq!(BucketEntry::FREE.address(), None);
     }
 
     #[test]
@@ -480,14 +480,14 @@ mod tests {
         let top = 0b1010 << 20;
         let mut bucket = Bucket::new(9, top, 4, BucketState::Normal);
         assert_eq!(bucket.place(8, top), None, "another table's bucket");
-        assert_eq!(bucket.place(9, top | 5), Some(Place::Here));
-        assert_eq!(bucket.place(9, 0b1011 << 20), Some(Place::Child(3)));
-        assert_eq!(bucket.place(9, 0b1100 << 20), Some(Place::Child(1)));
+        assert_eq!(bucket.place(9, top | 5), Some(EntryLocation::Here));
+        assert_eq!(bucket.place(9, 0b1011 << 20), Some(EntryLocation::Child(3)));
+        assert_eq!(bucket.place(9, 0b1100 << 20), Some(EntryLocation::Child(1)));
         BucketMut(&mut bucket.0).become_state(4, BucketState::Frozen);
-        assert_eq!(bucket.place(9, top), Some(Place::HereFrozen));
-        assert_eq!(bucket.place(9, top | (1 << 19)), Some(Place::Moving));
+        assert_eq!(bucket.place(9, top), Some(EntryLocation::HereFrozen));
+        assert_eq!(bucket.place(9, top | (1 << 19)), Some(EntryLocation::Moving));
         BucketMut(&mut bucket.0).become_state(4, BucketState::Pending);
-        assert_eq!(bucket.place(9, top), Some(Place::Pending));
+        assert_eq!(bucket.place(9, top), Some(EntryLocation::Pending));
         bucket.0[13] = 77;
         assert_eq!(bucket.place(9, top), None, "a state that cannot be");
     }
@@ -496,7 +496,7 @@ mod tests {
     fn a_tag_of_zero_is_no_free_place() {
         let mut bucket = Bucket::new(9, 0, 0, BucketState::Normal);
         assert_eq!(bucket.candidates(0), 0);
-        BucketMut(&mut bucket.0).set(14, Entry::new(0, 1, 1, address(64)));
+        BucketMut(&mut bucket.0).set(14, BucketEntry::new(0, 1, 1, address(64)));
         assert_eq!(bucket.candidates(0), 1 << 14);
         assert_eq!(bucket.candidates(1), 0);
     }
@@ -516,19 +516,19 @@ mod tests {
 
     #[test]
     fn a_root_of_other_bytes_is_refused() {
-        let shape = Shape { table: 1, seed: 2, partition_bits: 8, record_line: LineSize::MAX };
+        let shape = TableShape { table: 1, seed: 2, partition_bits: 8, record_line: LineSize::MAX };
         let bytes = shape.encode();
-        assert_eq!(Shape::decode(&bytes), Some(shape));
+        assert_eq!(TableShape::decode(&bytes), Some(shape));
         for (at, value) in [(0, 0), (24, 0), (24, 9), (25, 11), (26, 2)] {
             let mut bytes = bytes;
             bytes[at] = value;
-            assert_eq!(Shape::decode(&bytes), None, "byte {at} = {value}");
+            assert_eq!(TableShape::decode(&bytes), None, "byte {at} = {value}");
         }
     }
 
     #[test]
     fn hashes_fall_apart_into_tag_and_bucket() {
-        let shape = Shape { table: 1, seed: 2, partition_bits: 8, record_line: LineSize::MAX };
+        let shape = TableShape { table: 1, seed: 2, partition_bits: 8, record_line: LineSize::MAX };
         let hash = 0xab12_3456_ffff_ffff;
         assert_eq!(shape.tag(hash), 0x12_3456);
         assert_eq!(bucket_index(hash), BUCKETS - 1);

@@ -5,9 +5,9 @@
 use super::error::DhtError;
 use super::layout::bucket_address;
 use super::space::Space;
-use super::table::Table;
+use super::table::TableAccess;
 use farside::call::rmc::helpers::status;
-use farside::call::rmc::library::{DhtLookup, Entry};
+use farside::call::rmc::library::{DhtLookup, LibraryEntry};
 use farside::call::{CallAnswer, CallOptions, Caller, Program, Ticket};
 use farside::{Error, ErrorCode, NodeId, Session};
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ pub(super) enum Called {
 }
 
 /// The result of a call about a key.
-enum Told {
+enum LookupResult {
     Value(Vec<u8>),
     Absent,
     /// None: look the key up without a call.
@@ -60,7 +60,7 @@ enum Told {
 
 /// An executor for lookups.
 #[derive(Debug)]
-struct Executor {
+struct LookupExecutor {
     caller: Caller,
     program: Program,
     /// A call that timed out and is still running; until it ends no other call is made.
@@ -75,7 +75,7 @@ struct Executor {
 /// reads. One per [`Dht`](super::Dht).
 #[derive(Debug)]
 pub struct Lookups {
-    executors: BTreeMap<NodeId, Executor>,
+    executors: BTreeMap<NodeId, LookupExecutor>,
     timeout: Duration,
     stats: LookupStats,
     last_error: Option<Error>,
@@ -96,11 +96,11 @@ impl Lookups {
     /// of a node.
     pub fn add(&mut self, home: NodeId, mut caller: Caller) -> Result<(), Error> {
         let missing = || Error::with(ErrorCode::NoProgram, "the library has no dht_lookup");
-        let entry = Entry::with_name("dht_lookup").ok_or_else(missing)?;
+        let entry = LibraryEntry::with_name("dht_lookup").ok_or_else(missing)?;
         let programs = caller.register(entry.object)?;
         let named = |program: &Program| program.name == entry.name;
         let program = programs.into_iter().find(named).ok_or_else(missing)?;
-        self.executors.insert(home, Executor { caller, program, late: None });
+        self.executors.insert(home, LookupExecutor { caller, program, late: None });
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Lookups {
     #[inline]
     pub(super) fn get(
         &mut self,
-        table: &mut Table,
+        table: &mut TableAccess,
         session: &mut Session,
         key: &[u8],
         out: &mut Vec<u8>,
@@ -144,7 +144,7 @@ impl Lookups {
     }
 }
 
-impl Executor {
+impl LookupExecutor {
     fn call(&mut self, parameters: &[u8], timeout: Duration) -> Result<CallAnswer, Error> {
         let Self { caller, program, late } = self;
         caller.turn()?;
@@ -175,7 +175,7 @@ impl Executor {
 /// call if that has no result.
 #[inline]
 pub(super) fn get_with<S: Space>(
-    table: &mut Table,
+    table: &mut TableAccess,
     space: &mut S,
     key: &[u8],
     out: &mut Vec<u8>,
@@ -191,36 +191,36 @@ pub(super) fn get_with<S: Space>(
         Called::Ended(answer) => told(answer, stats),
         Called::Nowhere => {
             stats.direct += 1;
-            Told::Nothing
+            LookupResult::Nothing
         }
         Called::Failed => {
             stats.failed += 1;
-            Told::Nothing
+            LookupResult::Nothing
         }
     };
     match told {
-        Told::Value(value) => {
+        LookupResult::Value(value) => {
             *out = value;
             Ok(true)
         }
-        Told::Absent => Ok(false),
-        Told::Nothing => table.get(space, key, out),
+        LookupResult::Absent => Ok(false),
+        LookupResult::Nothing => table.get(space, key, out),
     }
 }
 
 /// Interprets and counts an answer of `dht_lookup`.
-fn told(answer: CallAnswer, stats: &mut LookupStats) -> Told {
+fn told(answer: CallAnswer, stats: &mut LookupStats) -> LookupResult {
     let count = match answer.result {
         DhtLookup::MOVED => &mut stats.moved,
         DhtLookup::STALE => &mut stats.stale,
         result => match result.cast_signed() {
             status::OK => {
                 stats.answered += 1;
-                return Told::Value(answer.output);
+                return LookupResult::Value(answer.output);
             }
             status::NOT_FOUND => {
                 stats.answered += 1;
-                return Told::Absent;
+                return LookupResult::Absent;
             }
             // Also if the memory of the record was freed after the bucket had been read.
             status::NOT_PERMITTED | status::BUSY => &mut stats.stale,
@@ -229,10 +229,10 @@ fn told(answer: CallAnswer, stats: &mut LookupStats) -> Told {
         },
     };
     *count += 1;
-    Told::Nothing
+    LookupResult::Nothing
 }
 
-impl Table {
+impl TableAccess {
     /// The home of the key's bucket according to the directory, and the parameters for it.
     fn lookup<'a>(&self, key: &'a [u8]) -> Result<(NodeId, DhtLookup<'a>), DhtError> {
         let sought = self.sought(key)?;

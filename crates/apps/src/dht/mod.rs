@@ -22,9 +22,9 @@ pub use lookup::{LookupStats, Lookups};
 pub use scan::ScanReport;
 
 use farside::{GlobalAddress, LineSize, NodeId, Session};
-use layout::Shape;
+use layout::TableShape;
 use std::hash::{BuildHasher, Hasher};
-use table::Table;
+use table::TableAccess;
 
 /// Options for a table. Start from `DhtOptions::default()` and change fields.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,7 +49,7 @@ impl Default for DhtOptions {
 }
 
 impl DhtOptions {
-    fn shape(&self) -> Result<Shape, DhtError> {
+    fn shape(&self) -> Result<TableShape, DhtError> {
         let partitions = match usize::from(self.partitions) {
             0 => (self.nodes.len().max(1) * 16).next_power_of_two().min(256),
             given => given,
@@ -61,7 +61,7 @@ impl DhtOptions {
             return Err(DhtError::Options("nodes: at most one for each partition"));
         }
         let seed = if self.seed == 0 { random() } else { self.seed };
-        Ok(Shape {
+        Ok(TableShape {
             table: random(),
             seed,
             partition_bits: partitions.ilog2(),
@@ -77,7 +77,7 @@ impl DhtOptions {
 /// Dropping it leaves at most 64 spare blocks of each size allocated; [`Handle::close`] frees them.
 #[derive(Debug)]
 pub struct Dht {
-    table: Table,
+    table: TableAccess,
 }
 
 impl Dht {
@@ -89,7 +89,7 @@ impl Dht {
     pub fn create(session: &mut Session, options: &DhtOptions) -> Result<Self, DhtError> {
         let shape = options.shape()?;
         let (root, first) = root::create_root(session, &shape, &options.nodes)?;
-        Ok(Self { table: Table::new(shape, root, first, random()) })
+        Ok(Self { table: TableAccess::new(shape, root, first, random()) })
     }
 
     /// Opens the table with the given `root`.
@@ -97,7 +97,7 @@ impl Dht {
     /// *Errors:* `NotATable`; `Memory` with `NodeLost` if the root's home died. *Cost:* two reads.
     pub fn open(session: &mut Session, root: GlobalAddress) -> Result<Self, DhtError> {
         let (shape, first) = root::read_root(session, root)?;
-        Ok(Self { table: Table::new(shape, root, first, random()) })
+        Ok(Self { table: TableAccess::new(shape, root, first, random()) })
     }
 
     /// The address by which other users open the table.
@@ -133,7 +133,7 @@ impl Dht {
 /// misses, never on another user.
 #[derive(Debug)]
 pub struct Handle<'a> {
-    table: &'a mut Table,
+    table: &'a mut TableAccess,
     session: &'a mut Session,
     lookups: Option<&'a mut Lookups>,
 }

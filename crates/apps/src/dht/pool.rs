@@ -36,7 +36,7 @@ impl BlockClass {
 
 /// Memory for one record, and the generation of its last record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Block {
+pub(super) struct RecordBlock {
     pub(super) address: GlobalAddress,
     pub(super) class: BlockClass,
     pub(super) generation: u32,
@@ -45,7 +45,7 @@ pub(super) struct Block {
 /// Spare blocks by class.
 #[derive(Debug)]
 pub(super) struct Pool {
-    classes: Vec<(BlockClass, VecDeque<Block>)>,
+    classes: Vec<(BlockClass, VecDeque<RecordBlock>)>,
     blocks_max: usize,
     state: u64,
 }
@@ -58,7 +58,7 @@ impl Pool {
     }
 
     /// Takes a spare block of the class, with its next generation.
-    pub(super) fn take(&mut self, class: BlockClass) -> Option<Block> {
+    pub(super) fn take(&mut self, class: BlockClass) -> Option<RecordBlock> {
         let (_, blocks) = self.classes.iter_mut().find(|(c, _)| *c == class)?;
         let mut block = blocks.pop_front()?;
         block.generation = next_generation(block.generation);
@@ -73,7 +73,7 @@ impl Pool {
     }
 
     /// Keeps a block; returns one for the allocator if there are too many.
-    pub(super) fn put(&mut self, block: Block) -> Option<Block> {
+    pub(super) fn put(&mut self, block: RecordBlock) -> Option<RecordBlock> {
         let blocks = match self.classes.iter_mut().position(|(class, _)| *class == block.class) {
             Some(at) => &mut self.classes[at].1,
             None => {
@@ -97,7 +97,7 @@ impl Pool {
     }
 
     /// Takes any block, to return it to the allocator.
-    pub(super) fn drain_one(&mut self) -> Option<Block> {
+    pub(super) fn drain_one(&mut self) -> Option<RecordBlock> {
         self.classes.iter_mut().find_map(|(_, blocks)| blocks.pop_front())
     }
 }
@@ -112,8 +112,8 @@ mod tests {
     use super::*;
     use farside::{Generation, NodeId};
 
-    fn block(number: u64, generation: u32) -> Block {
-        Block {
+    fn block(number: u64, generation: u32) -> RecordBlock {
+        RecordBlock {
             address: GlobalAddress::new(
                 NodeId((number % 2) as u16),
                 LineSize::DEFAULT,

@@ -2,7 +2,7 @@
 
 use super::error::DhtError;
 use super::layout::{
-    Bucket, BucketState, ROOT_HEADER, SegmentHeader, Shape, decode_address, encode_address,
+    Bucket, BucketState, ROOT_HEADER, SegmentHeader, TableShape, decode_address, encode_address,
 };
 use super::space::Space;
 use super::split::new_segment;
@@ -13,7 +13,7 @@ use farside::{AllocationHint, AllocationSpec, GlobalAddress, NodeId};
 /// §6.2); returns the root and the partitions' first segments.
 pub(super) fn create_root<S: Space>(
     space: &mut S,
-    shape: &Shape,
+    shape: &TableShape,
     nodes: &[NodeId],
 ) -> Result<(GlobalAddress, Vec<GlobalAddress>), DhtError> {
     let partitions = 1_usize << shape.partition_bits;
@@ -38,14 +38,14 @@ pub(super) fn create_root<S: Space>(
 pub(super) fn read_root<S: Space>(
     space: &mut S,
     root: GlobalAddress,
-) -> Result<(Shape, Vec<GlobalAddress>), DhtError> {
+) -> Result<(TableShape, Vec<GlobalAddress>), DhtError> {
     let absent = DhtError::NotATable(root);
     let mut header = [0; ROOT_HEADER];
     match space.read(root, &mut header) {
         Err(error) if is_freed(&error) => return Err(absent),
         other => other?,
     }
-    let shape = Shape::decode(&header).ok_or(absent.clone())?;
+    let shape = TableShape::decode(&header).ok_or(absent.clone())?;
     let mut bytes = vec![0; 8 << shape.partition_bits];
     let list = root.checked_add(ROOT_HEADER as u64).ok_or(absent.clone())?;
     space.read(list, &mut bytes)?;

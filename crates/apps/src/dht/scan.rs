@@ -6,10 +6,10 @@
 
 use super::error::DhtError;
 use super::hash::scramble;
-use super::layout::{BUCKETS, Bucket, BucketState, Entry, ROOT_HEADER, SLOTS, TAG_BITS};
+use super::layout::{BUCKETS, Bucket, BucketEntry, BucketState, ROOT_HEADER, SLOTS, TAG_BITS};
 use super::root::read_root;
 use super::space::Space;
-use super::table::{Change, Purpose, Sought, Table};
+use super::table::{BucketChange, Purpose, Sought, TableAccess};
 
 /// Times that one tag's records may change under a scan before it fails with `Busy`.
 const ATTEMPTS_MAX: u32 = 1 << 16;
@@ -68,7 +68,7 @@ impl Position {
 }
 
 /// The entries that belong to a bucket, and the first tag after its range.
-fn own_entries(bucket: &Bucket) -> (Vec<Entry>, u32) {
+fn own_entries(bucket: &Bucket) -> (Vec<BucketEntry>, u32) {
     // During a split the upper half may have gone to the child already.
     let frozen = bucket.state() == Some(BucketState::Frozen);
     let depth = (bucket.depth() + u32::from(frozen)).min(TAG_BITS);
@@ -77,7 +77,7 @@ fn own_entries(bucket: &Bucket) -> (Vec<Entry>, u32) {
     (entries.filter(|entry| !entry.is_free() && entry.tag() < end).collect(), end)
 }
 
-impl Table {
+impl TableAccess {
     pub(super) fn scan<S: Space>(
         &mut self,
         space: &mut S,
@@ -148,8 +148,8 @@ impl Table {
                 let slot = (0..SLOTS).find(|slot| table.bucket.entry(*slot) == entry);
                 let sought = Sought { key: &[], hash, tag };
                 let Some(slot) = slot else { continue };
-                if let Change::Done =
-                    table.exchange(space, place, &sought, slot, entry, Entry::FREE)?
+                if let BucketChange::Done =
+                    table.exchange(space, place, &sought, slot, entry, BucketEntry::FREE)?
                 {
                     forgotten += 1;
                 }
@@ -197,7 +197,7 @@ impl Table {
             &mut Self,
             &mut S,
             Position,
-            Result<Vec<Entry>, DhtError>,
+            Result<Vec<BucketEntry>, DhtError>,
         ) -> Result<(), DhtError>,
     ) -> Result<(), DhtError> {
         let bits = self.shape.partition_bits;

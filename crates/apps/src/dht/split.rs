@@ -16,12 +16,12 @@ use super::layout::{
     SegmentHeaderMut, TAG_BITS, bucket_address, bucket_line, goes_to_child,
 };
 use super::space::Space;
-use super::table::{BucketPlace, Table};
+use super::table::{BucketPlace, TableAccess};
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress};
 
 /// The bucket of a step of a split.
 #[derive(Clone, Copy)]
-struct Step {
+struct SplitStep {
     parent: GlobalAddress,
     child: GlobalAddress,
     index: usize,
@@ -38,7 +38,7 @@ enum Frozen {
     Pending,
 }
 
-impl Table {
+impl TableAccess {
     /// Splits the segment of a full bucket, which `locate` read last.
     pub(super) fn grow<S: Space>(
         &mut self,
@@ -86,7 +86,7 @@ impl Table {
         depth: u32,
     ) -> Result<(), DhtError> {
         for index in 0..BUCKETS {
-            self.settle(space, Step { parent, child, index, depth })?;
+            self.settle(space, SplitStep { parent, child, index, depth })?;
         }
         Ok(space.atomic(parent, BUCKET_BYTES, |line| SegmentHeaderMut(line).finish(depth))?)
     }
@@ -100,7 +100,7 @@ impl Table {
         let depth = self.bucket.depth();
         let child = self.child(space, frozen.segment, depth)?;
         let (parent, index) = (frozen.segment, frozen.index);
-        self.settle(space, Step { parent, child, index, depth })
+        self.settle(space, SplitStep { parent, child, index, depth })
     }
 
     /// Fills a pending bucket with its entries.
@@ -120,15 +120,15 @@ impl Table {
         space: &mut S,
         child: GlobalAddress,
         index: usize,
-    ) -> Result<Step, DhtError> {
+    ) -> Result<SplitStep, DhtError> {
         let header = self.header(space, child)?;
         let parent = header.parent().ok_or(DhtError::Damaged(child))?;
         let depth = header.created().checked_sub(1).ok_or(DhtError::Damaged(child))?;
-        Ok(Step { parent, child, index, depth })
+        Ok(SplitStep { parent, child, index, depth })
     }
 
     /// Does one bucket's part of a split, after those of the ancestors that it depends on.
-    fn settle<S: Space>(&mut self, space: &mut S, step: Step) -> Result<(), DhtError> {
+    fn settle<S: Space>(&mut self, space: &mut S, step: SplitStep) -> Result<(), DhtError> {
         let mut steps = vec![step];
         let mut entries = Bucket([0; BUCKET_BYTES]);
         while let Some(step) = steps.last().copied() {
@@ -155,7 +155,7 @@ impl Table {
     fn freeze<S: Space>(
         &mut self,
         space: &mut S,
-        step: Step,
+        step: SplitStep,
         entries: &mut Bucket,
     ) -> Result<Frozen, DhtError> {
         let address = bucket_of(step.parent, step.index)?;
@@ -180,7 +180,12 @@ impl Table {
         frozen.ok_or(DhtError::Damaged(address))
     }
 
-    fn fill<S: Space>(&mut self, space: &mut S, step: Step, from: &Bucket) -> Result<(), DhtError> {
+    fn fill<S: Space>(
+        &mut self,
+        space: &mut S,
+        step: SplitStep,
+        from: &Bucket,
+    ) -> Result<(), DhtError> {
         let address = bucket_of(step.child, step.index)?;
         let table = self.shape.table;
         let filled = space.atomic(address, BUCKET_BYTES, |line| {
@@ -198,7 +203,7 @@ impl Table {
     fn drop_moved<S: Space>(
         &mut self,
         space: &mut S,
-        step: Step,
+        step: SplitStep,
         from: &Bucket,
     ) -> Result<(), DhtError> {
         let table = self.shape.table;

@@ -17,10 +17,10 @@ use super::directory::Directory;
 use super::error::DhtError;
 use super::hash::{hash, scramble};
 use super::layout::{
-    BUCKET_BYTES, Bucket, BucketMut, BucketState, Entry, KEY_BYTES_MAX, Place, RECORD_HEADER,
-    Shape, VALUE_BYTES_MAX, bucket_address, bucket_index,
+    BUCKET_BYTES, Bucket, BucketEntry, BucketMut, BucketState, EntryLocation, KEY_BYTES_MAX,
+    RECORD_HEADER, TableShape, VALUE_BYTES_MAX, bucket_address, bucket_index,
 };
-use super::pool::{BLOCKS_MAX, Block, BlockClass, Pool};
+use super::pool::{BLOCKS_MAX, BlockClass, Pool, RecordBlock};
 use super::record::{RecordHeader, RecordImage, RecordShape, end_of, lines_for};
 use super::space::Space;
 use farside::{AllocationSpec, Error, ErrorCode, GlobalAddress};
@@ -35,8 +35,8 @@ const BLOCKS_LOST_MAX: u32 = 64;
 
 /// One user's access to a table.
 #[derive(Debug)]
-pub(super) struct Table {
-    pub(super) shape: Shape,
+pub(super) struct TableAccess {
+    pub(super) shape: TableShape,
     pub(super) root: GlobalAddress,
     pub(super) directory: Directory,
     pub(super) pool: Pool,
@@ -67,13 +67,13 @@ pub(super) struct BucketPlace {
 }
 
 /// What the located bucket has of a key.
-enum Found {
+enum FoundEntry {
     /// Its record, in this slot.
-    Record { slot: usize, entry: Entry },
+    Record { slot: usize, entry: BucketEntry },
     /// There is none.
     Absent,
     /// This entry's record was gone when it was read: retry.
-    Stale(Entry),
+    Stale(BucketEntry),
 }
 
 /// The result of examining an entry's record.
@@ -96,7 +96,7 @@ enum InPlace {
 }
 
 /// The result of a change of a bucket.
-pub(super) enum Change {
+pub(super) enum BucketChange {
     Done,
     /// The bucket has changed: retry.
     Moved,
@@ -113,14 +113,14 @@ pub(super) enum Purpose {
 
 /// Detects an entry that is stale too often.
 #[derive(Default)]
-struct Patience {
-    last: Option<Entry>,
+struct StaleLimit {
+    last: Option<BucketEntry>,
     times: u32,
 }
 
-impl Patience {
+impl StaleLimit {
     /// Returns `Damaged` if a present entry keeps leading to no record.
-    fn stale(&mut self, entry: Entry, bucket: GlobalAddress) -> Result<(), DhtError> {
+    fn stale(&mut self, entry: BucketEntry, bucket: GlobalAddress) -> Result<(), DhtError> {
         self.times = if self.last == Some(entry) { self.times + 1 } else { 1 };
         self.last = Some(entry);
         if self.times > STALE_MAX {
@@ -130,9 +130,9 @@ impl Patience {
     }
 }
 
-impl Table {
+impl TableAccess {
     pub(super) fn new(
-        shape: Shape,
+        shape: TableShape,
         root: GlobalAddress,
         first: Vec<GlobalAddress>,
         nonce: u64,
@@ -156,16 +156,16 @@ impl Table {
         out: &mut Vec<u8>,
     ) -> Result<bool, DhtError> {
         let sought = self.sought(key)?;
-        let mut patience = Patience::default();
+        let mut patience = StaleLimit::default();
         for _ in 0..ATTEMPTS_MAX {
             let place = self.locate(space, sought.hash, Purpose::Read)?;
             match self.find(space, &sought, true)? {
-                Found::Record { .. } => {
+                FoundEntry::Record { .. } => {
                     self.image.value_into(out);
                     return Ok(true);
                 }
-                Found::Absent => return Ok(false),
-                Found::Stale(entry) => patience.stale(entry, place.address)?,
+                FoundEntry::Absent => return Ok(false),
+                FoundEntry::Stale(entry) => patience.stale(entry, place.address)?,
             }
         }
         Err(DhtError::busy())
@@ -194,36 +194,38 @@ impl Table {
         sought: &Sought<'_>,
         value: &[u8],
         replace: bool,
-        draft: &mut Option<(Block, Entry)>,
+        draft: &mut Option<(RecordBlock, BucketEntry)>,
     ) -> Result<bool, DhtError> {
-        let mut patience = Patience::default();
+        let mut patience = StaleLimit::default();
         for _ in 0..ATTEMPTS_MAX {
             let place = self.locate(space, sought.hash, Purpose::Change)?;
             match self.find(space, sought, false)? {
-                Found::Stale(entry) => patience.stale(entry, place.address)?,
-                Found::Record { .. } if !replace => return Ok(false),
-                Found::Record { slot, entry } => {
+                FoundEntry::Stale(entry) => patience.stale(entry, place.address)?,
+                FoundEntry::Record { .. } if !replace => return Ok(false),
+                FoundEntry::Record { slot, entry } => {
                     match self.overwrite(space, sought.key, entry, value)? {
                         InPlace::Done => return Ok(false),
                         InPlace::Gone => continue,
                         InPlace::Replace => {}
                     }
                     let new = self.draft(space, sought, value, draft)?;
-                    if let Change::Done = self.exchange(space, place, sought, slot, entry, new)? {
+                    if let BucketChange::Done =
+                        self.exchange(space, place, sought, slot, entry, new)?
+                    {
                         *draft = None;
                         self.retire(space, entry);
                         return Ok(false);
                     }
                 }
-                Found::Absent => {
+                FoundEntry::Absent => {
                     let new = self.draft(space, sought, value, draft)?;
                     match self.insert(space, place, sought, new)? {
-                        Change::Done => {
+                        BucketChange::Done => {
                             *draft = None;
                             return Ok(true);
                         }
-                        Change::Moved => {}
-                        Change::Full => self.grow(space, place)?,
+                        BucketChange::Moved => {}
+                        BucketChange::Full => self.grow(space, place)?,
                     }
                 }
             }
@@ -233,15 +235,17 @@ impl Table {
 
     pub(super) fn delete<S: Space>(&mut self, space: &mut S, key: &[u8]) -> Result<bool, DhtError> {
         let sought = self.sought(key)?;
-        let mut patience = Patience::default();
+        let mut patience = StaleLimit::default();
         for _ in 0..ATTEMPTS_MAX {
             let place = self.locate(space, sought.hash, Purpose::Change)?;
             match self.find(space, &sought, false)? {
-                Found::Stale(entry) => patience.stale(entry, place.address)?,
-                Found::Absent => return Ok(false),
-                Found::Record { slot, entry } => {
-                    let gone = Entry::FREE;
-                    if let Change::Done = self.exchange(space, place, &sought, slot, entry, gone)? {
+                FoundEntry::Stale(entry) => patience.stale(entry, place.address)?,
+                FoundEntry::Absent => return Ok(false),
+                FoundEntry::Record { slot, entry } => {
+                    let gone = BucketEntry::FREE;
+                    if let BucketChange::Done =
+                        self.exchange(space, place, &sought, slot, entry, gone)?
+                    {
                         self.retire(space, entry);
                         return Ok(true);
                     }
@@ -274,18 +278,18 @@ impl Table {
         sought: &Sought<'_>,
         change: &mut impl FnMut(&mut Vec<u8>),
         value: &mut Vec<u8>,
-        draft: &mut Option<(Block, Entry)>,
+        draft: &mut Option<(RecordBlock, BucketEntry)>,
     ) -> Result<bool, DhtError> {
-        let mut patience = Patience::default();
+        let mut patience = StaleLimit::default();
         for _ in 0..ATTEMPTS_MAX {
             let place = self.locate(space, sought.hash, Purpose::Change)?;
             let (slot, entry) = match self.find(space, sought, true)? {
-                Found::Stale(entry) => {
+                FoundEntry::Stale(entry) => {
                     patience.stale(entry, place.address)?;
                     continue;
                 }
-                Found::Absent => return Ok(false),
-                Found::Record { slot, entry } => (slot, entry),
+                FoundEntry::Absent => return Ok(false),
+                FoundEntry::Record { slot, entry } => (slot, entry),
             };
             if entry.lines() == 1 && !self.image.header().frozen {
                 match self.alter(space, sought.key, entry, change, value)? {
@@ -300,7 +304,7 @@ impl Table {
                 self.release(space, block);
             }
             let new = self.draft(space, sought, value, draft)?;
-            if let Change::Done = self.exchange(space, place, sought, slot, entry, new)? {
+            if let BucketChange::Done = self.exchange(space, place, sought, slot, entry, new)? {
                 *draft = None;
                 self.retire(space, entry);
                 return Ok(true);
@@ -334,11 +338,13 @@ impl Table {
             let here = BucketPlace { segment, index, address };
             let place = self.bucket.place(self.shape.table, tag);
             match place.ok_or(DhtError::Damaged(address))? {
-                Place::Here => return Ok(here),
-                Place::HereFrozen if purpose == Purpose::Read => return Ok(here),
-                Place::HereFrozen | Place::Moving => self.settle_child(space, here)?,
-                Place::Pending => self.settle_pending(space, here)?,
-                Place::Child(number) => {
+                EntryLocation::Here => return Ok(here),
+                EntryLocation::HereFrozen if purpose == Purpose::Read => return Ok(here),
+                EntryLocation::HereFrozen | EntryLocation::Moving => {
+                    self.settle_child(space, here)?
+                }
+                EntryLocation::Pending => self.settle_pending(space, here)?,
+                EntryLocation::Child(number) => {
                     segment = self.child(space, segment, number)?;
                     self.directory.learn(hash, number + 1, here.segment, segment);
                 }
@@ -355,7 +361,7 @@ impl Table {
         space: &mut S,
         sought: &Sought<'_>,
         whole: bool,
-    ) -> Result<Found, DhtError> {
+    ) -> Result<FoundEntry, DhtError> {
         let mut candidates = self.bucket.candidates(sought.tag);
         let mut lost = None;
         while candidates != 0 {
@@ -363,16 +369,16 @@ impl Table {
             candidates &= candidates - 1;
             let entry = self.bucket.entry(slot);
             match self.examine(space, entry, Some(sought.key), whole) {
-                Ok(Examined::Match) => return Ok(Found::Record { slot, entry }),
+                Ok(Examined::Match) => return Ok(FoundEntry::Record { slot, entry }),
                 Ok(Examined::Other) => {}
-                Ok(Examined::Gone) => return Ok(Found::Stale(entry)),
+                Ok(Examined::Gone) => return Ok(FoundEntry::Stale(entry)),
                 Err(error) if error.is_lost() => lost = Some(error),
                 Err(error) => return Err(error),
             }
         }
         match lost {
             Some(error) => Err(error),
-            None => Ok(Found::Absent),
+            None => Ok(FoundEntry::Absent),
         }
     }
 
@@ -381,7 +387,7 @@ impl Table {
     fn examine<S: Space>(
         &mut self,
         space: &mut S,
-        entry: Entry,
+        entry: BucketEntry,
         key: Option<&[u8]>,
         whole: bool,
     ) -> Result<Examined, DhtError> {
@@ -389,7 +395,7 @@ impl Table {
             return Err(DhtError::Damaged(self.root));
         };
         let line = address.line_size().bytes();
-        let known = entry.lines() < Entry::LINES_MANY;
+        let known = entry.lines() < BucketEntry::LINES_MANY;
         let mut bytes = match key {
             _ if whole && known => line * entry.lines() as usize,
             Some(key) if entry.lines() == 1 => line.min(RECORD_HEADER + key.len()),
@@ -404,7 +410,9 @@ impl Table {
         }
         let header = self.image.header();
         let lines = lines_for(line, header.key_bytes + header.value_bytes);
-        if lines.min(Entry::LINES_MANY) != entry.lines() || header.value_bytes > VALUE_BYTES_MAX {
+        if lines.min(BucketEntry::LINES_MANY) != entry.lines()
+            || header.value_bytes > VALUE_BYTES_MAX
+        {
             return Ok(Examined::Gone);
         }
         if key.is_some_and(|key| key.len() != header.key_bytes || !self.image.key_is(key)) {
@@ -421,7 +429,7 @@ impl Table {
     fn load<S: Space>(
         &mut self,
         space: &mut S,
-        entry: Entry,
+        entry: BucketEntry,
         address: GlobalAddress,
         bytes: usize,
     ) -> Result<bool, DhtError> {
@@ -437,7 +445,7 @@ impl Table {
     pub(super) fn read_any<S: Space>(
         &mut self,
         space: &mut S,
-        entry: Entry,
+        entry: BucketEntry,
     ) -> Result<bool, DhtError> {
         Ok(matches!(self.examine(space, entry, None, true)?, Examined::Match))
     }
@@ -447,7 +455,7 @@ impl Table {
         &mut self,
         space: &mut S,
         key: &[u8],
-        entry: Entry,
+        entry: BucketEntry,
         value: &[u8],
     ) -> Result<InPlace, DhtError> {
         let address = entry.address().ok_or(DhtError::Damaged(self.root))?;
@@ -476,7 +484,7 @@ impl Table {
         &mut self,
         space: &mut S,
         key: &[u8],
-        entry: Entry,
+        entry: BucketEntry,
         change: &mut impl FnMut(&mut Vec<u8>),
         value: &mut Vec<u8>,
     ) -> Result<InPlace, DhtError> {
@@ -512,8 +520,8 @@ impl Table {
         space: &mut S,
         sought: &Sought<'_>,
         value: &[u8],
-        draft: &mut Option<(Block, Entry)>,
-    ) -> Result<Entry, DhtError> {
+        draft: &mut Option<(RecordBlock, BucketEntry)>,
+    ) -> Result<BucketEntry, DhtError> {
         if let Some((_, entry)) = draft {
             return Ok(*entry);
         }
@@ -525,7 +533,7 @@ impl Table {
             match space.write(block.address, bytes).and_then(|()| space.fence()) {
                 Ok(()) => {
                     let entry =
-                        Entry::new(sought.tag, shape.lines, block.generation, block.address);
+                        BucketEntry::new(sought.tag, shape.lines, block.generation, block.address);
                     *draft = Some((block, entry));
                     return Ok(entry);
                 }
@@ -543,12 +551,16 @@ impl Table {
     }
 
     /// Allocates memory for a record, at this node if available.
-    fn block<S: Space>(&mut self, space: &mut S, class: BlockClass) -> Result<Block, DhtError> {
+    fn block<S: Space>(
+        &mut self,
+        space: &mut S,
+        class: BlockClass,
+    ) -> Result<RecordBlock, DhtError> {
         if let Some(block) = self.pool.take(class) {
             return Ok(block);
         }
         let spec = AllocationSpec::default().line_size(Some(class.line));
-        Ok(Block {
+        Ok(RecordBlock {
             address: space.alloc(class.bytes(), spec)?,
             class,
             generation: self.pool.first_generation(),
@@ -562,18 +574,18 @@ impl Table {
         place: BucketPlace,
         sought: &Sought<'_>,
         slot: usize,
-        old: Entry,
-        new: Entry,
-    ) -> Result<Change, DhtError> {
+        old: BucketEntry,
+        new: BucketEntry,
+    ) -> Result<BucketChange, DhtError> {
         let table = self.shape.table;
         Ok(space.atomic(place.address, BUCKET_BYTES, |line| {
             let mut bucket = BucketMut(line);
-            let changeable = bucket.place(table, sought.tag) == Some(Place::Here);
+            let changeable = bucket.place(table, sought.tag) == Some(EntryLocation::Here);
             if !changeable || bucket.entry(slot) != old {
-                return Change::Moved;
+                return BucketChange::Moved;
             }
             bucket.set(slot, new);
-            Change::Done
+            BucketChange::Done
         })?)
     }
 
@@ -583,8 +595,8 @@ impl Table {
         space: &mut S,
         place: BucketPlace,
         sought: &Sought<'_>,
-        new: Entry,
-    ) -> Result<Change, DhtError> {
+        new: BucketEntry,
+    ) -> Result<BucketChange, DhtError> {
         let (table, seen) = (self.shape.table, &self.bucket);
         Ok(space.atomic(place.address, BUCKET_BYTES, |line| {
             let mut bucket = BucketMut(line);
@@ -592,15 +604,15 @@ impl Table {
                 let entry = bucket.entry(*slot);
                 !entry.is_free() && entry.tag() == sought.tag && entry != seen.entry(*slot)
             };
-            let changeable = bucket.place(table, sought.tag) == Some(Place::Here);
+            let changeable = bucket.place(table, sought.tag) == Some(EntryLocation::Here);
             if !changeable || (0..super::layout::SLOTS).any(|slot| unseen(&slot)) {
-                return Change::Moved;
+                return BucketChange::Moved;
             }
             match bucket.free_slot() {
-                None => Change::Full,
+                None => BucketChange::Full,
                 Some(slot) => {
                     bucket.set(slot, new);
-                    Change::Done
+                    BucketChange::Done
                 }
             }
         })?)
@@ -608,18 +620,18 @@ impl Table {
 
     /// Keeps the block of a record whose entry was removed. The record's number of lines must be known:
     /// `image` has its header if the entry does not say.
-    fn retire<S: Space>(&mut self, space: &mut S, entry: Entry) {
+    fn retire<S: Space>(&mut self, space: &mut S, entry: BucketEntry) {
         let Some(address) = entry.address() else {
             return;
         };
         let line = address.line_size();
-        let lines = if entry.lines() < Entry::LINES_MANY {
+        let lines = if entry.lines() < BucketEntry::LINES_MANY {
             entry.lines()
         } else {
             let header = self.image.header();
             lines_for(line.bytes(), header.key_bytes + header.value_bytes)
         };
-        let block = Block {
+        let block = RecordBlock {
             address,
             class: BlockClass::fitting(line, lines),
             generation: entry.generation(),
@@ -628,7 +640,7 @@ impl Table {
     }
 
     /// Keeps a block without an entry, or frees one if there are too many.
-    pub(super) fn release<S: Space>(&mut self, space: &mut S, block: Block) {
+    pub(super) fn release<S: Space>(&mut self, space: &mut S, block: RecordBlock) {
         if let Some(spare) = self.pool.put(block) {
             self.discard(space, spare);
         }
@@ -637,7 +649,7 @@ impl Table {
     /// Frees a block. Its lines lose their generations first, since the next owner of the memory need not
     /// write them all at once. The operation has already succeeded, and memory lost with its node needs no
     /// freeing: errors are ignored.
-    pub(super) fn discard<S: Space>(&mut self, space: &mut S, block: Block) {
+    pub(super) fn discard<S: Space>(&mut self, space: &mut S, block: RecordBlock) {
         let line = block.class.line.bytes() as u64;
         let mut dead = false;
         let mut note = |result: Result<(), Error>| {

@@ -5,16 +5,16 @@ use super::input::WORD_BYTES_MAX;
 use super::words::words_of;
 use super::{count, counts, write_counts};
 use crate::dht::{Dht, DhtOptions};
-use crate::ycsb::Random;
+use crate::ycsb::WorkloadRandom;
 use farside::{Config, Node};
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
 /// A temporary folder for a test's files, removed when the test ends.
-struct Folder(PathBuf);
+struct TemporaryFolder(PathBuf);
 
-impl Folder {
+impl TemporaryFolder {
     fn new(name: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("farside-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -31,7 +31,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -43,7 +43,7 @@ fn words_in(text: &[u8]) -> Vec<Vec<u8>> {
 }
 
 /// Text of random words and gaps.
-fn text(random: &mut Random, runs: u64) -> Vec<u8> {
+fn text(random: &mut WorkloadRandom, runs: u64) -> Vec<u8> {
     let mut text = Vec::new();
     for _ in 0..runs {
         let letter = b"abZ"[random.bits() as usize % 3];
@@ -56,8 +56,8 @@ fn text(random: &mut Random, runs: u64) -> Vec<u8> {
 
 #[test]
 fn text_in_memory_is_counted_like_a_file() {
-    let folder = Folder::new("text");
-    let text = text(&mut Random::new(7), 200_000);
+    let folder = TemporaryFolder::new("text");
+    let text = text(&mut WorkloadRandom::new(7), 200_000);
     assert!(text.len() > 1 << 18, "more than a block");
     let (file, text) = (Input::open(&folder.files(&[&text])).unwrap(), Input::of_text(text));
     assert_eq!(file.bytes(), text.bytes());
@@ -78,9 +78,9 @@ fn text_in_memory_is_counted_like_a_file() {
 
 #[test]
 fn every_word_belongs_to_one_share() {
-    let folder = Folder::new("shares");
+    let folder = TemporaryFolder::new("shares");
     for seed in 0..150 {
-        let mut random = Random::new(seed);
+        let mut random = WorkloadRandom::new(seed);
         let texts: Vec<_> = (0..1 + seed % 4).map(|_| text(&mut random, seed % 30)).collect();
         let texts: Vec<&[u8]> = texts.iter().map(Vec::as_slice).collect();
         let whole = texts.concat();
@@ -104,7 +104,7 @@ fn every_word_belongs_to_one_share() {
 /// Blocks are 256 KiB: words and gaps that span several of them, and shares that end within.
 #[test]
 fn long_runs_span_blocks() {
-    let folder = Folder::new("blocks");
+    let folder = TemporaryFolder::new("blocks");
     let text =
         [vec![b'a'; 700_000], vec![b' '; 600_000], vec![b'b'; 5], vec![b' '; 262_144]].concat();
     let input = Input::open(&folder.files(&[&text])).unwrap();
@@ -123,7 +123,7 @@ fn long_runs_span_blocks() {
 
 #[test]
 fn files_without_a_length_are_streams_and_read_in_full() {
-    let folder = Folder::new("streams");
+    let folder = TemporaryFolder::new("streams");
     let text = folder.files(&[b"some words", b""]);
     let kernel = PathBuf::from("/proc/self/status");
     let input = Input::open(&[&text[0], &kernel, &text[1]]).unwrap();
@@ -143,7 +143,7 @@ fn files_without_a_length_are_streams_and_read_in_full() {
 
 #[test]
 fn fifo_is_not_opened_before_it_is_read() {
-    let folder = Folder::new("fifo");
+    let folder = TemporaryFolder::new("fifo");
     let path = folder.0.join("fifo");
     assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
     // Opening it would block: no process writes to it yet.
@@ -162,7 +162,7 @@ fn fifo_is_not_opened_before_it_is_read() {
 
 #[test]
 fn endless_word_is_refused_with_the_name_of_its_file() {
-    let folder = Folder::new("endless");
+    let folder = TemporaryFolder::new("endless");
     let path = folder.0.join("word");
     let block = vec![b'a'; 1 << 20];
     let mut file = std::fs::File::create(&path).unwrap();
@@ -177,7 +177,7 @@ fn endless_word_is_refused_with_the_name_of_its_file() {
 
 #[test]
 fn unusable_path_fails_with_its_reason() {
-    let folder = Folder::new("none");
+    let folder = TemporaryFolder::new("none");
     let missing = Input::open(&[folder.0.join("missing")]).unwrap_err();
     assert!(missing.kind() == io::ErrorKind::NotFound && missing.to_string().contains("missing"));
     let directory = Input::open(std::slice::from_ref(&folder.0)).unwrap_err();
@@ -226,7 +226,7 @@ fn printed_by(nodes: &[Node], paths: &[PathBuf]) -> Vec<u8> {
 
 #[test]
 fn counts_equal_those_of_coreutils() {
-    let folder = Folder::new("pipeline");
+    let folder = TemporaryFolder::new("pipeline");
     let config = Config::new(format!("words-{}", std::process::id()))
         .memory_bytes(64 << 20)
         .cache_bytes(16 << 20);
@@ -234,7 +234,7 @@ fn counts_equal_those_of_coreutils() {
     nodes.extend((1..3).map(|_| Node::join(&config).unwrap()));
     let x = |count| vec![b'x'; count];
     let long = [x(70_000), b" ".to_vec(), x(70_001), vec![b' '], x(70_000)].concat();
-    let many = text(&mut Random::new(1), 20_000);
+    let many = text(&mut WorkloadRandom::new(1), 20_000);
     let cases: [&[&[u8]]; 9] = [
         &[b""],
         &[b"one"],

@@ -2,10 +2,10 @@
 
 use super::counter::AcknowledgedCounter;
 use super::generator::{Discrete, Exponential, Hotspot, ScrambledZipfian, SkewedLatest, Uniform};
-use super::history::{HistoryLog, Outcome};
-use super::random::Random;
+use super::history::{HistoryLog, OperationOutcome};
+use super::random::WorkloadRandom;
 use super::record::{Records, digest};
-use super::report::Report;
+use super::report::WorkloadReport;
 use super::store::Store;
 use super::workload::{RequestDistribution, Workload};
 use std::ops::ControlFlow;
@@ -64,7 +64,7 @@ impl Default for RunOptions {
 
 /// A workload in progress, shared by the clients of one process.
 #[derive(Debug)]
-pub struct Run {
+pub struct WorkloadRun {
     workload: Workload,
     options: RunOptions,
     /// Numbers of records as counted by this process: the loaded ones, then those it inserts.
@@ -73,7 +73,7 @@ pub struct Run {
     sequence: AtomicU64,
 }
 
-impl Run {
+impl WorkloadRun {
     /// A run of `workload`. With several processes, each inserts its own records during the run and
     /// requests loaded ones and its own.
     pub fn new(workload: Workload, options: RunOptions) -> Self {
@@ -102,9 +102,9 @@ impl Run {
             run: self,
             client,
             clients,
-            random: Random::stream(self.options.seed, client),
+            random: WorkloadRandom::stream(self.options.seed, client),
             records: Records::new(&self.workload),
-            report: Report::default(),
+            report: WorkloadReport::default(),
             history,
             key: Vec::new(),
             record: Vec::new(),
@@ -165,7 +165,7 @@ impl Chooser {
     }
 
     /// The next record to request: numbers beyond the newest are drawn again.
-    fn next(&mut self, run: &Run, random: &mut Random) -> u64 {
+    fn next(&mut self, run: &WorkloadRun, random: &mut WorkloadRandom) -> u64 {
         let newest = run.inserted.newest();
         loop {
             let number = match self {
@@ -194,12 +194,12 @@ impl Chooser {
 /// One client: a thread or task with its own access to the store.
 #[derive(Debug)]
 pub struct Client<'a> {
-    run: &'a Run,
+    run: &'a WorkloadRun,
     client: u64,
     clients: u64,
-    random: Random,
+    random: WorkloadRandom,
     records: Records,
-    report: Report,
+    report: WorkloadReport,
     history: Option<HistoryLog<'a>>,
     key: Vec<u8>,
     record: Vec<u8>,
@@ -214,9 +214,9 @@ impl Client<'_> {
         mut self,
         store: &mut S,
         mut progress: impl FnMut(u64) -> ControlFlow<()>,
-    ) -> Report {
+    ) -> WorkloadReport {
         let Workload { insert_start, insert_count, .. } = self.run.workload;
-        let share = Run::share(insert_count, self.client, self.clients);
+        let share = WorkloadRun::share(insert_count, self.client, self.clients);
         let start = Instant::now();
         let mut now = start;
         for index in 0..share {
@@ -239,7 +239,7 @@ impl Client<'_> {
         mut self,
         store: &mut S,
         mut progress: impl FnMut(u64) -> ControlFlow<()>,
-    ) -> Report {
+    ) -> WorkloadReport {
         let workload = &self.run.workload;
         let proportions = workload.proportions;
         let Some(mut operations) = Discrete::new([
@@ -251,7 +251,7 @@ impl Client<'_> {
             return self.report;
         };
         let mut chooser = Chooser::new(workload);
-        let share = Run::share(workload.operations, self.client, self.clients);
+        let share = WorkloadRun::share(workload.operations, self.client, self.clients);
         let start = Instant::now();
         let longest = Duration::from_secs(workload.execution_seconds_max);
         let deadline = (!longest.is_zero()).then(|| start + longest);
@@ -313,16 +313,16 @@ impl Client<'_> {
                     let field = one.then(|| self.random.bits() as usize % self.records.fields());
                     report.wrong += u64::from(!self.records.verify(&self.key, &self.record, field));
                 }
-                (self.history.is_some().then(|| digest(&self.record)), Outcome::Ok)
+                (self.history.is_some().then(|| digest(&self.record)), OperationOutcome::Ok)
             }
             Ok(false) => {
                 report.absent += 1;
-                (None, Outcome::Ok)
+                (None, OperationOutcome::Ok)
             }
             Err(error) => {
                 report.failed(&error);
                 steps.failed = true;
-                (None, Outcome::Failed)
+                (None, OperationOutcome::Failed)
             }
         };
         if let Some(history) = &mut self.history {
@@ -342,7 +342,7 @@ impl Client<'_> {
         }
         let (mut right, mut value) = (true, None);
         let result = store.update(key, &mut |record| {
-            let mut random = Random::new(seed);
+            let mut random = WorkloadRandom::new(seed);
             if all {
                 records.fill(key, &mut random, record);
             } else {
@@ -359,13 +359,13 @@ impl Client<'_> {
             Ok(found) => {
                 report.wrong += u64::from(found && !right);
                 report.absent += u64::from(!found && operation == Operation::Update);
-                if found { Outcome::Ok } else { Outcome::NotFound }
+                if found { OperationOutcome::Ok } else { OperationOutcome::NotFound }
             }
             Err(error) => {
                 report.failed(&error);
                 steps.failed = true;
                 // Before it had a value it changed nothing.
-                if value.is_some() { Outcome::Unknown } else { Outcome::Failed }
+                if value.is_some() { OperationOutcome::Unknown } else { OperationOutcome::Failed }
             }
         };
         if let Some(history) = &mut self.history {
@@ -386,11 +386,11 @@ impl Client<'_> {
         let outcome = match result {
             Ok(()) => {
                 report.succeeded((end - called).as_nanos() as u64);
-                Outcome::Ok
+                OperationOutcome::Ok
             }
             Err(error) => {
                 report.failed(&error);
-                Outcome::Unknown
+                OperationOutcome::Unknown
             }
         };
         if let Some(history) = &mut self.history {

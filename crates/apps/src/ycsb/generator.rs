@@ -1,7 +1,7 @@
 //! The number generators of YCSB (Cooper et al., SoCC 2010), each with YCSB's arithmetic, so that the same
 //! random draws give the same numbers. Checked against the values of YCSB's Java classes.
 
-use super::random::Random;
+use super::random::WorkloadRandom;
 
 /// The default constant of YCSB's zipfian distributions.
 pub const ZIPFIAN_CONSTANT: f64 = 0.99;
@@ -21,7 +21,7 @@ pub fn fnv_hash(value: u64) -> u64 {
 }
 
 /// A random 63-bit number below `bound`, as YCSB draws it.
-fn below(random: &mut Random, bound: u64) -> u64 {
+fn below(random: &mut WorkloadRandom, bound: u64) -> u64 {
     random.bits().cast_signed().unsigned_abs() % bound.max(1)
 }
 
@@ -86,7 +86,7 @@ impl Zipfian {
 
     /// The next number.
     #[inline]
-    pub fn next(&mut self, random: &mut Random) -> u64 {
+    pub fn next(&mut self, random: &mut WorkloadRandom) -> u64 {
         self.next_of(random, self.items)
     }
 
@@ -94,7 +94,7 @@ impl Zipfian {
     /// ones is added (and, as in YCSB, only that part of the formula follows). If it is fewer, the sum
     /// stays.
     #[inline]
-    pub fn next_of(&mut self, random: &mut Random, items: u64) -> u64 {
+    pub fn next_of(&mut self, random: &mut WorkloadRandom, items: u64) -> u64 {
         if items > self.counted {
             self.zeta_items += zeta(self.counted, items, self.theta);
             self.counted = items;
@@ -135,7 +135,7 @@ impl ScrambledZipfian {
 
     /// The next number.
     #[inline]
-    pub fn next(&mut self, random: &mut Random) -> u64 {
+    pub fn next(&mut self, random: &mut WorkloadRandom) -> u64 {
         self.min + fnv_hash(self.under.next(random)) % self.items
     }
 }
@@ -154,7 +154,7 @@ impl SkewedLatest {
 
     /// The next number, with `newest` as the newest one.
     #[inline]
-    pub fn next(&mut self, random: &mut Random, newest: u64) -> u64 {
+    pub fn next(&mut self, random: &mut WorkloadRandom, newest: u64) -> u64 {
         newest - self.under.next_of(random, newest).min(newest)
     }
 }
@@ -174,7 +174,7 @@ impl Uniform {
 
     /// The next number.
     #[inline]
-    pub fn next(&mut self, random: &mut Random) -> u64 {
+    pub fn next(&mut self, random: &mut WorkloadRandom) -> u64 {
         self.min + below(random, self.items)
     }
 }
@@ -199,7 +199,7 @@ impl Hotspot {
 
     /// The next number. If one of the two parts is empty, the other one gets its draws.
     #[inline]
-    pub fn next(&mut self, random: &mut Random) -> u64 {
+    pub fn next(&mut self, random: &mut WorkloadRandom) -> u64 {
         let hot = random.unit() < self.hot_draws;
         if (hot && self.hot_items > 0) || self.cold_items == 0 {
             return self.min + below(random, self.hot_items);
@@ -222,7 +222,7 @@ impl Exponential {
 
     /// The next distance, rounded down.
     #[inline]
-    pub fn next(&mut self, random: &mut Random) -> u64 {
+    pub fn next(&mut self, random: &mut WorkloadRandom) -> u64 {
         (-random.unit().ln() / self.gamma) as u64
     }
 }
@@ -244,7 +244,7 @@ impl<T: Copy> Discrete<T> {
 
     /// The next choice.
     #[inline]
-    pub fn next(&mut self, random: &mut Random) -> T {
+    pub fn next(&mut self, random: &mut WorkloadRandom) -> T {
         let mut left = random.unit();
         for (weight, thing) in &self.parts[..self.parts.len() - 1] {
             let share = weight / self.sum;
@@ -262,13 +262,13 @@ mod tests {
     use super::*;
 
     /// 24 numbers of a generator from the draws of seed 1.
-    fn draw(mut next: impl FnMut(&mut Random) -> u64) -> Vec<u64> {
-        let mut random = Random::new(1);
+    fn draw(mut next: impl FnMut(&mut WorkloadRandom) -> u64) -> Vec<u64> {
+        let mut random = WorkloadRandom::new(1);
         (0..24).map(|_| next(&mut random)).collect()
     }
 
     // The numbers below are what the classes of YCSB 0.18 give when their random source is replaced
-    // by splitmix64 with seed 1, the sequence of `Random::new(1)`.
+    // by splitmix64 with seed 1, the sequence of `WorkloadRandom::new(1)`.
 
     #[test]
     fn the_hash_is_ycsbs() {
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn grown_step_by_step_is_grown_at_once() {
-        let mut random = Random::new(3);
+        let mut random = WorkloadRandom::new(3);
         let (mut slow, mut fast) = (Zipfian::new(0, 99, 0.99), Zipfian::new(0, 99, 0.99));
         for items in 101..=2_000 {
             slow.next_of(&mut random, items);
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn every_range_is_kept_even_the_smallest() {
-        let mut random = Random::new(9);
+        let mut random = WorkloadRandom::new(9);
         for items in [1, 2, 3, 10, 1_000] {
             let max = 7 + items - 1;
             let mut zipfian = Zipfian::new(7, max, 0.99);
@@ -406,7 +406,7 @@ mod tests {
     fn the_first_get_their_share() {
         let (items, draws) = (10_000, 400_000);
         let mut generator = Zipfian::new(0, items - 1, ZIPFIAN_CONSTANT);
-        let mut random = Random::new(4);
+        let mut random = WorkloadRandom::new(4);
         let numbers: Vec<u64> = (0..draws).map(|_| generator.next(&mut random)).collect();
         let all = zeta(0, items, ZIPFIAN_CONSTANT);
         for first in [1, 2, 100] {

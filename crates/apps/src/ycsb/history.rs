@@ -45,7 +45,7 @@ impl std::fmt::Debug for History {
 
 /// The outcome of an operation for a checker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub enum OperationOutcome {
     /// Success, with the value.
     Ok,
     /// An update of no record.
@@ -56,7 +56,7 @@ pub enum Outcome {
     Unknown,
 }
 
-impl Outcome {
+impl OperationOutcome {
     fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -111,7 +111,8 @@ pub struct HistoryLog<'a> {
 impl HistoryLog<'_> {
     /// Records the beginning of an operation, or the value that an operation in flight is about to write.
     pub fn begin(&mut self, operation: &str, key: &[u8], value: Option<u64>, called: Instant) {
-        let outcome = if value.is_some() { Outcome::Unknown } else { Outcome::Failed };
+        let outcome =
+            if value.is_some() { OperationOutcome::Unknown } else { OperationOutcome::Failed };
         self.write(operation, key, value, (called, None), outcome);
     }
 
@@ -122,7 +123,7 @@ impl HistoryLog<'_> {
         key: &[u8],
         value: Option<u64>,
         times: (Instant, Instant),
-        outcome: Outcome,
+        outcome: OperationOutcome,
     ) {
         self.write(operation, key, value, (times.0, Some(times.1)), outcome);
     }
@@ -133,7 +134,7 @@ impl HistoryLog<'_> {
         key: &[u8],
         value: Option<u64>,
         times: (Instant, Option<Instant>),
-        outcome: Outcome,
+        outcome: OperationOutcome,
     ) {
         let clock = &self.history.clock;
         let invoke = clock.at(times.0) - clock.off_ns;
@@ -206,9 +207,9 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<Vec<u8>>>);
+    struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Shared {
+    impl Write for SharedOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
             Ok(bytes.len())
@@ -221,13 +222,13 @@ mod tests {
 
     #[test]
     fn each_line_is_json_and_written_at_once() {
-        let shared = Shared::default();
+        let shared = SharedOutput::default();
         let history = History::new(Box::new(shared.clone()));
         let moment = history.clock.start;
         let mut log = history.log(3);
-        log.end("read", b"a\"\\\n\xff", Some(255), (moment, moment), Outcome::Ok);
+        log.end("read", b"a\"\\\n\xff", Some(255), (moment, moment), OperationOutcome::Ok);
         log.begin("update", b"k", None, moment);
-        log.end("update", b"k", None, (moment, moment), Outcome::NotFound);
+        log.end("update", b"k", None, (moment, moment), OperationOutcome::NotFound);
         // As in a killed process: nothing is dropped or finished.
         std::mem::forget(log);
         let (low, high) = (
@@ -259,7 +260,7 @@ mod tests {
         }
         let history = History::new(Box::new(Full));
         let now = Instant::now();
-        history.log(0).end("read", b"k", None, (now, now), Outcome::Ok);
+        history.log(0).end("read", b"k", None, (now, now), OperationOutcome::Ok);
         assert_eq!(history.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

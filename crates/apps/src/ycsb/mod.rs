@@ -13,12 +13,12 @@ mod store;
 mod tests;
 mod workload;
 
-pub use driver::{Client, Operation, Run, RunOptions};
-pub use history::{History, HistoryLog, Outcome};
+pub use driver::{Client, Operation, RunOptions, WorkloadRun};
+pub use history::{History, HistoryLog, OperationOutcome};
 pub use properties::{Parsed, PropertyError};
-pub use random::Random;
+pub use random::WorkloadRandom;
 pub use record::{Records, digest};
-pub use report::{OperationReport, Report};
+pub use report::{OperationReport, WorkloadReport};
 pub use store::Store;
 pub use workload::{
     CoreWorkload, FieldLength, Proportions, RequestDistribution, UnknownWorkload, Workload,

@@ -4,11 +4,11 @@ use crate::dht::scramble;
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
-pub struct Random {
+pub struct WorkloadRandom {
     state: u64,
 }
 
-impl Random {
+impl WorkloadRandom {
     /// The sequence of a seed.
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
@@ -40,7 +40,7 @@ mod tests {
 
     #[test]
     fn splitmix64_as_published() {
-        let mut random = Random::new(1_234_567);
+        let mut random = WorkloadRandom::new(1_234_567);
         let first: Vec<u64> = (0..3).map(|_| random.bits()).collect();
         let published =
             [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn units_fill_their_range() {
-        let mut random = Random::new(5);
+        let mut random = WorkloadRandom::new(5);
         let units: Vec<f64> = (0..10_000).map(|_| random.unit()).collect();
         assert!(units.iter().all(|u| (0.0..1.0).contains(u)));
         let mean = units.iter().sum::<f64>() / 10_000.0;

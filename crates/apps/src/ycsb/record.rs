@@ -6,7 +6,7 @@
 //! each is preceded by its length.
 
 use super::generator::Zipfian;
-use super::random::Random;
+use super::random::WorkloadRandom;
 use super::workload::{FieldLength, Workload};
 use crate::dht::scramble;
 
@@ -50,7 +50,7 @@ impl Records {
     }
 
     /// Generates a whole record for `key`.
-    pub fn fill(&mut self, key: &[u8], random: &mut Random, out: &mut Vec<u8>) {
+    pub fn fill(&mut self, key: &[u8], random: &mut WorkloadRandom, out: &mut Vec<u8>) {
         out.clear();
         for field in 0..self.fields {
             let bytes = self.next_length(random);
@@ -68,7 +68,7 @@ impl Records {
         &mut self,
         key: &[u8],
         field: usize,
-        random: &mut Random,
+        random: &mut WorkloadRandom,
         record: &mut Vec<u8>,
     ) -> bool {
         let Some(old) = self.part(record, field) else {
@@ -113,7 +113,7 @@ impl Records {
         !matches!(self.length, Length::Constant(_))
     }
 
-    fn next_length(&mut self, random: &mut Random) -> usize {
+    fn next_length(&mut self, random: &mut WorkloadRandom) -> usize {
         match &mut self.length {
             Length::Constant(bytes) => *bytes,
             Length::Uniform(min, max) => {
@@ -189,7 +189,7 @@ mod tests {
     fn the_standard_record_has_a_thousand_bytes() {
         let mut records = of(FieldLength::Constant(100), 10);
         let mut record = Vec::new();
-        records.fill(b"user1", &mut Random::new(1), &mut record);
+        records.fill(b"user1", &mut WorkloadRandom::new(1), &mut record);
         assert_eq!(record.len(), 1_000);
     }
 
@@ -201,7 +201,7 @@ mod tests {
             FieldLength::Uniform(1, 50),
             FieldLength::Zipfian(3, 70),
         ];
-        let mut random = Random::new(2);
+        let mut random = WorkloadRandom::new(2);
         for length in lengths {
             let mut records = of(length, 7);
             let mut record = Vec::new();
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_torn_field_shows() {
         let mut records = of(FieldLength::Constant(100), 1);
-        let mut random = Random::new(2);
+        let mut random = WorkloadRandom::new(2);
         let (mut old, mut new) = (Vec::new(), Vec::new());
         records.fill(b"user1", &mut random, &mut old);
         records.fill(b"user1", &mut random, &mut new);
@@ -244,7 +244,7 @@ mod tests {
     fn invalid_record_is_not_changed() {
         let mut records = of(FieldLength::Uniform(1, 50), 2);
         let mut nothing = vec![255; 9];
-        assert!(!records.change(b"k", 1, &mut Random::new(1), &mut nothing));
+        assert!(!records.change(b"k", 1, &mut WorkloadRandom::new(1), &mut nothing));
         assert_eq!(nothing, [255; 9]);
     }
 

@@ -52,19 +52,19 @@ impl OperationReport {
 
 /// The measurements of one or more clients.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct WorkloadReport {
     operations: Vec<OperationReport>,
     /// Nanoseconds from the first operation's call to the last one's return, for the slowest client.
     pub elapsed_ns: u64,
 }
 
-impl Default for Report {
+impl Default for WorkloadReport {
     fn default() -> Self {
         Self { operations: Operation::ALL.map(|_| OperationReport::new()).to_vec(), elapsed_ns: 0 }
     }
 }
 
-impl Report {
+impl WorkloadReport {
     /// The measurements of a kind.
     pub fn operation(&self, operation: Operation) -> &OperationReport {
         &self.operations[operation as usize]
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn merged_counts_add_up() {
-        let mut one = Report { elapsed_ns: 2_000_000_000, ..Report::default() };
-        let mut two = Report { elapsed_ns: 1_000_000_000, ..Report::default() };
+        let mut one = WorkloadReport { elapsed_ns: 2_000_000_000, ..WorkloadReport::default() };
+        let mut two = WorkloadReport { elapsed_ns: 1_000_000_000, ..WorkloadReport::default() };
         for latency in [0, 500, u64::MAX] {
             one.operation_mut(Operation::Read).succeeded(latency);
         }

@@ -50,15 +50,15 @@ fn go_on(_: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn loaded(run: &Run) -> Map {
+fn loaded(run: &WorkloadRun) -> Map {
     let mut map = Map::default();
     let report = run.client(0, None).load(&mut map, go_on);
     assert_eq!(report.count(), run.workload().insert_count);
     map
 }
 
-fn run_of(core: CoreWorkload, records: u64, operations: u64) -> Run {
-    Run::new(core.workload(records, operations), RunOptions::default())
+fn run_of(core: CoreWorkload, records: u64, operations: u64) -> WorkloadRun {
+    WorkloadRun::new(core.workload(records, operations), RunOptions::default())
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn each_workload_has_its_mix_and_verifies() {
 fn the_same_seed_does_the_same_again() {
     let states = [1, 1, 2].map(|seed| {
         let options = RunOptions { seed, ..RunOptions::default() };
-        let run = Run::new(CoreWorkload::A.workload(200, 2_000), options);
+        let run = WorkloadRun::new(CoreWorkload::A.workload(200, 2_000), options);
         let mut map = loaded(&run);
         run.client(0, None).run(&mut map, go_on);
         (map.records, map.reads)
@@ -132,7 +132,7 @@ fn the_hotspot_is_hot_and_the_newest_are_read_most() {
         ..CoreWorkload::C.workload(1_000, 20_000)
     };
     let share_of = |workload: Workload, range: std::ops::Range<&str>| {
-        let run = Run::new(workload, RunOptions::default());
+        let run = WorkloadRun::new(workload, RunOptions::default());
         let mut map = loaded(&run);
         run.client(0, None).run(&mut map, go_on);
         let inside = map.reads.iter().filter(|(key, _)| {
@@ -157,17 +157,17 @@ fn the_hotspot_is_hot_and_the_newest_are_read_most() {
 fn processes_and_threads_share_records_and_operations() {
     let workload = Workload { threads: 2, ..CoreWorkload::D.workload(1_001, 5_003) };
     let mut map = Map::default();
-    let runs: Vec<Run> = (0..3)
+    let runs: Vec<WorkloadRun> = (0..3)
         .map(|process| {
             let options = RunOptions { process, processes: 3, ..RunOptions::default() };
-            Run::new(workload.clone(), options)
+            WorkloadRun::new(workload.clone(), options)
         })
         .collect();
     let clients = || runs.iter().flat_map(|run| [run.client(0, None), run.client(1, None)]);
-    let mut all = Report::default();
+    let mut all = WorkloadReport::default();
     clients().for_each(|client| all.merge(&client.load(&mut map, go_on)));
     assert_eq!((all.count(), map.records.len()), (1_001, 1_001), "each record once");
-    let mut all = Report::default();
+    let mut all = WorkloadReport::default();
     clients().for_each(|client| all.merge(&client.run(&mut map, go_on)));
     assert_eq!((all.count(), all.wrong()), (5_003, 0));
     let inserts = all.operation(Operation::Insert);
@@ -190,9 +190,9 @@ fn progress_is_reported_and_may_end_the_run() {
 }
 
 #[derive(Clone, Default)]
-struct Shared(Arc<Mutex<Vec<u8>>>);
+struct SharedOutput(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Shared {
+impl Write for SharedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -211,7 +211,7 @@ fn field<'a>(line: &'a str, name: &str) -> &'a str {
 
 #[test]
 fn a_history_has_each_operation_and_explains_each_read() {
-    let shared = Shared::default();
+    let shared = SharedOutput::default();
     let history = History::new(Box::new(shared.clone()));
     let run = run_of(CoreWorkload::F, 50, 2_000);
     let mut map = Map::default();
@@ -251,11 +251,11 @@ fn the_hash_table_runs_every_workload() {
         let root = Dht::create(&mut nodes[0].session().unwrap(), &options).unwrap().root();
         let runs = [0, 1].map(|process| {
             let options = RunOptions { process, processes: 2, ..RunOptions::default() };
-            Run::new(core.workload(500, 4_000), options)
+            WorkloadRun::new(core.workload(500, 4_000), options)
         });
         for load in [true, false] {
-            let reports: Vec<Report> = std::thread::scope(|scope| {
-                let start = |(node, run): (&Node, &Run)| {
+            let reports: Vec<WorkloadReport> = std::thread::scope(|scope| {
+                let start = |(node, run): (&Node, &WorkloadRun)| {
                     let (node, client) = (node.clone(), run.client(0, None));
                     let mut session = node.session().unwrap();
                     let mut dht = Dht::open(&mut session, root).unwrap();
@@ -270,7 +270,7 @@ fn the_hash_table_runs_every_workload() {
                     nodes.iter().zip(&runs).map(|pair| scope.spawn(move || start(pair))).collect();
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
-            let mut all = Report::default();
+            let mut all = WorkloadReport::default();
             reports.iter().for_each(|report| all.merge(report));
             let wanted = if load { 500 } else { 4_000 };
             assert_eq!((all.count(), all.errors(), all.wrong()), (wanted, 0, 0), "{core}");

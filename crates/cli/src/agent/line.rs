@@ -1,7 +1,7 @@
 //! A stream to another host that two threads share: one sends, one receives, and both may block.
 
 use crate::failure::Failure;
-use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, Host, Security};
+use farside_bootstrap::{BootstrapError, Endpoint, HandshakeLimits, HostAddress, Security};
 use farside_bootstrap::{Stream, Transfer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -57,7 +57,7 @@ impl Line {
 
     fn with(
         socket: Arc<TcpStream>,
-        calls: Option<&Host>,
+        calls: Option<&HostAddress>,
         security: &Security,
         heard: impl Fn(),
     ) -> Result<Self, BootstrapError> {

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals;
 pub(crate) use client::Remote;
-use farside_bootstrap::{Admission, Endpoint, Host, Security};
+use farside_bootstrap::{Admission, Endpoint, HostAddress, Security};
 use farside_fabric::PendingLimits;
 pub(crate) use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -79,8 +79,8 @@ impl Event<'_> {
 /// Returns whether only processes of this machine can reach an endpoint.
 pub(crate) fn is_loopback(endpoint: &Endpoint) -> bool {
     match &endpoint.host {
-        Host::Ip(number) => number.is_loopback(),
-        Host::Name(name) => name == "localhost",
+        HostAddress::Ip(number) => number.is_loopback(),
+        HostAddress::Name(name) => name == "localhost",
     }
 }
 

@@ -6,7 +6,7 @@ use super::wire::{LINE_BYTES_MAX, MARK, Notice, Order, line, version};
 use crate::failure::Failure;
 use crate::output::Output;
 use farside_bootstrap::{Admission, Security};
-use farside_fabric::{Pending, PendingLimits};
+use farside_fabric::{PendingConnection as PendingPeer, PendingLimits};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::io::{Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -77,7 +77,7 @@ impl AgentState {
         let mut open = self.open();
         let pending = open.pending.iter().map(|one| {
             let PendingStream { number, host, silent, .. } = *one;
-            Pending { peer: host, silent, age: number }
+            PendingPeer { peer: host, silent, age: number }
         });
         if let Some(oldest) = PendingLimits::DEFAULT.gives_way(pending, host)
             && let Some(at) = open.pending.iter().position(|one| one.number == oldest)

@@ -296,7 +296,7 @@ impl Waiting {
                 let (link, host) = asked.swap_remove(at);
                 let refusal = match &event {
                     LinkEvent::Refused { reason, .. } => self.judge(reason),
-                    LinkEvent::NotReached { why: NotReached::Nobody, .. } => {
+                    LinkEvent::NotReached { why: NotReached::NoListener, .. } => {
                         Some(port.trouble(link).unwrap_or_else(|| "no node waits there".to_owned()))
                     }
                     _ => Some(

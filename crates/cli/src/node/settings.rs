@@ -8,7 +8,7 @@ use crate::input_file;
 use crate::rdma::Rdma;
 use farside::fabrics::FabricOptions;
 use farside::{Config, ErrorCode, LineSize};
-use farside_bootstrap::{Endpoint, Host};
+use farside_bootstrap::{Endpoint, HostAddress};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -108,7 +108,7 @@ fn check_security(
 
 /// Returns whether an endpoint means all addresses of a host.
 fn is_everywhere(listen: &Endpoint) -> bool {
-    matches!(&listen.host, Host::Ip(number) if number.is_unspecified())
+    matches!(&listen.host, HostAddress::Ip(number) if number.is_unspecified())
 }
 
 fn config(settings: &NodeSettings) -> Result<Config, Failure> {

@@ -12,7 +12,7 @@ use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, time};
 use crate::result_file::{self, TemporaryFolder};
-use farside::call::rmc::library::{Entry, ListSearch, Place};
+use farside::call::rmc::library::{HostWord, LibraryEntry, ListSearch};
 use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Verified, helpers::status, verify};
 use farside::call::{CallOptions, Caller, CallerOptions, Program, Site};
@@ -98,7 +98,7 @@ fn list() -> (Vec<u8>, u64) {
 }
 
 fn parameters(head: u64, key: u64) -> Vec<u8> {
-    let head = Place::new(0, head).unwrap_or_default();
+    let head = HostWord::new(0, head).unwrap_or_default();
     ListSearch { head, key }.to_bytes()
 }
 
@@ -199,7 +199,8 @@ fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Fai
     let mut other = connect()?;
     let registrations = registrations::measure([&mut caller, &mut other], fabric, &file, rounds)?;
     drop(other);
-    let object = Entry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
+    let object =
+        LibraryEntry::with_name("list_search").map(|entry| entry.object).unwrap_or_default();
     let search = caller.register(object).map_err(failed)?.remove(0);
     let searches = compare(&mut caller, &search, head, rounds)?;
     let calls_per_second = rate(&mut caller, &search, head, rounds)?;
@@ -367,7 +368,7 @@ fn minimum_ns(mut operation: impl FnMut()) -> f64 {
 fn engine() -> Result<Vec<EngineTimes>, Failure> {
     let unusable =
         |text: String| failed(farside::Error::with(farside::ErrorCode::BadProgram, text));
-    let entry = Entry::with_name("list_search");
+    let entry = LibraryEntry::with_name("list_search");
     let entry = entry.ok_or_else(|| unusable("the library has no list_search".to_owned()))?;
     let program = entry.program().map_err(|error| unusable(error.to_string()))?;
     let verified =
@@ -400,7 +401,7 @@ fn program_ns(
     let compiled = farside::call::rmc::run::native::Compiled::new(verified.clone()).ok();
     // As at an executor, where machine code reads lent regions directly.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    let (memory, region) = (host.0.clone(), farside::call::rmc::run::native::Region::of);
+    let (memory, region) = (host.0.clone(), farside::call::rmc::run::native::NativeRegion::of);
     let ns = minimum_ns(|| {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         let outcome = match &compiled {

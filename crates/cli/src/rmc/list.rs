@@ -5,7 +5,7 @@ use super::source;
 use crate::arguments::RmcList;
 use crate::failure::Failure;
 use crate::output::Output;
-use farside_rmc::library::{ENTRIES, Entry};
+use farside_rmc::library::{ENTRIES, LibraryEntry};
 use serde::Serialize;
 
 /// A program in the list.
@@ -37,13 +37,13 @@ pub(super) fn run(arguments: &RmcList, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn library_program(entry: &'static Entry) -> Result<Listed, Failure> {
+fn library_program(entry: &'static LibraryEntry) -> Result<Listed, Failure> {
     let failed = |e| Failure::check(format!("{}: {e}", entry.name));
     let program = entry.program().map_err(failed)?;
     Ok(listed(checked(program, false).0, Some(entry)))
 }
 
-fn listed(checked: Checked, entry: Option<&'static Entry>) -> Listed {
+fn listed(checked: Checked, entry: Option<&'static LibraryEntry>) -> Listed {
     Listed {
         name: checked.program.clone(),
         sentence: entry.map(|entry| entry.sentence),

@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use farside_rmc::assembler::assemble_named;
-use farside_rmc::library::Entry;
+use farside_rmc::library::LibraryEntry;
 use farside_rmc::program::load;
 use farside_rmc::{Limits, Program};
 use std::fs::File;
@@ -13,7 +13,8 @@ use std::path::Path;
 /// such file.
 pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
     let shown = path.display();
-    if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
+    if let Some(entry) = path.to_str().and_then(LibraryEntry::with_name).filter(|_| !path.exists())
+    {
         let program = entry.program().map_err(|e| Failure::check(format!("{shown}: {e}")))?;
         return Ok(vec![program]);
     }
@@ -27,7 +28,8 @@ pub(super) fn programs(path: &Path) -> Result<Vec<Program>, Failure> {
 /// Returns the bytes that register the programs of a file or of the library program with that name: an object, or
 /// assembler source.
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Failure> {
-    if let Some(entry) = path.to_str().and_then(Entry::with_name).filter(|_| !path.exists()) {
+    if let Some(entry) = path.to_str().and_then(LibraryEntry::with_name).filter(|_| !path.exists())
+    {
         return Ok(entry.object.to_vec());
     }
     match path.extension().and_then(|extension| extension.to_str()) {
@@ -52,7 +54,7 @@ pub(super) fn select<P>(
     let names = names.join(", ");
     // The name of a library program selects it from its object.
     let name = name.or_else(|| {
-        let entry = file.to_str().and_then(Entry::with_name).filter(|_| !file.exists());
+        let entry = file.to_str().and_then(LibraryEntry::with_name).filter(|_| !file.exists());
         entry.map(|entry| entry.name)
     });
     let file = file.display();

@@ -5,7 +5,9 @@ use super::threads::ThreadContext;
 use super::wire::{Answer, LookupStats, Ran, Share, Verified, WirePath};
 use crate::failure::Failure;
 use farside_apps::dht::Lookups;
-use farside_apps::ycsb::{History, Operation, Records, Report, Run, RunOptions, Workload};
+use farside_apps::ycsb::{
+    History, Operation, Records, RunOptions, Workload, WorkloadReport, WorkloadRun,
+};
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 /// A share that is being executed; the threads of this process have it in common.
 pub(super) struct Work {
     share: Share,
-    run: Run,
+    run: WorkloadRun,
     history: Option<History>,
     /// The executor's callers, if reads are done by calls.
     calls: Option<Arc<Calls>>,
@@ -37,7 +39,7 @@ impl Work {
         let file = share.history.as_ref().map(create).transpose()?;
         Ok(Self {
             share,
-            run: Run::new(workload, options),
+            run: WorkloadRun::new(workload, options),
             history: file.map(|file| History::new(Box::new(file))),
             calls,
         })
@@ -74,7 +76,10 @@ impl Work {
         &self,
         mut context: ThreadContext<'_>,
         mut lookups: Option<Lookups>,
-        work: impl FnOnce(farside_apps::ycsb::Client<'_>, &mut farside_apps::dht::Handle<'_>) -> Report,
+        work: impl FnOnce(
+            farside_apps::ycsb::Client<'_>,
+            &mut farside_apps::dht::Handle<'_>,
+        ) -> WorkloadReport,
     ) -> Result<Answer, Failure> {
         let process = self.share.part * u64::from(self.share.threads) + u64::from(context.number);
         let history = self.history.as_ref().map(|history| history.log(process));
@@ -141,7 +146,7 @@ fn numbers(workload: &Workload, inserted: &[u64]) -> impl Iterator<Item = u64> {
     loaded.chain(more)
 }
 
-fn ran(report: &Report) -> Ran {
+fn ran(report: &WorkloadReport) -> Ran {
     let mut ran = Ran { elapsed_ns: report.elapsed_ns, ..Ran::default() };
     for kind in Operation::ALL {
         let of_kind = report.operation(kind);

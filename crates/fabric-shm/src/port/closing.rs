@@ -9,10 +9,10 @@
 
 use super::ShmPort;
 use crate::barrier;
-use crate::connection::{Connection, Peer};
+use crate::connection::{Connection, KnownPeer};
 use crate::control::Inner;
 use crate::mapping::PeerMemory;
-use crate::message::{Grant, Message};
+use crate::message::{ControlMessage, Grant};
 use crate::socket;
 use farside_base::{LinkId, RegionToken, RemoteRegionId};
 use farside_fabric::FabricError;
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 /// A request that was in progress when its link was closed.
 pub(super) struct Landing {
     pub(super) link: LinkId,
-    peer: Peer,
+    peer: KnownPeer,
     /// The count of work of the peer's port then.
     count: u64,
     /// The peer's process; `None` when it is in another namespace of processes.
@@ -159,5 +159,5 @@ pub(super) fn ask_for(
     question: u64,
 ) -> Result<(), FabricError> {
     let (region, key) = (token.region, token.key);
-    inner.send(connection, &Message::Import { question, region, key }, &[])
+    inner.send(connection, &ControlMessage::Import { question, region, key }, &[])
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 #[derive(Clone)]
 #[repr(align(64))]
 pub(super) struct Import {
-    /// Link and number, since a request must name both; [`NOBODY`] if the entry is free.
+    /// Link and number, since a request must name both; [`NO_IMPORT`] if the entry is free.
     name: u64,
     /// What the owner allows, whatever the token says.
     pub(super) memory: PeerMemory,
@@ -43,7 +43,7 @@ impl Import {
 }
 
 /// No link has the number in it.
-const NOBODY: u64 = u64::MAX;
+const NO_IMPORT: u64 = u64::MAX;
 
 /// The low bits of a number are its entry, the others count the uses of that entry. An entry whose
 /// count is exhausted is not used again, so no number names two regions.
@@ -122,7 +122,7 @@ impl ImportTable {
 
     /// Returns the regions imported on a link.
     pub(super) fn of_link(&self, link: LinkId) -> impl Iterator<Item = (RemoteRegionId, &Import)> {
-        let imports = self.places.iter().filter(|import| import.name != NOBODY);
+        let imports = self.places.iter().filter(|import| import.name != NO_IMPORT);
         let imports = imports.map(|import| (RemoteRegionId(import.name as u32), import));
         imports.filter(move |(_, import)| import.name >> 32 == u64::from(link.0))
     }
@@ -132,7 +132,7 @@ impl ImportTable {
         let numbers: Vec<_> = self.of_link(link).map(|(number, _)| number).collect();
         for number in numbers {
             let place = &mut self.places[place_of(number)];
-            place.name = NOBODY;
+            place.name = NO_IMPORT;
             place.memory = PeerMemory::none();
             place.key_now = PeerWord::none();
             place.closed = PeerWord::none();

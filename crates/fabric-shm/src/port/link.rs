@@ -1,7 +1,7 @@
 //! The links of a port, in each of their states.
 
 use crate::bell::SharedBell;
-use crate::connection::{Connection, Peer};
+use crate::connection::{Connection, KnownPeer};
 use crate::layout::link;
 use crate::mapping::{OwnMemory, View};
 use crate::ring::{Consumer, Producer, ReadWords, SLOT_BYTES, WriteWords};
@@ -54,9 +54,9 @@ pub(super) enum LinkSlot {
     /// Not given out, or known to the control thread only.
     Absent,
     /// Requested, and not answered yet by this program or the peer.
-    Waiting(Box<Waiting>),
+    Waiting(Box<PendingLink>),
     /// Usable, or failed and not closed yet.
-    Open(Box<Link>),
+    Open(Box<ShmLink>),
     /// Closed or lost.
     Gone {
         /// How the next request on it ends; all further ones are flushed.
@@ -69,14 +69,14 @@ pub(super) enum LinkSlot {
 }
 
 /// A link that is being made.
-pub(super) enum Waiting {
+pub(super) enum PendingLink {
     Connecting { connection: Arc<Connection>, own: Arena, queue: ReceiveQueueId },
-    Requested { connection: Arc<Connection>, peer: Peer },
+    Requested { connection: Arc<Connection>, peer: KnownPeer },
 }
 
 /// How requests on a link end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum LinkHealth {
     /// The link works: each request completes with its own result.
     Up,
     /// The peer is gone, or its end has failed: the next request reports it.
@@ -87,7 +87,7 @@ pub(super) enum State {
 
 /// A link that was usable once. In cache lines of its own.
 #[repr(align(128))]
-pub(super) struct Link {
+pub(super) struct ShmLink {
     pub(super) producer: Producer<OwnMemory, View>,
     pub(super) consumer: Consumer<OwnMemory, View>,
     /// The peer's sleep word.
@@ -95,7 +95,7 @@ pub(super) struct Link {
     pub(super) number: LinkId,
     /// The receive queue of its messages.
     pub(super) queue: u32,
-    pub(super) state: State,
+    pub(super) state: LinkHealth,
     /// No more messages are taken from it.
     pub(super) deaf: bool,
     /// A message arrived after the last one was sent, so the peer may wait for the next.
@@ -117,9 +117,8 @@ impl LinkSlot {
             Self::Absent | Self::Gone { .. } => None,
             Self::Open(link) => Some(&link.connection),
             Self::Waiting(waiting) => match &**waiting {
-                Waiting::Connecting { connection, .. } | Waiting::Requested { connection, .. } => {
-                    Some(connection)
-                }
+                PendingLink::Connecting { connection, .. }
+                | PendingLink::Requested { connection, .. } => Some(connection),
             },
         }
     }
@@ -130,16 +129,16 @@ impl LinkSlot {
             Self::Absent | Self::Gone { .. } => None,
             Self::Open(link) => Some(ReceiveQueueId(link.queue)),
             Self::Waiting(waiting) => match &**waiting {
-                Waiting::Connecting { queue, .. } => Some(*queue),
-                Waiting::Requested { .. } => None,
+                PendingLink::Connecting { queue, .. } => Some(*queue),
+                PendingLink::Requested { .. } => None,
             },
         }
     }
 
     /// Takes the state of a pending `connect`.
-    pub(super) fn take_connecting(&mut self) -> Option<Waiting> {
+    pub(super) fn take_connecting(&mut self) -> Option<PendingLink> {
         match self {
-            Self::Waiting(waiting) if matches!(**waiting, Waiting::Connecting { .. }) => {}
+            Self::Waiting(waiting) if matches!(**waiting, PendingLink::Connecting { .. }) => {}
             _ => return None,
         }
         match std::mem::replace(self, Self::closed()) {
@@ -149,22 +148,22 @@ impl LinkSlot {
     }
 
     /// Takes the state of a peer's request.
-    pub(super) fn take_requested(&mut self) -> Option<(Arc<Connection>, Peer)> {
+    pub(super) fn take_requested(&mut self) -> Option<(Arc<Connection>, KnownPeer)> {
         match self {
-            Self::Waiting(waiting) if matches!(**waiting, Waiting::Requested { .. }) => {}
+            Self::Waiting(waiting) if matches!(**waiting, PendingLink::Requested { .. }) => {}
             _ => return None,
         }
         match std::mem::replace(self, Self::closed()) {
             Self::Waiting(waiting) => match *waiting {
-                Waiting::Requested { connection, peer } => Some((connection, peer)),
-                Waiting::Connecting { .. } => None,
+                PendingLink::Requested { connection, peer } => Some((connection, peer)),
+                PendingLink::Connecting { .. } => None,
             },
             Self::Absent | Self::Open(_) | Self::Gone { .. } => None,
         }
     }
 }
 
-impl Link {
+impl ShmLink {
     /// Forbids further requests of the other end; those in flight have to be waited for.
     pub(super) fn shut(&self) {
         WriteWords::store(self.producer.own(), link::CLOSED, 1, Ordering::SeqCst);

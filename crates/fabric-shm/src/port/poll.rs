@@ -1,13 +1,13 @@
 //! Messages that arrive: each is copied into the next receive of its link's queue.
 
 use super::cache::RegionCache;
-use super::link::{Link, LinkSlot};
+use super::link::{LinkSlot, ShmLink};
 use super::{PASSED_OVER_MAX, ShmPort};
 use crate::bell::ring;
 use crate::mapping::View;
 use crate::options::CAPABILITIES;
-use crate::queue::ReceiveQueue;
-use crate::ring::{Kind, Message, SLOT_BYTES, Seen};
+use crate::queue::ShmReceiveQueue;
+use crate::ring::{RingMessage, RingMessageKind, SLOT_BYTES, Seen};
 use farside_base::{Completion, CompletionKind, CompletionStatus, LinkId, Receive};
 use farside_fabric::{Arena, OutOfBounds};
 use std::sync::atomic::Ordering;
@@ -91,14 +91,14 @@ impl ShmPort {
 /// The part of an open link that a check for messages needs, kept together since most checks find
 /// nothing. In a cache line of its own, since another port of the process may have its own next to it.
 #[repr(align(64))]
-pub(super) struct Watch {
+pub(super) struct PolledLink {
     pub(super) link: LinkId,
     memory: View,
     seen: Seen,
 }
 
-impl Watch {
-    pub(super) fn new(link: &Link) -> Self {
+impl PolledLink {
+    pub(super) fn new(link: &ShmLink) -> Self {
         Self {
             link: link.number,
             memory: link.consumer.other().clone(),
@@ -113,7 +113,7 @@ impl Watch {
     }
 
     #[inline(always)]
-    fn look_again(&mut self, link: &Link) {
+    fn look_again(&mut self, link: &ShmLink) {
         self.seen = link.consumer.seen();
     }
 }
@@ -130,12 +130,12 @@ fn copy_apart(
     ring.copy_to(from, arena, to, bytes as usize)
 }
 
-impl Link {
+impl ShmLink {
     /// Moves messages into receives while there are both, and room in `out`. Returns how many.
     #[inline(always)]
     fn drain(
         &mut self,
-        queue: &mut ReceiveQueue,
+        queue: &mut ShmReceiveQueue,
         regions: &RegionCache,
         out: &mut [Completion],
     ) -> usize {
@@ -166,7 +166,7 @@ impl Link {
     fn deliver_straight(
         &mut self,
         header: u64,
-        queue: &mut ReceiveQueue,
+        queue: &mut ShmReceiveQueue,
         regions: &RegionCache,
         out: &mut Completion,
     ) -> bool {
@@ -198,7 +198,7 @@ impl Link {
     fn deliver_generally(
         &mut self,
         header: u64,
-        queue: &mut ReceiveQueue,
+        queue: &mut ShmReceiveQueue,
         regions: &RegionCache,
         out: &mut Completion,
     ) -> bool {
@@ -236,15 +236,17 @@ impl Link {
     /// protocol.
     fn deliver(
         &mut self,
-        message: &Message,
+        message: &RingMessage,
         receive: &Receive,
         regions: &RegionCache,
         out: &mut Completion,
     ) -> Option<Delivery> {
         let immediate = match message.kind {
-            Kind::WriteImmediate => return self.deliver_immediate(message, receive, out),
-            Kind::SendImmediate => Some(message.immediate),
-            Kind::Send => None,
+            RingMessageKind::WriteImmediate => {
+                return self.deliver_immediate(message, receive, out);
+            }
+            RingMessageKind::SendImmediate => Some(message.immediate),
+            RingMessageKind::Send => None,
         };
         if message.bytes > receive.into.bytes {
             return Some(self.too_long(receive, out));
@@ -276,7 +278,7 @@ impl Link {
 
     fn deliver_immediate(
         &self,
-        message: &Message,
+        message: &RingMessage,
         receive: &Receive,
         out: &mut Completion,
     ) -> Option<Delivery> {

@@ -16,13 +16,13 @@
 //! gathered in the order of their list.
 
 use super::import::Import;
-use super::link::{Link, LinkSlot, State};
+use super::link::{LinkHealth, LinkSlot, ShmLink};
 use super::{ImportTable, RegionCache, ShmPort};
 use crate::barrier;
 use crate::bell::ring;
 use crate::options::{CAPABILITIES, SEND_BYTES_MAX};
 use crate::queue::{Finished, Room};
-use crate::ring::{Kind, NoPlace, Place, SLOT_BYTES};
+use crate::ring::{MessageSpace, NoPlace, RingMessageKind, SLOT_BYTES};
 use farside_base::{
     Access, CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice, Operation, RegionId,
     RemoteSlice, Source, Work,
@@ -37,7 +37,7 @@ const AWAITED_BYTES_MAX: usize = 128;
 
 /// Why a request did not run. Small, so that an outcome fits into registers.
 #[derive(Clone, Copy)]
-enum Refusal {
+enum RequestRefusal {
     /// It was not taken, and never can be.
     Invalid(Invalid),
     /// It was not taken, for lack of a slot at the receiver.
@@ -81,19 +81,19 @@ impl Invalid {
     }
 }
 
-impl From<Invalid> for Refusal {
+impl From<Invalid> for RequestRefusal {
     fn from(what: Invalid) -> Self {
         Self::Invalid(what)
     }
 }
 
-impl From<CompletionStatus> for Refusal {
+impl From<CompletionStatus> for RequestRefusal {
     fn from(status: CompletionStatus) -> Self {
         Self::Failed(status)
     }
 }
 
-impl From<NoPlace> for Refusal {
+impl From<NoPlace> for RequestRefusal {
     fn from(reason: NoPlace) -> Self {
         match reason {
             NoPlace::Full => Self::NotReady,
@@ -118,7 +118,7 @@ impl From<Stop> for Again {
 }
 
 /// The result of a request: its kind, and the bytes it moved.
-type Done = Result<(CompletionKind, u32), Refusal>;
+type Done = Result<(CompletionKind, u32), RequestRefusal>;
 
 impl ShmPort {
     /// Marks this port as being at work, so that an owner who deregisters a region waits for it.
@@ -224,7 +224,7 @@ impl ShmPort {
             return self.post_send_straight_apart(work);
         }
         let Some(room) = self.completions.room() else { return false };
-        let memory = Memory { imports: &self.imports, regions: &self.regions };
+        let memory = RequestMemory { imports: &self.imports, regions: &self.regions };
         let Some((kind, bytes)) = memory.run_straight(work) else { return false };
         complete(work, room, kind, bytes);
         true
@@ -235,7 +235,7 @@ impl ShmPort {
     fn post_send_straight(&mut self, work: &Work<'_>) -> bool {
         let Operation::Send { ref source, immediate } = work.operation else { return false };
         let Some(room) = self.completions.room() else { return false };
-        let memory = Memory { imports: &self.imports, regions: &self.regions };
+        let memory = RequestMemory { imports: &self.imports, regions: &self.regions };
         let sent = memory.send_straight(&mut self.links, work.link, source, immediate);
         let Some(bytes) = sent else { return false };
         complete(work, room, CompletionKind::Send, bytes);
@@ -252,15 +252,15 @@ impl ShmPort {
     #[inline(never)]
     fn post_generally(&mut self, work: &Work<'_>) -> Option<Stop> {
         loop {
-            let memory = Memory { imports: &self.imports, regions: &self.regions };
-            let mut way = Way { links: &mut self.links, memory };
+            let memory = RequestMemory { imports: &self.imports, regions: &self.regions };
+            let mut way = RequestPath { links: &mut self.links, memory };
             let refusal = match self.completions.room().map(|room| (room, way.run(work))) {
                 Some((room, Ok((kind, bytes)))) => {
                     complete(work, room, kind, bytes);
                     return None;
                 }
                 Some((_, Err(refusal))) => refusal,
-                None => Refusal::Full,
+                None => RequestRefusal::Full,
             };
             match self.post_refused(work, refusal) {
                 Ok(()) => return None,
@@ -272,25 +272,25 @@ impl ShmPort {
 
     /// Handles a request that did not run: completed with an error, not taken, or retried.
     #[cold]
-    fn post_refused(&mut self, work: &Work<'_>, refusal: Refusal) -> Result<(), Again> {
+    fn post_refused(&mut self, work: &Work<'_>, refusal: RequestRefusal) -> Result<(), Again> {
         match self.links.get(work.link.0 as usize) {
-            Some(LinkSlot::Open(link)) if link.state == State::Up => {}
+            Some(LinkSlot::Open(link)) if link.state == LinkHealth::Up => {}
             Some(LinkSlot::Open(_) | LinkSlot::Gone { .. }) => return self.post_when_over(work),
             _ => return Err(Again::No(Stop::Invalid("link"))),
         }
         match refusal {
-            Refusal::Invalid(what) => Err(Again::No(Stop::Invalid(what.name()))),
-            Refusal::NotReady => Err(Again::No(Stop::ReceiverNotReady)),
+            RequestRefusal::Invalid(what) => Err(Again::No(Stop::Invalid(what.name()))),
+            RequestRefusal::NotReady => Err(Again::No(Stop::ReceiverNotReady)),
             // An invalid request is reported as such even if it could not be taken now.
-            Refusal::Full => {
+            RequestRefusal::Full => {
                 self.check_alone(work)?;
                 Err(Again::No(Stop::QueueFull))
             }
-            Refusal::UnknownRegion(region) => {
+            RequestRefusal::UnknownRegion(region) => {
                 self.learn(region)?;
                 Err(Again::Yes)
             }
-            Refusal::Failed(status) => {
+            RequestRefusal::Failed(status) => {
                 self.fail(work.link);
                 self.fail_request(work, status);
                 Ok(())
@@ -306,8 +306,8 @@ impl ShmPort {
         }
         let flushed = CompletionStatus::Flushed;
         let status = match self.links.get_mut(work.link.0 as usize) {
-            Some(LinkSlot::Open(link)) if link.state == State::Down => {
-                link.state = State::Failed;
+            Some(LinkSlot::Open(link)) if link.state == LinkHealth::Down => {
+                link.state = LinkHealth::Failed;
                 CompletionStatus::PeerLost
             }
             Some(LinkSlot::Gone { status, .. }) => std::mem::replace(status, flushed),
@@ -363,19 +363,19 @@ fn finished(
 }
 
 /// The parts of a port that a request runs on.
-struct Way<'p> {
+struct RequestPath<'p> {
     links: &'p mut [LinkSlot],
-    memory: Memory<'p>,
+    memory: RequestMemory<'p>,
 }
 
 /// The regions of this process and of its peers.
 #[derive(Clone, Copy)]
-struct Memory<'p> {
+struct RequestMemory<'p> {
     imports: &'p ImportTable,
     regions: &'p RegionCache,
 }
 
-impl Way<'_> {
+impl RequestPath<'_> {
     #[inline]
     fn run(&mut self, work: &Work<'_>) -> Done {
         let link = work.link;
@@ -421,19 +421,19 @@ impl Way<'_> {
         self.memory.gather(source, target, to.offset)?;
         let stored = link.producer.own().store(place.payload, u64::from(bytes), Ordering::Relaxed);
         debug_assert!(stored, "rings compute places within their memory");
-        link.producer.publish(&place, Kind::WriteImmediate, 8, immediate);
+        link.producer.publish(&place, RingMessageKind::WriteImmediate, 8, immediate);
         ring(&link.bell);
         Ok((CompletionKind::Write, bytes))
     }
 }
 
-impl Link {
+impl ShmLink {
     /// Publishes a message whose bytes are in place.
     #[inline(always)]
-    fn send_from(&mut self, place: &Place, bytes: u32, immediate: Option<u32>) {
+    fn send_from(&mut self, place: &MessageSpace, bytes: u32, immediate: Option<u32>) {
         let (kind, immediate) = match immediate {
-            None => (Kind::Send, 0),
-            Some(immediate) => (Kind::SendImmediate, immediate),
+            None => (RingMessageKind::Send, 0),
+            Some(immediate) => (RingMessageKind::SendImmediate, immediate),
         };
         self.producer.publish(place, kind, bytes, immediate);
         ring(&self.bell);
@@ -444,9 +444,9 @@ impl Link {
 
 /// Returns a link that may carry messages.
 #[inline(always)]
-fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut Link, Refusal> {
+fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut ShmLink, RequestRefusal> {
     match links.get_mut(number.0 as usize) {
-        Some(LinkSlot::Open(link)) if link.state == State::Up => Ok(link),
+        Some(LinkSlot::Open(link)) if link.state == LinkHealth::Up => Ok(link),
         _ => Err(Invalid::Link.into()),
     }
 }
@@ -454,7 +454,7 @@ fn usable(links: &mut [LinkSlot], number: LinkId) -> Result<&mut Link, Refusal> 
 /// The fast path, for valid requests of common kinds: `None` for any other, and then nothing has
 /// happened. A region is imported on one link and unmapped when that ends, so finding it proves the
 /// link open.
-impl Memory<'_> {
+impl RequestMemory<'_> {
     #[inline(always)]
     fn run_straight(&self, work: &Work<'_>) -> Option<(CompletionKind, u32)> {
         let link = work.link;
@@ -615,10 +615,10 @@ impl Memory<'_> {
 }
 
 /// The general path, which checks in the order in which faults are reported.
-impl Memory<'_> {
+impl RequestMemory<'_> {
     /// Returns why an atomic did not take the fast path.
     #[cold]
-    fn why_no_atomic(&self, link: LinkId, operation: &Operation<'_>) -> Refusal {
+    fn why_no_atomic(&self, link: LinkId, operation: &Operation<'_>) -> RequestRefusal {
         let parts = Parts::of(operation);
         let ([into], Some(at)) = (parts.local, parts.remote) else {
             return Invalid::AtomicSlice.into();
@@ -683,7 +683,7 @@ impl Memory<'_> {
         at: RemoteSlice,
         need: Access,
         bytes: u64,
-    ) -> Result<&Arena, Refusal> {
+    ) -> Result<&Arena, RequestRefusal> {
         self.import_of(link, at, need, bytes).map(|(_, arena)| arena)
     }
 
@@ -695,7 +695,7 @@ impl Memory<'_> {
         at: RemoteSlice,
         need: Access,
         bytes: u64,
-    ) -> Result<(&Import, &Arena), Refusal> {
+    ) -> Result<(&Import, &Arena), RequestRefusal> {
         let import = self.imports.find(link, at.region).ok_or(Invalid::RemoteRegion)?;
         let refused = CompletionStatus::RemoteAccess;
         let arena = import.memory.allowed(need).ok_or(refused)?;
@@ -709,9 +709,9 @@ impl Memory<'_> {
 
     /// Returns the region of a local slice, which is within it.
     #[inline(always)]
-    fn local(&self, slice: &LocalSlice) -> Result<&Arena, Refusal> {
+    fn local(&self, slice: &LocalSlice) -> Result<&Arena, RequestRefusal> {
         let arena = self.regions.find(slice.region);
-        let arena = arena.ok_or(Refusal::UnknownRegion(slice.region))?;
+        let arena = arena.ok_or(RequestRefusal::UnknownRegion(slice.region))?;
         match arena.at(slice.offset, slice.bytes as usize) {
             Ok(_) => Ok(arena),
             Err(OutOfBounds) => Err(Invalid::LocalBounds.into()),
@@ -720,7 +720,7 @@ impl Memory<'_> {
 
     /// Returns the bytes of valid slices.
     #[inline]
-    fn check_slices(&self, slices: &[LocalSlice], most: u64) -> Result<u32, Refusal> {
+    fn check_slices(&self, slices: &[LocalSlice], most: u64) -> Result<u32, RequestRefusal> {
         if slices.len() > CAPABILITIES.slices_max as usize {
             return Err(Invalid::TooManySlices.into());
         }
@@ -739,7 +739,7 @@ impl Memory<'_> {
 
     /// Returns the bytes of a valid source.
     #[inline]
-    fn check_source(&self, source: &Source<'_>, most: u64) -> Result<u32, Refusal> {
+    fn check_source(&self, source: &Source<'_>, most: u64) -> Result<u32, RequestRefusal> {
         match *source {
             Source::Gather(slices) => self.check_slices(slices, most),
             Source::Inline(bytes) if bytes.len() > CAPABILITIES.inline_bytes_max as usize => {
@@ -751,8 +751,8 @@ impl Memory<'_> {
 
     /// Copies a checked source to a destination with room for it.
     #[inline]
-    fn gather(&self, source: &Source<'_>, to: &Arena, offset: u64) -> Result<(), Refusal> {
-        let past_the_end = |OutOfBounds| Refusal::Failed(CompletionStatus::RemoteAccess);
+    fn gather(&self, source: &Source<'_>, to: &Arena, offset: u64) -> Result<(), RequestRefusal> {
+        let past_the_end = |OutOfBounds| RequestRefusal::Failed(CompletionStatus::RemoteAccess);
         let mut at = offset;
         match *source {
             Source::Inline(bytes) => to.write(at, bytes).map_err(past_the_end),
@@ -774,7 +774,7 @@ const TRANSFER_BYTES_MAX: u64 = CAPABILITIES.transfer_bytes_max;
 const _: () = assert!(TRANSFER_BYTES_MAX == u32::MAX as u64);
 const _: () = assert!(CAPABILITIES.inline_bytes_max <= SEND_BYTES_MAX);
 
-fn too_long(most: u64) -> Refusal {
+fn too_long(most: u64) -> RequestRefusal {
     if most == TRANSFER_BYTES_MAX {
         Invalid::TransferTooLong.into()
     } else {

@@ -102,7 +102,7 @@ pub(crate) fn name(what: &str) -> String {
 }
 
 /// A port with a region and a receive queue full of receives.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) fabric: ShmFabric,
     pub(crate) port: Box<dyn Port>,
     pub(crate) region: Region,
@@ -111,7 +111,7 @@ pub(crate) struct Node {
     pub(crate) completions: Vec<Completion>,
 }
 
-impl Node {
+impl TestNode {
     pub(crate) fn new(listen: Option<&str>) -> Self {
         Self::with(ShmFabric::new().expect("a fabric"), listen)
     }

@@ -136,7 +136,7 @@ pub(crate) fn role() -> Option<Vec<String>> {
 }
 
 /// A port with a region and a receive queue full of receives.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) fabric: TcpFabric,
     pub(crate) port: Box<dyn Port>,
     pub(crate) region: Region,
@@ -145,7 +145,7 @@ pub(crate) struct Node {
     pub(crate) completions: Vec<Completion>,
 }
 
-impl Node {
+impl TestNode {
     /// Returns a node that only connects.
     pub(crate) fn new(options: TcpOptions) -> Self {
         Self::with(fabric_of(options), None)

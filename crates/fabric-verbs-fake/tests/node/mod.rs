@@ -42,7 +42,7 @@ pub(crate) fn options() -> Options {
     options
 }
 
-pub(crate) struct Node {
+pub(crate) struct FakeNode {
     pub(crate) fabric: VerbsFabric,
     pub(crate) port: Box<dyn Port>,
     pub(crate) queue: ReceiveQueueId,
@@ -51,7 +51,7 @@ pub(crate) struct Node {
     pub(crate) done: Vec<Completion>,
 }
 
-impl Node {
+impl FakeNode {
     pub(crate) fn new(name: &str) -> Self {
         Self::with(name, options())
     }
@@ -90,8 +90,8 @@ impl Node {
 
 pub(crate) fn until<T>(
     what: &str,
-    nodes: [&mut Node; 2],
-    ready: impl Fn(&mut Node, &mut Node) -> Option<T>,
+    nodes: [&mut FakeNode; 2],
+    ready: impl Fn(&mut FakeNode, &mut FakeNode) -> Option<T>,
 ) -> T {
     let start = Instant::now();
     let [one, other] = nodes;
@@ -107,12 +107,15 @@ pub(crate) fn until<T>(
 }
 
 /// Returns the next completion of the first node.
-pub(crate) fn completion(nodes: [&mut Node; 2]) -> Completion {
+pub(crate) fn completion(nodes: [&mut FakeNode; 2]) -> Completion {
     until("a completion", nodes, |one, _| (!one.done.is_empty()).then(|| one.done.remove(0)))
 }
 
 /// Returns a link from the first node to the second: its number at either, and the second's region.
-pub(crate) fn connect(one: &mut Node, other: &mut Node) -> (LinkId, LinkId, RemoteRegionId) {
+pub(crate) fn connect(
+    one: &mut FakeNode,
+    other: &mut FakeNode,
+) -> (LinkId, LinkId, RemoteRegionId) {
     let address = other.port.address().expect("a listener");
     let here = one.port.connect(&address, b"", one.queue).expect("a link");
     let there = until("a request", [one, other], |_, other| match other.events.pop()? {
@@ -128,7 +131,12 @@ pub(crate) fn connect(one: &mut Node, other: &mut Node) -> (LinkId, LinkId, Remo
     (here, there, region)
 }
 
-pub(crate) fn works(one: &mut Node, other: &mut Node, link: LinkId, region: RemoteRegionId) {
+pub(crate) fn works(
+    one: &mut FakeNode,
+    other: &mut FakeNode,
+    link: LinkId,
+    region: RemoteRegionId,
+) {
     one.write(77, link, region);
     let done = completion([one, other]);
     assert_eq!((done.id, done.status), (WorkId(77), CompletionStatus::Success));

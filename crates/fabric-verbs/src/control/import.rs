@@ -1,8 +1,8 @@
 //! Imports of peers, and the windows bound for them, one at a time on each link.
 
-use super::Thread;
+use super::ControlThread;
 use crate::conversation::Over;
-use crate::ffi::{Handle, OwnEnd};
+use crate::ffi::{OwnEnd, QueuePairHandle};
 use crate::inbox::{Inbound, Token};
 use crate::status::{self, numbers};
 use crate::window::Grant;
@@ -21,14 +21,14 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// The imports of a link's peer.
 #[derive(Default)]
-pub(crate) struct Asked {
+pub(crate) struct PeerImports {
     /// A window is being bound for this request.
     binding: Option<(u32, RegionToken)>,
     /// Waiting after that one, oldest first.
     waiting: VecDeque<(u32, RegionToken)>,
 }
 
-impl Thread {
+impl ControlThread {
     /// Handles an import of a peer.
     pub(super) fn import(
         &mut self,
@@ -88,7 +88,7 @@ impl Thread {
             return;
         };
         // Of a queue pair that an earlier request has broken, or one of the peer's, the port knows more.
-        let end = conversation.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
+        let end = conversation.handle.as_ref().map_or(OwnEnd::Closed, QueuePairHandle::own_end);
         if (status != numbers::WR_FLUSH_ERR || end == OwnEnd::Failed)
             && let Some(inbox) = &conversation.inbox
         {

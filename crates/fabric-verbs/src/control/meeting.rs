@@ -17,13 +17,13 @@
 //! and when both have, the port derives the result from both. A peer whose process died sends nothing:
 //! the end of its control stream reports that.
 
-use super::Thread;
-use crate::conversation::{Conversation, Over, Stage};
+use super::ControlThread;
+use crate::conversation::{Conversation, ConversationStage, Over};
 use crate::core::{Command, random};
-use crate::ffi::{Handle, Id, ManagerEvent, OwnEnd, Terms};
-use crate::inbox::{Inbound, Reply, Token};
+use crate::ffi::{Id, ManagerEvent, OwnEnd, QueuePairHandle, Terms};
+use crate::inbox::{Inbound, PendingReply, Token};
 use crate::status::{self, numbers};
-use crate::wire::{Accepted, End, Frame, Meeting, Parting, SECRET_BYTES};
+use crate::wire::{Accepted, Frame, Meeting, Parting, QueuePairEnd, SECRET_BYTES};
 use farside_base::CompletionStatus;
 use farside_fabric::{FabricError, Loss};
 use std::collections::HashMap;
@@ -99,24 +99,25 @@ fn secret() -> Result<[u8; SECRET_BYTES], FabricError> {
     Ok(out)
 }
 
-impl Thread {
+impl ControlThread {
     /// Accepts a peer on behalf of this program.
     pub(super) fn accept(
         &mut self,
         token: Token,
-        handle: Handle,
-        end: End,
+        handle: QueuePairHandle,
+        end: QueuePairEnd,
         reply: &[u8],
-        done: Arc<Reply<()>>,
+        done: Arc<PendingReply<()>>,
     ) {
         let found = self.conversations.get_mut(&token.0);
-        let Some(conversation) = found.filter(|found| found.stage == Stage::Offered) else {
+        let Some(conversation) = found.filter(|found| found.stage == ConversationStage::Offered)
+        else {
             return done.give(Err(FabricError::PeerLost));
         };
         conversation.handle = Some(handle);
         conversation.done = Some(done);
         conversation.own = Some(end);
-        conversation.stage = Stage::Confirming;
+        conversation.stage = ConversationStage::Confirming;
         let callers = conversation.peer_incarnation;
         let incarnation = self.core.incarnation;
         match self.expect(token) {
@@ -190,21 +191,21 @@ impl Thread {
             return;
         };
         let done = match (event.number, conversation.stage) {
-            (numbers::CM_ADDR_RESOLVED, Stage::Joining) => self.go_by_own_device(token),
-            (numbers::CM_ROUTE_RESOLVED, Stage::Joining) => self.ask_manager(token),
-            (numbers::CM_CONNECT_RESPONSE, Stage::Joining) => self.join_answered(token),
+            (numbers::CM_ADDR_RESOLVED, ConversationStage::Joining) => self.go_by_own_device(token),
+            (numbers::CM_ROUTE_RESOLVED, ConversationStage::Joining) => self.ask_manager(token),
+            (numbers::CM_CONNECT_RESPONSE, ConversationStage::Joining) => self.join_answered(token),
             (numbers::CM_ESTABLISHED, stage) => {
                 conversation.met.established = true;
-                if stage == Stage::Joining {
+                if stage == ConversationStage::Joining {
                     self.joined(token, Ok(()));
-                } else if stage == Stage::Up
+                } else if stage == ConversationStage::Up
                     && let Some(done) = conversation.done.take()
                 {
                     done.give(Ok(()));
                 }
                 Ok(())
             }
-            (numbers::CM_DISCONNECTED, Stage::Up) => {
+            (numbers::CM_DISCONNECTED, ConversationStage::Up) => {
                 self.parted_here(token);
                 Ok(())
             }
@@ -213,7 +214,7 @@ impl Thread {
                 numbers::CM_ADDR_CHANGE | numbers::CM_TIMEWAIT_EXIT | numbers::CM_DEVICE_REMOVAL,
                 _,
             ) => Ok(()),
-            (_, Stage::Joining | Stage::Confirming) => {
+            (_, ConversationStage::Joining | ConversationStage::Confirming) => {
                 let words = format!("rdma_cm: {row} (status {})", event.status);
                 self.lose(token, Loss::Unreachable, row.status, words);
                 Ok(())
@@ -233,7 +234,7 @@ impl Thread {
         let secret = said.first_chunk::<SECRET_BYTES>();
         let token = secret.and_then(|secret| expected.secrets.remove(secret));
         let found = token.and_then(|token| self.conversations.get_mut(&token.0));
-        let conversation = found.filter(|found| found.stage == Stage::Confirming);
+        let conversation = found.filter(|found| found.stage == ConversationStage::Confirming);
         let (Some(token), Some(conversation)) = (token, conversation) else {
             id.reject();
             let _ = expected.grave.send(Arc::new(id));
@@ -255,7 +256,7 @@ impl Thread {
     }
 
     /// Queue pair and terms of a conversation's connection.
-    fn terms_of(&self, token: Token) -> Option<(Handle, Terms)> {
+    fn terms_of(&self, token: Token) -> Option<(QueuePairHandle, Terms)> {
         let conversation = self.conversations.get(&token.0)?;
         let (own, peer) = (conversation.own.as_ref()?, conversation.peer.as_ref()?);
         let handle = conversation.handle.clone()?;
@@ -326,7 +327,7 @@ impl Thread {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
         };
-        let end = conversation.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
+        let end = conversation.handle.as_ref().map_or(OwnEnd::Closed, QueuePairHandle::own_end);
         if end == OwnEnd::Closed {
             // The peer is notified at once.
             return;
@@ -339,12 +340,13 @@ impl Thread {
 
     /// Handles an event of the device: a queue pair is broken, or has refused a request of the peer's
     /// (`Flushed`), of which the peer is notified.
-    pub(super) fn pair_fails(&mut self, queue_pair: u64, row: &status::Row) {
+    pub(super) fn pair_fails(&mut self, queue_pair: u64, row: &status::StatusRow) {
         // Of one that this side has ended all is known, and its address may be another one's by now.
         let is_it = |found: &Conversation| {
             let handle = found.handle.as_ref().filter(|handle| handle.own_end() == OwnEnd::None);
-            let stage = matches!(found.stage, Stage::Confirming | Stage::Up);
-            stage && handle.map(Handle::address) == Some(queue_pair)
+            let stage =
+                matches!(found.stage, ConversationStage::Confirming | ConversationStage::Up);
+            stage && handle.map(QueuePairHandle::address) == Some(queue_pair)
         };
         let Some((token, found)) = self.conversations.iter().find(|(_, found)| is_it(found)) else {
             return;
@@ -395,8 +397,10 @@ impl Thread {
         let Some(conversation) = self.conversations.get_mut(&token.0) else {
             return;
         };
-        let waits = matches!(conversation.stage, Stage::Joining | Stage::Confirming)
-            || conversation.done.is_some();
+        let waits = matches!(
+            conversation.stage,
+            ConversationStage::Joining | ConversationStage::Confirming
+        ) || conversation.done.is_some();
         let met = &mut conversation.met;
         if waits && met.deadline.is_some_and(|deadline| now > deadline) {
             let words = "rdma_cm did not connect the queue pairs in time: look at the way between \
@@ -418,7 +422,7 @@ impl Thread {
         if let Some(expected) = &mut self.expected {
             expected.secrets.retain(|_, token| {
                 let found = conversations.get(&token.0);
-                found.is_some_and(|found| found.stage == Stage::Confirming)
+                found.is_some_and(|found| found.stage == ConversationStage::Confirming)
             });
         }
     }

@@ -4,22 +4,22 @@
 //! enough for the shorter of both, as soon as it knows the peer's: the accepting side by the first
 //! frame, the dialling side by the answer to it. Until the link is up an end waits for the longer one.
 
-use super::Thread;
-use crate::conversation::{Conversation, Over, Stage};
+use super::ControlThread;
+use crate::conversation::{Conversation, ConversationStage, Over};
 use crate::core::LEASE_TICKS;
 use crate::inbox::{Inbox, lock};
-use crate::wire::{End, Frame};
+use crate::wire::{Frame, QueuePairEnd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Checks of peers in a lease.
 const LOOKS: u32 = LEASE_TICKS as u32;
 
-fn lease_of(peer: &End) -> Duration {
+fn lease_of(peer: &QueuePairEnd) -> Duration {
     Duration::from_millis(u64::from(peer.lease_ms))
 }
 
-impl Thread {
+impl ControlThread {
     /// Time: ticks, keep-alives, leases. `idle` when this thread slept without end.
     pub(super) fn tick(&mut self, idle: bool) {
         let now = Instant::now();
@@ -49,7 +49,7 @@ impl Thread {
     }
 
     /// Adapts the timers to a peer's lease.
-    pub(super) fn quicken(&mut self, peer: &End) {
+    pub(super) fn quicken(&mut self, peer: &QueuePairEnd) {
         let beat = lease_of(peer) / LOOKS;
         if beat < self.beat {
             self.beat = beat;
@@ -76,7 +76,9 @@ impl Thread {
                     self.say(token, &Frame::Alive);
                 }
                 self.look_at_meeting(token, now);
-            } else if conversation.stage != Stage::Resolving && now > conversation.deadline {
+            } else if conversation.stage != ConversationStage::Resolving
+                && now > conversation.deadline
+            {
                 self.over(token, Over::Unreachable("no answer in time".to_owned()));
             }
         }
@@ -86,7 +88,7 @@ impl Thread {
 /// Returns the lease for which this side sends keepalives, and the one that it applies to its peer.
 fn pace(conversation: &Conversation, own: Duration) -> (Duration, Duration) {
     let peers = conversation.peer.as_ref().map_or(own, lease_of);
-    let patience = if conversation.stage == Stage::Up { own } else { own.max(peers) };
+    let patience = if conversation.stage == ConversationStage::Up { own } else { own.max(peers) };
     (own.min(peers), patience)
 }
 

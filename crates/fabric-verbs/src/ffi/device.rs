@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// A device that the library lists.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Listed {
+pub(crate) struct ListedDevice {
     pub(crate) name: String,
     pub(crate) transport: i32,
 }
@@ -65,11 +65,12 @@ impl<'l> List<'l> {
         unsafe { std::slice::from_raw_parts(self.devices.as_ptr(), self.count) }
     }
 
-    fn entries(&self) -> impl Iterator<Item = (*mut ibv_device, Listed)> + '_ {
+    fn entries(&self) -> impl Iterator<Item = (*mut ibv_device, ListedDevice)> + '_ {
         self.devices().iter().map(|device| {
             // SAFETY: devices live as long as the list.
             let fields = unsafe { &**device };
-            let listed = Listed { name: text(&fields.name), transport: fields.transport_type };
+            let listed =
+                ListedDevice { name: text(&fields.name), transport: fields.transport_type };
             (*device, listed)
         })
     }
@@ -83,7 +84,7 @@ impl Drop for List<'_> {
 }
 
 /// Returns the devices. `ENOSYS` says that the kernel has no RDMA at all.
-pub(crate) fn list(library: &Library) -> io::Result<Vec<Listed>> {
+pub(crate) fn list(library: &Library) -> io::Result<Vec<ListedDevice>> {
     match List::new(library) {
         Ok(list) => Ok(list.entries().map(|(_, listed)| listed).collect()),
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(Vec::new()),
@@ -95,7 +96,7 @@ pub(crate) fn list(library: &Library) -> io::Result<Vec<Listed>> {
 pub(crate) struct Context {
     pub(super) library: Arc<Library>,
     pub(super) raw: NonNull<ibv_context>,
-    pub(crate) listed: Listed,
+    pub(crate) listed: ListedDevice,
 }
 
 // SAFETY: libibverbs may be called from any thread, and locks what it must.

@@ -24,13 +24,15 @@ mod window;
 pub(crate) use adapter_memory::AdapterMemory;
 pub(crate) use completion::{Channel, CompletionQueue, SharedReceiveQueue, Slice, WorkCompletion};
 pub(crate) use device::{
-    AsyncEvent, Backing, Context, Listed, MemoryRegion, ProtectionDomain, list,
+    AsyncEvent, Backing, Context, ListedDevice, MemoryRegion, ProtectionDomain, list,
 };
 pub use library::LIBRARY;
 pub(crate) use library::{Library, NoLibrary};
 pub use pages::map_device;
 pub(crate) use pages::{HUGE_PAGE_BYTES, anonymous};
-pub(crate) use queue_pair::{Bytes, Handle, OwnEnd, QueuePair, Request, Route, Shape, Verb};
+pub(crate) use queue_pair::{
+    LocalBytes, OwnEnd, QueuePair, QueuePairHandle, QueuePairShape, Route, Verb, WorkRequest,
+};
 pub use rdma_cm::CONNECTION_MANAGER;
 pub(crate) use rdma_cm::{EventChannel, Id, ManagerEvent, ManagerLibrary, Terms, own_addresses};
-pub(crate) use window::Window;
+pub(crate) use window::MemoryWindow;

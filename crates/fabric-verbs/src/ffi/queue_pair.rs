@@ -3,7 +3,7 @@
 //! | who | may do | when |
 //! | --- | --- | --- |
 //! | the port that owns a [`QueuePair`] | post; destroy it by dropping it | while it has it |
-//! | holders of its [`Handle`], any thread | change its state, bind a window | until it is destroyed, which waits |
+//! | holders of its [`QueuePairHandle`], any thread | change its state, bind a window | until it is destroyed, which waits |
 //! | the adapter | read and write slices by their keys | until the request's completion |
 //!
 //! Requests are posted by the extended interface (`ibv_wr_*`: fields written directly into the queue)
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// The capacity and features of a queue pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct QueuePairShape {
     pub(crate) requests: u32,
     pub(crate) slices: u32,
     pub(crate) inline_bytes: u32,
@@ -60,21 +60,21 @@ pub(crate) enum Verb {
 
 /// The local bytes of a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Bytes<'a> {
+pub(crate) enum LocalBytes<'a> {
     Slices(&'a [Slice]),
     Inline(&'a [u8]),
 }
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct WorkRequest<'a> {
     pub(crate) id: u64,
     pub(crate) signalled: bool,
     pub(crate) fence: bool,
     pub(crate) verb: Verb,
     pub(crate) address: u64,
     pub(crate) key: u32,
-    pub(crate) bytes: Bytes<'a>,
+    pub(crate) bytes: LocalBytes<'a>,
 }
 
 /// The attributes that a queue pair needs of its peer and path.
@@ -106,7 +106,7 @@ pub(crate) struct Route {
 
 /// A queue pair, or none once it is destroyed; under a lock, so that it is not destroyed during a state
 /// change.
-struct Shared {
+struct SharedQueuePair {
     raw: Mutex<Option<NonNull<ibv_qp>>>,
     domain: Arc<ProtectionDomain>,
     /// Its number, and its address, for comparing.
@@ -127,15 +127,15 @@ pub(crate) enum OwnEnd {
 }
 
 // SAFETY: libibverbs may be called from any thread; the pointer is used under the lock.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedQueuePair {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedQueuePair {}
 
 /// Changes the state of a queue pair from any thread, and binds windows to it.
 #[derive(Clone)]
-pub(crate) struct Handle(Arc<Shared>);
+pub(crate) struct QueuePairHandle(Arc<SharedQueuePair>);
 
-impl Handle {
+impl QueuePairHandle {
     pub(super) fn modify(&self, attributes: &mut ibv_qp_attr, mask: c_int) -> io::Result<()> {
         let raw = self.0.raw.lock().unwrap_or_else(PoisonError::into_inner);
         let raw = raw.ok_or(io::ErrorKind::NotConnected)?;
@@ -238,7 +238,7 @@ impl Handle {
 }
 
 /// How requests get to the adapter.
-struct Way {
+struct PostPath {
     /// Fields straight into its queue.
     extended: Option<NonNull<ibv_qp_ex>>,
     /// A list of the extended interface is begun.
@@ -251,10 +251,10 @@ struct Way {
     post: unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int,
 }
 
-impl Way {
+impl PostPath {
     /// Returns the extended interface, if a request is posted by it.
-    fn extended_for(&self, request: &Request<'_>) -> Option<NonNull<ibv_qp_ex>> {
-        let several = matches!(request.bytes, Bytes::Slices(slices) if slices.len() > 1);
+    fn extended_for(&self, request: &WorkRequest<'_>) -> Option<NonNull<ibv_qp_ex>> {
+        let several = matches!(request.bytes, LocalBytes::Slices(slices) if slices.len() > 1);
         self.extended.filter(|_| !(several && self.gathers_by_list))
     }
 
@@ -279,9 +279,9 @@ impl Way {
 /// A reliable connection's end. Dropping it destroys it: when that has returned, the adapter reaches
 /// no memory by it.
 pub(crate) struct QueuePair {
-    shared: Arc<Shared>,
+    shared: Arc<SharedQueuePair>,
     raw: NonNull<ibv_qp>,
-    way: Way,
+    way: PostPath,
     /// The size that the adapter granted, which may be more than requested.
     pub(crate) inline_bytes: u32,
     atomic_write: bool,
@@ -301,7 +301,7 @@ impl QueuePair {
         domain: &Arc<ProtectionDomain>,
         completions: &Arc<CompletionQueue>,
         receives: &Arc<SharedReceiveQueue>,
-        shape: &Shape,
+        shape: &QueuePairShape,
     ) -> io::Result<Self> {
         let cap = ibv_qp_cap {
             max_send_wr: shape.requests,
@@ -317,7 +317,7 @@ impl QueuePair {
         };
         // SAFETY: a queue pair that was just made; its number is fixed.
         let number = unsafe { raw.as_ref().qp_num };
-        let shared = Shared {
+        let shared = SharedQueuePair {
             raw: Mutex::new(Some(raw)),
             domain: Arc::clone(domain),
             number,
@@ -336,8 +336,8 @@ impl QueuePair {
         })
     }
 
-    pub(crate) fn handle(&self) -> Handle {
-        Handle(Arc::clone(&self.shared))
+    pub(crate) fn handle(&self) -> QueuePairHandle {
+        QueuePairHandle(Arc::clone(&self.shared))
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -356,7 +356,7 @@ impl QueuePair {
 
     /// Adds a request to those that `ring` posts.
     #[inline]
-    pub(crate) fn push(&mut self, request: &Request<'_>) {
+    pub(crate) fn push(&mut self, request: &WorkRequest<'_>) {
         let may = self.may(request.verb);
         debug_assert!(may, "what is not declared is refused before");
         if !may {
@@ -418,13 +418,13 @@ impl Drop for QueuePair {
     }
 }
 
-type Made = (NonNull<ibv_qp>, Way, u32);
+type Made = (NonNull<ibv_qp>, PostPath, u32);
 
 fn make_plain(
     domain: &Arc<ProtectionDomain>,
     completions: &CompletionQueue,
     receives: &SharedReceiveQueue,
-    shape: &Shape,
+    shape: &QueuePairShape,
     cap: ibv_qp_cap,
 ) -> io::Result<Made> {
     let context = &domain.context;
@@ -440,7 +440,7 @@ fn make_plain(
     };
     // SAFETY: domain and queues live, and the queue pair keeps them.
     let raw = unsafe { (context.library.create_qp)(domain.raw.as_ptr(), &raw mut attributes) };
-    let way = Way {
+    let way = PostPath {
         extended: None,
         begun: false,
         gathers_by_list: true,
@@ -455,7 +455,7 @@ fn make_extended(
     domain: &Arc<ProtectionDomain>,
     completions: &CompletionQueue,
     receives: &SharedReceiveQueue,
-    shape: &Shape,
+    shape: &QueuePairShape,
     cap: ibv_qp_cap,
 ) -> io::Result<Made> {
     let context = &domain.context;
@@ -497,7 +497,7 @@ fn make_extended(
     let extended = unsafe { convert(raw.as_ptr()) };
     match NonNull::new(extended) {
         Some(extended) => {
-            let way = Way {
+            let way = PostPath {
                 extended: Some(extended),
                 begun: false,
                 gathers_by_list: shape.gathers_by_list,
@@ -518,7 +518,7 @@ fn make_extended(
 /// # Safety
 /// The queue pair lives, no other thread posts to it, and it was made for the verb.
 #[inline]
-unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request: &Request<'_>) {
+unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request: &WorkRequest<'_>) {
     let pair = extended.as_ptr();
     // SAFETY: as promised by the caller. A missing function belongs to a verb that the queue pair was
     // not created for, so no null pointer is called. The keys bound the memory that is accessed.
@@ -530,7 +530,7 @@ unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request:
         }
         (*pair).wr_id = request.id;
         // Providers that copy the flags unchanged (soft-RoCE) need the flag for inline bytes.
-        let inline = matches!(request.bytes, Bytes::Inline(bytes) if !bytes.is_empty());
+        let inline = matches!(request.bytes, LocalBytes::Inline(bytes) if !bytes.is_empty());
         (*pair).wr_flags = flags(request, if inline { IBV_SEND_INLINE } else { 0 });
         let (key, address) = (request.key, request.address);
         match request.verb {
@@ -559,15 +559,15 @@ unsafe fn push_extended(extended: NonNull<ibv_qp_ex>, begun: &mut bool, request:
             }
         }
         match request.bytes {
-            Bytes::Inline(bytes) if !bytes.is_empty() => {
+            LocalBytes::Inline(bytes) if !bytes.is_empty() => {
                 let start = bytes.as_ptr().cast_mut().cast();
                 call!((*pair).wr_set_inline_data, pair, start, bytes.len());
             }
-            Bytes::Inline(_) => call!((*pair).wr_set_sge_list, pair, 0, null()),
-            Bytes::Slices([one]) => {
+            LocalBytes::Inline(_) => call!((*pair).wr_set_sge_list, pair, 0, null()),
+            LocalBytes::Slices([one]) => {
                 call!((*pair).wr_set_sge, pair, one.lkey, one.addr, one.length);
             }
-            Bytes::Slices(slices) => {
+            LocalBytes::Slices(slices) => {
                 call!((*pair).wr_set_sge_list, pair, slices.len(), slices.as_ptr());
             }
         }
@@ -584,7 +584,7 @@ macro_rules! call {
 }
 use call;
 
-fn flags(request: &Request<'_>, more: c_uint) -> c_uint {
+fn flags(request: &WorkRequest<'_>, more: c_uint) -> c_uint {
     let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
     let fence = if request.fence { IBV_SEND_FENCE } else { 0 };
     signalled | fence | more
@@ -620,7 +620,7 @@ impl List {
 
     /// Copies a request in. The start of its slices and inline bytes is stored as an index in the
     /// pointer's field, which `post` turns into a pointer when nothing moves any more.
-    fn push(&mut self, request: &Request<'_>) {
+    fn push(&mut self, request: &WorkRequest<'_>) {
         let (address, rkey) = (request.address, request.key);
         let rdma = ibv_send_wr_remote {
             atomic: ibv_send_wr_atomic {
@@ -648,7 +648,7 @@ impl List {
         };
         let start = self.slices.len();
         let more = match request.bytes {
-            Bytes::Slices(slices) => {
+            LocalBytes::Slices(slices) => {
                 self.slices.extend_from_slice(slices);
                 let bytes: u64 = slices.iter().map(|slice| u64::from(slice.length)).sum();
                 let goes_out = !matches!(
@@ -661,7 +661,7 @@ impl List {
                     && bytes <= u64::from(self.copied_bytes);
                 if copied { IBV_SEND_INLINE } else { 0 }
             }
-            Bytes::Inline(bytes) => {
+            LocalBytes::Inline(bytes) => {
                 let at = self.inline.len() as u64;
                 self.inline.extend_from_slice(bytes);
                 if !bytes.is_empty() {

@@ -12,7 +12,7 @@
 
 use super::device::{check, made, text};
 use super::library::{NoLibrary, Opened, functions};
-use super::queue_pair::Handle;
+use super::queue_pair::QueuePairHandle;
 use super::types::*;
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -339,7 +339,7 @@ impl Id {
     ///
     /// # Errors
     /// Errors of the system; `Unsupported` for a library that is too old.
-    pub(crate) fn join(&self, pair: &Handle, terms: &Terms) -> io::Result<()> {
+    pub(crate) fn join(&self, pair: &QueuePairHandle, terms: &Terms) -> io::Result<()> {
         let (mut attributes, mut mask) = self.attributes(IBV_QPS_RTR)?;
         attributes.path_mtu = attributes.path_mtu.min(terms.mtu.into());
         attributes.min_rnr_timer = terms.not_ready_timer;

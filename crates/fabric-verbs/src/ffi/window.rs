@@ -2,14 +2,14 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | the owner of a [`Window`] | bind it; deallocate it by dropping it | before its queue pair and its region end |
+//! | the owner of a [`MemoryWindow`] | bind it; deallocate it by dropping it | before its queue pair and its region end |
 //! | the adapter | reach the region's bytes by the window's key, on that queue pair | once it is bound, until it ends |
 //!
 //! A bound window delays the destruction of its queue pair and its region, on some adapters for long:
 //! its owner deallocates it first.
 
 use super::device::{MemoryRegion, ProtectionDomain, made};
-use super::queue_pair::Handle;
+use super::queue_pair::QueuePairHandle;
 use super::types::*;
 use std::ffi::c_int;
 use std::io;
@@ -17,15 +17,15 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// A window, bound or not yet.
-pub(crate) struct Window {
+pub(crate) struct MemoryWindow {
     domain: Arc<ProtectionDomain>,
     raw: NonNull<ibv_mw>,
 }
 
 // SAFETY: libibverbs may be called from any thread; binding takes `&mut self`.
-unsafe impl Send for Window {}
+unsafe impl Send for MemoryWindow {}
 
-impl Window {
+impl MemoryWindow {
     /// # Errors
     /// Errors of the system: `ENOMEM` if there are no more, `Unsupported` if there are none.
     pub(crate) fn new(domain: &Arc<ProtectionDomain>) -> io::Result<Self> {
@@ -51,7 +51,7 @@ impl Window {
     /// When the queue pair is gone or the adapter takes no such request; nothing has happened.
     pub(crate) fn bind(
         &mut self,
-        pair: &Handle,
+        pair: &QueuePairHandle,
         memory: &MemoryRegion,
         access: c_int,
         tag: u8,
@@ -102,7 +102,7 @@ impl Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for MemoryWindow {
     fn drop(&mut self) {
         if let Some(dealloc) = self.domain.context.operations().dealloc_mw {
             // SAFETY: ended once.

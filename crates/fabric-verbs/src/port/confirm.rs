@@ -4,10 +4,10 @@
 //! most one in flight.
 
 use super::VerbsPort;
-use super::link::{Entry, Link};
+use super::link::{RequestEntry, VerbsLink};
 use super::poll::{Staged, ended, meant};
 use crate::device::Confirmation;
-use crate::ffi::{Bytes, Request, Verb, WorkCompletion};
+use crate::ffi::{LocalBytes, Verb, WorkCompletion, WorkRequest};
 use crate::status::{self, numbers};
 use crate::wire::Parting;
 use farside_base::{CompletionKind, CompletionStatus, LinkId, WorkId};
@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 
 /// Posts the confirming READ after a link's requests, unless a request in flight is signaled.
 #[inline]
-pub(super) fn ask(link: &mut Link, own: &Confirmation, ticks: u64) {
-    if link.told > 0 || link.under_way.is_empty() {
+pub(super) fn ask(link: &mut VerbsLink, own: &Confirmation, ticks: u64) {
+    if link.told > 0 || link.in_flight.is_empty() {
         return;
     }
     let id = link.next_request();
@@ -24,20 +24,20 @@ pub(super) fn ask(link: &mut Link, own: &Confirmation, ticks: u64) {
         return;
     };
     let (address, key) = (peer.word.address, peer.word.key);
-    pair.push(&Request {
+    pair.push(&WorkRequest {
         id,
         signalled: true,
         fence: false,
         verb: Verb::Read,
         address,
         key,
-        bytes: Bytes::Slices(&[own.landing]),
+        bytes: LocalBytes::Slices(&[own.landing]),
     });
     link.note(PROBE, ticks);
 }
 
 /// Not a request of the program: it checks whether those before it are done.
-pub(super) const PROBE: Entry = Entry {
+pub(super) const PROBE: RequestEntry = RequestEntry {
     id: WorkId(0),
     bytes: 0,
     kind: CompletionKind::Write,
@@ -71,7 +71,7 @@ impl VerbsPort {
             return;
         };
         let success = done.status == numbers::SUCCESS;
-        let is_of_connection = |row: &status::Row| {
+        let is_of_connection = |row: &status::StatusRow| {
             let adapter = matches!(row.blame, status::Blame::Adapter | status::Blame::Network);
             adapter
                 && matches!(row.status, CompletionStatus::Broken | CompletionStatus::Unreachable)
@@ -81,13 +81,13 @@ impl VerbsPort {
         if !success && is_of_connection(&row) {
             return self.suspect(id, words());
         }
-        let is_probe = link.under_way.get(older).is_some_and(|entry| entry.probe);
+        let is_probe = link.in_flight.get(older).is_some_and(|entry| entry.probe);
         if success || !is_probe {
             self.done_until(id, older);
         }
         if !success {
             // If the confirming READ failed, the first request before it is the reason.
-            let first = self.links.find(id).and_then(|link| link.under_way.front());
+            let first = self.links.find(id).and_then(|link| link.in_flight.front());
             let status = first.map_or(row.status, |entry| meant(entry, &row));
             return self.fail(id, status, Some(words()));
         }
@@ -96,7 +96,7 @@ impl VerbsPort {
             return;
         };
         link.since = self.core.ticks.load(Ordering::Relaxed);
-        if !link.under_way.is_empty() && link.told == 0 {
+        if !link.in_flight.is_empty() && link.told == 0 {
             self.confirm(id);
         }
     }
@@ -133,14 +133,14 @@ impl VerbsPort {
         let Some(link) = self.links.find(id).filter(|link| !link.is_down()) else {
             return;
         };
-        let one_sided = |entry: &Entry| !entry.probe && !entry.takes_receive;
-        let before = link.under_way.iter().position(one_sided);
+        let one_sided = |entry: &RequestEntry| !entry.probe && !entry.takes_receive;
+        let before = link.in_flight.iter().position(one_sided);
         if let (Parting::Refused, Some(before)) = (why, before) {
             // Messages are not refused like that: those before it have arrived.
             self.done_until(id, before);
         }
         let first = self.links.find(id).and_then(|link| {
-            let mut real = link.under_way.iter().filter(|entry| !entry.probe);
+            let mut real = link.in_flight.iter().filter(|entry| !entry.probe);
             real.next().map(|entry| entry.takes_receive)
         });
         let (status, words) = meaning(first, why);

@@ -1,17 +1,17 @@
 //! Links from dial to close, and the events of the control thread about them.
 
 use super::VerbsPort;
-use super::link::{Link, LinkState};
+use super::link::{LinkState, VerbsLink};
 use super::poll::Staged;
-use crate::core::{Call, Command};
+use crate::core::{Command, Dial};
 use crate::facts::AtomicFact;
 use crate::ffi::QueuePair;
 use crate::ffi::types::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_ACCESS_REMOTE_ATOMIC,
     IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE,
 };
-use crate::inbox::{Inbound, Reply, Token, lock};
-use crate::wire::End;
+use crate::inbox::{Inbound, PendingReply, Token, lock};
+use crate::wire::QueuePairEnd;
 use farside_base::{Completion, CompletionStatus, FlushScope, LinkId, ReceiveQueueId};
 use farside_bootstrap::{Address, Endpoint};
 use farside_fabric::{FabricError, HELLO_BYTES_MAX, LinkEvent};
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// How long a peer's kernel may take to connect a queue pair.
 const JOIN_TIME: Duration = Duration::from_secs(4);
 /// Failed dials whose reason the port keeps.
-const IN_VAIN_MAX: usize = 16;
+const FAILED_DIALS_MAX: usize = 16;
 
 impl VerbsPort {
     /// Returns the endpoints to search for a name, and the name.
@@ -43,7 +43,10 @@ impl VerbsPort {
     }
 
     /// Returns a queue pair for a link, ready to be connected, and room for its completions.
-    fn equip(&mut self, receives: ReceiveQueueId) -> Result<(QueuePair, End), FabricError> {
+    fn equip(
+        &mut self,
+        receives: ReceiveQueueId,
+    ) -> Result<(QueuePair, QueuePairEnd), FabricError> {
         let system = |reason| FabricError::System("queue pair", reason);
         let queue = self.queues.find(receives).ok_or(FabricError::Unknown("receive queue"))?;
         let shared = Arc::clone(&queue.shared);
@@ -106,7 +109,7 @@ impl VerbsPort {
             queue.links += 1;
         }
         let (inbox, hello) = (Arc::clone(&self.inbox), hello.to_vec());
-        let call = Call { token, inbox, handle, end, targets, name, hello };
+        let call = Dial { token, inbox, handle, end, targets, name, hello };
         self.core.command(Command::Connect(Box::new(call)));
         Ok(id)
     }
@@ -150,7 +153,7 @@ impl VerbsPort {
             return Err(FabricError::System("queue pair cannot be connected", reason));
         }
         // The caller's fabric answers `Ready`: one round trip, without its program.
-        let (done, reply) = (Reply::new(), reply.to_vec());
+        let (done, reply) = (PendingReply::new(), reply.to_vec());
         let command = Command::Accept { token, handle, end, reply, done: Arc::clone(&done) };
         self.core.command(command);
         // The kernel may resolve this side's hardware address, twice.
@@ -192,7 +195,7 @@ impl VerbsPort {
         // Requests done, and messages received, before count.
         self.gather();
         if let Some(link) = self.take_out(id) {
-            for entry in link.under_way.iter().filter(|entry| !entry.probe) {
+            for entry in link.in_flight.iter().filter(|entry| !entry.probe) {
                 self.orphans += 1;
                 let completion = Completion {
                     id: entry.id,
@@ -209,7 +212,7 @@ impl VerbsPort {
     }
 
     /// Deallocates the windows of a link, before its queue pair is destroyed.
-    pub(super) fn end_windows(&self, link: &Link) {
+    pub(super) fn end_windows(&self, link: &VerbsLink) {
         if let Some(handle) = link.handle.as_ref().filter(|_| self.core.manner().windows) {
             handle.close();
             self.core.windows.end_link(link.token);
@@ -217,7 +220,7 @@ impl VerbsPort {
     }
 
     /// Removes a link from every table; its queue pair is destroyed when this returns.
-    fn take_out(&mut self, id: LinkId) -> Option<Box<Link>> {
+    fn take_out(&mut self, id: LinkId) -> Option<Box<VerbsLink>> {
         let mut link = self.links.remove(id)?;
         self.begun.retain(|begun| *begun != id);
         if let Some(pair) = link.pair.take() {
@@ -243,10 +246,10 @@ impl VerbsPort {
 
     /// Keeps the reason of a failed dial for a while.
     fn remember(&mut self, link: LinkId, words: String) {
-        if self.in_vain.len() >= IN_VAIN_MAX {
-            self.in_vain.pop_front();
+        if self.failed_dials.len() >= FAILED_DIALS_MAX {
+            self.failed_dials.pop_front();
         }
-        self.in_vain.push_back((link, words));
+        self.failed_dials.push_back((link, words));
     }
 
     /// Handles the events of the control thread.

@@ -1,8 +1,8 @@
 //! One link of a port: its queue pair, its requests in flight, and how it ends.
 
-use crate::ffi::{Handle, QueuePair};
+use crate::ffi::{QueuePair, QueuePairHandle};
 use crate::inbox::Token;
-use crate::wire::End;
+use crate::wire::QueuePairEnd;
 use farside_base::{CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, WorkId};
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ fn age_of(link: LinkId) -> u32 {
 
 /// A request in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Entry {
+pub(super) struct RequestEntry {
     pub(super) id: WorkId,
     pub(super) bytes: u32,
     pub(super) kind: CompletionKind,
@@ -52,20 +52,20 @@ pub(super) enum LinkState {
     },
 }
 
-pub(super) struct Link {
+pub(super) struct VerbsLink {
     pub(super) id: LinkId,
     pub(super) token: Token,
     pub(super) state: LinkState,
     pub(super) pair: Option<QueuePair>,
-    pub(super) handle: Option<Handle>,
+    pub(super) handle: Option<QueuePairHandle>,
     /// The number of the queue pair.
     pub(super) pair_number: u32,
-    pub(super) own: Option<End>,
-    pub(super) peer: Option<End>,
+    pub(super) own: Option<QueuePairEnd>,
+    pub(super) peer: Option<QueuePairEnd>,
     pub(super) from: String,
     pub(super) queue: Option<ReceiveQueueId>,
     /// Oldest first; the number of the first is `first`.
-    pub(super) under_way: VecDeque<Entry>,
+    pub(super) in_flight: VecDeque<RequestEntry>,
     pub(super) first: u32,
     /// Completions that wait to be polled.
     pub(super) unpolled: u32,
@@ -96,7 +96,7 @@ pub(super) struct Spoilt {
     pub(super) words: Option<String>,
 }
 
-impl Link {
+impl VerbsLink {
     pub(super) fn new(id: LinkId, token: Token, state: LinkState) -> Self {
         Self {
             id,
@@ -109,7 +109,7 @@ impl Link {
             peer: None,
             from: String::new(),
             queue: None,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             first: 0,
             unpolled: 0,
             told: 0,
@@ -130,26 +130,26 @@ impl Link {
         self.pair_number = pair.number();
         self.pair = Some(pair);
         self.queue = Some(queue);
-        self.under_way.reserve(requests as usize + 1);
+        self.in_flight.reserve(requests as usize + 1);
     }
 
     /// Returns whether another request of the program's has room.
     #[inline]
     pub(super) fn has_room(&self, outstanding_max: u32) -> bool {
-        self.under_way.len() as u32 - self.asks + self.unpolled < outstanding_max
+        self.in_flight.len() as u32 - self.asks + self.unpolled < outstanding_max
     }
 
     /// Returns the `wr_id` of the next request.
     #[inline]
     pub(super) fn next_request(&self) -> u64 {
-        let number = self.first.wrapping_add(self.under_way.len() as u32);
+        let number = self.first.wrapping_add(self.in_flight.len() as u32);
         u64::from(self.id.0) << 32 | u64::from(number)
     }
 
     /// Records a request that is posted to the adapter now.
     #[inline]
-    pub(super) fn note(&mut self, entry: Entry, ticks: u64) {
-        if self.under_way.is_empty() {
+    pub(super) fn note(&mut self, entry: RequestEntry, ticks: u64) {
+        if self.in_flight.is_empty() {
             self.since = ticks;
         }
         self.asks += u32::from(entry.probe);
@@ -159,13 +159,13 @@ impl Link {
         } else {
             self.untold += 1;
         }
-        self.under_way.push_back(entry);
+        self.in_flight.push_back(entry);
     }
 
     /// Takes the oldest request out.
     #[inline]
-    pub(super) fn pop(&mut self) -> Option<Entry> {
-        let entry = self.under_way.pop_front()?;
+    pub(super) fn pop(&mut self) -> Option<RequestEntry> {
+        let entry = self.in_flight.pop_front()?;
         self.first = self.first.wrapping_add(1);
         self.told -= u32::from(entry.told);
         self.asks -= u32::from(entry.probe);
@@ -177,7 +177,7 @@ impl Link {
     #[inline]
     pub(super) fn older_than(&self, number: u32) -> Option<usize> {
         let older = number.wrapping_sub(self.first) as usize;
-        (older < self.under_way.len()).then_some(older)
+        (older < self.in_flight.len()).then_some(older)
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -188,20 +188,20 @@ impl Link {
 /// The links of a port, by table index.
 #[derive(Default)]
 pub(super) struct Links {
-    places: Vec<Place>,
+    places: Vec<LinkSlot>,
     /// Free entries, longest free first.
     free: VecDeque<usize>,
 }
 
-struct Place {
+struct LinkSlot {
     /// The number of the entry's current or last link.
     last: LinkId,
-    link: Option<Box<Link>>,
+    link: Option<Box<VerbsLink>>,
 }
 
 impl Links {
     /// Adds a link, unless the table is full.
-    pub(super) fn add(&mut self, token: Token, state: LinkState) -> Option<&mut Link> {
+    pub(super) fn add(&mut self, token: Token, state: LinkState) -> Option<&mut VerbsLink> {
         let at = match self.free.pop_front() {
             Some(at) => {
                 let age = (age_of(self.places[at].last) + 1) % AGES;
@@ -210,23 +210,23 @@ impl Links {
             }
             None if self.places.len() < PLACES_MAX => {
                 let at = self.places.len();
-                self.places.push(Place { last: LinkId(at as u32), link: None });
+                self.places.push(LinkSlot { last: LinkId(at as u32), link: None });
                 at
             }
             None => return None,
         };
         let place = &mut self.places[at];
-        let link = Box::new(Link::new(place.last, token, state));
+        let link = Box::new(VerbsLink::new(place.last, token, state));
         Some(place.link.insert(link))
     }
 
     #[inline]
-    pub(super) fn find(&mut self, id: LinkId) -> Option<&mut Link> {
+    pub(super) fn find(&mut self, id: LinkId) -> Option<&mut VerbsLink> {
         let link = self.places.get_mut(place_of(id))?.link.as_deref_mut()?;
         (link.id == id).then_some(link)
     }
 
-    pub(super) fn look(&self, id: LinkId) -> Option<&Link> {
+    pub(super) fn look(&self, id: LinkId) -> Option<&VerbsLink> {
         let link = self.places.get(place_of(id))?.link.as_deref()?;
         (link.id == id).then_some(link)
     }
@@ -240,14 +240,14 @@ impl Links {
         })
     }
 
-    pub(super) fn remove(&mut self, id: LinkId) -> Option<Box<Link>> {
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<Box<VerbsLink>> {
         let at = place_of(id);
         self.find(id)?;
         self.free.push_back(at);
         self.places[at].link.take()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &VerbsLink> {
         self.places.iter().filter_map(|place| place.link.as_deref())
     }
 
@@ -255,7 +255,7 @@ impl Links {
         self.iter().map(|link| link.id).collect()
     }
 
-    pub(super) fn by_token(&mut self, token: Token) -> Option<&mut Link> {
+    pub(super) fn by_token(&mut self, token: Token) -> Option<&mut VerbsLink> {
         let mut links = self.places.iter_mut().filter_map(|place| place.link.as_deref_mut());
         links.find(|link| link.token == token)
     }
@@ -285,7 +285,7 @@ mod tests {
         let mut links = Links::default();
         let link = links.add(Token(1), LinkState::Up).unwrap();
         link.first = u32::MAX - 1;
-        let entry = Entry {
+        let entry = RequestEntry {
             id: WorkId(1),
             bytes: 0,
             kind: CompletionKind::Write,

@@ -1,7 +1,7 @@
 //! Completions of the adapter and of ending links, in the order for polling.
 
-use super::link::{Entry, Link, LinkState};
-use super::receive::{RECEIVE, Slot};
+use super::link::{LinkState, RequestEntry, VerbsLink};
+use super::receive::{RECEIVE, ReceiveSlot};
 use super::{POLL_BATCH, VerbsPort};
 use crate::core::{Command, LEASE_TICKS};
 use crate::ffi::WorkCompletion;
@@ -30,7 +30,7 @@ enum Frees {
     /// An entry among the requests of closed links.
     Orphan,
     /// A slot of a receive queue.
-    Receive(Slot),
+    Receive(ReceiveSlot),
     /// Nothing any more.
     Nothing,
 }
@@ -51,7 +51,7 @@ impl Staged {
     }
 }
 
-pub(super) fn ended(entry: &Entry, link: LinkId, status: CompletionStatus) -> Completion {
+pub(super) fn ended(entry: &RequestEntry, link: LinkId, status: CompletionStatus) -> Completion {
     let bytes = if status == CompletionStatus::Success { entry.bytes } else { 0 };
     Completion { id: entry.id, link, bytes, immediate: None, kind: entry.kind, status }
 }
@@ -132,7 +132,7 @@ impl VerbsPort {
         if let Some(token) = intake::binds(done.wr_id) {
             return self.core.command(Command::Bound { token, status: done.status });
         }
-        let slot = Slot::of(done.wr_id);
+        let slot = ReceiveSlot::of(done.wr_id);
         let Some(link) = self.pairs.get(&done.qp_num).copied() else {
             // Of a link that was closed before: the receive is as good as new.
             return self.queues.post_again(slot);
@@ -205,7 +205,7 @@ impl VerbsPort {
             if row.status == CompletionStatus::Unreachable {
                 return self.unanswered(id, words);
             }
-            let status = link.under_way.front().map_or(row.status, |entry| meant(entry, &row));
+            let status = link.in_flight.front().map_or(row.status, |entry| meant(entry, &row));
             return self.fail(id, status, Some(words));
         }
         let Some(entry) = link.pop() else {
@@ -240,7 +240,7 @@ impl VerbsPort {
         }
         link.trouble = words;
         let mut first = Some(status).filter(|status| *status != CompletionStatus::Flushed);
-        let mut entries = std::mem::take(&mut link.under_way);
+        let mut entries = std::mem::take(&mut link.in_flight);
         let real = entries.iter().filter(|entry| !entry.probe);
         for entry in real {
             let status = first.take().unwrap_or(CompletionStatus::Flushed);
@@ -249,7 +249,7 @@ impl VerbsPort {
             link.unpolled += 1;
         }
         entries.clear();
-        link.under_way = entries;
+        link.in_flight = entries;
         (link.told, link.untold, link.asks) = (0, 0, 0);
         link.state = LinkState::Down { first };
     }
@@ -301,7 +301,7 @@ impl VerbsPort {
             let Some(link) = self.links.find(id) else {
                 continue;
             };
-            if link.state != LinkState::Up || link.under_way.is_empty() {
+            if link.state != LinkState::Up || link.in_flight.is_empty() {
                 continue;
             }
             if link.spoilt.as_ref().is_some_and(|spoilt| ticks > spoilt.since + 1) {
@@ -325,7 +325,7 @@ impl VerbsPort {
         let Some(link) = self.links.find(id) else {
             return;
         };
-        let bytes: u64 = link.under_way.iter().map(|entry| u64::from(entry.bytes)).sum();
+        let bytes: u64 = link.in_flight.iter().map(|entry| u64::from(entry.bytes)).sum();
         let moving = Duration::from_micros(bytes / SLOWEST_BYTES_PER_US);
         let waits = waits_for_a_receive(link) && !link.refused_there;
         let most = if waits { patience } else { lease } + moving;
@@ -344,12 +344,12 @@ impl VerbsPort {
     }
 }
 
-fn waits_for_a_receive(link: &Link) -> bool {
-    link.under_way.iter().any(|entry| entry.takes_receive)
+fn waits_for_a_receive(link: &VerbsLink) -> bool {
+    link.in_flight.iter().any(|entry| entry.takes_receive)
 }
 
 /// Returns the status of a request that an adapter refused, by its kind.
-pub(super) fn meant(entry: &Entry, row: &status::Row) -> CompletionStatus {
+pub(super) fn meant(entry: &RequestEntry, row: &status::StatusRow) -> CompletionStatus {
     let refused = row.status == CompletionStatus::RemoteAccess;
     match (refused, row.number) {
         (true, _) if entry.misaligned => CompletionStatus::RemoteAlignment,

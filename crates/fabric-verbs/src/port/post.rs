@@ -2,11 +2,11 @@
 
 use super::VerbsPort;
 use super::confirm::{self, PROBE};
-use super::link::{Entry, LinkState};
+use super::link::{LinkState, RequestEntry};
 use super::poll::Staged;
-use crate::ffi::{Bytes, Request, Slice, Verb};
+use crate::ffi::{LocalBytes, Slice, Verb, WorkRequest};
 use crate::inbox::lock;
-use crate::region::Place;
+use crate::region::RegionAddress;
 use farside_base::{
     AtomicScope, Completion, CompletionKind, CompletionStatus, FlushScope, LinkId, LocalSlice,
     Operation, RemoteSlice, Source, Work,
@@ -15,7 +15,7 @@ use farside_fabric::{Posted, Stop};
 use std::sync::atomic::Ordering;
 
 /// An operation as the adapter knows it.
-struct Plan<'a> {
+struct PostPlan<'a> {
     verb: Verb,
     kind: CompletionKind,
     remote: Option<RemoteSlice>,
@@ -26,7 +26,7 @@ struct Plan<'a> {
 }
 
 /// The destination of a request.
-struct Target {
+struct PostTarget {
     address: u64,
     key: u32,
     /// Eight bytes of the region, at no multiple of eight.
@@ -75,7 +75,7 @@ impl VerbsPort {
 
     /// Takes a region over from the fabric's table.
     #[cold]
-    pub(super) fn learn(&mut self, slice: &LocalSlice) -> Result<Place, Stop> {
+    pub(super) fn learn(&mut self, slice: &LocalSlice) -> Result<RegionAddress, Stop> {
         let table = lock(&self.core.regions);
         self.regions.learn(&table, slice.region).ok_or(Stop::Invalid("local region"))
     }
@@ -117,7 +117,7 @@ impl VerbsPort {
                 }
                 let words = format!("the adapter takes no requests: {error}");
                 // Some providers check an atomic's alignment before they post it.
-                let odd = link.under_way.front().is_some_and(|entry| entry.misaligned);
+                let odd = link.in_flight.front().is_some_and(|entry| entry.misaligned);
                 let status = match odd {
                     true => CompletionStatus::RemoteAlignment,
                     false => CompletionStatus::Broken,
@@ -132,7 +132,7 @@ impl VerbsPort {
     fn take(&mut self, work: &Work<'_>) -> Result<(), Stop> {
         let outstanding_max = self.core.capabilities.outstanding_max;
         let Some(link) = self.links.find(work.link) else {
-            return self.take_for_nobody(work);
+            return self.take_for_closed_link(work);
         };
         match link.state {
             LinkState::Up => {}
@@ -156,7 +156,7 @@ impl VerbsPort {
 
     /// Handles a request of a closed link: taken, and flushed.
     #[cold]
-    fn take_for_nobody(&mut self, work: &Work<'_>) -> Result<(), Stop> {
+    fn take_for_closed_link(&mut self, work: &Work<'_>) -> Result<(), Stop> {
         if !self.links.is_gone(work.link) {
             return Err(Stop::Invalid("link"));
         }
@@ -202,9 +202,9 @@ impl VerbsPort {
 
     /// Returns the verb of an operation; operations that the device lacks are refused by name.
     #[inline]
-    fn plan<'a>(&self, operation: &Operation<'a>) -> Result<Plan<'a>, Stop> {
+    fn plan<'a>(&self, operation: &Operation<'a>) -> Result<PostPlan<'a>, Stop> {
         let has = &self.core.capabilities;
-        let plain = |verb, remote, from| Plan {
+        let plain = |verb, remote, from| PostPlan {
             verb,
             kind: kind_of(operation),
             remote: Some(remote),
@@ -220,17 +220,17 @@ impl VerbsPort {
             Operation::Write { source: from, to, immediate: Some(immediate) } => {
                 lacks(has.immediate, "lacks immediate")?;
                 let verb = Verb::WriteImmediate(*immediate);
-                Plan { takes_receive: true, ..plain(verb, *to, source(from)) }
+                PostPlan { takes_receive: true, ..plain(verb, *to, source(from)) }
             }
             Operation::Read { into, from } => plain(Verb::Read, *from, From::Slices(into)),
             Operation::FetchAdd { at, add, into } => {
                 lacks(has.atomics > AtomicScope::None, "lacks atomics")?;
-                Plan { word: true, ..plain(Verb::FetchAdd(*add), *at, From::Word(*into)) }
+                PostPlan { word: true, ..plain(Verb::FetchAdd(*add), *at, From::Word(*into)) }
             }
             Operation::CompareSwap { at, expected, new, into } => {
                 lacks(has.atomics > AtomicScope::None, "lacks atomics")?;
                 let verb = Verb::CompareSwap { expected: *expected, new: *new };
-                Plan { word: true, ..plain(verb, *at, From::Word(*into)) }
+                PostPlan { word: true, ..plain(verb, *at, From::Word(*into)) }
             }
             Operation::Swap { .. }
             | Operation::MaskedCompareSwap { .. }
@@ -240,7 +240,7 @@ impl VerbsPort {
             }
             Operation::AtomicWrite { to, value } => {
                 lacks(has.atomic_write, "lacks atomic_write")?;
-                Plan { word: true, ..plain(Verb::AtomicWrite(*value), *to, From::Nothing) }
+                PostPlan { word: true, ..plain(Verb::AtomicWrite(*value), *to, From::Nothing) }
             }
             Operation::Flush { from, bytes, scope } => {
                 let had = *scope > FlushScope::None && *scope <= has.flush;
@@ -250,7 +250,7 @@ impl VerbsPort {
             Operation::Send { source: from, immediate } => {
                 lacks(immediate.is_none() || has.immediate, "lacks immediate")?;
                 let verb = immediate.map_or(Verb::Send, Verb::SendImmediate);
-                Plan {
+                PostPlan {
                     verb,
                     kind: CompletionKind::Send,
                     remote: None,
@@ -264,14 +264,14 @@ impl VerbsPort {
 
     /// Returns the address and rkey of a remote slice.
     #[inline]
-    fn remote(&self, link: LinkId, slice: &RemoteSlice) -> Result<Target, Stop> {
+    fn remote(&self, link: LinkId, slice: &RemoteSlice) -> Result<PostTarget, Stop> {
         let found = self.remotes.get(slice.region.0 as usize).copied().flatten();
         let found = found.filter(|remote| remote.link == link);
         let remote = found.ok_or(Stop::Invalid("remote region"))?;
         // Bytes past the end, or that wrap, are outside the region, and the peer's adapter reports
         // that.
         let within = slice.offset < remote.bytes && remote.bytes - slice.offset >= 8;
-        Ok(Target {
+        Ok(PostTarget {
             address: remote.address.wrapping_add(slice.offset),
             key: remote.key,
             odd_word: within && !slice.offset.is_multiple_of(8),
@@ -299,7 +299,7 @@ impl VerbsPort {
 
     /// Resolves the local bytes of a request. Returns how many there are.
     #[inline]
-    fn collect(&mut self, plan: &Plan<'_>) -> Result<u64, Stop> {
+    fn collect(&mut self, plan: &PostPlan<'_>) -> Result<u64, Stop> {
         let has = &self.core.capabilities;
         match &plan.from {
             From::Slices(slices) => {
@@ -329,11 +329,11 @@ impl VerbsPort {
 
     /// Notes a request and puts it on its link's list.
     #[inline]
-    fn give(&mut self, work: &Work<'_>, plan: &Plan<'_>) -> Result<(), Stop> {
+    fn give(&mut self, work: &Work<'_>, plan: &PostPlan<'_>) -> Result<(), Stop> {
         let bytes = self.collect(plan)?;
         let mut target = match &plan.remote {
             Some(remote) => self.remote(work.link, remote)?,
-            None => Target { address: 0, key: 0, odd_word: false },
+            None => PostTarget { address: 0, key: 0, odd_word: false },
         };
         let ticks = self.core.ticks.load(Ordering::Relaxed);
         let confirms = self.confirms();
@@ -346,13 +346,13 @@ impl VerbsPort {
         {
             // Some adapters get a READ of no bytes wrong: a READ of one of the peer's words replaces
             // it.
-            target = Target { address: peer.word.address, key: peer.word.key, odd_word: false };
+            target = PostTarget { address: peer.word.address, key: peer.word.key, odd_word: false };
             self.slices.push(own.landing);
         }
         // An unsignaled request is signaled from time to time, so that its queue entries are freed.
         let told = (work.flags.signalled || link.untold >= often)
             && (!confirms || plan.kind == CompletionKind::Read);
-        let request = Request {
+        let request = WorkRequest {
             id: link.next_request(),
             signalled: told,
             // READs are answered in order by the peer, and need no fence.
@@ -361,15 +361,15 @@ impl VerbsPort {
             address: target.address,
             key: target.key,
             bytes: match &plan.from {
-                From::Inline(bytes) => Bytes::Inline(bytes),
-                From::Slices(_) | From::Word(_) | From::Nothing => Bytes::Slices(&self.slices),
+                From::Inline(bytes) => LocalBytes::Inline(bytes),
+                From::Slices(_) | From::Word(_) | From::Nothing => LocalBytes::Slices(&self.slices),
             },
         };
         let Some(pair) = &mut link.pair else {
             return Err(Stop::Invalid("link"));
         };
         pair.push(&request);
-        let entry = Entry {
+        let entry = RequestEntry {
             id: work.id,
             bytes: bytes as u32,
             kind: plan.kind,
@@ -395,14 +395,14 @@ impl VerbsPort {
         let Some(link) = self.links.find(id) else {
             return;
         };
-        let request = Request {
+        let request = WorkRequest {
             id: link.next_request(),
             signalled: true,
             fence: false,
             verb: Verb::Write,
             address: 0,
             key: 0,
-            bytes: Bytes::Slices(&[] as &[Slice]),
+            bytes: LocalBytes::Slices(&[] as &[Slice]),
         };
         let Some(pair) = &mut link.pair else {
             return;
@@ -417,7 +417,7 @@ impl VerbsPort {
     }
 }
 
-fn pair_ring(link: &mut super::link::Link) -> Result<(), String> {
+fn pair_ring(link: &mut super::link::VerbsLink) -> Result<(), String> {
     let pair = link.pair.as_mut();
     let rung = pair.map_or(Ok(()), |pair| pair.ring());
     rung.map_err(|error| format!("the adapter takes no requests: {error}"))

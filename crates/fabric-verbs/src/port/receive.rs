@@ -14,12 +14,12 @@ const QUEUES_MAX: usize = 1 << 15;
 
 /// The position of a receive: queue and slot.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Slot {
+pub(super) struct ReceiveSlot {
     pub(super) queue: u32,
     pub(super) slot: u32,
 }
 
-impl Slot {
+impl ReceiveSlot {
     fn request(self) -> u64 {
         RECEIVE | u64::from(self.queue) << 32 | u64::from(self.slot)
     }
@@ -30,7 +30,7 @@ impl Slot {
     }
 }
 
-pub(super) struct ReceiveQueue {
+pub(super) struct VerbsReceiveQueue {
     pub(super) shared: Arc<SharedReceiveQueue>,
     /// The work id and memory of the receive in each slot.
     slots: Vec<(WorkId, Slice)>,
@@ -41,12 +41,12 @@ pub(super) struct ReceiveQueue {
 
 #[derive(Default)]
 pub(super) struct ReceiveQueues {
-    queues: Vec<Option<ReceiveQueue>>,
+    queues: Vec<Option<VerbsReceiveQueue>>,
     free: VecDeque<u32>,
 }
 
 impl ReceiveQueues {
-    pub(super) fn find(&mut self, queue: ReceiveQueueId) -> Option<&mut ReceiveQueue> {
+    pub(super) fn find(&mut self, queue: ReceiveQueueId) -> Option<&mut VerbsReceiveQueue> {
         self.queues.get_mut(queue.0 as usize)?.as_mut()
     }
 
@@ -56,20 +56,20 @@ impl ReceiveQueues {
     }
 
     /// Returns the name of the receive in a slot.
-    pub(super) fn name(&mut self, slot: Slot) -> Option<WorkId> {
+    pub(super) fn name(&mut self, slot: ReceiveSlot) -> Option<WorkId> {
         let queue = self.find(ReceiveQueueId(slot.queue))?;
         queue.slots.get(slot.slot as usize).map(|(id, _)| *id)
     }
 
     /// Frees a slot whose receive was polled.
-    pub(super) fn give_back(&mut self, slot: Slot) {
+    pub(super) fn give_back(&mut self, slot: ReceiveSlot) {
         if let Some(queue) = self.find(ReceiveQueueId(slot.queue)) {
             queue.free.push(slot.slot);
         }
     }
 
     /// Posts a receive again that was flushed without a message.
-    pub(super) fn post_again(&mut self, slot: Slot) {
+    pub(super) fn post_again(&mut self, slot: ReceiveSlot) {
         if let Some(queue) = self.find(ReceiveQueueId(slot.queue))
             && let Some((_, into)) = queue.slots.get(slot.slot as usize)
         {
@@ -99,7 +99,7 @@ impl VerbsPort {
             }
         };
         let blank = (WorkId(0), Slice::default());
-        let made = ReceiveQueue {
+        let made = VerbsReceiveQueue {
             shared,
             slots: vec![blank; depth as usize],
             free: (0..depth).rev().collect(),
@@ -159,7 +159,7 @@ impl VerbsPort {
         let queue = self.queues.find(receive.queue).ok_or(Stop::Invalid("receive queue"))?;
         let slot = queue.free.pop().ok_or(Stop::QueueFull)?;
         queue.slots[slot as usize] = (receive.id, into);
-        let place = Slot { queue: receive.queue.0, slot };
+        let place = ReceiveSlot { queue: receive.queue.0, slot };
         if queue.shared.post(place.request(), into).is_err() {
             queue.free.push(slot);
             return Err(Stop::QueueFull);

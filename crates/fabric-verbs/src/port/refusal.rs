@@ -13,9 +13,9 @@
 //! noticed.
 
 use super::VerbsPort;
-use super::link::{Entry, LinkState, Spoilt};
+use super::link::{LinkState, RequestEntry, Spoilt};
 use crate::core::{Command, LEASE_TICKS};
-use crate::ffi::{Handle, OwnEnd};
+use crate::ffi::{OwnEnd, QueuePairHandle};
 use crate::wire::Parting;
 use farside_base::{CompletionKind, CompletionStatus, LinkId};
 use std::sync::atomic::Ordering;
@@ -44,7 +44,7 @@ impl VerbsPort {
         let Some(link) = self.links.find(id).filter(|link| link.state == LinkState::Up) else {
             return;
         };
-        if link.under_way.is_empty() {
+        if link.in_flight.is_empty() {
             link.trouble = Some(words);
             link.state = LinkState::Down { first: None };
             return;
@@ -59,7 +59,7 @@ impl VerbsPort {
         let Some(link) = self.links.find(id) else {
             return;
         };
-        let own_end = link.handle.as_ref().map_or(OwnEnd::Closed, Handle::own_end);
+        let own_end = link.handle.as_ref().map_or(OwnEnd::Closed, QueuePairHandle::own_end);
         if confirms || own_end != OwnEnd::None {
             // The inbox reports why.
             return;
@@ -127,14 +127,14 @@ impl VerbsPort {
         if !link.refused_there {
             return self.fail(id, CompletionStatus::Unreachable, Some(words));
         }
-        let status = link.under_way.front().map_or(CompletionStatus::RemoteAccess, refused);
+        let status = link.in_flight.front().map_or(CompletionStatus::RemoteAccess, refused);
         let words = format!("{REFUSED_THERE}, and its answer was lost: {words}");
         self.fail(id, status, Some(words));
     }
 }
 
 /// Returns the status of a request that was refused for an unknown reason.
-fn refused(entry: &Entry) -> CompletionStatus {
+fn refused(entry: &RequestEntry) -> CompletionStatus {
     match entry.kind {
         CompletionKind::Send => CompletionStatus::LengthExceeded,
         _ if entry.misaligned => CompletionStatus::RemoteAlignment,

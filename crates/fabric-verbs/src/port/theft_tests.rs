@@ -13,14 +13,14 @@ use std::time::{Duration, Instant};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 
-struct End {
+struct TestPort {
     fabric: VerbsFabric,
     port: VerbsPort,
     queue: ReceiveQueueId,
     region: Region,
 }
 
-impl End {
+impl TestPort {
     #[allow(clippy::print_stdout, reason = "says what was skipped")]
     fn open(windows: bool) -> Option<Self> {
         let mut options = Options::new(Security::open());
@@ -98,8 +98,8 @@ impl End {
 /// Returns how it completes when another process, and another link of the same, uses the rkey of a
 /// link.
 fn thefts(windows: bool) -> Option<(bool, [CompletionStatus; 2])> {
-    let (mut near, mut far) = (End::open(windows)?, End::open(windows)?);
-    let mut thief = End::open(windows)?;
+    let (mut near, mut far) = (TestPort::open(windows)?, TestPort::open(windows)?);
+    let mut thief = TestPort::open(windows)?;
     let honest = near.connect(&mut far);
     let stolen = thief.connect(&mut far);
     let second = near.connect(&mut far);

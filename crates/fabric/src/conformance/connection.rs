@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::scene::{
-    Node, QUEUE_DEPTH, Scene, Wire, send, silent, succeeded, together, work, write,
+    QUEUE_DEPTH, Scene, TestNode, Wire, send, silent, succeeded, together, work, write,
 };
 use crate::{FabricError, HELLO_BYTES_MAX, LinkEvent, Loss, NotReached, PortSpec, Stop};
 use farside_base::{
@@ -130,12 +130,12 @@ pub(super) fn connect_without_listener_is_not_reached(subject: &dyn Subject) {
     let nowhere = subject.address();
     for address in [nowhere.as_str(), "", "no such name"] {
         match scene.nodes[0].port().connect(address, b"", queue) {
-            Err(FabricError::NobodyThere(named)) => assert_eq!(named, address),
+            Err(FabricError::NoListener(named)) => assert_eq!(named, address),
             Err(FabricError::Unknown("address")) => assert_ne!(address, nowhere),
             Err(other) => panic!("{address:?}: {other}"),
             Ok(link) => match scene.event(0) {
                 LinkEvent::NotReached { link: which, why } => {
-                    assert_eq!((which, why), (link, NotReached::Nobody));
+                    assert_eq!((which, why), (link, NotReached::NoListener));
                     let slices = [scene.nodes[0].slice(0, 8)];
                     let (accepted, _) = scene.try_post(0, &[work(1, link, send(&slices))]);
                     assert_eq!(accepted, 1, "as on any link that is gone");
@@ -438,7 +438,8 @@ pub(super) fn sender_learns_of_peer_death_amid_messages(subject: &dyn Subject) {
     }
     for round in 0..10 {
         let wire = scene.wire(0, 1);
-        let mut far = Node::new(std::sync::Arc::clone(&scene.nodes[1].fabric), subject.address());
+        let mut far =
+            TestNode::new(std::sync::Arc::clone(&scene.nodes[1].fabric), subject.address());
         together(
             &mut scene,
             |near| send_until_failed(near, &wire),

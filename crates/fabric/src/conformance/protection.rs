@@ -2,8 +2,8 @@
 
 use super::Subject;
 use super::scene::{
-    Node, REGION_BYTES, Scene, Wire, atomics, register, send, silent, slice, succeeded, together,
-    write,
+    REGION_BYTES, Scene, TestNode, Wire, atomics, register, send, silent, slice, succeeded,
+    together, write,
 };
 use crate::{Arena, FabricError, Region};
 use farside_base::{
@@ -52,7 +52,7 @@ impl<'s> Trespass<'s> {
         Self { scene, other, watched: Vec::new() }
     }
 
-    fn target(&mut self) -> &mut Node {
+    fn target(&mut self) -> &mut TestNode {
         &mut self.scene.nodes[1]
     }
 

@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::scene::{QUEUE_DEPTH, Scene, Wire, work};
-use crate::random::Random;
+use crate::random::SeededRandom;
 use farside_base::{
     AtomicScope, CompletionKind, CompletionStatus, LocalSlice, Operation, Source, Work,
 };
@@ -29,13 +29,13 @@ const BATCHES: u64 = 150;
 
 /// A request as plain data, applied to the fabric and to the oracle.
 #[derive(Clone, Debug)]
-enum Step {
+enum RandomStep {
     Write { to: u64, data: Vec<u8>, inline: bool },
     Read { from: u64, bytes: usize },
     Atomic { at: u64, kind: u64, values: [u64; 4] },
 }
 
-fn draw(random: &mut Random, scene: &Scene<'_>) -> Option<Step> {
+fn draw(random: &mut SeededRandom, scene: &Scene<'_>) -> Option<RandomStep> {
     let has = &scene.capabilities;
     let bytes = match random.below(4) {
         0 => random.below(9),
@@ -47,10 +47,10 @@ fn draw(random: &mut Random, scene: &Scene<'_>) -> Option<Step> {
         0 | 1 if has.write => {
             let inline = bytes <= has.inline_bytes_max as usize && random.below(3) == 0;
             let data = (0..bytes).map(|_| random.word() as u8).collect();
-            Some(Step::Write { to: place, data, inline })
+            Some(RandomStep::Write { to: place, data, inline })
         }
-        2 | 3 if has.read => Some(Step::Read { from: place, bytes }),
-        4 if has.atomics > AtomicScope::None => Some(Step::Atomic {
+        2 | 3 if has.read => Some(RandomStep::Read { from: place, bytes }),
+        4 if has.atomics > AtomicScope::None => Some(RandomStep::Atomic {
             at: random.below(ARENA as u64 / 8) * 8,
             kind: random.below(if has.extended_atomics { 5 } else { 2 }),
             values: [0; 4].map(|_: u64| if random.below(2) == 0 { 0 } else { random.word() }),
@@ -59,7 +59,7 @@ fn draw(random: &mut Random, scene: &Scene<'_>) -> Option<Step> {
     }
 }
 
-impl Step {
+impl RandomStep {
     fn bytes(&self) -> usize {
         match self {
             Self::Write { data, .. } => data.len(),
@@ -136,7 +136,12 @@ fn atomic_result(before: u64, kind: u64, values: &[u64; 4]) -> u64 {
 }
 
 /// Cuts a lane's bytes into some slices that follow each other.
-fn cut(random: &mut Random, scene: &Scene<'_>, lane: u64, step: &Step) -> Vec<LocalSlice> {
+fn cut(
+    random: &mut SeededRandom,
+    scene: &Scene<'_>,
+    lane: u64,
+    step: &RandomStep,
+) -> Vec<LocalSlice> {
     let start = lane * LANE + random.below(LANE / 2) / 8 * 8;
     let bytes = step.bytes();
     let pieces = if step.kind() == CompletionKind::Atomic {
@@ -156,14 +161,20 @@ fn cut(random: &mut Random, scene: &Scene<'_>, lane: u64, step: &Step) -> Vec<Lo
 }
 
 /// Posts one batch on one wire, waits, and compares all results with the oracle.
-fn batch(random: &mut Random, scene: &mut Scene<'_>, wire: &Wire, oracle: &mut [u8], number: u64) {
+fn batch(
+    random: &mut SeededRandom,
+    scene: &mut Scene<'_>,
+    wire: &Wire,
+    oracle: &mut [u8],
+    number: u64,
+) {
     let most = if scene.capabilities.message_order { BATCH_MAX } else { 1 };
     let count = 1 + random.below(most);
     let steps: Vec<_> = (0..count).filter_map(|_| draw(random, scene)).collect();
     let slices: Vec<_> =
         steps.iter().zip(0..).map(|(step, lane)| cut(random, scene, lane, step)).collect();
     for (step, slices) in steps.iter().zip(&slices) {
-        if let Step::Write { data, .. } = step
+        if let RandomStep::Write { data, .. } = step
             && let Some(first) = slices.first()
         {
             scene.nodes[0].put(first.offset, data);
@@ -198,7 +209,7 @@ fn batch(random: &mut Random, scene: &mut Scene<'_>, wire: &Wire, oracle: &mut [
 
 pub(super) fn one_sided_requests_agree_with_an_oracle(subject: &dyn Subject) {
     seeded(subject, |seed| {
-        let mut random = Random::new(seed);
+        let mut random = SeededRandom::new(seed);
         let mut scene = Scene::new(subject, 3);
         let wires = [scene.wire(0, 1), scene.wire(0, 2)];
         let mut oracles = [vec![0; ARENA], vec![0; ARENA]];
@@ -215,7 +226,7 @@ pub(super) fn one_sided_requests_agree_with_an_oracle(subject: &dyn Subject) {
 }
 
 /// A message in flight, as recorded by the oracle.
-struct Message {
+struct OracleMessage {
     data: Vec<u8>,
     immediate: Option<u32>,
 }
@@ -225,12 +236,12 @@ const RECEIVE: u64 = 256;
 const MESSAGES: usize = 1200;
 
 /// Two senders and one receiver with a shared queue, at random speeds.
-struct Mail<'s> {
-    random: Random,
+struct FanInTraffic<'s> {
+    random: SeededRandom,
     scene: Scene<'s>,
     wires: Vec<Wire>,
     /// For each wire: sent and not yet received.
-    under_way: Vec<VecDeque<Message>>,
+    in_flight: Vec<VecDeque<OracleMessage>>,
     sent: usize,
     sent_on: Vec<usize>,
     received: usize,
@@ -241,7 +252,7 @@ struct Mail<'s> {
     places: Vec<u64>,
 }
 
-impl Mail<'_> {
+impl FanInTraffic<'_> {
     fn post_receives(&mut self) {
         let room = QUEUE_DEPTH - (self.posted - self.received);
         for _ in 0..self.random.below(room as u64 + 1).min(9) {
@@ -260,7 +271,7 @@ impl Mail<'_> {
         }
         let which = self.random.below(self.wires.len() as u64) as usize;
         let wire = self.wires[which];
-        if !self.scene.capabilities.message_order && !self.under_way[which].is_empty() {
+        if !self.scene.capabilities.message_order && !self.in_flight[which].is_empty() {
             return;
         }
         let bytes = self.random.below(RECEIVE + 1) as usize;
@@ -285,7 +296,7 @@ impl Mail<'_> {
         let mut request = work(self.sent as u64, wire.here, operation);
         request.flags.signalled = false;
         self.scene.post(wire.from, &[request]);
-        self.under_way[which].push_back(Message { data, immediate });
+        self.in_flight[which].push_back(OracleMessage { data, immediate });
         self.sent += 1;
     }
 
@@ -301,7 +312,7 @@ impl Mail<'_> {
             assert_eq!(done.status, CompletionStatus::Success, "message {number}: {done:?}");
             let which = self.wires.iter().position(|wire| wire.there == done.link);
             let which = which.expect("a link of the receiver");
-            let message = self.under_way[which].pop_front().expect("a message that was sent");
+            let message = self.in_flight[which].pop_front().expect("a message that was sent");
             let got = self.scene.nodes[2].bytes_at(place * RECEIVE, done.bytes as usize);
             self.places.push(place);
             assert!(got == message.data, "message {number}: {} bytes", done.bytes);
@@ -319,9 +330,9 @@ pub(super) fn messages_agree_with_an_oracle(subject: &dyn Subject) {
     }
     seeded(subject, |seed| {
         let wires = vec![scene.wire(0, 2), scene.wire(1, 2), scene.wire(0, 2)];
-        let mut mail = Mail {
-            random: Random::new(!seed),
-            under_way: wires.iter().map(|_| VecDeque::new()).collect(),
+        let mut mail = FanInTraffic {
+            random: SeededRandom::new(!seed),
+            in_flight: wires.iter().map(|_| VecDeque::new()).collect(),
             scene,
             sent: 0,
             sent_on: vec![0; wires.len()],

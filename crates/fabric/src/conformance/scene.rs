@@ -25,7 +25,7 @@ const QUIET_POLLS: usize = 200;
 pub(super) struct Scene<'s> {
     pub(super) subject: &'s dyn Subject,
     pub(super) capabilities: Capabilities,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<TestNode>,
     next_id: u64,
     /// Set when a thread of the case has failed, so that no other waits for it forever.
     failed: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl Drop for Scene<'_> {
     }
 }
 
-pub(super) struct Node {
+pub(super) struct TestNode {
     pub(super) fabric: Arc<dyn Fabric>,
     /// `None` once the case has dropped it.
     pub(super) port: Option<Box<dyn Port>>,
@@ -92,7 +92,7 @@ impl Wire {
     }
 }
 
-impl Node {
+impl TestNode {
     pub(super) fn new(fabric: Arc<dyn Fabric>, address: String) -> Self {
         let spec = PortSpec { listen: Some(address.clone()) };
         let mut port = fabric.open(&spec).expect("a port at a fresh address");
@@ -177,7 +177,7 @@ pub(super) fn together(
 
 /// Returns bytes that are hardly ever equal by accident.
 pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut random = crate::random::Random::new(seed);
+    let mut random = crate::random::SeededRandom::new(seed);
     (0..bytes).map(|_| random.word() as u8).collect()
 }
 
@@ -218,7 +218,7 @@ impl<'s> Scene<'s> {
         let fabrics = subject.fabrics(count);
         assert_eq!(fabrics.len(), count, "a subject gives as many fabrics as asked");
         let capabilities = fabrics[0].capabilities();
-        let node = |fabric| Node::new(fabric, subject.address());
+        let node = |fabric| TestNode::new(fabric, subject.address());
         Self {
             subject,
             capabilities,
@@ -229,7 +229,7 @@ impl<'s> Scene<'s> {
     }
 
     /// Takes the nodes out.
-    pub(super) fn take_nodes(&mut self) -> Vec<Node> {
+    pub(super) fn take_nodes(&mut self) -> Vec<TestNode> {
         std::mem::take(&mut self.nodes)
     }
 

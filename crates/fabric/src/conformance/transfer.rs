@@ -185,7 +185,7 @@ pub(super) fn region_starts_zeroed_and_serves_all_ports_of_its_fabric(subject: &
     assert!(scene.nodes[0].bytes_at(0, REGION_BYTES as usize).iter().all(|byte| *byte == 0));
     // A second node on the first fabric, which works on the region of the first node.
     let fabric = std::sync::Arc::clone(&scene.nodes[0].fabric);
-    let mut second = super::scene::Node::new(fabric, subject.address());
+    let mut second = super::scene::TestNode::new(fabric, subject.address());
     second.region = scene.nodes[0].region.clone();
     scene.nodes.push(second);
     let (first, second) = (scene.wire(0, 1), scene.wire(2, 1));

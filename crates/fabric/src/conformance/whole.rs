@@ -10,19 +10,19 @@ use farside_base::{
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A form of WRITE: its target, and its source slices.
-struct Shape {
+struct WriteShape {
     to: u64,
     slices: &'static [(u64, usize)],
     inline: bool,
 }
 
-const fn plain(to: u64, slices: &'static [(u64, usize)]) -> Shape {
-    Shape { to, slices, inline: false }
+const fn plain(to: u64, slices: &'static [(u64, usize)]) -> WriteShape {
+    WriteShape { to, slices, inline: false }
 }
 
 /// Sizes and alignments that take different paths through copies: within a line, over its end, some
 /// lines, many, from several slices.
-const SHAPES: [Shape; 15] = [
+const SHAPES: [WriteShape; 15] = [
     plain(0, &[(0, 8)]),
     plain(61, &[(0, 11)]),
     plain(56, &[(3, 24)]),
@@ -36,14 +36,14 @@ const SHAPES: [Shape; 15] = [
     plain(5, &[(2, 4091)]),
     plain(0, &[(0, 512), (2048, 64), (1024, 512)]),
     plain(29, &[(5, 333), (1000, 9), (2000, 1000)]),
-    Shape { to: 64, slices: &[(0, 16)], inline: true },
-    Shape { to: 3, slices: &[(0, 199)], inline: true },
+    WriteShape { to: 64, slices: &[(0, 16)], inline: true },
+    WriteShape { to: 3, slices: &[(0, 199)], inline: true },
 ];
 
 /// Rounds of each shape; a byte holds the number of its round.
 const ROUNDS: u8 = 200;
 
-impl Shape {
+impl WriteShape {
     fn bytes(&self) -> usize {
         self.slices.iter().map(|(_, bytes)| bytes).sum()
     }

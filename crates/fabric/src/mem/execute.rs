@@ -1,6 +1,6 @@
 //! The data side of the in-process fabric: one request from check to completion.
 
-use super::state::{Link, LinkState, PortNumber, PortState, Registered, State};
+use super::state::{LinkState, MemLink, MemRegion, MemState, PortNumber, PortState};
 use crate::{Parts, Stop};
 use farside_base::{
     Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation,
@@ -12,13 +12,13 @@ use std::sync::atomic::{Ordering, fence};
 type Outcome = Result<u32, CompletionStatus>;
 
 /// The link of a request, with both ends.
-struct Way<'s> {
+struct LinkEnds<'s> {
     here: &'s PortState,
     there: &'s PortState,
-    link: &'s Link,
+    link: &'s MemLink,
 }
 
-impl State {
+impl MemState {
     pub(super) fn post(
         &mut self,
         capabilities: &Capabilities,
@@ -84,7 +84,7 @@ impl State {
             Some((there, end)) if end.state == LinkState::Ready => there,
             _ => return Ok(Err(CompletionStatus::PeerLost)),
         };
-        let way = Way { here, there, link };
+        let way = LinkEnds { here, there, link };
         if !parts.takes_receive() {
             return Ok(self.one_sided(&way, &work.operation, parts));
         }
@@ -97,7 +97,12 @@ impl State {
         Ok(outcome)
     }
 
-    fn one_sided(&self, way: &Way<'_>, operation: &Operation<'_>, parts: &Parts<'_>) -> Outcome {
+    fn one_sided(
+        &self,
+        way: &LinkEnds<'_>,
+        operation: &Operation<'_>,
+        parts: &Parts<'_>,
+    ) -> Outcome {
         let (Some(at), bytes) = (parts.remote, parts.bytes()) else {
             return Err(CompletionStatus::Flushed);
         };
@@ -119,7 +124,7 @@ impl State {
     /// completes unless it stays posted.
     fn message(
         &self,
-        way: &Way<'_>,
+        way: &LinkEnds<'_>,
         operation: &Operation<'_>,
         parts: &Parts<'_>,
         receive: &Receive,
@@ -167,10 +172,10 @@ impl State {
     /// number and key count.
     fn remote(
         &self,
-        way: &Way<'_>,
+        way: &LinkEnds<'_>,
         at: RemoteSlice,
         parts: &Parts<'_>,
-    ) -> Result<&Registered, CompletionStatus> {
+    ) -> Result<&MemRegion, CompletionStatus> {
         let refused = CompletionStatus::RemoteAccess;
         let token: &RegionToken = way.link.imports.get(&at.region).ok_or(refused)?;
         let region = self.region(way.there.process, token.region).ok_or(refused)?;
@@ -188,9 +193,9 @@ impl State {
     /// Puts the bytes of a WRITE or SEND at `offset` of a region of the peer.
     fn gather(
         &self,
-        way: &Way<'_>,
+        way: &LinkEnds<'_>,
         parts: &Parts<'_>,
-        to: &Registered,
+        to: &MemRegion,
         offset: u64,
     ) -> Result<(), CompletionStatus> {
         let mut at = offset;
@@ -209,9 +214,9 @@ impl State {
     /// Fills the slices of a READ from `offset` of a region of the peer.
     fn scatter(
         &self,
-        way: &Way<'_>,
+        way: &LinkEnds<'_>,
         into: &[LocalSlice],
-        from: &Registered,
+        from: &MemRegion,
         offset: u64,
     ) -> Result<(), CompletionStatus> {
         let mut at = offset;
@@ -226,10 +231,10 @@ impl State {
 
     fn atomic(
         &self,
-        way: &Way<'_>,
+        way: &LinkEnds<'_>,
         operation: &Operation<'_>,
         parts: &Parts<'_>,
-        region: &Registered,
+        region: &MemRegion,
         at: u64,
     ) -> Result<(), CompletionStatus> {
         let arena = &region.arena;
@@ -255,13 +260,13 @@ impl State {
     }
 
     /// Returns a local region of the request, which `check` has found.
-    fn own(&self, way: &Way<'_>, slice: &LocalSlice) -> Result<&Registered, CompletionStatus> {
+    fn own(&self, way: &LinkEnds<'_>, slice: &LocalSlice) -> Result<&MemRegion, CompletionStatus> {
         let region = self.region(way.here.process, slice.region);
         region.ok_or(CompletionStatus::Flushed)
     }
 }
 
-impl Way<'_> {
+impl LinkEnds<'_> {
     /// Returns the receive that the next message of this link would take.
     fn receive(&self) -> Option<Receive> {
         let queue = self.there.links.get(&self.link.peer.1)?.queue?;
@@ -269,7 +274,7 @@ impl Way<'_> {
     }
 }
 
-fn store(operation: &Operation<'_>, region: &Registered, at: u64) -> Result<(), CompletionStatus> {
+fn store(operation: &Operation<'_>, region: &MemRegion, at: u64) -> Result<(), CompletionStatus> {
     let Operation::AtomicWrite { value, .. } = *operation else {
         return Err(CompletionStatus::Flushed);
     };

@@ -19,17 +19,17 @@ pub(super) struct ProcessNumber(pub(super) u32);
 pub(super) struct PortNumber(u64);
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct MemState {
     processes: u32,
     regions_made: u32,
-    regions: HashMap<(ProcessNumber, RegionId), Registered>,
+    regions: HashMap<(ProcessNumber, RegionId), MemRegion>,
     listeners: HashMap<String, PortNumber>,
     ports_made: u64,
     ports: HashMap<PortNumber, PortState>,
 }
 
 /// A region as its owner recorded it, against which each request is checked.
-pub(super) struct Registered {
+pub(super) struct MemRegion {
     pub(super) arena: Arena,
     pub(super) key: RemoteKey,
     pub(super) access: Access,
@@ -38,13 +38,13 @@ pub(super) struct Registered {
 
 pub(super) struct PortState {
     pub(super) process: ProcessNumber,
-    pub(super) links: HashMap<LinkId, Link>,
+    pub(super) links: HashMap<LinkId, MemLink>,
     /// Numbers below were given out; one without an entry in `links` is closed.
     links_made: u32,
     imports_made: u32,
-    pub(super) queues: HashMap<ReceiveQueueId, ReceiveQueue>,
+    pub(super) queues: HashMap<ReceiveQueueId, MemReceiveQueue>,
     queues_made: u32,
-    pub(super) completions: VecDeque<Finished>,
+    pub(super) completions: VecDeque<UnpolledCompletion>,
     /// Entries of `completions` that end requests of this port, not receives.
     pub(super) requests_finished: usize,
     events: VecDeque<LinkEvent>,
@@ -55,12 +55,12 @@ pub(super) struct PortState {
 }
 
 /// A completion, and the receive queue whose entry it frees when it is polled.
-pub(super) struct Finished {
+pub(super) struct UnpolledCompletion {
     pub(super) completion: Completion,
     pub(super) queue: Option<ReceiveQueueId>,
 }
 
-pub(super) struct ReceiveQueue {
+pub(super) struct MemReceiveQueue {
     depth: usize,
     pub(super) posted: VecDeque<Receive>,
     /// Taken receives with an unpolled completion.
@@ -69,7 +69,7 @@ pub(super) struct ReceiveQueue {
     links: usize,
 }
 
-pub(super) struct Link {
+pub(super) struct MemLink {
     /// The other end.
     pub(super) peer: (PortNumber, LinkId),
     pub(super) state: LinkState,
@@ -91,7 +91,7 @@ pub(super) enum LinkState {
     Failed,
 }
 
-impl State {
+impl MemState {
     pub(super) fn new_process(&mut self) -> ProcessNumber {
         self.processes += 1;
         ProcessNumber(self.processes)
@@ -106,12 +106,12 @@ impl State {
     }
 
     /// Returns the other end of a link, when that still exists and points back.
-    pub(super) fn peer_of(&self, link: &Link) -> Option<(&PortState, &Link)> {
+    pub(super) fn peer_of(&self, link: &MemLink) -> Option<(&PortState, &MemLink)> {
         let port = self.ports.get(&link.peer.0)?;
         Some((port, port.links.get(&link.peer.1)?))
     }
 
-    pub(super) fn region(&self, process: ProcessNumber, region: RegionId) -> Option<&Registered> {
+    pub(super) fn region(&self, process: ProcessNumber, region: RegionId) -> Option<&MemRegion> {
         self.regions.get(&(process, region))
     }
 
@@ -139,7 +139,7 @@ impl State {
         // The standard library seeds each `RandomState` from the system's random numbers.
         let key = RemoteKey(RandomState::new().hash_one(id.0));
         let access = spec.access;
-        let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
+        let registered = MemRegion { arena: arena.clone(), key, access, kind: spec.kind };
         self.regions.insert((process, id), registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
         Region { id, arena, token, device: None }
@@ -225,7 +225,7 @@ impl State {
         let number = ReceiveQueueId(port.queues_made);
         port.queues_made += 1;
         let posted = VecDeque::with_capacity(depth);
-        port.queues.insert(number, ReceiveQueue { depth, posted, unpolled: 0, links: 0 });
+        port.queues.insert(number, MemReceiveQueue { depth, posted, unpolled: 0, links: 0 });
         port.completions.reserve(depth);
         Some(number)
     }
@@ -255,7 +255,7 @@ impl State {
         receives: ReceiveQueueId,
     ) -> Result<LinkId, FabricError> {
         let listener = self.listeners.get(to).copied();
-        let listener = listener.ok_or_else(|| FabricError::NobodyThere(to.to_owned()))?;
+        let listener = listener.ok_or_else(|| FabricError::NoListener(to.to_owned()))?;
         for end in [from, listener] {
             if self.port(end).links.len() >= capabilities.links_max as usize {
                 return Err(FabricError::Limit("links_max"));
@@ -264,9 +264,9 @@ impl State {
         self.port_mut(from).join_queue(capabilities, receives)?;
         let here = self.port_mut(from).next_link();
         let there = self.port_mut(listener).next_link();
-        let link = Link::new((listener, there), LinkState::Connecting, Some(receives));
+        let link = MemLink::new((listener, there), LinkState::Connecting, Some(receives));
         self.port_mut(from).links.insert(here, link);
-        let link = Link::new((from, here), LinkState::Requested, None);
+        let link = MemLink::new((from, here), LinkState::Requested, None);
         self.port_mut(listener).links.insert(there, link);
         self.port_mut(listener).tell(LinkEvent::Requested { link: there, hello: hello.to_vec() });
         Ok(here)
@@ -466,7 +466,7 @@ impl State {
     }
 }
 
-impl Link {
+impl MemLink {
     fn new(peer: (PortNumber, LinkId), state: LinkState, queue: Option<ReceiveQueueId>) -> Self {
         Self { peer, state, queue, imports: HashMap::new() }
     }
@@ -502,7 +502,7 @@ impl PortState {
     }
 
     /// Removes a link from the table, with its unreported events.
-    fn forget(&mut self, link: LinkId) -> Option<Link> {
+    fn forget(&mut self, link: LinkId) -> Option<MemLink> {
         let end = self.links.remove(&link)?;
         if let Some(queue) = end.queue {
             self.queue_mut(queue).links -= 1;
@@ -512,7 +512,7 @@ impl PortState {
     }
 
     /// Returns the queue of a link, which lives as long as the link.
-    pub(super) fn queue_mut(&mut self, queue: ReceiveQueueId) -> &mut ReceiveQueue {
+    pub(super) fn queue_mut(&mut self, queue: ReceiveQueueId) -> &mut MemReceiveQueue {
         self.queues.get_mut(&queue).expect("a queue that a link uses is not ended")
     }
 
@@ -534,7 +534,7 @@ impl PortState {
             Some(queue) => self.queue_mut(queue).unpolled += 1,
             None => self.requests_finished += 1,
         }
-        self.completions.push_back(Finished { completion, queue });
+        self.completions.push_back(UnpolledCompletion { completion, queue });
         self.wake();
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | who | may do | when |
 //! | --- | --- | --- |
-//! | a [`Shared`] side | load and store by [`Word`]'s shared accesses | always, also while others do |
+//! | a [`ArenaMemory`] side | load and store by [`Word`]'s shared accesses | always, also while others do |
 //! | a [`Private`] side | load and store as the compiler likes | while its caller has it borrowed |
 //! | [`fetch_long`], [`place_pieces`] | assembly on both sides | as the stricter of its sides |
 //!
@@ -22,7 +22,7 @@
 ///
 /// # Safety
 /// `load` and `store` touch exactly the bytes of `W` at the address, at any alignment.
-pub(super) unsafe trait Side {
+pub(super) unsafe trait CopySide {
     /// # Safety
     /// The address is readable for a `W`.
     unsafe fn load<W: Word>(from: *const u8) -> W;
@@ -33,14 +33,14 @@ pub(super) unsafe trait Side {
 }
 
 /// Memory of an arena: only [`Word`]'s shared accesses.
-pub(super) struct Shared;
+pub(super) struct ArenaMemory;
 
 /// Memory that the caller borrowed for this copy: the compiler may see through these, so that a
 /// short read ends in a register.
 pub(super) struct Private;
 
 // SAFETY: `Word` promises the same.
-unsafe impl Side for Shared {
+unsafe impl CopySide for ArenaMemory {
     #[inline(always)]
     unsafe fn load<W: Word>(from: *const u8) -> W {
         // SAFETY: the caller's.
@@ -55,7 +55,7 @@ unsafe impl Side for Shared {
 }
 
 // SAFETY: an unaligned access touches just its bytes.
-unsafe impl Side for Private {
+unsafe impl CopySide for Private {
     #[inline(always)]
     unsafe fn load<W: Word>(from: *const u8) -> W {
         // SAFETY: the caller's; no other thread changes what the caller borrowed.
@@ -91,7 +91,11 @@ pub(super) unsafe trait Word: Copy {
 /// # Safety
 /// Both sides are valid for `bytes`, of which there are one to two words.
 #[inline(always)]
-unsafe fn copy_twice<F: Side, T: Side, W: Word>(from: *const u8, to: *mut u8, bytes: usize) {
+unsafe fn copy_twice<F: CopySide, T: CopySide, W: Word>(
+    from: *const u8,
+    to: *mut u8,
+    bytes: usize,
+) {
     let last = bytes - size_of::<W>();
     // SAFETY: the caller's; `last` and a word more are the `bytes` bytes.
     unsafe {
@@ -111,23 +115,23 @@ pub(super) unsafe fn fetch(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the caller's; each arm moves exactly the bytes there are.
     unsafe {
         if bytes == 8 {
-            Private::store(to, Shared::load::<u64>(from));
+            Private::store(to, ArenaMemory::load::<u64>(from));
         } else if bytes > 64 {
             fetch_long(from, to, bytes);
         } else if bytes > 32 {
-            copy_twice::<Shared, Private, Sixteen>(from, to, 32);
+            copy_twice::<ArenaMemory, Private, Sixteen>(from, to, 32);
             let last = bytes - 32;
-            copy_twice::<Shared, Private, Sixteen>(from.add(last), to.add(last), 32);
+            copy_twice::<ArenaMemory, Private, Sixteen>(from.add(last), to.add(last), 32);
         } else if bytes >= 16 {
-            copy_twice::<Shared, Private, Sixteen>(from, to, bytes);
+            copy_twice::<ArenaMemory, Private, Sixteen>(from, to, bytes);
         } else if bytes > 8 {
-            copy_twice::<Shared, Private, u64>(from, to, bytes);
+            copy_twice::<ArenaMemory, Private, u64>(from, to, bytes);
         } else if bytes >= 4 {
-            copy_twice::<Shared, Private, u32>(from, to, bytes);
+            copy_twice::<ArenaMemory, Private, u32>(from, to, bytes);
         } else if bytes >= 2 {
-            copy_twice::<Shared, Private, u16>(from, to, bytes);
+            copy_twice::<ArenaMemory, Private, u16>(from, to, bytes);
         } else if bytes == 1 {
-            Private::store(to, Shared::load::<u8>(from));
+            Private::store(to, ArenaMemory::load::<u8>(from));
         }
     }
 }
@@ -139,25 +143,25 @@ pub(super) unsafe fn fetch(from: *const u8, to: *mut u8, bytes: usize) {
 /// `from` is readable and of the kind that its side says, `to` is writable memory of an arena, for
 /// `bytes`.
 #[inline(always)]
-pub(super) unsafe fn place<F: Side>(from: *const u8, to: *mut u8, bytes: usize) {
+pub(super) unsafe fn place<F: CopySide>(from: *const u8, to: *mut u8, bytes: usize) {
     let corners = to.addr() | bytes;
     // SAFETY: the caller's; each arm moves exactly the bytes there are. The sixteens are at multiples
     // of 16, since `to` and `bytes` are.
     unsafe {
         if bytes == 8 && corners & 7 == 0 {
-            Shared::store(to, F::load::<u64>(from));
+            ArenaMemory::store(to, F::load::<u64>(from));
         } else if bytes > 64 || corners & 15 != 0 {
             place_pieces(from, to, bytes);
         } else if bytes > 32 {
-            copy_twice::<F, Shared, Sixteen>(from, to, 32);
-            Shared::store(to.add(32), F::load::<Sixteen>(from.add(32)));
+            copy_twice::<F, ArenaMemory, Sixteen>(from, to, 32);
+            ArenaMemory::store(to.add(32), F::load::<Sixteen>(from.add(32)));
             if bytes > 48 {
-                Shared::store(to.add(48), F::load::<Sixteen>(from.add(48)));
+                ArenaMemory::store(to.add(48), F::load::<Sixteen>(from.add(48)));
             }
         } else if bytes > 16 {
-            copy_twice::<F, Shared, Sixteen>(from, to, 32);
+            copy_twice::<F, ArenaMemory, Sixteen>(from, to, 32);
         } else if bytes > 0 {
-            Shared::store(to, F::load::<Sixteen>(from));
+            ArenaMemory::store(to, F::load::<Sixteen>(from));
         }
     }
 }
@@ -169,7 +173,7 @@ pub(super) unsafe fn place<F: Side>(from: *const u8, to: *mut u8, bytes: usize) 
 /// As [`place`]; a private source allows shared accesses as well.
 #[inline(never)]
 unsafe fn place_pieces(from: *const u8, to: *mut u8, bytes: usize) {
-    let mut run = Run { from, to, left: bytes };
+    let mut run = RemainingCopy { from, to, left: bytes };
     // SAFETY: the caller's; a run moves no more than what is left of it.
     unsafe {
         if !to.addr().is_multiple_of(LINE) {
@@ -201,13 +205,13 @@ unsafe fn place_pieces(from: *const u8, to: *mut u8, bytes: usize) {
 const LINE: usize = 64;
 
 /// The rest of a copy.
-struct Run {
+struct RemainingCopy {
     from: *const u8,
     to: *mut u8,
     left: usize,
 }
 
-impl Run {
+impl RemainingCopy {
     /// Moves one word if that makes the address a multiple of twice its size, so that the next larger
     /// word starts there; false if the rest is too short for that.
     ///
@@ -261,7 +265,7 @@ impl Run {
         if enough {
             // SAFETY: the caller's.
             unsafe {
-                Shared::store(self.to, Shared::load::<W>(self.from));
+                ArenaMemory::store(self.to, ArenaMemory::load::<W>(self.from));
                 self.advance(size_of::<W>());
             }
         }
@@ -340,11 +344,11 @@ mod tests {
     /// Bytes that start at a line, and an untouched line after them.
     fn check_lines(copy: unsafe fn(*const u8, *mut u8, usize)) {
         #[repr(align(64))]
-        struct Lines([u8; 2048]);
+        struct AlignedBytes([u8; 2048]);
         let pattern: Vec<u8> = (0..2048).map(|at| (at * 13 + at / 256) as u8).collect();
         for bytes in (LINE..=1600).step_by(LINE) {
             for source in [0, 5, 32] {
-                let mut out = Lines([0xee; 2048]);
+                let mut out = AlignedBytes([0xee; 2048]);
                 // SAFETY: both slices have `bytes` bytes, whole lines.
                 unsafe { copy(pattern[source..].as_ptr(), out.0.as_mut_ptr(), bytes) };
                 assert_eq!(out.0[..bytes], pattern[source..source + bytes]);

@@ -17,7 +17,7 @@ use crate::engine::Engine;
 use crate::hit::Lines;
 use crate::operation::{home_number, home_operation};
 use farside_base::{GlobalAddress, LineAddress, LineSize, NodeId, OperationId};
-use farside_protocol::coherence::{Event, Extent, Here, Level};
+use farside_protocol::coherence::{CoherenceEvent, Extent, Here, Level};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The work limit of one slice.
@@ -331,7 +331,7 @@ impl Engine {
             if self.lookout.lingering_count() > 0 && self.coherence.is_lost(line) {
                 self.homes.jobs.quarantine(number);
             }
-            self.step_own(Event::Retire { operation, line, here: Here::default() });
+            self.step_own(CoherenceEvent::Retire { operation, line, here: Here::default() });
             self.retire_locks(line);
         }
         let Some(Freeing { start, walked, requester, quarantined, .. }) =

@@ -13,7 +13,8 @@ use farside_base::{
 };
 use farside_fabric::{Arena, Fabric, FabricError, LinkEvent, Port, PortSpec, Reached, Stop};
 use farside_protocol::channel::{
-    self, AnyHalf, Arrival, Completed, Effects, Kind, Name, Own, Peer, PeerRegions, Plan, Shape,
+    self, AnyHalf, Arrival, Completed, Effects, Kind, MemoryPlan, Name, Own, Peer, PeerRegions,
+    Shape,
 };
 use farside_protocol::wire::Violation;
 use std::collections::VecDeque;
@@ -224,7 +225,7 @@ impl<H: AnyHalf> Drive<H> {
 
     fn new_unit(&mut self) -> Result<Unit<H>, Error> {
         let plan = H::plan(self.kind, &self.shape);
-        let plan = if self.offers_only { Plan { buffer_bytes: 0, ..plan } } else { plan };
+        let plan = if self.offers_only { MemoryPlan { buffer_bytes: 0, ..plan } } else { plan };
         let memory = Memory::new(&self.fabric, &plan)?;
         let peers = self.peers_of_unit();
         let depth = plan.receives as usize * if H::SENDS { peers } else { 1 };
@@ -747,13 +748,13 @@ impl<H: AnyHalf> Drive<H> {
     /// Posts a record of the only half to its only peer and empties it; what the port does not take is queued.
     /// `awaited` if no further request is known to follow.
     #[inline]
-    pub(super) fn post_record(&mut self, record: &mut channel::Record, awaited: bool) {
+    pub(super) fn post_record(&mut self, record: &mut channel::InlineWrite, awaited: bool) {
         self.post_record_as_it_is(record, awaited);
         record.clear();
     }
 
     #[inline]
-    fn post_record_as_it_is(&mut self, record: &channel::Record, awaited: bool) {
+    fn post_record_as_it_is(&mut self, record: &channel::InlineWrite, awaited: bool) {
         let [unit] = &mut self.units[..] else {
             return;
         };

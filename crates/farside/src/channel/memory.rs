@@ -5,7 +5,7 @@ use crate::Error;
 use crate::registered::Registered;
 use farside_base::RegionKind;
 use farside_fabric::{Arena, Fabric, Region};
-use farside_protocol::channel::{Own, OwnRegions, Plan};
+use farside_protocol::channel::{MemoryPlan, Own, OwnRegions};
 use std::sync::Arc;
 
 /// The regions that a half's plan requires.
@@ -16,10 +16,10 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub(super) fn new(fabric: &Arc<dyn Fabric>, plan: &Plan) -> Result<Self, Error> {
-        let Plan { buffer_bytes, buffer_access, buffer_kind, .. } = *plan;
-        let Plan { bells_bytes, bells_access, .. } = *plan;
-        let Plan { counters_bytes, counters_access, counters_kind, .. } = *plan;
+    pub(super) fn new(fabric: &Arc<dyn Fabric>, plan: &MemoryPlan) -> Result<Self, Error> {
+        let MemoryPlan { buffer_bytes, buffer_access, buffer_kind, .. } = *plan;
+        let MemoryPlan { bells_bytes, bells_access, .. } = *plan;
+        let MemoryPlan { counters_bytes, counters_access, counters_kind, .. } = *plan;
         Ok(Self {
             buffer: Registered::if_any(fabric, buffer_bytes, buffer_access, buffer_kind)?,
             bells: Registered::new(fabric, bells_bytes, bells_access, RegionKind::Memory)?,

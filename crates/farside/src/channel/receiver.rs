@@ -8,7 +8,7 @@ use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
 use farside_fabric::{Arena, Fabric, Reached};
 use farside_protocol::channel::{
-    self as machine, Content, Held, Kind, ReceiveHalf, Refusal, Shape, Signal,
+    self as machine, Content, HalfRefusal, HeldMessage, Kind, ReceiveHalf, Shape, Signal,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub struct Message {
     unit: usize,
     life: u64,
     peer: u16,
-    held: Held,
+    held: HeldMessage,
     content: Content,
     arena: Arena,
 }
@@ -157,7 +157,7 @@ fn read(arena: &Arena, content: Content, offset: usize, out: &mut [u8]) -> Resul
 pub struct Offer {
     unit: usize,
     life: u64,
-    held: Held,
+    held: HeldMessage,
     bytes_max: u32,
     /// Its offset at the sender, if `bytes_max` is its exact length.
     place: Option<u64>,
@@ -443,14 +443,14 @@ impl Receiver {
         let result = half.receive_into(offer.held, into, own, effects);
         self.drive.post(offer.unit);
         result.map_err(|refusal| match refusal {
-            Refusal::TooLong { .. } => {
+            HalfRefusal::TooLong { .. } => {
                 let text =
                     format!("the message may have {} bytes: pass a longer slice", offer.bytes_max);
                 Error::with(ErrorCode::TooLarge, text)
             }
-            Refusal::Form(form) => Error::with(ErrorCode::BadForm, form),
-            Refusal::Lost | Refusal::NotConnected => ErrorCode::PeerLost.into(),
-            Refusal::Full | Refusal::NoSuch(_) => ErrorCode::NotHeld.into(),
+            HalfRefusal::Form(form) => Error::with(ErrorCode::BadForm, form),
+            HalfRefusal::Lost | HalfRefusal::NotConnected => ErrorCode::PeerLost.into(),
+            HalfRefusal::Full | HalfRefusal::NoSuch(_) => ErrorCode::NotHeld.into(),
         })
     }
 

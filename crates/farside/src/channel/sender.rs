@@ -9,7 +9,7 @@ use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
 use farside_fabric::{Arena, Fabric};
-use farside_protocol::channel::{self as machine, Kind, Payload, Refusal, SendHalf, Sending};
+use farside_protocol::channel::{self as machine, HalfRefusal, Kind, Payload, SendHalf, Sending};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,7 +139,7 @@ pub struct Sender {
     /// Messages up to this length fit into their request with what the channel adds.
     inline_bytes_max: usize,
     /// Short messages of the only half, posted with the next request. Empty between calls.
-    record: machine::Record,
+    record: machine::InlineWrite,
 }
 
 impl Sender {
@@ -161,7 +161,7 @@ impl Sender {
             Some(Staging::new(drive.fabric(), drive.shape.message_bytes_max)?)
         };
         let inline_bytes_max = inline_bytes_max as usize;
-        let record = machine::Record::new(has.inline_bytes_max as usize);
+        let record = machine::InlineWrite::new(has.inline_bytes_max as usize);
         Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max, record })
     }
 
@@ -456,7 +456,7 @@ impl Sender {
             }
         }
         if receivers == 0 && refused.is_none() {
-            refused = Some(Refusal::NotConnected);
+            refused = Some(HalfRefusal::NotConnected);
         }
         if let Some(refusal) = refused {
             return self.refused(refusal);
@@ -479,9 +479,9 @@ impl Sender {
     }
 
     #[cold]
-    fn refused(&mut self, refusal: Refusal) -> Result<Sent, Error> {
+    fn refused(&mut self, refusal: HalfRefusal) -> Result<Sent, Error> {
         match refusal {
-            Refusal::Full | Refusal::NotConnected => {
+            HalfRefusal::Full | HalfRefusal::NotConnected => {
                 // Requests that the half needs before space becomes free are posted now.
                 for at in 0..self.drive.units.len() {
                     self.drive.post(at);
@@ -489,13 +489,13 @@ impl Sender {
                 self.progress()?;
                 Ok(Sent::Full)
             }
-            Refusal::Lost => {
+            HalfRefusal::Lost => {
                 self.progress()?;
                 Err(self.drive.lost())
             }
-            Refusal::TooLong { bytes_max } => Err(too_long_for(bytes_max)),
-            Refusal::Form(form) => Err(Error::with(ErrorCode::BadForm, form)),
-            Refusal::NoSuch(what) => Err(Error::with(ErrorCode::NotHeld, what)),
+            HalfRefusal::TooLong { bytes_max } => Err(too_long_for(bytes_max)),
+            HalfRefusal::Form(form) => Err(Error::with(ErrorCode::BadForm, form)),
+            HalfRefusal::NoSuch(what) => Err(Error::with(ErrorCode::NotHeld, what)),
         }
     }
 

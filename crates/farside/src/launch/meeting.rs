@@ -52,7 +52,7 @@ fn ask(
     check(deadline)?;
     let link = match port.connect(to, &rank.to_le_bytes(), queue) {
         Ok(link) => link,
-        Err(FabricError::NobodyThere(_) | FabricError::PeerLost) => return Ok(false),
+        Err(FabricError::NoListener(_) | FabricError::PeerLost) => return Ok(false),
         Err(error) => return Err(control(&error)),
     };
     let mut events = Vec::new();

@@ -13,9 +13,9 @@
 //! needs a slot waits for that.
 
 use super::deadline::Deadline;
-use super::{CALL_SLOTS, Piece, Session, failure, one_line, pieces};
+use super::{CALL_SLOTS, LinePiece, Session, failure, one_line, pieces};
 use crate::canary;
-use crate::operation::Kind;
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::LineAddress;
 use farside_protocol::lock::Mode;
@@ -27,7 +27,7 @@ use std::time::Instant;
 
 /// The kind of an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum AccessKind {
     /// As [`Session::read`].
     Read,
     /// As [`Session::write`], and until all of it is visible to all nodes, so that its own failure is
@@ -36,7 +36,7 @@ pub(crate) enum What {
     /// As [`Session::write`]: waits only while the writes in flight are at their limit.
     Post,
     /// An atomic of a word, after all earlier writes.
-    Word(Kind),
+    Word(OperationKind),
     /// Writes the lines back to their homes, after all earlier writes.
     WriteBack,
 }
@@ -62,7 +62,7 @@ impl<'a> Buffer<'a> {
 /// An access in progress.
 #[derive(Debug)]
 pub(crate) struct Access {
-    what: What,
+    what: AccessKind,
     address: GlobalAddress,
     bytes: usize,
     /// Bytes whose operations have started, from the front.
@@ -72,7 +72,7 @@ pub(crate) struct Access {
 }
 
 /// The state of an access.
-pub(crate) enum Progress {
+pub(crate) enum AccessProgress {
     /// It has ended.
     Ended(Result<u64, Error>),
     /// It waits until this slot's operation has ended.
@@ -83,7 +83,7 @@ pub(crate) enum Progress {
 #[derive(Debug, Default)]
 pub(crate) struct InFlight {
     /// Its operations, oldest first.
-    slots: [Option<(usize, Piece)>; CALL_SLOTS],
+    slots: [Option<(usize, LinePiece)>; CALL_SLOTS],
     /// Lines that it has pinned at this node.
     pub(crate) pinned: Vec<LineAddress>,
     /// It holds the node's gate for atomics of several lines.
@@ -112,7 +112,7 @@ impl InFlight {
         self.slots[CALL_SLOTS - 1].is_none()
     }
 
-    fn add(&mut self, slot: usize, piece: Piece) {
+    fn add(&mut self, slot: usize, piece: LinePiece) {
         if let Some(place) = self.slots.iter_mut().find(|place| place.is_none()) {
             *place = Some((slot, piece));
         }
@@ -124,22 +124,22 @@ impl InFlight {
 }
 
 /// A session with a call in progress. Dropping it abandons what is still in flight of the call.
-pub(crate) struct Call<'a>(&'a mut Session);
+pub(crate) struct PendingAccess<'a>(&'a mut Session);
 
-impl Deref for Call<'_> {
+impl Deref for PendingAccess<'_> {
     type Target = Session;
     fn deref(&self) -> &Session {
         self.0
     }
 }
 
-impl DerefMut for Call<'_> {
+impl DerefMut for PendingAccess<'_> {
     fn deref_mut(&mut self) -> &mut Session {
         self.0
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for PendingAccess<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.clean_up();
@@ -156,17 +156,17 @@ enum Piecemeal {
 }
 
 impl Access {
-    fn next(&self) -> Result<Piece, Error> {
+    fn next(&self) -> Result<LinePiece, Error> {
         let beyond = || Error::at(ErrorCode::OutOfBounds, self.address);
         let address = self.address.checked_add(self.begun as u64).ok_or_else(beyond)?;
         let room = address.line_size().bytes() - address.offset_in_line();
-        Ok(Piece { address, at: self.begun, bytes: room.min(self.bytes - self.begun) })
+        Ok(LinePiece { address, at: self.begun, bytes: room.min(self.bytes - self.begun) })
     }
 
     /// The piece's bytes of the buffer; none for atomics.
-    fn part(&self, piece: Piece) -> Range<usize> {
+    fn part(&self, piece: LinePiece) -> Range<usize> {
         match self.what {
-            What::Word(_) | What::WriteBack => 0..0,
+            AccessKind::Word(_) | AccessKind::WriteBack => 0..0,
             _ => piece.at..piece.at + piece.bytes,
         }
     }
@@ -204,14 +204,14 @@ impl Session {
 
     /// Changes a word atomically if that needs no waiting, and returns the previous value.
     #[inline]
-    pub(crate) fn word_hit(&mut self, address: GlobalAddress, kind: Kind) -> Option<u64> {
+    pub(crate) fn word_hit(&mut self, address: GlobalAddress, kind: OperationKind) -> Option<u64> {
         if !self.is_settled() || !address.offset().is_multiple_of(8) {
             return None;
         }
         let change = |word: u64| match kind {
-            Kind::FetchAdd(add) => word.wrapping_add(add),
-            Kind::CompareSwap(expected, new) if word == expected => new,
-            Kind::Swap(new) => new,
+            OperationKind::FetchAdd(add) => word.wrapping_add(add),
+            OperationKind::CompareSwap(expected, new) if word == expected => new,
+            OperationKind::Swap(new) => new,
             _ => word,
         };
         let before = self.lines.update(address, change)?;
@@ -226,17 +226,17 @@ impl Session {
     }
 
     /// Starts a call, which ends when the returned value is dropped.
-    pub(crate) fn enter(&mut self) -> Call<'_> {
+    pub(crate) fn enter(&mut self) -> PendingAccess<'_> {
         let deadline = self.next_deadline();
         self.enter_until(deadline)
     }
 
     /// Starts a call with a deadline.
-    pub(crate) fn enter_until(&mut self, deadline: Deadline) -> Call<'_> {
+    pub(crate) fn enter_until(&mut self, deadline: Deadline) -> PendingAccess<'_> {
         self.clean_up();
         self.in_flight.deadline = deadline;
         self.in_flight.abandoned = false;
-        Call(self)
+        PendingAccess(self)
     }
 
     /// Abandons the resources that the last call has left in the engine, if any.
@@ -282,7 +282,7 @@ impl Session {
     /// As [`poll`](Self::poll), and `TimedOut`.
     pub(crate) fn access(
         &mut self,
-        what: What,
+        what: AccessKind,
         address: GlobalAddress,
         bytes: usize,
         mut buffer: Buffer<'_>,
@@ -291,8 +291,8 @@ impl Session {
         let mut access = call.begin(what, address, bytes)?;
         loop {
             match call.step(&mut access, &mut buffer) {
-                Progress::Ended(end) => return end,
-                Progress::Waits(slot) => call.wait_for(slot)?,
+                AccessProgress::Ended(end) => return end,
+                AccessProgress::Waits(slot) => call.wait_for(slot)?,
             }
         }
     }
@@ -303,7 +303,7 @@ impl Session {
     /// As `access`.
     pub(crate) async fn access_async(
         &mut self,
-        what: What,
+        what: AccessKind,
         address: GlobalAddress,
         bytes: usize,
         mut buffer: Buffer<'_>,
@@ -312,8 +312,8 @@ impl Session {
         let mut access = call.begin(what, address, bytes)?;
         loop {
             match call.step(&mut access, &mut buffer) {
-                Progress::Ended(end) => return end,
-                Progress::Waits(slot) => call.wait(slot).await?,
+                AccessProgress::Ended(end) => return end,
+                AccessProgress::Waits(slot) => call.wait(slot).await?,
             }
         }
     }
@@ -375,7 +375,7 @@ impl Session {
         self.standing_asked = false; // an earlier fence may have been abandoned
         loop {
             while let Some(slot) = self.oldest_write()
-                && !canary::is(canary::Mutant::FenceReturnsAtOnce)
+                && !canary::is(canary::NodeMutant::FenceReturnsAtOnce)
             {
                 self.wait(slot).await?;
             }
@@ -415,8 +415,8 @@ impl Session {
     /// Performs one operation on a piece of the memory; for allocations, pins and the like.
     pub(crate) async fn call(
         &mut self,
-        kind: Kind,
-        piece: Piece,
+        kind: OperationKind,
+        piece: LinePiece,
         bytes: &[u8],
     ) -> Result<u64, Error> {
         let slot = self.call_slot().await?;
@@ -426,7 +426,7 @@ impl Session {
     }
 
     /// Waits for the call's operation in a slot, and takes its result.
-    pub(crate) async fn call_ended(&mut self, slot: usize, piece: Piece) -> Result<u64, Error> {
+    pub(crate) async fn call_ended(&mut self, slot: usize, piece: LinePiece) -> Result<u64, Error> {
         self.in_flight.add(slot, piece);
         self.wait(slot).await?;
         self.in_flight.slots[0] = None;
@@ -438,7 +438,7 @@ impl Session {
     fn take_result(
         &self,
         slot: usize,
-        piece: Piece,
+        piece: LinePiece,
         take: impl FnOnce(&[u8]),
     ) -> Result<u64, Error> {
         let slot = &self.slots.slots[slot];
@@ -464,27 +464,27 @@ impl Session {
     /// `ZeroSize`, `TooLarge`, `Misaligned`.
     pub(crate) fn begin(
         &self,
-        what: What,
+        what: AccessKind,
         address: GlobalAddress,
         bytes: usize,
     ) -> Result<Access, Error> {
         self.check_size(address, bytes)?;
-        if matches!(what, What::Word(_)) && !address.offset().is_multiple_of(8) {
+        if matches!(what, AccessKind::Word(_)) && !address.offset().is_multiple_of(8) {
             return Err(Error::at(ErrorCode::Misaligned, address));
         }
         Ok(Access { what, address, bytes, begun: 0, result: 0, failure: None })
     }
 
     /// Continues an access without waiting. Its bytes come from `buffer` or go there, the same buffer each
-    /// time. A failure of a [`What::Post`] is reported later, as by [`write`](Self::write); [`What::Word`]
+    /// time. A failure of an [`AccessKind::Post`] is reported later, as by [`write`](Self::write); [`AccessKind::Word`]
     /// returns the first failure of an earlier write.
-    fn step(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Progress {
+    fn step(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> AccessProgress {
         self.reap();
         self.land(access, buffer);
         let behind = self.begin_pieces(access, buffer);
         match self.in_flight.oldest().or(behind) {
-            Some(slot) => Progress::Waits(slot),
-            None => Progress::Ended(access.end()),
+            Some(slot) => AccessProgress::Waits(slot),
+            None => AccessProgress::Ended(access.end()),
         }
     }
 
@@ -501,9 +501,9 @@ impl Session {
     ) -> Option<Result<u64, Error>> {
         loop {
             match self.step(access, &mut Buffer::Out(bytes)) {
-                Progress::Ended(end) => return Some(end),
-                Progress::Waits(slot) if self.ends_meanwhile(slot, waker) => {}
-                Progress::Waits(_) => return None,
+                AccessProgress::Ended(end) => return Some(end),
+                AccessProgress::Waits(slot) if self.ends_meanwhile(slot, waker) => {}
+                AccessProgress::Waits(_) => return None,
             }
         }
     }
@@ -565,7 +565,7 @@ impl Session {
                 continue;
             }
             let ended = self.take_result(slot, piece, |bytes| {
-                if access.what == What::Read
+                if access.what == AccessKind::Read
                     && let Buffer::Out(out) = buffer
                     && let Some(part) = out.get_mut(access.part(piece))
                 {
@@ -601,13 +601,18 @@ impl Session {
         None
     }
 
-    fn begin_piece(&mut self, access: &mut Access, piece: Piece, part: Buffer<'_>) -> Piecemeal {
+    fn begin_piece(
+        &mut self,
+        access: &mut Access,
+        piece: LinePiece,
+        part: Buffer<'_>,
+    ) -> Piecemeal {
         let (address, continues) = (piece.address, piece.continues());
         let line = address.line();
         let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
         let newest = newest.map(|write| write.slot);
         let (hit, kind, part) = match (access.what, part) {
-            (What::Word(kind), _) => {
+            (AccessKind::Word(kind), _) => {
                 if let Some(stopped) = self.behind_writes() {
                     return stopped;
                 }
@@ -618,33 +623,33 @@ impl Session {
                 }
                 (false, kind, &[][..])
             }
-            (What::WriteBack, _) => {
+            (AccessKind::WriteBack, _) => {
                 if let Some(done) = self.behind_writes().or_else(|| self.written_at_home(piece)) {
                     return done;
                 }
-                (false, Kind::WriteBack, &[][..])
+                (false, OperationKind::WriteBack, &[][..])
             }
-            (What::Read, Buffer::Out(out)) => {
+            (AccessKind::Read, Buffer::Out(out)) => {
                 if self.own_write(piece, out) {
                     return Piecemeal::Begun;
                 }
                 if let Some(slot) = newest {
                     return Piecemeal::Behind(slot);
                 }
-                (self.lines.read(address, out, continues), Kind::Read, &*out)
+                (self.lines.read(address, out, continues), OperationKind::Read, &*out)
             }
-            (What::Read, Buffer::In(_)) => {
+            (AccessKind::Read, Buffer::In(_)) => {
                 return Piecemeal::Failed(Error::at(ErrorCode::NodeFailed, address));
             }
-            (What::Post, part) => {
+            (AccessKind::Post, part) => {
                 return self.post_piece(piece, part.into_bytes(), newest.is_some());
             }
-            (What::Write, part) => {
+            (AccessKind::Write, part) => {
                 if let Some(slot) = newest {
                     return Piecemeal::Behind(slot);
                 }
                 let bytes = part.into_bytes();
-                (self.lines.write(address, bytes, continues), Kind::Write, bytes)
+                (self.lines.write(address, bytes, continues), OperationKind::Write, bytes)
             }
         };
         if hit {
@@ -656,7 +661,7 @@ impl Session {
             // The access's oldest operation, or an abandoned one.
             return Piecemeal::Behind(self.in_flight.oldest().unwrap_or(0));
         };
-        if kind != Kind::WriteBack {
+        if kind != OperationKind::WriteBack {
             self.missed();
         }
         self.fill(slot, kind, piece, part);
@@ -674,7 +679,7 @@ impl Session {
     }
 
     /// The result of a write-back piece of this node's own memory.
-    fn written_at_home(&self, piece: Piece) -> Option<Piecemeal> {
+    fn written_at_home(&self, piece: LinePiece) -> Option<Piecemeal> {
         let line = piece.address.line();
         let code = ErrorCode::Unallocated;
         (Some(line.memory()) == self.lines.memory()).then(|| match self.lines.here(line).1 {
@@ -684,7 +689,7 @@ impl Session {
     }
 
     /// Writes a piece, or starts to; `behind`: another write to its line is in flight.
-    fn post_piece(&mut self, piece: Piece, bytes: &[u8], behind: bool) -> Piecemeal {
+    fn post_piece(&mut self, piece: LinePiece, bytes: &[u8], behind: bool) -> Piecemeal {
         if !behind && self.lines.write(piece.address, bytes, piece.continues()) {
             self.hit();
         } else if self.may_write_more() {

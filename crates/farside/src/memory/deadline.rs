@@ -1,7 +1,7 @@
 //! Deadlines and timeouts of sessions and calls, and the error of a call that has passed its own.
 
 use super::Session;
-use crate::operation::Kind;
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
@@ -107,12 +107,16 @@ impl Session {
         };
         let operation = self.slots.operation(slot);
         let awaited = match kind {
-            Kind::Allocate { node, .. } | Kind::Directory { node } => Some(node),
-            Kind::Gate => Some(self.lines().me()),
+            OperationKind::Allocate { node, .. } | OperationKind::Directory { node } => Some(node),
+            OperationKind::Gate => Some(self.lines().me()),
             _ => address.map(|address| self.awaited_for(operation, kind, address)),
         };
         let address = address.filter(|_| {
-            kind.want().is_some() || matches!(kind, Kind::Lock(_) | Kind::Free | Kind::WriteBack)
+            kind.want().is_some()
+                || matches!(
+                    kind,
+                    OperationKind::Lock(_) | OperationKind::Free | OperationKind::WriteBack
+                )
         });
         Error { address, awaited, ..Error::new(ErrorCode::TimedOut) }
     }
@@ -120,12 +124,12 @@ impl Session {
     fn awaited_for(
         &self,
         operation: farside_base::OperationId,
-        kind: Kind,
+        kind: OperationKind,
         address: GlobalAddress,
     ) -> NodeId {
         let engine = self.core.engine();
         let known = match kind {
-            Kind::Lock(_) => engine.locks.awaited(address.line(), operation),
+            OperationKind::Lock(_) => engine.locks.awaited(address.line(), operation),
             _ => engine.coherence.owner(address.line()).map(|(node, _)| node),
         };
         known.unwrap_or(address.home())

@@ -497,7 +497,7 @@ fn call_ends_after_its_writes_are_visible() {
 #[cfg(canary)]
 #[test]
 fn canary_answer_before_writes_is_found() {
-    farside::canary::plant(Some(farside::canary::Mutant::AnswersBeforeWrites));
+    farside::canary::plant(Some(farside::canary::NodeMutant::AnswersBeforeWrites));
     let found = is_over_before_its_writes("mem");
     farside::canary::plant(None);
     assert!(found);

@@ -4,7 +4,8 @@ use super::{LONG, list};
 use crate::over::{Ends, FABRICS, over};
 use farside::call::rmc::helpers::{crc32c, status};
 use farside::call::rmc::library::{
-    Change, Checksum, Entry, ListSearch, LogAppend, MultiCas, MultiRead, Piece, Place,
+    Change, Checksum, HostWord, LibraryEntry, ListSearch, LogAppend, MultiCas, MultiRead,
+    VersionedPiece,
 };
 use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, ServerOptions, Site};
 
@@ -12,7 +13,7 @@ const WORDS: u64 = 8 << 10;
 const LOG: u64 = 16 << 10;
 
 fn program(caller: &mut Caller, name: &str) -> Program {
-    let object = Entry::with_name(name).unwrap().object;
+    let object = LibraryEntry::with_name(name).unwrap().object;
     let programs = caller.register(object).unwrap_or_else(|e| panic!("{name}: {e}"));
     programs.into_iter().find(|program| program.name == name).unwrap()
 }
@@ -22,8 +23,8 @@ fn call(caller: &mut Caller, runs: Site, name: &str, parameters: &[u8]) -> CallA
     caller.call(&program, parameters, CallOptions::new().site(runs).timeout(LONG)).unwrap()
 }
 
-fn place(offset: u64) -> Place {
-    Place::new(0, offset).unwrap()
+fn place(offset: u64) -> HostWord {
+    HostWord::new(0, offset).unwrap()
 }
 
 fn put(ends: &Ends, offset: u64, words: &[u64]) {
@@ -50,7 +51,7 @@ fn all(ends: &Ends, caller: &mut Caller, runs: Site, round: u64) {
     let again = call(caller, runs, "multi_cas", &cas);
     let now = [70u64, 80].map(u64::to_le_bytes).concat();
     assert_eq!((again.result, &again.output), (1, &now));
-    let pieces = [Piece { version: WORDS, offset: WORDS + 8, bytes: 16 }];
+    let pieces = [VersionedPiece { version: WORDS, offset: WORDS + 8, bytes: 16 }];
     let read = MultiRead { region: 0, pieces: &pieces }.to_bytes().unwrap();
     let answer = call(caller, runs, "multi_read", &read);
     assert_eq!((answer.result, &answer.output[8..]), (0, &now[..]));

@@ -18,7 +18,7 @@
 //! segments) is wholly free.
 
 use super::bits;
-use super::canary::{Canary, Mutant};
+use super::canary::{AllocateCanary, AllocateMutant};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::mem;
 use farside_base::{ErrorCode, GlobalAddress, Limits, LineSize};
@@ -52,7 +52,7 @@ pub struct Block {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum ChunkState {
     /// Wholly free.
     Free,
     /// Serves lines of this size.
@@ -63,7 +63,7 @@ enum State {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Segment {
-    state: State,
+    state: ChunkState,
     /// Lines in use, without reserved ones.
     used: u32,
     /// The longest free run, in lines.
@@ -103,7 +103,7 @@ pub struct Allocator {
     bytes: u64,
     free_bytes: u64,
     allocation_bytes_max: u64,
-    canary: Canary,
+    canary: AllocateCanary,
 }
 
 impl Allocator {
@@ -136,14 +136,14 @@ impl Allocator {
             bytes,
             free_bytes: bytes.saturating_sub(RESERVED_BYTES),
             allocation_bytes_max,
-            canary: Canary::default(),
+            canary: AllocateCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: AllocateMutant) -> Self {
+        self.canary = AllocateCanary::new(mutant);
         self
     }
 
@@ -170,8 +170,8 @@ impl Allocator {
     /// The line size that this segment serves, if any.
     pub fn segment_line_size(&self, segment: usize) -> Option<LineSize> {
         match self.segments.get(segment)?.state {
-            State::Free => None,
-            State::Serves(size) | State::Covered(size, _) => Some(size),
+            ChunkState::Free => None,
+            ChunkState::Serves(size) | ChunkState::Covered(size, _) => Some(size),
         }
     }
 
@@ -214,16 +214,16 @@ impl Allocator {
         }
         let segment = (offset / SEGMENT_BYTES) as usize;
         match self.segments[segment].state {
-            State::Serves(size) if size == line_size => {
+            ChunkState::Serves(size) if size == line_size => {
                 let line = (offset % SEGMENT_BYTES) >> line_size.log2();
                 self.free_small(segment, line as usize, lines, line_size)?;
             }
-            State::Covered(size, true)
+            ChunkState::Covered(size, true)
                 if size == line_size && offset.is_multiple_of(SEGMENT_BYTES) =>
             {
                 self.free_large(segment, lines, line_size)?;
             }
-            State::Free | State::Serves(_) | State::Covered(..) => {
+            ChunkState::Free | ChunkState::Serves(_) | ChunkState::Covered(..) => {
                 return Err(ErrorCode::NotAnAllocation);
             }
         }
@@ -239,22 +239,22 @@ impl Allocator {
             return false;
         }
         match self.segments[segment].state {
-            State::Serves(size) => {
+            ChunkState::Serves(size) => {
                 let (first, last) = self.range(segment, line_size);
                 let line = line as usize;
                 size == line_size
                     && (first..last).contains(&line)
                     && bits::get(self.segments[segment].starts(), line)
             }
-            State::Covered(size, start) => size == line_size && start && line == 0,
-            State::Free => false,
+            ChunkState::Covered(size, start) => size == line_size && start && line == 0,
+            ChunkState::Free => false,
         }
     }
 
     /// The lines of a segment that exist and are not reserved.
     fn range(&self, segment: usize, line_size: LineSize) -> (usize, usize) {
         let first = match segment {
-            0 if !self.canary.is(Mutant::ZeroHandedOut) => RESERVED_BYTES,
+            0 if !self.canary.is(AllocateMutant::ZeroHandedOut) => RESERVED_BYTES,
             _ => 0,
         };
         let last = (self.bytes - segment as u64 * SEGMENT_BYTES).min(SEGMENT_BYTES);
@@ -306,7 +306,9 @@ impl Allocator {
         let odd = [0, self.segments.len().checked_sub(1)?];
         let fits = |at: &usize| {
             let (first, last) = self.range(*at, line_size);
-            self.segments[*at].state == State::Free && !self.is_whole(*at) && last - first >= lines
+            self.segments[*at].state == ChunkState::Free
+                && !self.is_whole(*at)
+                && last - first >= lines
         };
         if let Some(at) = odd.into_iter().find(fits) {
             return Some(at);
@@ -343,7 +345,7 @@ impl Allocator {
         }
         self.take_from_pool(at);
         self.segments[at] = Segment {
-            state: State::Serves(line_size),
+            state: ChunkState::Serves(line_size),
             maps,
             runs: vec![0; words].into_boxed_slice(),
             ..Segment::free()
@@ -395,11 +397,11 @@ impl Allocator {
         bits::fill(used, line, end, false);
         bits::fill(starts, line, line + 1, false);
         segment.used -= (end - line) as u32;
-        if segment.used == 0 && !self.canary.is(Mutant::SegmentKept) {
+        if segment.used == 0 && !self.canary.is(AllocateMutant::SegmentKept) {
             self.unbin(at, line_size);
             return self.return_to_pool(at);
         }
-        if self.canary.is(Mutant::RunForgotten) {
+        if self.canary.is(AllocateMutant::RunForgotten) {
             return;
         }
         let run_word = bits::run_start(segment.used_map(), line) / 64;
@@ -417,7 +419,7 @@ impl Allocator {
         let first = bits::find_clear(&self.taken, self.taken_open_word, count).ok()?;
         for at in first..first + covered {
             self.take_from_pool(at);
-            self.segments[at].state = State::Covered(line_size, at == first);
+            self.segments[at].state = ChunkState::Covered(line_size, at == first);
         }
         if rest > 0 {
             self.open_segment(first + covered, line_size);
@@ -435,7 +437,7 @@ impl Allocator {
         let per_segment = segment_lines(line_size) as u64;
         let end = first + (lines / per_segment) as usize;
         let rest = (lines % per_segment) as usize;
-        let inside = |segment: &Segment| segment.state == State::Covered(line_size, false);
+        let inside = |segment: &Segment| segment.state == ChunkState::Covered(line_size, false);
         let covered = first < end && self.segments[first + 1..end].iter().all(inside);
         if !covered || !self.ends_at(end, rest, line_size) {
             return Err(ErrorCode::NotAnAllocation);
@@ -455,14 +457,14 @@ impl Allocator {
             return rest == 0;
         };
         match segment.state {
-            State::Free => rest == 0,
-            State::Covered(_, start) => rest == 0 && start,
-            State::Serves(size) if rest == 0 => size != line_size || !segment.goes_on_at(0),
-            State::Serves(size) => {
+            ChunkState::Free => rest == 0,
+            ChunkState::Covered(_, start) => rest == 0 && start,
+            ChunkState::Serves(size) if rest == 0 => size != line_size || !segment.goes_on_at(0),
+            ChunkState::Serves(size) => {
                 size == line_size
                     && bits::all(segment.used_map(), 0, rest)
                     && !bits::any(segment.starts(), 0, rest)
-                    && (!segment.goes_on_at(rest) || self.canary.is(Mutant::EndUnchecked))
+                    && (!segment.goes_on_at(rest) || self.canary.is(AllocateMutant::EndUnchecked))
             }
         }
     }
@@ -518,7 +520,7 @@ impl Allocator {
 impl Segment {
     fn free() -> Self {
         Self {
-            state: State::Free,
+            state: ChunkState::Free,
             used: 0,
             run: 0,
             previous: NONE,

@@ -27,7 +27,7 @@ impl AllocateFlags {
 
 /// A message of the family `Allocate`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Message {
+pub enum AllocateMessage {
     /// Requester to home: requests memory.
     Allocate {
         /// Returned in the answer.
@@ -74,7 +74,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl AllocateMessage {
     /// The class in which it travels.
     pub const fn class(&self) -> Class {
         match self {
@@ -146,32 +146,32 @@ mod tests {
     use super::*;
     use farside_base::NodeId;
 
-    fn samples() -> [Message; 6] {
+    fn samples() -> [AllocateMessage; 6] {
         let ticket = Ticket(u64::MAX - 1);
         let address = GlobalAddress::new(NodeId(255), LineSize::MAX, 1 << 41).unwrap();
         [
-            Message::Allocate {
+            AllocateMessage::Allocate {
                 ticket,
                 bytes: 1 << 40,
                 line_size: LineSize::MIN,
                 flags: AllocateFlags { zeroed: true, directory: true },
             },
-            Message::Allocated { ticket, address, lines: 1 << 34 },
-            Message::Free { ticket, address },
-            Message::Freed { ticket },
-            Message::Refused { ticket, code: ErrorCode::OutOfMemory },
-            Message::FreeBytes { bytes: u64::MAX },
+            AllocateMessage::Allocated { ticket, address, lines: 1 << 34 },
+            AllocateMessage::Free { ticket, address },
+            AllocateMessage::Freed { ticket },
+            AllocateMessage::Refused { ticket, code: ErrorCode::OutOfMemory },
+            AllocateMessage::FreeBytes { bytes: u64::MAX },
         ]
     }
 
     #[test]
     fn bodies_come_back() {
         for message in samples() {
-            assert_eq!(Message::decode(&message.encode()), Ok(message));
+            assert_eq!(AllocateMessage::decode(&message.encode()), Ok(message));
         }
         for code in ErrorCode::ALL {
-            let message = Message::Refused { ticket: Ticket(1), code: *code };
-            assert_eq!(Message::decode(&message.encode()), Ok(message));
+            let message = AllocateMessage::Refused { ticket: Ticket(1), code: *code };
+            assert_eq!(AllocateMessage::decode(&message.encode()), Ok(message));
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
                 for value in 0..=255 {
                     let mut body = message.encode();
                     body[at] = value;
-                    if let Ok(read) = Message::decode(&body) {
+                    if let Ok(read) = AllocateMessage::decode(&body) {
                         assert_eq!(read.encode(), body, "byte {at} = {value} of {message:?}");
                     }
                 }
@@ -203,7 +203,7 @@ mod tests {
         for (at, value, name) in cases {
             let mut body = samples()[0].encode();
             body[at] = value;
-            assert_eq!(Message::decode(&body), Err(Violation(name)));
+            assert_eq!(AllocateMessage::decode(&body), Err(Violation(name)));
         }
     }
 }

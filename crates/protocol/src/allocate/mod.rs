@@ -15,6 +15,6 @@ pub mod placement;
 
 pub use allocator::{Allocator, Block, RESERVED_BYTES, SEGMENT_BYTES};
 #[cfg(canary)]
-pub use canary::Mutant;
-pub use message::{AllocateFlags, Message};
+pub use canary::AllocateMutant;
+pub use message::{AllocateFlags, AllocateMessage};
 pub use placement::{Hint, Placement};

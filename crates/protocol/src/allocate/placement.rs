@@ -25,7 +25,7 @@ pub enum Hint {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Home {
+struct HomeEntry {
     node: NodeId,
     free_bytes: u64,
 }
@@ -39,7 +39,7 @@ pub struct Placement {
     /// The last report of this node; `None` before the first.
     told_bytes: Option<u64>,
     /// Live nodes, this one included, in ascending order.
-    homes: Vec<Home>,
+    homes: Vec<HomeEntry>,
 }
 
 impl Placement {
@@ -50,7 +50,7 @@ impl Placement {
 
     /// Creates the table of `me`, with `capacity_bytes` of memory, all free.
     pub fn new(me: NodeId, capacity_bytes: u64) -> Self {
-        let own = Home { node: me, free_bytes: capacity_bytes };
+        let own = HomeEntry { node: me, free_bytes: capacity_bytes };
         Self { me, capacity_bytes, told_bytes: None, homes: alloc::vec![own] }
     }
 
@@ -58,7 +58,7 @@ impl Placement {
     pub fn note(&mut self, node: NodeId, free_bytes: u64) {
         match self.position(node) {
             Ok(at) => self.homes[at].free_bytes = free_bytes,
-            Err(at) => self.homes.insert(at, Home { node, free_bytes }),
+            Err(at) => self.homes.insert(at, HomeEntry { node, free_bytes }),
         }
     }
 
@@ -128,12 +128,12 @@ impl Placement {
     /// the table are left out: their figure is stale by at most a sixteenth of their memory, and a larger allocation
     /// fails there later anyway.
     fn most_free(&self, bytes: u64, refused: &NodeSet, with_me: bool) -> Result<NodeId, ErrorCode> {
-        let permitted = |home: &&Home| {
+        let permitted = |home: &&HomeEntry| {
             !refused.contains(home.node)
                 && (with_me || home.node != self.me)
                 && home.free_bytes >= bytes
         };
-        let rank = |home: &&Home| {
+        let rank = |home: &&HomeEntry| {
             let mine = home.node == self.me;
             (home.free_bytes, mine, core::cmp::Reverse(home.node))
         };

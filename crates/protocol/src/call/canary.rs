@@ -3,7 +3,7 @@
 /// A defect that can be enabled in the executor's machine or a caller's window.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
-pub enum Mutant {
+pub enum CallMutant {
     /// A repeated request is run a second time.
     RunAgain,
     /// A reply that was lost with its link is not repeated.
@@ -32,26 +32,26 @@ pub enum Mutant {
 
 /// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Canary {
+pub(super) struct CallCanary {
     #[cfg(canary)]
-    mutant: Option<Mutant>,
+    mutant: Option<CallMutant>,
 }
 
-impl Canary {
+impl CallCanary {
     #[cfg(canary)]
-    pub(super) const fn new(mutant: Mutant) -> Self {
+    pub(super) const fn new(mutant: CallMutant) -> Self {
         Self { mutant: Some(mutant) }
     }
 
     #[cfg(canary)]
-    pub(super) fn is(self, mutant: Mutant) -> bool {
+    pub(super) fn is(self, mutant: CallMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     #[cfg(not(canary))]
     #[inline(always)]
     #[expect(clippy::unused_self, reason = "the same face as with defects")]
-    pub(super) const fn is(self, _mutant: Mutant) -> bool {
+    pub(super) const fn is(self, _mutant: CallMutant) -> bool {
         false
     }
 }

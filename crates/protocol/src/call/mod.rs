@@ -31,13 +31,13 @@ mod sessions;
 mod window;
 
 #[cfg(canary)]
-pub use canary::Mutant;
+pub use canary::CallMutant;
 pub use message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_reply, encode_reply,
 };
 pub use programs::{PROGRAMS_MAX, Quota, Sizes, Taken, object_of, program_of};
 pub use schedule::{Schedule, Turn};
-pub use server::{Asked, Call, Effect, Server, Settings};
+pub use server::{CallId, Effect, RuntimeAction, Server, Settings};
 pub use sessions::{Opened, SessionId};
 pub use window::{Answered, Window};
 

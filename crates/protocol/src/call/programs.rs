@@ -4,7 +4,7 @@
 //! bytes. It exists once for all sessions that have registered it, and is erased with the last of them (003 §2).
 
 use super::Session;
-use super::canary::{Canary, Mutant};
+use super::canary::{CallCanary, CallMutant};
 use super::message::Refused;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -126,11 +126,15 @@ pub(super) struct Programs {
     registering_bytes_max: u64,
     /// The maximum number of sessions of a tenant without a session quota.
     sessions_max: u32,
-    canary: Canary,
+    canary: CallCanary,
 }
 
 impl Programs {
-    pub(super) const fn new(sessions_max: u32, registering_bytes_max: u64, canary: Canary) -> Self {
+    pub(super) const fn new(
+        sessions_max: u32,
+        registering_bytes_max: u64,
+        canary: CallCanary,
+    ) -> Self {
         Self {
             objects: BTreeMap::new(),
             tenants: Vec::new(),
@@ -166,7 +170,7 @@ impl Programs {
 
     /// Removes an ended session from the count.
     pub(super) fn close(&mut self, tenant: usize) {
-        if !self.canary.is(Mutant::PlacesKept) {
+        if !self.canary.is(CallMutant::PlacesKept) {
             self.tenants[tenant].taken.sessions -= 1;
         }
     }
@@ -201,7 +205,7 @@ impl Programs {
 
     /// Releases the reservation of a session.
     pub(super) fn release(&mut self, session: Session, tenant: usize) {
-        if self.canary.is(Mutant::ReservationsKept) {
+        if self.canary.is(CallMutant::ReservationsKept) {
             return;
         }
         if let Some(bytes) = self.reservations.remove(&session) {
@@ -270,7 +274,7 @@ impl Programs {
         let taken = &mut self.tenants[tenant].taken;
         taken.programs -= known.sizes.programs;
         taken.state_bytes -= known.sizes.all();
-        if !known.sessions.is_empty() && !self.canary.is(Mutant::ErasedEarly) {
+        if !known.sessions.is_empty() && !self.canary.is(CallMutant::ErasedEarly) {
             return Some(Left::Own(object));
         }
         self.objects.remove(&object);
@@ -325,7 +329,7 @@ mod tests {
 
     #[test]
     fn the_last_session_takes_the_program_with_it() {
-        let mut programs = Programs::new(1, u64::MAX, Canary::default());
+        let mut programs = Programs::new(1, u64::MAX, CallCanary::default());
         let tenant = programs.add_tenant(Quota::DEFAULT);
         let (one, two) = (Session(1), Session(2));
         assert_eq!(programs.register(one, tenant, NINE, SIZES), Ok(true));
@@ -341,7 +345,7 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_a_program_that_is_erased_early_is_found() {
-        let mut programs = Programs::new(1, u64::MAX, Canary::new(Mutant::ErasedEarly));
+        let mut programs = Programs::new(1, u64::MAX, CallCanary::new(CallMutant::ErasedEarly));
         let tenant = programs.add_tenant(Quota::DEFAULT);
         for session in [Session(1), Session(2)] {
             programs.register(session, tenant, NINE, SIZES).unwrap();
@@ -352,7 +356,7 @@ mod tests {
 
     #[test]
     fn quotas_hold_and_come_back() {
-        let mut programs = Programs::new(1, u64::MAX, Canary::default());
+        let mut programs = Programs::new(1, u64::MAX, CallCanary::default());
         let quota = Quota { programs: 2, state_bytes: 50, calls: 1, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         assert_eq!(programs.register(one, tenant, 0x100, SIZES), Ok(true));
@@ -370,7 +374,7 @@ mod tests {
 
     #[test]
     fn programs_of_an_object_come_and_go_together() {
-        let mut programs = Programs::new(1, u64::MAX, Canary::default());
+        let mut programs = Programs::new(1, u64::MAX, CallCanary::default());
         let quota = Quota { programs: 4, state_bytes: 50, ..Quota::DEFAULT };
         let (tenant, one) = (programs.add_tenant(quota), Session(1));
         let three = Sizes { programs: 3, ..SIZES };
@@ -390,7 +394,7 @@ mod tests {
     }
 
     /// How often a tenant with a quota of 50 B can begin to register an object of 30 B and abandon it.
-    fn begun_again(canary: Canary) -> usize {
+    fn begun_again(canary: CallCanary) -> usize {
         let mut programs = Programs::new(1, u64::MAX, canary);
         let tenant = programs.add_tenant(Quota { state_bytes: 50, ..Quota::DEFAULT });
         let begun = |programs: &mut Programs| {
@@ -403,8 +407,8 @@ mod tests {
 
     #[test]
     fn objects_that_are_being_registered_count_until_they_are_not() {
-        assert_eq!(begun_again(Canary::default()), 9);
-        let mut programs = Programs::new(1, 100, Canary::default());
+        assert_eq!(begun_again(CallCanary::default()), 9);
+        let mut programs = Programs::new(1, 100, CallCanary::default());
         let tenant = programs.add_tenant(Quota { state_bytes: 90, ..Quota::DEFAULT });
         let other = programs.add_tenant(Quota::DEFAULT);
         let (one, two, three) = (Session(1), Session(2), Session(3));
@@ -427,11 +431,11 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_reservations_that_are_kept_are_found() {
-        assert_eq!(begun_again(Canary::new(Mutant::ReservationsKept)), 1);
+        assert_eq!(begun_again(CallCanary::new(CallMutant::ReservationsKept)), 1);
     }
 
     /// The number of sessions that a tenant can open after as many have ended.
-    fn opened_again(canary: Canary) -> usize {
+    fn opened_again(canary: CallCanary) -> usize {
         let mut programs = Programs::new(3, u64::MAX, canary);
         let tenant = programs.add_tenant(Quota::DEFAULT);
         (0..3).for_each(|_| programs.open(tenant).unwrap());
@@ -442,8 +446,8 @@ mod tests {
 
     #[test]
     fn a_tenant_has_no_more_sessions_than_it_may() {
-        assert_eq!(opened_again(Canary::default()), 2);
-        let mut programs = Programs::new(3, u64::MAX, Canary::default());
+        assert_eq!(opened_again(CallCanary::default()), 2);
+        let mut programs = Programs::new(3, u64::MAX, CallCanary::default());
         let tenant = programs.add_tenant(Quota { sessions: Some(1), ..Quota::DEFAULT });
         let other = programs.add_tenant(Quota { sessions: Some(0), ..Quota::DEFAULT });
         assert_eq!(programs.open(tenant), Ok(()));
@@ -455,6 +459,6 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_places_that_are_kept_are_found() {
-        assert_eq!(opened_again(Canary::new(Mutant::PlacesKept)), 0);
+        assert_eq!(opened_again(CallCanary::new(CallMutant::PlacesKept)), 0);
     }
 }

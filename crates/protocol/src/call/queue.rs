@@ -63,7 +63,7 @@ impl Account {
 
 /// The entry of a runnable flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Place {
+struct RunnableFlow {
     /// Its start tag, or the virtual time.
     at_ns: u64,
     /// It has run since it became runnable: of two flows with equal tags, the new one runs first.
@@ -71,7 +71,7 @@ struct Place {
     who: u32,
 }
 
-impl Place {
+impl RunnableFlow {
     const fn key(&self) -> (u64, bool) {
         (self.at_ns, self.served)
     }
@@ -82,7 +82,7 @@ impl Place {
 pub(super) struct Queue {
     quantum_ns: u64,
     /// Sorted, the next flow first: allocates nothing once it has grown, and moves few entries at an insertion.
-    places: VecDeque<Place>,
+    places: VecDeque<RunnableFlow>,
     clock_ns: u64,
     /// When the last flow left.
     empty_since_ns: u64,
@@ -112,7 +112,7 @@ impl Queue {
         account.stands = true;
         let owes_ns = (account.at_ns - self.clock_ns).saturating_mul(account.weight);
         let at_ns = if owes_ns < self.quantum_ns { self.clock_ns } else { account.at_ns };
-        self.insert(Place { at_ns, served: false, who });
+        self.insert(RunnableFlow { at_ns, served: false, who });
     }
 
     /// Removes a flow that becomes idle. It keeps its lag.
@@ -137,7 +137,7 @@ impl Queue {
         let most_ns = self.clock_ns.saturating_add(DEBT_NS_MAX);
         account.at_ns = before_ns.saturating_add(share_ns).min(most_ns);
         if account.stands {
-            self.put_back(Place { at_ns: account.at_ns, served: true, who });
+            self.put_back(RunnableFlow { at_ns: account.at_ns, served: true, who });
         }
         // Not beyond the start of this run: a flow that enters now may have become runnable while the run was in
         // progress.
@@ -147,7 +147,7 @@ impl Queue {
     }
 
     /// Moves a runnable flow to its current position.
-    fn put_back(&mut self, place: Place) {
+    fn put_back(&mut self, place: RunnableFlow) {
         let before_all = self.places.get(1).is_none_or(|next| next.key() > place.key());
         match self.places.front_mut() {
             // Usually there is only one flow.
@@ -159,7 +159,7 @@ impl Queue {
         }
     }
 
-    fn insert(&mut self, place: Place) {
+    fn insert(&mut self, place: RunnableFlow) {
         // Most flows that have run go to the back, and most new ones to the front.
         if self.places.back().is_none_or(|last| last.key() <= place.key()) {
             self.places.push_back(place);

@@ -17,9 +17,9 @@
 //!
 //! Each run costs a search in a sorted list of the runnable flows and a small insertion, at both levels.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{CallCanary, CallMutant};
 use super::queue::{Account, Queue};
-use super::{Call, Session};
+use super::{CallId, Session};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -39,7 +39,7 @@ pub enum Turn {
 
 /// A session with scheduled calls.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Line {
+struct Flow {
     tenant: usize,
     /// In the queue of its tenant. Runnable while it has runnable calls.
     account: Account,
@@ -47,7 +47,7 @@ struct Line {
     ready: VecDeque<u8>,
 }
 
-impl Line {
+impl Flow {
     fn new(tenant: usize, at_ns: u64) -> Self {
         // The quota's weight belongs to the tenant: its sessions are equal.
         Self { tenant, account: Account::new(1, at_ns), ready: VecDeque::new() }
@@ -109,7 +109,7 @@ impl Tenant {
 
 /// The running session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct AtTurn {
+struct RunningFlow {
     session: Session,
     used_ns: u64,
 }
@@ -119,20 +119,20 @@ struct AtTurn {
 pub struct Schedule {
     quantum_ns: u64,
     /// By session number.
-    lines: Vec<Line>,
+    lines: Vec<Flow>,
     tenants: Vec<Tenant>,
     /// Runnable tenants within their allowance.
     queue: Queue,
     /// Tenants with runnable calls that have used up their allowance.
     barred: Vec<usize>,
-    at_turn: Option<AtTurn>,
+    running_flow: Option<RunningFlow>,
     /// The approximate current time: the last time given, plus the time used since.
     now_ns: u64,
-    canary: Canary,
+    canary: CallCanary,
 }
 
 impl Schedule {
-    pub(super) fn new(quantum_ns: u64, canary: Canary) -> Self {
+    pub(super) fn new(quantum_ns: u64, canary: CallCanary) -> Self {
         let quantum_ns = quantum_ns.max(1);
         Self {
             quantum_ns,
@@ -140,7 +140,7 @@ impl Schedule {
             tenants: Vec::new(),
             queue: Queue::new(quantum_ns),
             barred: Vec::new(),
-            at_turn: None,
+            running_flow: None,
             now_ns: 0,
             canary,
         }
@@ -164,9 +164,9 @@ impl Schedule {
     pub(super) fn open(&mut self, session: Session, tenant: usize) {
         let at = session.0 as usize;
         if self.lines.len() <= at {
-            self.lines.resize_with(at + 1, || Line::new(tenant, 0));
+            self.lines.resize_with(at + 1, || Flow::new(tenant, 0));
         }
-        self.lines[at] = Line::new(tenant, self.tenants[tenant].left_at_ns);
+        self.lines[at] = Flow::new(tenant, self.tenants[tenant].left_at_ns);
     }
 
     /// Removes a session.
@@ -175,7 +175,7 @@ impl Schedule {
             return;
         };
         line.ready.clear();
-        if !self.canary.is(Mutant::DebtShed) {
+        if !self.canary.is(CallMutant::DebtShed) {
             let left_at_ns = &mut self.tenants[line.tenant].left_at_ns;
             *left_at_ns = line.account.at_ns().max(*left_at_ns);
         }
@@ -183,7 +183,7 @@ impl Schedule {
     }
 
     /// Makes a call runnable: it has just begun, or is no longer blocked.
-    pub fn ready(&mut self, call: Call, now_ns: u64) {
+    pub fn ready(&mut self, call: CallId, now_ns: u64) {
         let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
             return;
         };
@@ -199,8 +199,8 @@ impl Schedule {
     }
 
     /// Removes a call, which may be runnable.
-    pub(super) fn forget(&mut self, call: Call) {
-        if self.canary.is(Mutant::CancelledRuns) {
+    pub(super) fn forget(&mut self, call: CallId) {
+        if self.canary.is(CallMutant::CancelledRuns) {
             return;
         }
         let Some(line) = self.lines.get_mut(call.session.0 as usize) else {
@@ -220,8 +220,8 @@ impl Schedule {
         }
         let tenant = &mut self.tenants[line.tenant];
         tenant.queue.leave(session.0, &mut line.account, self.now_ns);
-        if self.at_turn.is_some_and(|at_turn| at_turn.session == session) {
-            self.at_turn = None;
+        if self.running_flow.is_some_and(|running_flow| running_flow.session == session) {
+            self.running_flow = None;
         }
         if !tenant.queue.is_empty() {
             return;
@@ -233,7 +233,7 @@ impl Schedule {
     }
 
     /// Returns the call to run next; report the time that it used to [`Self::ran`]. `None` while none may run.
-    pub fn next(&mut self, now_ns: u64) -> Option<Call> {
+    pub fn next(&mut self, now_ns: u64) -> Option<CallId> {
         self.now_ns = now_ns;
         if !self.barred.is_empty() {
             self.let_in(now_ns);
@@ -257,8 +257,8 @@ impl Schedule {
                 self.leave(session);
                 continue;
             };
-            self.at_turn = Some(AtTurn { session, used_ns: 0 });
-            return Some(Call { session, slot });
+            self.running_flow = Some(RunningFlow { session, used_ns: 0 });
+            return Some(CallId { session, slot });
         }
     }
 
@@ -276,22 +276,22 @@ impl Schedule {
     }
 
     /// The next call of the running session, if its quantum is not used up.
-    fn goes_on(&mut self, now_ns: u64) -> Option<Call> {
-        let AtTurn { session, used_ns } = self.at_turn?;
+    fn goes_on(&mut self, now_ns: u64) -> Option<CallId> {
+        let RunningFlow { session, used_ns } = self.running_flow?;
         let line = &mut self.lines[session.0 as usize];
         if used_ns >= self.quantum_ns || !self.tenants[line.tenant].may_run(now_ns) {
             return None;
         }
         let slot = line.ready.pop_front()?;
-        Some(Call { session, slot })
+        Some(CallId { session, slot })
     }
 
     /// Charges the call that ran for `used_ns`; `turn` is its state now. A call that is over may have been removed
     /// before, and its session closed.
-    pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
+    pub fn ran(&mut self, call: CallId, used_ns: u64, turn: Turn) {
         self.now_ns = self.now_ns.saturating_add(used_ns);
-        if let Some(at_turn) = &mut self.at_turn {
-            at_turn.used_ns = at_turn.used_ns.saturating_add(used_ns);
+        if let Some(running_flow) = &mut self.running_flow {
+            running_flow.used_ns = running_flow.used_ns.saturating_add(used_ns);
         }
         if turn == Turn::Ready {
             self.ready(call, self.now_ns);
@@ -318,10 +318,10 @@ impl Schedule {
             let used_ns = i64::try_from(used_ns).unwrap_or(i64::MAX);
             allowance.left_ns = allowance.left_ns.saturating_sub(used_ns);
         }
-        if !self.canary.is(Mutant::NothingCharged) {
+        if !self.canary.is(CallMutant::NothingCharged) {
             tenant.queue.charge(session.0, &mut line.account, used_ns);
         }
-        if !self.canary.is(Mutant::TenantsUncharged) {
+        if !self.canary.is(CallMutant::TenantsUncharged) {
             self.queue.charge(line.tenant as u32, &mut tenant.account, used_ns);
         }
     }

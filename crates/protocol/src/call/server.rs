@@ -1,6 +1,6 @@
 //! The executor's machine for requests, sessions and scheduling.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{CallCanary, CallMutant};
 use super::message::{
     Header, Invocation, Part, Refused, Reply, Stopped, Verb, decode_target, one_word,
 };
@@ -31,7 +31,7 @@ pub struct Settings {
 
 /// A request in progress.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Call {
+pub struct CallId {
     /// Its session.
     pub session: Session,
     /// Its slot.
@@ -44,7 +44,7 @@ pub enum Effect {
     /// Send this reply, with the output stored for the slot.
     Reply(Session, Header, Reply),
     /// Drop the state of a call: it was stopped.
-    Stop(Call),
+    Stop(CallId),
     /// Erase this session's state of this object.
     EraseOwn(Session, u64),
     /// Erase an object with its programs and all their state.
@@ -55,19 +55,19 @@ pub enum Effect {
 
 /// The action that a request requires of the runtime.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Asked<'a> {
+pub enum RuntimeAction<'a> {
     /// None: the request is a repeated one, or is answered by an effect.
     Nothing,
     /// Run a program; then [`Server::answer`].
-    Run(Call, u64, &'a [u8]),
+    Run(CallId, u64, &'a [u8]),
     /// Take a part of an object; then [`Server::answer`], after the last part once it is registered.
-    Take(Call, Part, &'a [u8]),
+    Take(CallId, Part, &'a [u8]),
     /// Answer with the next notification of a topic.
-    Listen(Call, u64),
+    Listen(CallId, u64),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Entry {
+struct SessionEntry {
     id: SessionId,
     tenant: usize,
     linked: bool,
@@ -75,12 +75,12 @@ struct Entry {
     ends_at_ns: u64,
     slots: Slots,
     /// Scheduled work, by slot.
-    runs: Vec<Option<Run>>,
+    runs: Vec<Option<RunnableRequest>>,
 }
 
 /// A request in progress that needs the processor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Run {
+enum RunnableRequest {
     /// A call of a program, which counts towards its tenant's calls, with its deadline.
     Call(Option<u64>),
     /// The loading of an object.
@@ -91,29 +91,29 @@ enum Run {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Server {
     settings: Settings,
-    sessions: Vec<Option<Entry>>,
+    sessions: Vec<Option<SessionEntry>>,
     programs: Programs,
     schedule: Schedule,
     /// Deadline, call, and sequence number of the request in its slot.
-    deadlines: BTreeSet<(u64, Call, u16)>,
+    deadlines: BTreeSet<(u64, CallId, u16)>,
     /// The number of sessions without a link.
     away: usize,
-    canary: Canary,
+    canary: CallCanary,
 }
 
 impl Server {
     /// A machine without sessions.
     pub fn new(settings: Settings) -> Self {
-        Self::with(settings, Canary::default())
+        Self::with(settings, CallCanary::default())
     }
 
     /// The same with a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(settings: Settings, mutant: Mutant) -> Self {
-        Self::with(settings, Canary::new(mutant))
+    pub fn with_mutant(settings: Settings, mutant: CallMutant) -> Self {
+        Self::with(settings, CallCanary::new(mutant))
     }
 
-    fn with(settings: Settings, canary: Canary) -> Self {
+    fn with(settings: Settings, canary: CallCanary) -> Self {
         let slots = settings.slots.clamp(1, SLOTS_MAX);
         Self {
             settings: Settings { slots, ..settings },
@@ -192,7 +192,7 @@ impl Server {
         self.programs.open(tenant)?;
         let slots = slots();
         let runs = alloc::vec![None; self.settings.slots];
-        let entry = Entry { id, tenant, linked: true, ends_at_ns: 0, slots, runs };
+        let entry = SessionEntry { id, tenant, linked: true, ends_at_ns: 0, slots, runs };
         if at == self.sessions.len() {
             self.sessions.push(None);
         }
@@ -202,10 +202,10 @@ impl Server {
     }
 
     fn canary_forgets(&self) -> bool {
-        self.canary.is(Mutant::SlotsForgotten)
+        self.canary.is(CallMutant::SlotsForgotten)
     }
 
-    fn entry(&mut self, session: Session) -> Option<&mut Entry> {
+    fn entry(&mut self, session: Session) -> Option<&mut SessionEntry> {
         self.sessions.get_mut(session.0 as usize)?.as_mut()
     }
 
@@ -230,10 +230,10 @@ impl Server {
             return;
         };
         for slot in entry.slots.all_running() {
-            effects.push(Effect::Stop(Call { session, slot }));
+            effects.push(Effect::Stop(CallId { session, slot }));
         }
         self.away -= usize::from(!entry.linked);
-        let calls = entry.runs.iter().filter(|run| matches!(run, Some(Run::Call(_))));
+        let calls = entry.runs.iter().filter(|run| matches!(run, Some(RunnableRequest::Call(_))));
         calls.for_each(|_| self.programs.ended(entry.tenant));
         self.schedule.close(session);
         self.deadlines.retain(|(_, call, _)| call.session != session);
@@ -305,26 +305,26 @@ impl Server {
         body: &'a [u8],
         now_ns: u64,
         effects: &mut Vec<Effect>,
-    ) -> Result<Asked<'a>, Violation> {
+    ) -> Result<RuntimeAction<'a>, Violation> {
         let entry = self.entry(session).ok_or(Violation("a request of an unknown session"))?;
         if header.verb == Verb::Leave {
             if header != Header::LEAVE || !body.is_empty() {
                 return Err(Violation("a leave message with content"));
             }
             self.end(session, effects);
-            return Ok(Asked::Nothing);
+            return Ok(RuntimeAction::Nothing);
         }
         match entry.slots.arrived(header)? {
             Arrived::New => {}
-            Arrived::Running => return Ok(Asked::Nothing),
+            Arrived::Running => return Ok(RuntimeAction::Nothing),
             Arrived::Done(reply) => {
-                if !self.canary.is(Mutant::ReplyForgotten) {
+                if !self.canary.is(CallMutant::ReplyForgotten) {
                     effects.push(Effect::Reply(session, header_of(header, reply), reply));
                 }
-                return Ok(Asked::Nothing);
+                return Ok(RuntimeAction::Nothing);
             }
         }
-        let call = Call { session, slot: header.slot };
+        let call = CallId { session, slot: header.slot };
         match header.verb {
             Verb::Invoke | Verb::InvokeUntil => {
                 let (invocation, parameters) = Invocation::decode(header.verb, body)?;
@@ -332,19 +332,19 @@ impl Server {
             }
             Verb::Register => {
                 let (part, bytes) = Part::decode(body)?;
-                Ok(Asked::Take(call, part, bytes))
+                Ok(RuntimeAction::Take(call, part, bytes))
             }
             Verb::Unregister => {
                 let program = one_word(body)?;
                 self.asked_to_unregister(call, program, effects);
-                Ok(Asked::Nothing)
+                Ok(RuntimeAction::Nothing)
             }
             Verb::Cancel => {
                 let (slot, sequence) = decode_target(body)?;
-                self.cancel(call, Call { session, slot }, sequence, effects);
-                Ok(Asked::Nothing)
+                self.cancel(call, CallId { session, slot }, sequence, effects);
+                Ok(RuntimeAction::Nothing)
             }
-            Verb::Listen => Ok(Asked::Listen(call, one_word(body)?)),
+            Verb::Listen => Ok(RuntimeAction::Listen(call, one_word(body)?)),
             Verb::Leave | Verb::Returned | Verb::Stopped | Verb::Refused => {
                 Err(Violation("a reply instead of a request"))
             }
@@ -353,13 +353,13 @@ impl Server {
 
     fn invoke<'a>(
         &mut self,
-        call: Call,
+        call: CallId,
         sequence: u16,
         invocation: &Invocation,
         parameters: &'a [u8],
         now_ns: u64,
         effects: &mut Vec<Effect>,
-    ) -> Asked<'a> {
+    ) -> RuntimeAction<'a> {
         let tenant = self.entry(call.session).map_or(0, |entry| entry.tenant);
         if let Err(refused) = self.programs.call(call.session, tenant, invocation.program) {
             let reply = match refused == Refused::Calls {
@@ -367,17 +367,17 @@ impl Server {
                 false => Reply::refused(refused, 0),
             };
             self.answer(call, reply, effects);
-            return Asked::Nothing;
+            return RuntimeAction::Nothing;
         }
         let deadline_ns = invocation.timeout_ns.map(|timeout_ns| now_ns.saturating_add(timeout_ns));
         if let Some(entry) = self.entry(call.session) {
-            entry.runs[usize::from(call.slot)] = Some(Run::Call(deadline_ns));
+            entry.runs[usize::from(call.slot)] = Some(RunnableRequest::Call(deadline_ns));
         }
         if let Some(at_ns) = deadline_ns {
             self.deadlines.insert((at_ns, call, sequence));
         }
         self.schedule.ready(call, now_ns);
-        Asked::Run(call, invocation.program, parameters)
+        RuntimeAction::Run(call, invocation.program, parameters)
     }
 
     /// Drops a session's registration of an object; returns whether there was one.
@@ -386,7 +386,7 @@ impl Server {
         self.drop_object(session, tenant, object, effects)
     }
 
-    fn asked_to_unregister(&mut self, call: Call, program: u64, effects: &mut Vec<Effect>) {
+    fn asked_to_unregister(&mut self, call: CallId, program: u64, effects: &mut Vec<Effect>) {
         let reply = match self.unregister(call.session, object_of(program), effects) {
             true => Reply::returned(0, 0),
             false => Reply::refused(Refused::NoProgram, 0),
@@ -394,7 +394,7 @@ impl Server {
         self.answer(call, reply, effects);
     }
 
-    fn cancel(&mut self, call: Call, target: Call, sequence: u16, effects: &mut Vec<Effect>) {
+    fn cancel(&mut self, call: CallId, target: CallId, sequence: u16, effects: &mut Vec<Effect>) {
         let running = self.entry(target.session).and_then(|entry| entry.slots.running(target.slot));
         let found = running == Some(sequence) && target != call;
         if found {
@@ -406,7 +406,7 @@ impl Server {
     }
 
     /// Completes a request with this reply. Does nothing for one that has ended already.
-    pub fn answer(&mut self, call: Call, reply: Reply, effects: &mut Vec<Effect>) {
+    pub fn answer(&mut self, call: CallId, reply: Reply, effects: &mut Vec<Effect>) {
         let Some(entry) = self.entry(call.session) else {
             return;
         };
@@ -417,10 +417,10 @@ impl Server {
         if run.is_some() {
             self.schedule.forget(call);
         }
-        if run == Some(Run::Loading) {
+        if run == Some(RunnableRequest::Loading) {
             self.programs.release(call.session, tenant);
         }
-        if let Some(Run::Call(deadline_ns)) = run {
+        if let Some(RunnableRequest::Call(deadline_ns)) = run {
             self.programs.ended(tenant);
             if let Some(at_ns) = deadline_ns {
                 self.deadlines.remove(&(at_ns, call, sequence));
@@ -476,25 +476,25 @@ impl Server {
 
     /// Schedules the loading of an object with all parts received, like a call and at its session's cost, until
     /// [`Self::answer`], which releases its reservation.
-    pub fn load(&mut self, call: Call, now_ns: u64) {
+    pub fn load(&mut self, call: CallId, now_ns: u64) {
         if let Some(entry) = self.entry(call.session) {
-            entry.runs[usize::from(call.slot)] = Some(Run::Loading);
+            entry.runs[usize::from(call.slot)] = Some(RunnableRequest::Loading);
             self.schedule.ready(call, now_ns);
         }
     }
 
     /// Returns the call to run next.
-    pub fn next(&mut self, now_ns: u64) -> Option<Call> {
+    pub fn next(&mut self, now_ns: u64) -> Option<CallId> {
         self.schedule.next(now_ns)
     }
 
     /// Charges the call that ran for the processor time used.
-    pub fn ran(&mut self, call: Call, used_ns: u64, turn: Turn) {
+    pub fn ran(&mut self, call: CallId, used_ns: u64, turn: Turn) {
         self.schedule.ran(call, used_ns, turn);
     }
 
     /// Makes a blocked call runnable.
-    pub fn ready(&mut self, call: Call, now_ns: u64) {
+    pub fn ready(&mut self, call: CallId, now_ns: u64) {
         let runs = self.entry(call.session).and_then(|entry| entry.runs[usize::from(call.slot)]);
         if runs.is_some() {
             self.schedule.ready(call, now_ns);

@@ -1,6 +1,6 @@
 //! The executor's half of sessions: at-most-once execution of requests.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{CallCanary, CallMutant};
 use super::message::{Header, Reply};
 use crate::wire::Violation;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ pub enum Opened {
 
 /// The state of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Stage {
+enum SlotStage {
     /// There was no request yet.
     Idle,
     /// A request is being carried out.
@@ -30,9 +30,9 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Slot {
+struct RequestSlot {
     sequence: u16,
-    stage: Stage,
+    stage: SlotStage,
     /// The request was received over the current link, so its reply is awaited there. A request that runs when its
     /// link breaks is repeated over the next one, and only then answered.
     asked: bool,
@@ -52,13 +52,13 @@ pub(super) enum Arrived {
 /// The slots of one session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Slots {
-    slots: Vec<Slot>,
-    canary: Canary,
+    slots: Vec<RequestSlot>,
+    canary: CallCanary,
 }
 
 impl Slots {
-    pub(super) fn new(count: usize, canary: Canary) -> Self {
-        let idle = Slot { sequence: 0, stage: Stage::Idle, asked: false };
+    pub(super) fn new(count: usize, canary: CallCanary) -> Self {
+        let idle = RequestSlot { sequence: 0, stage: SlotStage::Idle, asked: false };
         Self { slots: alloc::vec![idle; count], canary }
     }
 
@@ -70,28 +70,28 @@ impl Slots {
         if header.verb.is_reply() {
             return Err(Violation("a reply instead of a request"));
         }
-        if header.sequence == slot.sequence && !self.canary.is(Mutant::RunAgain) {
-            slot.asked |= slot.stage != Stage::Idle;
+        if header.sequence == slot.sequence && !self.canary.is(CallMutant::RunAgain) {
+            slot.asked |= slot.stage != SlotStage::Idle;
             return match slot.stage {
-                Stage::Idle => Err(Violation("a request before the first")),
-                Stage::Running => Ok(Arrived::Running),
-                Stage::Done(reply) => Ok(Arrived::Done(reply)),
+                SlotStage::Idle => Err(Violation("a request before the first")),
+                SlotStage::Running => Ok(Arrived::Running),
+                SlotStage::Done(reply) => Ok(Arrived::Done(reply)),
             };
         }
-        if slot.stage == Stage::Running && !self.canary.is(Mutant::RunAgain) {
+        if slot.stage == SlotStage::Running && !self.canary.is(CallMutant::RunAgain) {
             return Err(Violation("a second request in a slot"));
         }
         let again = header.sequence == slot.sequence;
         if header.sequence != slot.sequence.wrapping_add(1) && !again {
             return Err(Violation("a request out of sequence"));
         }
-        *slot = Slot { sequence: header.sequence, stage: Stage::Running, asked: true };
+        *slot = RequestSlot { sequence: header.sequence, stage: SlotStage::Running, asked: true };
         Ok(Arrived::New)
     }
 
     /// Notes that the link is lost or replaced: the caller will repeat its outstanding requests.
     pub(super) fn unlinked(&mut self) {
-        let repeats = self.canary.is(Mutant::RepliedUnasked);
+        let repeats = self.canary.is(CallMutant::RepliedUnasked);
         self.slots.iter_mut().for_each(|slot| slot.asked &= repeats);
     }
 
@@ -99,23 +99,23 @@ impl Slots {
     /// `None` if no request runs.
     pub(super) fn done(&mut self, slot: u8, reply: Reply) -> Option<(u16, bool)> {
         let place = self.slots.get_mut(usize::from(slot))?;
-        if place.stage != Stage::Running {
+        if place.stage != SlotStage::Running {
             return None;
         }
-        place.stage = Stage::Done(reply);
+        place.stage = SlotStage::Done(reply);
         Some((place.sequence, place.asked))
     }
 
     /// The sequence number of the running request of a slot.
     pub(super) fn running(&self, slot: u8) -> Option<u16> {
         let place = self.slots.get(usize::from(slot))?;
-        (place.stage == Stage::Running).then_some(place.sequence)
+        (place.stage == SlotStage::Running).then_some(place.sequence)
     }
 
     /// Slots with running requests.
     pub(super) fn all_running(&self) -> impl Iterator<Item = u8> {
         let numbered = (0..=u8::MAX).zip(&self.slots);
-        numbered.filter(|(_, place)| place.stage == Stage::Running).map(|(slot, _)| slot)
+        numbered.filter(|(_, place)| place.stage == SlotStage::Running).map(|(slot, _)| slot)
     }
 }
 
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn repeated_request_is_recognized() {
-        let mut slots = Slots::new(2, Canary::default());
+        let mut slots = Slots::new(2, CallCanary::default());
         assert!(slots.arrived(request(0, 0)).is_err(), "before the first");
         assert_eq!(slots.arrived(request(0, 1)), Ok(Arrived::New));
         assert_eq!(slots.arrived(request(0, 1)), Ok(Arrived::Running));

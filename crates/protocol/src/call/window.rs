@@ -1,13 +1,13 @@
 //! The caller's half of a session.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{CallCanary, CallMutant};
 use super::message::{Header, Verb, encode_target};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 
 /// A slot of the caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Slot {
+struct WindowSlot {
     /// The sequence number of the request in it, or of the last one.
     sequence: u16,
     /// The type of the request, while its reply is outstanding.
@@ -29,10 +29,10 @@ pub struct Answered {
 /// session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Window {
-    slots: Vec<Slot>,
+    slots: Vec<WindowSlot>,
     /// Free slots, as a stack.
     free: Vec<u8>,
-    canary: Canary,
+    canary: CallCanary,
 }
 
 impl Window {
@@ -41,16 +41,16 @@ impl Window {
         let slots = slots.clamp(1, super::SLOTS_MAX);
         let numbers = (0..=u8::MAX).take(slots);
         Self {
-            slots: alloc::vec![Slot { sequence: 0, waits: None }; slots],
+            slots: alloc::vec![WindowSlot { sequence: 0, waits: None }; slots],
             free: numbers.rev().collect(),
-            canary: Canary::default(),
+            canary: CallCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: CallMutant) -> Self {
+        self.canary = CallCanary::new(mutant);
         self
     }
 
@@ -97,7 +97,7 @@ impl Window {
 
     /// The requests to repeat over a new link to the same session: all outstanding ones.
     pub fn again(&self) -> impl Iterator<Item = Header> {
-        let nothing = self.canary.is(Mutant::NothingSentAgain);
+        let nothing = self.canary.is(CallMutant::NothingSentAgain);
         let slots = if nothing { &[] } else { self.slots.as_slice() };
         let numbered = (0..=u8::MAX).zip(slots);
         numbered.filter_map(|(slot, place)| {

@@ -6,8 +6,8 @@
 //! order; on such fabrics words are used only if completed WRITEs have been placed
 //! ([`Shape::fit`](super::Shape::fit)).
 
-use super::canary::{Canary, Mutant};
-use super::effects::{Effects, Name, Told};
+use super::canary::{ChannelCanary, ChannelMutant};
+use super::effects::{Effects, Name, Notify};
 use super::half::{Own, OwnRegions, Peer, PeerRegions, own as reach};
 use super::shape::Acknowledge;
 use crate::wire::Violation;
@@ -158,7 +158,7 @@ pub(super) struct Acknowledger {
     flying: bool,
     /// Another one has to follow it at once.
     due: bool,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
 impl Acknowledger {
@@ -177,12 +177,12 @@ impl Acknowledger {
             Acknowledge::Message if capacity > 0 => capacity.div_ceil(receives as u64),
             Acknowledge::Message | Acknowledge::Word | Acknowledge::ReadTail => 1,
         };
-        let (done, told, flying, due, canary) = (0, 0, false, false, Canary::NONE);
+        let (done, told, flying, due, canary) = (0, 0, false, false, ChannelCanary::NONE);
         Self { way, peer, unit, threshold, worth, word, done, told, flying, due, canary }
     }
 
     #[cfg(canary)]
-    pub(super) const fn set_canary(&mut self, canary: Canary) {
+    pub(super) const fn set_canary(&mut self, canary: ChannelCanary) {
         self.canary = canary;
     }
 
@@ -234,7 +234,7 @@ impl Acknowledger {
     /// flight has completed.
     pub(super) fn now(&mut self, to: Option<&PeerRegions>, effects: &mut Effects) {
         if self.way != Acknowledge::ReadTail && self.done - self.told >= self.worth {
-            self.due = self.flying && !self.canary.is(Mutant::AcknowledgementForgotten);
+            self.due = self.flying && !self.canary.is(ChannelMutant::AcknowledgementForgotten);
             self.tell(to, effects);
         }
     }
@@ -249,11 +249,18 @@ impl Acknowledger {
             Acknowledge::Word => {
                 let word = self.done.to_le_bytes();
                 let place = RemoteSlice { region: to.bells, offset: self.word };
-                effects.write_inline(self.peer, ACKNOWLEDGEMENT, Told::Yes, &[&word], place, None);
+                effects.write_inline(
+                    self.peer,
+                    ACKNOWLEDGEMENT,
+                    Notify::Yes,
+                    &[&word],
+                    place,
+                    None,
+                );
             }
             Acknowledge::Message => {
                 let low = (self.done / self.unit) as u32;
-                effects.send_inline(self.peer, ACKNOWLEDGEMENT, Told::Yes, &[], Some(low));
+                effects.send_inline(self.peer, ACKNOWLEDGEMENT, Notify::Yes, &[], Some(low));
             }
             Acknowledge::ReadTail => {}
         }
@@ -273,13 +280,13 @@ impl Acknowledger {
 mod tests {
     extern crate std;
 
-    use super::super::plain::{Chance, Plain};
+    use super::super::plain::{Plain, Xorshift64};
     use super::*;
     use farside_base::RemoteRegionId;
     use std::collections::VecDeque;
 
     /// A sender that handles acknowledgements at arbitrary times, and its receiver.
-    struct Pair {
+    struct AcknowledgedPair {
         capacity: u64,
         unit: u64,
         /// The maximum number of messages that a ring lets be in flight.
@@ -296,7 +303,7 @@ mod tests {
         unhandled: VecDeque<u64>,
     }
 
-    impl Pair {
+    impl AcknowledgedPair {
         fn new(unit: u64, capacity: u64, messages_max: u64) -> Self {
             let way = Acknowledge::Message;
             Self {
@@ -378,8 +385,8 @@ mod tests {
         for (unit, units, messages_max) in
             [(1, 1, 0), (1, 7, 0), (1, 8, 0), (1, 64, 0), (8, 8, 2), (8, 64, 5), (8, 128, 64)]
         {
-            let mut chance = Chance::new(unit * 1000 + units);
-            let mut pair = Pair::new(unit, unit * units, messages_max);
+            let mut chance = Xorshift64::new(unit * 1000 + units);
+            let mut pair = AcknowledgedPair::new(unit, unit * units, messages_max);
             let mut most = 0;
             for _ in 0..200_000 {
                 match chance.below(16) {
@@ -403,7 +410,7 @@ mod tests {
     #[test]
     fn a_sender_that_waits_gets_room_unasked() {
         for (unit, units, messages_max) in [(1, 1, 0), (1, 7, 0), (1, 64, 0), (8, 64, 5)] {
-            let mut pair = Pair::new(unit, unit * units, messages_max);
+            let mut pair = AcknowledgedPair::new(unit, unit * units, messages_max);
             for turn in 0..1000 {
                 let length = if unit == 1 { 1 } else { 1 + turn % (units / 2) };
                 while !pair.send(length) {
@@ -436,7 +443,7 @@ mod tests {
     /// Up to as many messages as there are receives, everything is acknowledged in the end.
     #[test]
     fn acknowledgement_due_during_another_follows_it() {
-        let mut pair = Pair::new(1, 8, 0);
+        let mut pair = AcknowledgedPair::new(1, 8, 0);
         assert!((0..3).all(|_| pair.send(1)));
         pair.process();
         pair.acknowledge();

@@ -3,7 +3,7 @@
 /// A defect that can be enabled in a messenger or a half of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
-pub enum Mutant {
+pub enum ChannelMutant {
     /// One more message than the peer has receives for.
     CreditOffByOne,
     /// All classes, and credit messages, share one pool of credits.
@@ -54,12 +54,12 @@ pub enum Mutant {
 
 /// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Canary {
+pub(super) struct ChannelCanary {
     #[cfg(canary)]
-    mutant: Option<Mutant>,
+    mutant: Option<ChannelMutant>,
 }
 
-impl Canary {
+impl ChannelCanary {
     /// No defect.
     pub(super) const NONE: Self = Self {
         #[cfg(canary)]
@@ -67,19 +67,19 @@ impl Canary {
     };
 
     #[cfg(canary)]
-    pub(super) const fn new(mutant: Mutant) -> Self {
+    pub(super) const fn new(mutant: ChannelMutant) -> Self {
         Self { mutant: Some(mutant) }
     }
 
     /// Whether it has this defect.
     #[cfg(canary)]
-    pub(super) fn is(self, mutant: Mutant) -> bool {
+    pub(super) fn is(self, mutant: ChannelMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     /// No half has a defect.
     #[cfg(not(canary))]
-    pub(super) const fn is(self, _: Mutant) -> bool {
+    pub(super) const fn is(self, _: ChannelMutant) -> bool {
         false
     }
 }

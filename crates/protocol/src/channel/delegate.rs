@@ -3,28 +3,28 @@
 /// Implements both traits for a `Sender` and a `Receiver` that are enums, by a macro `$each!(self, half => call)`
 /// that matches on their variants.
 macro_rules! delegate_halves {
-    ($each:ident) => {
+    ($each:ident, $sender:ident, $receiver:ident) => {
         const _: () = {
             use farside_base::{LocalSlice, Memory};
             use $crate::channel::delegate::delegate_half;
-            use $crate::channel::effects::{Effects, Name, Record};
+            use $crate::channel::effects::{Effects, InlineWrite, Name};
             use $crate::channel::half::{
-                Arrival, Completed, Half, Held, Offer, Own, Payload, Peer, PeerRegions,
-                ReceiveHalf, Received, Refusal, SendHalf, Sending,
+                Arrival, Completed, Half, HalfRefusal, HeldMessage, Offer, Own, Payload, Peer,
+                PeerRegions, ReceiveHalf, Received, SendHalf, Sending,
             };
             use $crate::wire::Violation;
 
-            delegate_half!($each, Sender);
-            delegate_half!($each, Receiver);
+            delegate_half!($each, $sender);
+            delegate_half!($each, $receiver);
 
-            impl SendHalf for Sender {
+            impl SendHalf for $sender {
                 #[inline]
                 fn send<M: Memory>(
                     &mut self,
                     payload: Payload<'_>,
                     own: Own<'_, M>,
                     effects: &mut Effects,
-                ) -> Result<Sending, Refusal> {
+                ) -> Result<Sending, HalfRefusal> {
                     $each!(self, half => half.send(payload, own, effects))
                 }
 
@@ -33,7 +33,7 @@ macro_rules! delegate_halves {
                     payload: Payload<'_>,
                     own: Own<'_, M>,
                     effects: &mut Effects,
-                ) -> Result<(), Refusal> {
+                ) -> Result<(), HalfRefusal> {
                     $each!(self, half => half.ready(payload, own, effects))
                 }
 
@@ -44,7 +44,7 @@ macro_rules! delegate_halves {
                     payload: Payload<'_>,
                     own: Own<'_, M>,
                     effects: &mut Effects,
-                ) -> Result<Sending, Refusal> {
+                ) -> Result<Sending, HalfRefusal> {
                     $each!(self, half => half.send_to(slot, payload, own, effects))
                 }
 
@@ -53,7 +53,7 @@ macro_rules! delegate_halves {
                     &mut self,
                     message: &[u8],
                     own: Own<'_, M>,
-                    record: &mut Record,
+                    record: &mut InlineWrite,
                 ) -> Option<Sending> {
                     $each!(self, half => half.send_at_once(message, own, record))
                 }
@@ -82,7 +82,7 @@ macro_rules! delegate_halves {
                 }
             }
 
-            impl ReceiveHalf for Receiver {
+            impl ReceiveHalf for $receiver {
                 #[inline]
                 fn receive<M: Memory>(
                     &mut self,
@@ -95,10 +95,10 @@ macro_rules! delegate_halves {
                 #[inline]
                 fn release<M: Memory>(
                     &mut self,
-                    held: Held,
+                    held: HeldMessage,
                     own: Own<'_, M>,
                     effects: &mut Effects,
-                ) -> Result<(), Refusal> {
+                ) -> Result<(), HalfRefusal> {
                     $each!(self, half => half.release(held, own, effects))
                 }
 
@@ -123,17 +123,17 @@ macro_rules! delegate_halves {
 
                 fn receive_into<M: Memory>(
                     &mut self,
-                    offer: Held,
+                    offer: HeldMessage,
                     into: LocalSlice,
                     own: Own<'_, M>,
                     effects: &mut Effects,
-                ) -> Result<(), Refusal> {
+                ) -> Result<(), HalfRefusal> {
                     $each!(self, half => half.receive_into(offer, into, own, effects))
                 }
 
                 fn fetched<M: Memory>(
                     &mut self,
-                    offer: Held,
+                    offer: HeldMessage,
                     own: Own<'_, M>,
                     effects: &mut Effects,
                 ) -> Option<u32> {

@@ -13,28 +13,28 @@ pub struct Name(pub u32);
 
 /// The location of a request's bytes, within [`Effects`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Bytes {
+enum BytesLocation {
     Inline { start: u32, end: u32 },
     Gather { start: u32, end: u32 },
 }
 
-impl Bytes {
+impl BytesLocation {
     const fn range(start: u32, end: u32) -> Range<usize> {
         start as usize..end as usize
     }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Action {
-    Write { source: Bytes, to: RemoteSlice, immediate: Option<u32> },
-    Read { into: Bytes, from: RemoteSlice },
+enum RequestVerb {
+    Write { source: BytesLocation, to: RemoteSlice, immediate: Option<u32> },
+    Read { into: BytesLocation, from: RemoteSlice },
     FetchAdd { at: RemoteSlice, add: u64, into: LocalSlice },
-    Send { source: Bytes, immediate: Option<u32> },
+    Send { source: BytesLocation, immediate: Option<u32> },
 }
 
 /// One work request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Request {
+pub struct PostRequest {
     /// Its target.
     pub peer: Peer,
     /// The half's name for it.
@@ -43,12 +43,12 @@ pub struct Request {
     pub signalled: bool,
     /// Whether it starts only after earlier READs and atomics to that peer have completed.
     pub fence: bool,
-    action: Action,
+    action: RequestVerb,
 }
 
 /// A WRITE of inline bytes to be posted at once: of one message, or of several adjacent ones.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub struct InlineWrite {
     bytes: [u8; Self::BYTES_MAX],
     /// The range of used bytes.
     start: usize,
@@ -60,7 +60,7 @@ pub struct Record {
     immediate: Option<u32>,
 }
 
-impl Record {
+impl InlineWrite {
     /// The maximum size of a record in bytes.
     pub const BYTES_MAX: usize = 2048;
 
@@ -198,7 +198,7 @@ pub struct Posting {
 
 /// Whether the success of a request is reported, or only its failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Told {
+pub(super) enum Notify {
     /// Its success is reported by a completion.
     Yes,
     /// Only its failure is reported.
@@ -208,7 +208,7 @@ pub(super) enum Told {
 /// All actions that a half requests, in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Effects {
-    requests: Vec<Request>,
+    requests: Vec<PostRequest>,
     slices: Vec<LocalSlice>,
     bytes: Vec<u8>,
     postings: Vec<Posting>,
@@ -232,7 +232,7 @@ impl Effects {
 
     /// The requests, in the order of posting.
     #[inline]
-    pub fn requests(&self) -> &[Request] {
+    pub fn requests(&self) -> &[PostRequest] {
         &self.requests
     }
 
@@ -244,44 +244,44 @@ impl Effects {
 
     /// The operation of a request of [`Self::requests`] for the fabric.
     #[inline]
-    pub fn operation<'a>(&'a self, request: &'a Request) -> Operation<'a> {
+    pub fn operation<'a>(&'a self, request: &'a PostRequest) -> Operation<'a> {
         match request.action {
-            Action::Write { source, to, immediate } => {
+            RequestVerb::Write { source, to, immediate } => {
                 Operation::Write { source: self.source(source), to, immediate }
             }
-            Action::Read { into, from } => Operation::Read { into: self.slices(into), from },
-            Action::FetchAdd { at, add, into } => Operation::FetchAdd { at, add, into },
-            Action::Send { source, immediate } => {
+            RequestVerb::Read { into, from } => Operation::Read { into: self.slices(into), from },
+            RequestVerb::FetchAdd { at, add, into } => Operation::FetchAdd { at, add, into },
+            RequestVerb::Send { source, immediate } => {
                 Operation::Send { source: self.source(source), immediate }
             }
         }
     }
 
     #[inline]
-    fn source(&self, bytes: Bytes) -> Source<'_> {
+    fn source(&self, bytes: BytesLocation) -> Source<'_> {
         match bytes {
-            Bytes::Inline { start, end } => {
-                Source::Inline(self.bytes.get(Bytes::range(start, end)).unwrap_or_default())
+            BytesLocation::Inline { start, end } => {
+                Source::Inline(self.bytes.get(BytesLocation::range(start, end)).unwrap_or_default())
             }
-            Bytes::Gather { .. } => Source::Gather(self.slices(bytes)),
+            BytesLocation::Gather { .. } => Source::Gather(self.slices(bytes)),
         }
     }
 
     #[inline]
-    fn slices(&self, bytes: Bytes) -> &[LocalSlice] {
+    fn slices(&self, bytes: BytesLocation) -> &[LocalSlice] {
         match bytes {
-            Bytes::Inline { .. } => &[],
-            Bytes::Gather { start, end } => {
-                self.slices.get(Bytes::range(start, end)).unwrap_or_default()
+            BytesLocation::Inline { .. } => &[],
+            BytesLocation::Gather { start, end } => {
+                self.slices.get(BytesLocation::range(start, end)).unwrap_or_default()
             }
         }
     }
 
     /// Adds a record that could not be posted at once.
-    pub fn keep(&mut self, peer: Peer, record: &Record) {
+    pub fn keep(&mut self, peer: Peer, record: &InlineWrite) {
         let source = self.inline(&[record.bytes()]);
-        let action = Action::Write { source, to: record.to, immediate: record.immediate };
-        self.push(peer, Name(0), Told::No, action);
+        let action = RequestVerb::Write { source, to: record.to, immediate: record.immediate };
+        self.push(peer, Name(0), Notify::No, action);
     }
 
     /// Removes the first `count` requests, which have been posted; if no request is left, also clears their bytes.
@@ -318,28 +318,28 @@ impl Effects {
 
     /// Copies `parts` into an inline source.
     #[inline]
-    fn inline(&mut self, parts: &[&[u8]]) -> Bytes {
+    fn inline(&mut self, parts: &[&[u8]]) -> BytesLocation {
         let start = self.bytes.len() as u32;
         for part in parts {
             self.bytes.extend_from_slice(part);
         }
-        Bytes::Inline { start, end: self.bytes.len() as u32 }
+        BytesLocation::Inline { start, end: self.bytes.len() as u32 }
     }
 
     /// Builds a source of slices of local regions, without empty ones.
     #[inline]
-    fn gather(&mut self, parts: &[&[LocalSlice]]) -> Bytes {
+    fn gather(&mut self, parts: &[&[LocalSlice]]) -> BytesLocation {
         let start = self.slices.len() as u32;
         for part in parts {
             self.slices.extend(part.iter().filter(|slice| slice.bytes > 0));
         }
-        Bytes::Gather { start, end: self.slices.len() as u32 }
+        BytesLocation::Gather { start, end: self.slices.len() as u32 }
     }
 
     #[inline]
-    fn push(&mut self, peer: Peer, name: Name, told: Told, action: Action) {
-        let signalled = told == Told::Yes;
-        self.requests.push(Request { peer, name, signalled, fence: false, action });
+    fn push(&mut self, peer: Peer, name: Name, told: Notify, action: RequestVerb) {
+        let signalled = told == Notify::Yes;
+        self.requests.push(PostRequest { peer, name, signalled, fence: false, action });
     }
 
     /// Adds a WRITE of `parts`, inline.
@@ -348,16 +348,16 @@ impl Effects {
         &mut self,
         peer: Peer,
         name: Name,
-        told: Told,
+        told: Notify,
         parts: &[&[u8]],
         to: RemoteSlice,
         immediate: Option<u32>,
     ) {
-        if immediate.is_none() && told == Told::No && self.join(peer, parts, to) {
+        if immediate.is_none() && told == Notify::No && self.join(peer, parts, to) {
             return;
         }
         let source = self.inline(parts);
-        self.push(peer, name, told, Action::Write { source, to, immediate });
+        self.push(peer, name, told, RequestVerb::Write { source, to, immediate });
     }
 
     /// Extends the last request by a WRITE that begins at its end.
@@ -367,8 +367,8 @@ impl Effects {
         let Some(last) = self.requests.last_mut() else {
             return false;
         };
-        let Action::Write {
-            source: Bytes::Inline { start, end },
+        let RequestVerb::Write {
+            source: BytesLocation::Inline { start, end },
             to: RemoteSlice { region, offset },
             immediate: None,
         } = &mut last.action
@@ -398,13 +398,13 @@ impl Effects {
         &mut self,
         peer: Peer,
         name: Name,
-        told: Told,
+        told: Notify,
         parts: &[&[LocalSlice]],
         to: RemoteSlice,
         immediate: Option<u32>,
     ) {
         let source = self.gather(parts);
-        self.push(peer, name, told, Action::Write { source, to, immediate });
+        self.push(peer, name, told, RequestVerb::Write { source, to, immediate });
     }
 
     /// Adds a SEND of `parts`, inline.
@@ -413,12 +413,12 @@ impl Effects {
         &mut self,
         peer: Peer,
         name: Name,
-        told: Told,
+        told: Notify,
         parts: &[&[u8]],
         immediate: Option<u32>,
     ) {
         let source = self.inline(parts);
-        self.push(peer, name, told, Action::Send { source, immediate });
+        self.push(peer, name, told, RequestVerb::Send { source, immediate });
     }
 
     /// Adds a SEND of slices of local regions.
@@ -427,12 +427,12 @@ impl Effects {
         &mut self,
         peer: Peer,
         name: Name,
-        told: Told,
+        told: Notify,
         parts: &[&[LocalSlice]],
         immediate: Option<u32>,
     ) {
         let source = self.gather(parts);
-        self.push(peer, name, told, Action::Send { source, immediate });
+        self.push(peer, name, told, RequestVerb::Send { source, immediate });
     }
 
     /// Adds a READ.
@@ -451,7 +451,7 @@ impl Effects {
         from: RemoteSlice,
     ) {
         let into = self.gather(&[into]);
-        self.push(peer, name, Told::Yes, Action::Read { into, from });
+        self.push(peer, name, Notify::Yes, RequestVerb::Read { into, from });
     }
 
     /// Adds a FETCH_ADD.
@@ -464,7 +464,7 @@ impl Effects {
         add: u64,
         into: LocalSlice,
     ) {
-        self.push(peer, name, Told::Yes, Action::FetchAdd { at, add, into });
+        self.push(peer, name, Notify::Yes, RequestVerb::FetchAdd { at, add, into });
     }
 
     /// Adds a receive.

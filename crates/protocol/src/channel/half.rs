@@ -5,7 +5,7 @@
 //!
 //! If its plan omits a region, the bells take that region's place, at this half and at its peers.
 
-use super::effects::{Effects, Name, Record};
+use super::effects::{Effects, InlineWrite, Name};
 use crate::wire::Violation;
 use core::fmt;
 use farside_base::{LocalSlice, Memory, OutOfBounds, RegionId, RemoteRegionId};
@@ -96,11 +96,11 @@ pub struct Sending(pub u64);
 
 /// A message that a receiver holds in its memory until it is released.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Held(pub u64);
+pub struct HeldMessage(pub u64);
 
 /// Why a half refused a call; nothing was changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Refusal {
+pub enum HalfRefusal {
     /// The peer has not released enough yet: retry later. This is back-pressure, not a fault.
     Full,
     /// No peer is connected yet.
@@ -118,7 +118,7 @@ pub enum Refusal {
     NoSuch(&'static str),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for HalfRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("the channel is full until the receiver has released more"),
@@ -131,7 +131,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl core::error::Error for Refusal {}
+impl core::error::Error for HalfRefusal {}
 
 /// The completion of a successful request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -173,7 +173,7 @@ pub enum Content {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Received {
     /// Its name until it is released.
-    pub held: Held,
+    pub held: HeldMessage,
     /// Its sender.
     pub peer: Peer,
     /// Its location.
@@ -184,7 +184,7 @@ pub struct Received {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Offer {
     /// Its name.
-    pub held: Held,
+    pub held: HeldMessage,
     /// Its sender.
     pub peer: Peer,
     /// The maximum size in bytes; the actual size is known when it has been fetched.
@@ -262,13 +262,13 @@ pub trait SendHalf: Half {
     /// Sends a message. It may be announced only by [`Self::flush`].
     ///
     /// # Errors
-    /// [`Refusal`]; nothing has happened then.
+    /// [`HalfRefusal`]; nothing has happened then.
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal>;
+    ) -> Result<Sending, HalfRefusal>;
 
     /// Whether [`Self::send`] of this payload would be accepted now, for programs that need several halves to accept
     /// a message or none. Requests from the receiver what is missing.
@@ -280,7 +280,7 @@ pub trait SendHalf: Half {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal>;
+    ) -> Result<(), HalfRefusal>;
 
     /// Like [`Self::send`], for a message that needs exactly one WRITE: adds it to `record` instead of the effects,
     /// next to the present messages of this half, for callers that post the record before anything else. `None` if it
@@ -289,7 +289,7 @@ pub trait SendHalf: Half {
         &mut self,
         _message: &[u8],
         _own: Own<'_, M>,
-        _record: &mut Record,
+        _record: &mut InlineWrite,
     ) -> Option<Sending> {
         None
     }
@@ -316,8 +316,8 @@ pub trait SendHalf: Half {
         _payload: Payload<'_>,
         _own: Own<'_, M>,
         _effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
-        Err(Refusal::NoSuch("slot to choose"))
+    ) -> Result<Sending, HalfRefusal> {
+        Err(HalfRefusal::NoSuch("slot to choose"))
     }
 
     /// Requests the progress of receivers, if it is known only by request ([`Acknowledge::ReadTail`]): for callers
@@ -353,10 +353,10 @@ pub trait ReceiveHalf: Half {
     /// `NoSuch` if it is not held (any more).
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal>;
+    ) -> Result<(), HalfRefusal>;
 
     /// Receives up to `max` messages, passes each to `see` in place and releases it before the next one. Returns
     /// their number, and the error that ended the loop, if any.
@@ -390,18 +390,18 @@ pub trait ReceiveHalf: Half {
     /// `NoSuch` without such an offer; `TooLong` if `into` is shorter than the offer.
     fn receive_into<M: Memory>(
         &mut self,
-        _offer: Held,
+        _offer: HeldMessage,
         _into: LocalSlice,
         _own: Own<'_, M>,
         _effects: &mut Effects,
-    ) -> Result<(), Refusal> {
-        Err(Refusal::NoSuch("offer"))
+    ) -> Result<(), HalfRefusal> {
+        Err(HalfRefusal::NoSuch("offer"))
     }
 
     /// Returns the size in bytes of a message fetched by [`Self::receive_into`], once it has arrived; releases it.
     fn fetched<M: Memory>(
         &mut self,
-        _offer: Held,
+        _offer: HeldMessage,
         _own: Own<'_, M>,
         _effects: &mut Effects,
     ) -> Option<u32> {

@@ -4,14 +4,14 @@ extern crate std;
 
 mod memory;
 
-use super::effects::{Effects, Posting, Request};
+use super::effects::{Effects, PostRequest, Posting};
 use super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Payload, Peer, PeerRegions,
-    ReceiveHalf, Received, Refusal, SendHalf, Sending,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
+    PeerRegions, ReceiveHalf, Received, SendHalf, Sending,
 };
 use super::kind::Kind;
 use super::machine::{Receiver, Sender};
-use super::shape::{Plan, Shape};
+use super::shape::{MemoryPlan, Shape};
 use crate::wire::Violation;
 use farside_base::{
     LocalSlice, Memory as _, Operation, RegionId, RemoteRegionId, RemoteSlice, Source,
@@ -26,7 +26,7 @@ const USER: RegionId = RegionId(2);
 
 /// One half with its memory and effects.
 #[derive(Debug)]
-pub(super) struct Side<H> {
+pub(super) struct TestHalf<H> {
     pub(super) half: H,
     pub(super) effects: Effects,
     pub(super) buffer: Plain,
@@ -35,8 +35,8 @@ pub(super) struct Side<H> {
     receives: Vec<Posting>,
 }
 
-impl<H> Side<H> {
-    fn new(half: H, plan: Plan) -> Self {
+impl<H> TestHalf<H> {
+    fn new(half: H, plan: MemoryPlan) -> Self {
         Self {
             half,
             effects: Effects::new(0),
@@ -76,17 +76,19 @@ impl<H> Side<H> {
     }
 
     /// The requests since the last call.
-    fn take(&mut self) -> Vec<(Request, Work)> {
+    fn take(&mut self) -> Vec<(PostRequest, TestWork)> {
         self.receives.extend(self.effects.postings());
         self.effects.receives_posted();
         let mut works = Vec::new();
         for request in self.effects.requests() {
             let work = match self.effects.operation(request) {
                 Operation::Write { source, to, immediate } => {
-                    Work::Write(self.bytes(&source), to, immediate)
+                    TestWork::Write(self.bytes(&source), to, immediate)
                 }
-                Operation::Send { source, immediate } => Work::Send(self.bytes(&source), immediate),
-                Operation::Read { into, from } => Work::Read(into[0], from),
+                Operation::Send { source, immediate } => {
+                    TestWork::Send(self.bytes(&source), immediate)
+                }
+                Operation::Read { into, from } => TestWork::Read(into[0], from),
                 other => panic!("{other:?}"),
             };
             works.push((*request, work));
@@ -113,7 +115,7 @@ impl<H> Side<H> {
 
 /// A request with its bytes.
 #[derive(Clone, Debug)]
-pub(super) enum Work {
+pub(super) enum TestWork {
     Write(Vec<u8>, RemoteSlice, Option<u32>),
     Send(Vec<u8>, Option<u32>),
     Read(LocalSlice, RemoteSlice),
@@ -121,19 +123,19 @@ pub(super) enum Work {
 
 /// A request in flight: of a sender, or to it.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
+pub(super) struct RequestInFlight {
     pub(super) sender: usize,
     pub(super) to_receiver: bool,
-    pub(super) request: Request,
-    pub(super) work: Work,
+    pub(super) request: PostRequest,
+    pub(super) work: TestWork,
 }
 
 /// Senders, one receiver, and the requests in flight.
 #[derive(Debug)]
 pub(super) struct Wire {
-    pub(super) senders: Vec<Side<Sender>>,
-    pub(super) receiver: Side<Receiver>,
-    pub(super) flying: VecDeque<Flight>,
+    pub(super) senders: Vec<TestHalf<Sender>>,
+    pub(super) receiver: TestHalf<Receiver>,
+    pub(super) flying: VecDeque<RequestInFlight>,
     /// The number of requests by the halves, senders' first.
     pub(super) requests: [usize; 2],
 }
@@ -155,10 +157,10 @@ impl Wire {
         assert_eq!(shape.check(kind), Ok(()));
         let sender = || {
             let half = change(Sender::new(kind, &shape, OWN));
-            Side::new(half, Sender::plan(kind, &shape))
+            TestHalf::new(half, Sender::plan(kind, &shape))
         };
         let half = change_receiver(Receiver::new(kind, &shape, OWN));
-        let receiver = Side::new(half, Receiver::plan(kind, &shape));
+        let receiver = TestHalf::new(half, Receiver::plan(kind, &shape));
         let all = (0..senders).map(|_| sender()).collect();
         let mut wire = Self { senders: all, receiver, flying: VecDeque::new(), requests: [0; 2] };
         for number in 0..senders {
@@ -181,7 +183,7 @@ impl Wire {
     /// Connects a new sender under the number of a lost one.
     pub(super) fn reconnect(&mut self, number: u16, kind: Kind, shape: &Shape) {
         let half = Sender::new(kind, shape, OWN);
-        self.senders[usize::from(number)] = Side::new(half, Sender::plan(kind, shape));
+        self.senders[usize::from(number)] = TestHalf::new(half, Sender::plan(kind, shape));
         self.connect(number);
     }
 
@@ -190,13 +192,13 @@ impl Wire {
         for (sender, side) in self.senders.iter_mut().enumerate() {
             for (request, work) in side.take() {
                 self.requests[0] += 1;
-                self.flying.push_back(Flight { sender, to_receiver: true, request, work });
+                self.flying.push_back(RequestInFlight { sender, to_receiver: true, request, work });
             }
         }
         for (request, work) in self.receiver.take() {
             let sender = usize::from(request.peer.0);
             self.requests[1] += 1;
-            self.flying.push_back(Flight { sender, to_receiver: false, request, work });
+            self.flying.push_back(RequestInFlight { sender, to_receiver: false, request, work });
         }
     }
 
@@ -206,17 +208,17 @@ impl Wire {
         let (sender, back) = (&mut self.senders[flight.sender], Peer(flight.sender as u16));
         let receiver = &mut self.receiver;
         let (bytes, length, immediate) = match flight.work {
-            Work::Write(bytes, to, immediate) => {
+            TestWork::Write(bytes, to, immediate) => {
                 let (left, right) = (sender.region(to.region.0), receiver.region(to.region.0));
                 let memory = if flight.to_receiver { right } else { left };
                 memory.write(to.offset, &bytes).unwrap();
                 (Vec::new(), bytes.len() as u32, immediate.map(Some))
             }
-            Work::Send(bytes, immediate) => {
+            TestWork::Send(bytes, immediate) => {
                 let length = bytes.len() as u32;
                 (bytes, length, Some(immediate))
             }
-            Work::Read(into, from) => {
+            TestWork::Read(into, from) => {
                 assert!(flight.to_receiver, "no receiver of these READs");
                 let mut bytes = std::vec![0; into.bytes as usize];
                 receiver.region(from.region.0).read(from.offset, &mut bytes).unwrap();
@@ -261,20 +263,20 @@ impl Wire {
     }
 
     /// Sends without flushing.
-    pub(super) fn put(&mut self, sender: usize, message: &[u8]) -> Result<Sending, Refusal> {
+    pub(super) fn put(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
         let (half, own, effects) = self.senders[sender].parts();
         half.send(Payload::Bytes(message), own, effects)
     }
 
     /// Sends a message and flushes.
-    pub(super) fn send(&mut self, sender: usize, message: &[u8]) -> Result<Sending, Refusal> {
+    pub(super) fn send(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
         let sent = self.put(sender, message)?;
         self.flush(sender);
         Ok(sent)
     }
 
     /// Sends the bytes as two slices of the program's region.
-    pub(super) fn gather(&mut self, sender: usize, message: &[u8]) -> Result<Sending, Refusal> {
+    pub(super) fn gather(&mut self, sender: usize, message: &[u8]) -> Result<Sending, HalfRefusal> {
         let side = &mut self.senders[sender];
         let (first, second) = message.split_at(message.len() / 2);
         side.user.write(0, first).unwrap();
@@ -289,7 +291,7 @@ impl Wire {
     }
 
     /// Sends into a slot and flushes.
-    pub(super) fn send_to(&mut self, slot: u32, message: &[u8]) -> Result<Sending, Refusal> {
+    pub(super) fn send_to(&mut self, slot: u32, message: &[u8]) -> Result<Sending, HalfRefusal> {
         let (half, own, effects) = self.senders[0].parts();
         let sent = half.send_to(slot, Payload::Bytes(message), own, effects)?;
         self.flush(0);
@@ -310,7 +312,7 @@ impl Wire {
     }
 
     /// The next message: its name, its sender, and its bytes.
-    pub(super) fn receive(&mut self) -> Option<(Held, u16, Vec<u8>)> {
+    pub(super) fn receive(&mut self) -> Option<(HeldMessage, u16, Vec<u8>)> {
         let Received { held, peer, content } = self.try_receive().unwrap()?;
         let bytes = match content {
             Content::Integer(integer) => integer.to_le_bytes().to_vec(),
@@ -323,7 +325,7 @@ impl Wire {
         Some((held, peer.0, bytes))
     }
 
-    pub(super) fn release(&mut self, held: Held) -> Result<(), Refusal> {
+    pub(super) fn release(&mut self, held: HeldMessage) -> Result<(), HalfRefusal> {
         let (half, own, effects) = self.receiver.parts();
         let released = half.release(held, own, effects);
         self.launch();

@@ -5,30 +5,30 @@ use super::half::{Half, OwnRegions};
 use super::kind::Kind;
 use super::ring;
 use super::send_receive;
-use super::shape::{Plan, Shape};
+use super::shape::{MemoryPlan, Shape};
 use super::shared_ring;
 use super::write_slot;
 use super::{read_ring, read_slot};
 
 macro_rules! halves {
-    ($($family:ident($module:ident);)*) => {
+    ($($family:ident($module:ident, $sender:ident, $receiver:ident);)*) => {
         /// The sender half of any channel.
         #[derive(Clone, PartialEq, Eq, Hash, Debug)]
         pub enum Sender {
             $(#[doc = concat!("Of the family `", stringify!($module), "`.")]
-            $family($module::Sender),)*
+            $family($module::$sender),)*
         }
 
         /// The receiver half of any channel.
         #[derive(Clone, PartialEq, Eq, Hash, Debug)]
         pub enum Receiver {
             $(#[doc = concat!("Of the family `", stringify!($module), "`.")]
-            $family($module::Receiver),)*
+            $family($module::$receiver),)*
         }
 
         impl Sender {
             /// The memory that it needs.
-            pub const fn plan(kind: Kind, shape: &Shape) -> Plan {
+            pub const fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
                 match kind.family() {
                     $(super::Family::$family => $module::plan_sender(kind, shape),)*
                 }
@@ -38,14 +38,14 @@ macro_rules! halves {
             pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
                 match kind.family() {
                     $(super::Family::$family => {
-                        Self::$family($module::Sender::new(kind, shape, regions))
+                        Self::$family($module::$sender::new(kind, shape, regions))
                     })*
                 }
             }
 
             /// Enables a planted defect.
             #[cfg(canary)]
-            pub fn with_mutant(self, mutant: super::Mutant) -> Self {
+            pub fn with_mutant(self, mutant: super::ChannelMutant) -> Self {
                 match self {
                     $(Self::$family(half) => Self::$family(half.with_mutant(mutant)),)*
                 }
@@ -54,7 +54,7 @@ macro_rules! halves {
 
         impl Receiver {
             /// The memory that it needs.
-            pub const fn plan(kind: Kind, shape: &Shape) -> Plan {
+            pub const fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
                 match kind.family() {
                     $(super::Family::$family => $module::plan_receiver(kind, shape),)*
                 }
@@ -64,14 +64,14 @@ macro_rules! halves {
             pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
                 match kind.family() {
                     $(super::Family::$family => {
-                        Self::$family($module::Receiver::new(kind, shape, regions))
+                        Self::$family($module::$receiver::new(kind, shape, regions))
                     })*
                 }
             }
 
             /// Enables a planted defect.
             #[cfg(canary)]
-            pub fn with_mutant(self, mutant: super::Mutant) -> Self {
+            pub fn with_mutant(self, mutant: super::ChannelMutant) -> Self {
                 match self {
                     $(Self::$family(half) => Self::$family(half.with_mutant(mutant)),)*
                 }
@@ -89,15 +89,15 @@ macro_rules! halves {
 }
 
 halves! {
-    SharedRing(shared_ring);
-    SendReceive(send_receive);
-    WriteSlot(write_slot);
-    Ring(ring);
-    ReadSlot(read_slot);
-    ReadRing(read_ring);
+    SharedRing(shared_ring, SharedRingSender, SharedRingReceiver);
+    SendReceive(send_receive, TwoSidedSender, TwoSidedReceiver);
+    WriteSlot(write_slot, WriteSlotSender, WriteSlotReceiver);
+    Ring(ring, RingSender, RingReceiver);
+    ReadSlot(read_slot, ReadSlotSender, ReadSlotReceiver);
+    ReadRing(read_ring, ReadRingSender, ReadRingReceiver);
 }
 
-delegate_halves!(each);
+delegate_halves!(each, Sender, Receiver);
 
 /// Either half of any channel, for code that drives senders and receivers alike.
 pub trait AnyHalf: Half + Sized {
@@ -105,7 +105,7 @@ pub trait AnyHalf: Half + Sized {
     const SENDS: bool;
 
     /// The memory that it needs.
-    fn plan(kind: Kind, shape: &Shape) -> Plan;
+    fn plan(kind: Kind, shape: &Shape) -> MemoryPlan;
 
     /// Creates a half without peers. The shape must have passed [`Shape::check`].
     fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self;
@@ -119,7 +119,7 @@ macro_rules! any_half {
         impl AnyHalf for $half {
             const SENDS: bool = $sends;
 
-            fn plan(kind: Kind, shape: &Shape) -> Plan {
+            fn plan(kind: Kind, shape: &Shape) -> MemoryPlan {
                 Self::plan(kind, shape)
             }
 

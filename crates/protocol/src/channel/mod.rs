@@ -35,14 +35,14 @@ mod window;
 pub mod write_slot;
 
 #[cfg(canary)]
-pub use canary::Mutant;
-pub use effects::{Effects, Name, Posting, Record, Request};
+pub use canary::ChannelMutant;
+pub use effects::{Effects, InlineWrite, Name, PostRequest, Posting};
 pub use half::{
-    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Payload, Peer, PeerRegions,
-    ReceiveHalf, Received, Refusal, SendHalf, Sending,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Payload,
+    Peer, PeerRegions, ReceiveHalf, Received, SendHalf, Sending,
 };
 pub use kind::{Family, Kind, UnknownKind};
 pub use machine::{AnyHalf, Receiver, Sender};
 pub use messenger::Messenger;
-pub use shape::{Acknowledge, BadShape, DeviceWords, Plan, Shape, Signal};
-pub use underway::{Key, Underway};
+pub use shape::{Acknowledge, BadShape, DeviceWords, MemoryPlan, Shape, Signal};
+pub use underway::{Underway, WriteKey};

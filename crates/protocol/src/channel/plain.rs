@@ -8,7 +8,7 @@ use super::effects::{Effects, Name};
 use super::half::{Arrival, Completed, Half, Own, OwnRegions, Peer, PeerRegions};
 use super::kind::Kind;
 use super::machine::{Receiver, Sender};
-use super::shape::{Plan, Shape};
+use super::shape::{MemoryPlan, Shape};
 use crate::wire::Violation;
 use core::cell::{Cell, RefCell};
 use farside_base::{
@@ -22,9 +22,9 @@ use std::vec::Vec;
 
 /// Pseudo-random numbers.
 #[derive(Clone, Debug)]
-pub(super) struct Chance(u64);
+pub(super) struct Xorshift64(u64);
 
-impl Chance {
+impl Xorshift64 {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -62,7 +62,7 @@ impl Plain {
         offset: u64,
         bytes: u32,
         (from, to): (usize, usize),
-        chance: &mut Chance,
+        chance: &mut Xorshift64,
     ) -> Vec<u8> {
         self.check(offset, u64::from(bytes)).expect("READs stay inside");
         let states = self.states.borrow();
@@ -155,13 +155,13 @@ pub(super) struct Sent {
     pub(super) peer: Peer,
     name: Name,
     signalled: bool,
-    what: What,
+    what: PostedVerb,
     /// The moment of its posting.
     since: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum PostedVerb {
     Write(Vec<u8>, RemoteSlice, Option<u32>),
     Read(Vec<LocalSlice>, RemoteSlice),
     Send(Option<u32>),
@@ -169,7 +169,7 @@ enum What {
 
 /// A half's memory and its posted requests. Region 0 is its buffer, 1 its bells, 2 memory of the program.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct PlainHalf {
     pub(super) regions: [Plain; 3],
     effects: Effects,
     /// Posted receives.
@@ -183,8 +183,8 @@ pub(super) struct Side {
 
 pub(super) const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 
-impl Side {
-    pub(super) fn new(plan: &Plan, remembers: bool) -> Self {
+impl PlainHalf {
+    pub(super) fn new(plan: &MemoryPlan, remembers: bool) -> Self {
         let turns = plan.buffer_kind.turns() as usize;
         assert!(turns == 1 || plan.buffer_kind == RegionKind::Mirrored);
         let clock = Rc::new(Cell::new(0));
@@ -233,12 +233,12 @@ impl Side {
             let (count, what) = match self.effects.operation(request) {
                 Operation::Read { into, from } => {
                     assert!(!into.is_empty(), "an empty READ");
-                    (0, What::Read(into.to_vec(), from))
+                    (0, PostedVerb::Read(into.to_vec(), from))
                 }
                 Operation::Write { source, to, immediate } => {
-                    (1, What::Write(gathered(source), to, immediate))
+                    (1, PostedVerb::Write(gathered(source), to, immediate))
                 }
-                Operation::Send { immediate, .. } => (2, What::Send(immediate)),
+                Operation::Send { immediate, .. } => (2, PostedVerb::Send(immediate)),
                 _ => panic!("no such request in these channels"),
             };
             self.posted[count] += 1;
@@ -252,13 +252,13 @@ impl Side {
     /// Carries out a request of `from` on this memory.
     fn take(
         &mut self,
-        from: &Side,
+        from: &PlainHalf,
         as_peer: Peer,
         sent: &Sent,
-        chance: &mut Chance,
+        chance: &mut Xorshift64,
     ) -> Option<Arrival> {
         let (bytes, immediate) = match &sent.what {
-            What::Write(bytes, at, immediate) => {
+            PostedVerb::Write(bytes, at, immediate) => {
                 if !bytes.is_empty() {
                     self.regions[at.region.0 as usize]
                         .write(at.offset, bytes)
@@ -266,7 +266,7 @@ impl Side {
                 }
                 (bytes.len() as u32, (*immediate)?)
             }
-            What::Read(into, at) => {
+            PostedVerb::Read(into, at) => {
                 let mut offset = at.offset;
                 for slice in into {
                     let region = at.region.0 as usize;
@@ -279,7 +279,7 @@ impl Side {
                 }
                 return None;
             }
-            What::Send(immediate) => (0, (*immediate)?),
+            PostedVerb::Send(immediate) => (0, (*immediate)?),
         };
         let at = self.receives.iter().position(|(peer, _)| *peer == as_peer);
         let (_, name) = self.receives.remove(at.expect("a receive for every message"));
@@ -293,14 +293,14 @@ pub(super) struct Net {
     pub(super) kind: Kind,
     pub(super) shape: Shape,
     pub(super) sender: Sender,
-    pub(super) at_sender: Side,
+    pub(super) at_sender: PlainHalf,
     /// By number.
-    pub(super) readers: Vec<(Receiver, Side)>,
-    pub(super) chance: Chance,
+    pub(super) readers: Vec<(Receiver, PlainHalf)>,
+    pub(super) chance: Xorshift64,
     /// Readers may see earlier contents of the sender's memory.
     pub(super) lags: bool,
     #[cfg(canary)]
-    mutant: Option<super::Mutant>,
+    mutant: Option<super::ChannelMutant>,
 }
 
 impl Net {
@@ -311,9 +311,9 @@ impl Net {
             kind,
             shape: *shape,
             sender: Sender::new(kind, shape, OWN),
-            at_sender: Side::new(&Sender::plan(kind, shape), true),
+            at_sender: PlainHalf::new(&Sender::plan(kind, shape), true),
             readers: Vec::new(),
-            chance: Chance::new(seed),
+            chance: Xorshift64::new(seed),
             lags: true,
             #[cfg(canary)]
             mutant: None,
@@ -322,7 +322,7 @@ impl Net {
 
     /// Enables a planted defect in both ends.
     #[cfg(canary)]
-    pub(super) fn spoil(&mut self, mutant: super::Mutant) {
+    pub(super) fn spoil(&mut self, mutant: super::ChannelMutant) {
         self.sender = self.sender.clone().with_mutant(mutant);
         self.mutant = Some(mutant);
     }
@@ -342,7 +342,7 @@ impl Net {
             Some(mutant) => receiver.with_mutant(mutant),
             None => receiver,
         };
-        let side = Side::new(&Receiver::plan(self.kind, &self.shape), false);
+        let side = PlainHalf::new(&Receiver::plan(self.kind, &self.shape), false);
         self.readers.push((receiver, side));
         if self.chance.below(2) == 0 {
             self.connect_receiver(number);

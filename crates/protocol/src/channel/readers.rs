@@ -10,10 +10,10 @@
 //! memory, so a number may be reused only after, for example, an `advance`.
 
 use super::acknowledge::Progress;
-use super::canary::{Canary, Mutant};
+use super::canary::{ChannelCanary, ChannelMutant};
 use super::effects::Effects;
-use super::half::{Own, OwnRegions, Peer, PeerRegions, Refusal, own as reach};
-use super::shape::{Acknowledge, Plan, Shape};
+use super::half::{HalfRefusal, Own, OwnRegions, Peer, PeerRegions, own as reach};
+use super::shape::{Acknowledge, MemoryPlan, Shape};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{Access, Memory, OutOfBounds, RemoteSlice};
@@ -31,13 +31,13 @@ pub(super) const fn sender_words(shape: &Shape) -> u64 {
 }
 
 /// The memory that a sender needs besides its messages: words for its readers, and `words` bytes more.
-pub(super) const fn plan_sender(shape: &Shape, words: u64) -> Plan {
-    let plan = Plan::words(sender_words(shape) + words);
+pub(super) const fn plan_sender(shape: &Shape, words: u64) -> MemoryPlan {
+    let plan = MemoryPlan::words(sender_words(shape) + words);
     let access = match shape.acknowledge {
         Acknowledge::Word => Access::READ.with(Access::WRITE),
         Acknowledge::Message | Acknowledge::ReadTail => Access::READ,
     };
-    Plan { bells_access: access, ..plan }.with_acknowledgements(shape)
+    MemoryPlan { bells_access: access, ..plan }.with_acknowledgements(shape)
 }
 
 /// Bytes for `words` bytes of bells among the sender's own, and of a separate region for them in adapter memory.
@@ -82,19 +82,19 @@ impl Bells {
 }
 
 /// The memory that a reader needs besides its messages: `words` bytes, which the sender WRITEs if `written`.
-pub(super) const fn plan_reader(shape: &Shape, words: u64, written: bool) -> Plan {
-    let plan = Plan::words(READER_WORDS + words);
+pub(super) const fn plan_reader(shape: &Shape, words: u64, written: bool) -> MemoryPlan {
+    let plan = MemoryPlan::words(READER_WORDS + words);
     let write = if written { Access::WRITE } else { Access::NONE };
     let read = match shape.acknowledge {
         Acknowledge::ReadTail => Access::READ,
         Acknowledge::Word | Acknowledge::Message => Access::NONE,
     };
-    Plan { bells_access: read.with(write), ..plan }
+    MemoryPlan { bells_access: read.with(write), ..plan }
 }
 
 /// One reader, as its sender knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Reader {
+struct ReaderState {
     regions: PeerRegions,
     progress: Progress,
 }
@@ -106,7 +106,7 @@ pub(super) struct Readers {
     /// The number of bytes or messages per step of an acknowledgement by message.
     unit: u64,
     regions: OwnRegions,
-    readers: Vec<Option<Reader>>,
+    readers: Vec<Option<ReaderState>>,
     /// A reader was connected before.
     ever: bool,
     /// Receives for acknowledgements have been posted for readers with smaller numbers.
@@ -118,7 +118,7 @@ pub(super) struct Readers {
     /// The head at the last poll: an idle sender asks for the last acknowledgements.
     rested: u64,
     accused: Peer,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
 impl Readers {
@@ -136,12 +136,12 @@ impl Readers {
             tail: 0,
             rested: 0,
             accused: Peer::ONLY,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     #[cfg(canary)]
-    pub(super) const fn set_canary(&mut self, canary: Canary) {
+    pub(super) const fn set_canary(&mut self, canary: ChannelCanary) {
         self.canary = canary;
     }
 
@@ -165,9 +165,9 @@ impl Readers {
             progress.connected(&self.regions, effects);
             self.receives_of = peer.0 + 1;
         }
-        *reader = Some(Reader { regions, progress });
+        *reader = Some(ReaderState { regions, progress });
         self.ever = true;
-        let start = if self.canary.is(Mutant::WrongStart) { 0 } else { head };
+        let start = if self.canary.is(ChannelMutant::WrongStart) { 0 } else { head };
         reach(own.bells.store_word(word + 8, head))?;
         reach(own.bells.store_word(word, start + 1))?;
         self.measure(head);
@@ -196,17 +196,17 @@ impl Readers {
 
     fn measure(&mut self, head: u64) {
         let tails = self.readers.iter().flatten().map(|reader| reader.progress.tail());
-        let tail = if self.canary.is(Mutant::StaleTail) { tails.max() } else { tails.min() };
+        let tail = if self.canary.is(ChannelMutant::StaleTail) { tails.max() } else { tails.min() };
         self.tail = tail.unwrap_or(head);
     }
 
     /// Whether there is a reader to send to.
     #[inline]
-    pub(super) fn reachable(&self) -> Result<(), Refusal> {
+    pub(super) fn reachable(&self) -> Result<(), HalfRefusal> {
         if self.readers.iter().any(Option::is_some) {
             return Ok(());
         }
-        Err(if self.ever { Refusal::Lost } else { Refusal::NotConnected })
+        Err(if self.ever { HalfRefusal::Lost } else { HalfRefusal::NotConnected })
     }
 
     /// The position up to which all readers are known to have processed.

@@ -4,7 +4,7 @@
 
 extern crate std;
 
-use super::half::{Content, Half, Held, Payload, ReceiveHalf, Refusal, SendHalf};
+use super::half::{Content, Half, HalfRefusal, HeldMessage, Payload, ReceiveHalf, SendHalf};
 use super::kind::Kind;
 use super::plain::Net;
 use super::shape::{Acknowledge, DeviceWords, Shape, Signal};
@@ -37,12 +37,12 @@ pub(super) const SHAPE: Shape = Shape {
 };
 
 /// The expectations of a reader.
-struct Reader {
+struct ExpectedReader {
     /// The next message.
     next: u64,
-    held: Vec<Held>,
+    held: Vec<HeldMessage>,
     /// An offer that is being fetched, and its destination.
-    offer: Option<(Held, LocalSlice)>,
+    offer: Option<(HeldMessage, LocalSlice)>,
     /// It currently takes messages by offers.
     offers: bool,
     living: bool,
@@ -53,13 +53,13 @@ fn message(number: u64, max: u32) -> Vec<u8> {
     (0..bytes).map(|at| (number * 31 + at as u64 * 7) as u8).collect()
 }
 
-struct Run {
+struct ReadingRun {
     net: Net,
-    readers: Vec<Reader>,
+    readers: Vec<ExpectedReader>,
     sent: u64,
 }
 
-impl Run {
+impl ReadingRun {
     fn fail<T>(&self, what: impl core::fmt::Debug) -> Result<T, String> {
         Err(format!("{:?} after {} messages", what, self.sent))
     }
@@ -68,7 +68,7 @@ impl Run {
         let number = self.net.connect();
         assert_eq!(number, self.readers.len());
         let (held, next) = (Vec::new(), self.sent);
-        self.readers.push(Reader { next, held, offer: None, offers: false, living: true });
+        self.readers.push(ExpectedReader { next, held, offer: None, offers: false, living: true });
     }
 
     fn send(&mut self) -> Result<(), String> {
@@ -83,7 +83,7 @@ impl Run {
         });
         match result {
             Ok(_) => self.sent += 1,
-            Err(Refusal::Full | Refusal::Lost) => {}
+            Err(HalfRefusal::Full | HalfRefusal::Lost) => {}
             Err(refusal) => return self.fail(refusal),
         }
         // Readers that connect now do not get unannounced messages, but learn of them later: batches are left open at
@@ -229,7 +229,7 @@ impl Run {
     }
 
     fn sender_is_drained(&self) -> bool {
-        let all = |reader: &Reader| !reader.living || reader.next == self.sent;
+        let all = |reader: &ExpectedReader| !reader.living || reader.next == self.sent;
         // By message, the last acknowledgements may be too small to be sent.
         let told = self.net.shape.acknowledge == Acknowledge::Message;
         (told || self.net.sender.is_drained()) && self.readers.iter().all(all)
@@ -245,7 +245,7 @@ pub(super) fn run(
 ) -> Result<u64, String> {
     let mut net = Net::new(kind, shape, seed);
     spoil(&mut net);
-    let mut run = Run { net, readers: Vec::new(), sent: 0 };
+    let mut run = ReadingRun { net, readers: Vec::new(), sent: 0 };
     run.connect();
     if seed % 3 == 1 && kind != Kind::ReadSlotIndirect {
         run.connect();
@@ -317,7 +317,7 @@ fn mirrored_rings_too() {
 #[cfg(canary)]
 #[test]
 fn defects_are_caught() {
-    use super::Mutant::{
+    use super::ChannelMutant::{
         BellBeforeData, ChecksumUnchecked, CreditOffByOne, NextBellNotUnset, StaleTail, WrongStart,
     };
     use Kind::{

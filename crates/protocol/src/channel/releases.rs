@@ -1,12 +1,12 @@
 //! The messages that a receiver holds of a ring: the records handed out, and the position up to which all are
 //! released.
 
-use super::half::{Held, Refusal};
+use super::half::{HalfRefusal, HeldMessage};
 use alloc::collections::VecDeque;
 
 /// A record: from a position of the ring to the next one's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Record {
+struct RingRecord {
     start: u64,
     end: u64,
     held: bool,
@@ -22,7 +22,7 @@ pub(super) struct Releases {
     /// before the next needs no list.
     only: Option<u64>,
     /// By ascending start, none before the tail.
-    records: VecDeque<Record>,
+    records: VecDeque<RingRecord>,
 }
 
 impl Releases {
@@ -57,7 +57,7 @@ impl Releases {
 
     fn hold_beside(&mut self, start: u64, end: u64) -> bool {
         if let Some(end) = self.only.take() {
-            self.records.push_back(Record { start: self.tail, end, held: true });
+            self.records.push_back(RingRecord { start: self.tail, end, held: true });
         }
         let held = self.insert(start, end);
         self.fold();
@@ -67,7 +67,7 @@ impl Releases {
     /// A single record at the tail is always kept outside the list.
     fn fold(&mut self) {
         if self.records.len() == 1
-            && let Some(Record { start, end, held: true }) = self.records.front().copied()
+            && let Some(RingRecord { start, end, held: true }) = self.records.front().copied()
             && start == self.tail
         {
             self.records.pop_front();
@@ -76,7 +76,7 @@ impl Releases {
     }
 
     fn insert(&mut self, start: u64, end: u64) -> bool {
-        let record = Record { start, end, held: true };
+        let record = RingRecord { start, end, held: true };
         // Nearly always the last one.
         let mut at = self.records.len();
         while at > 0 && self.records.get(at - 1).is_some_and(|before| before.start > start) {
@@ -101,28 +101,28 @@ impl Releases {
     /// # Errors
     /// `NoSuch` if it is not held (any more).
     #[inline]
-    pub(super) fn release(&mut self, held: Held) -> Result<(u64, u64), Refusal> {
+    pub(super) fn release(&mut self, held: HeldMessage) -> Result<(u64, u64), HalfRefusal> {
         match self.only {
             Some(end) if held.0 == self.tail => {
                 self.only = None;
                 self.tail = end;
                 Ok((held.0, end))
             }
-            Some(_) => Err(Refusal::NoSuch("held message")),
+            Some(_) => Err(HalfRefusal::NoSuch("held message")),
             None => self.release_listed(held),
         }
     }
 
-    fn release_listed(&mut self, held: Held) -> Result<(u64, u64), Refusal> {
+    fn release_listed(&mut self, held: HeldMessage) -> Result<(u64, u64), HalfRefusal> {
         let at = match self.records.front() {
             Some(front) if front.start == held.0 => 0,
             _ => self
                 .records
                 .binary_search_by_key(&held.0, |record| record.start)
-                .map_err(|_| Refusal::NoSuch("held message"))?,
+                .map_err(|_| HalfRefusal::NoSuch("held message"))?,
         };
         let Some(record) = self.records.get_mut(at).filter(|record| record.held) else {
-            return Err(Refusal::NoSuch("held message"));
+            return Err(HalfRefusal::NoSuch("held message"));
         };
         record.held = false;
         let extent = (record.start, record.end);
@@ -157,7 +157,7 @@ impl Releases {
     /// Skips a stretch without records that will never be filled.
     pub(super) fn pass(&mut self, start: u64, end: u64) {
         if self.hold(start, end) {
-            let _ = self.release(Held(start));
+            let _ = self.release(HeldMessage(start));
         }
     }
 }
@@ -170,12 +170,12 @@ mod tests {
     fn the_tail_waits_for_the_oldest() {
         let mut releases = Releases::default();
         assert!(releases.hold(0, 16) && releases.hold(16, 24) && releases.hold(24, 40));
-        assert_eq!(releases.release(Held(16)), Ok((16, 24)));
+        assert_eq!(releases.release(HeldMessage(16)), Ok((16, 24)));
         assert_eq!(releases.tail(), 0);
-        assert_eq!(releases.release(Held(0)), Ok((0, 16)));
+        assert_eq!(releases.release(HeldMessage(0)), Ok((0, 16)));
         assert_eq!(releases.tail(), 24);
-        assert_eq!(releases.release(Held(0)), Err(Refusal::NoSuch("held message")));
-        assert_eq!(releases.release(Held(24)), Ok((24, 40)));
+        assert_eq!(releases.release(HeldMessage(0)), Err(HalfRefusal::NoSuch("held message")));
+        assert_eq!(releases.release(HeldMessage(24)), Ok((24, 40)));
         assert_eq!(releases.tail(), 40);
     }
 
@@ -189,8 +189,8 @@ mod tests {
         assert!(releases.hold(8, 32));
         assert_eq!(releases.gap(), (0, Some(8)));
         assert!(!releases.hold(8, 8), "empty");
-        releases.release(Held(8)).unwrap();
-        assert_eq!(releases.release(Held(8)), Err(Refusal::NoSuch("held message")));
+        releases.release(HeldMessage(8)).unwrap();
+        assert_eq!(releases.release(HeldMessage(8)), Err(HalfRefusal::NoSuch("held message")));
         assert_eq!(releases.tail(), 0, "the first eight are still to come");
         releases.skip(8);
         assert_eq!(releases.gap(), (48, None));

@@ -106,7 +106,7 @@ impl core::error::Error for BadShape {}
 
 /// The memory that a half needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Plan {
+pub struct MemoryPlan {
     /// Bytes of messages; zero: no such region.
     pub buffer_bytes: u64,
     /// The kind of that region. `Mirrored` regions have `buffer_bytes` in each mapping.
@@ -128,7 +128,7 @@ pub struct Plan {
     pub receives: u32,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// A half with `bells_bytes` of words that peers may write, and nothing else.
     pub(super) const fn words(bells_bytes: u64) -> Self {
         Self {

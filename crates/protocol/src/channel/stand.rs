@@ -2,7 +2,7 @@
 
 use super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::effects::{Effects, Name};
-use super::half::{Held, Own, OwnRegions, Peer, PeerRegions, Refusal, own as reach};
+use super::half::{HalfRefusal, HeldMessage, Own, OwnRegions, Peer, PeerRegions, own as reach};
 use super::readers::{START_COPY, STEP};
 use super::releases::Releases;
 use super::shape::{Acknowledge, Shape};
@@ -117,9 +117,9 @@ impl Stand {
 
     /// Hands out the record between two positions.
     #[inline]
-    pub(super) fn hold(&mut self, start: u64, end: u64) -> Result<Held, Violation> {
+    pub(super) fn hold(&mut self, start: u64, end: u64) -> Result<HeldMessage, Violation> {
         if self.releases.hold(start, end) {
-            Ok(Held(start))
+            Ok(HeldMessage(start))
         } else {
             Err(Violation("overlapping messages"))
         }
@@ -129,10 +129,10 @@ impl Stand {
     #[inline]
     pub(super) fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.releases.release(held)?;
         let tail = self.releases.tail();
         if tail > self.acknowledger.done() {

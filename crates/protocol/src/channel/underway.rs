@@ -15,16 +15,16 @@
 //!            └────── held ◄──────┘
 //! ```
 
-use super::canary::{Canary, Mutant};
+use super::canary::{ChannelCanary, ChannelMutant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
 /// The identifier of a WRITE, for its work request; not reused by another post for a long time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Key(u64);
+pub struct WriteKey(u64);
 
-impl Key {
+impl WriteKey {
     /// The maximum number of bits of a key.
     pub const BITS: u32 = 62;
 
@@ -51,10 +51,10 @@ impl Key {
     }
 }
 
-const GENERATION: u32 = (1 << (Key::BITS - 32)) - 1;
+const GENERATION: u32 = (1 << (WriteKey::BITS - 32)) - 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Stage {
+enum WriteStage {
     Free,
     /// To be posted.
     Waiting,
@@ -65,14 +65,14 @@ enum Stage {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Entry<T> {
+struct WriteEntry<T> {
     to: NodeId,
     item: T,
     /// Counts the posts in this entry, so that completions of earlier ones are recognized.
     generation: u32,
     /// The mark when it is posted again: it is posted ahead of messages that were sent before.
     again: Option<u64>,
-    stage: Stage,
+    stage: WriteStage,
 }
 
 /// WRITEs of one node to all its peers.
@@ -82,10 +82,10 @@ struct Entry<T> {
 /// number ever in flight at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Underway<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<WriteEntry<T>>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
 impl<T: Copy> Default for Underway<T> {
@@ -101,21 +101,21 @@ impl<T: Copy> Underway<T> {
             entries: Vec::with_capacity(64),
             free: Vec::with_capacity(64),
             waiting: VecDeque::with_capacity(64),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
     /// Adds a WRITE to a peer; `linked` if its link currently holds.
     #[inline]
     pub fn add(&mut self, to: NodeId, item: T, linked: bool) {
-        let stage = if linked { Stage::Waiting } else { Stage::Held(None) };
+        let stage = if linked { WriteStage::Waiting } else { WriteStage::Held(None) };
         let index = match self.free.pop() {
             Some(index) => {
                 let entry = &mut self.entries[index as usize];
@@ -123,7 +123,7 @@ impl<T: Copy> Underway<T> {
                 index
             }
             None => {
-                self.entries.push(Entry { to, item, generation: 0, again: None, stage });
+                self.entries.push(WriteEntry { to, item, generation: 0, again: None, stage });
                 self.entries.len() as u32 - 1
             }
         };
@@ -145,10 +145,10 @@ impl<T: Copy> Underway<T> {
 
     /// The WRITE at index `place` of those to be posted.
     #[inline]
-    pub fn waiting(&self, place: usize) -> Option<(Key, NodeId, T)> {
+    pub fn waiting(&self, place: usize) -> Option<(WriteKey, NodeId, T)> {
         let index = *self.waiting.get(place)?;
         let entry = &self.entries[index as usize];
-        Some((Key::new(index, entry.generation), entry.to, entry.item))
+        Some((WriteKey::new(index, entry.generation), entry.to, entry.item))
     }
 
     /// Notes that the first WRITE to be posted was posted. `sent` is the number of messages sent to its peer so far:
@@ -157,16 +157,16 @@ impl<T: Copy> Underway<T> {
     pub fn posted(&mut self, sent: u64) {
         if let Some(index) = self.waiting.pop_front() {
             let entry = &mut self.entries[index as usize];
-            entry.stage = Stage::Posted(entry.again.take().unwrap_or(sent));
+            entry.stage = WriteStage::Posted(entry.again.take().unwrap_or(sent));
         }
     }
 
     /// Removes and returns a posted WRITE that has landed; `None` for the key of an earlier post.
     #[inline]
-    pub fn landed(&mut self, key: Key) -> Option<T> {
+    pub fn landed(&mut self, key: WriteKey) -> Option<T> {
         let entry = self.entries.get(key.index())?;
         let current = entry.generation == key.generation();
-        if !current || !matches!(entry.stage, Stage::Posted(_)) {
+        if !current || !matches!(entry.stage, WriteStage::Posted(_)) {
             return None;
         }
         Some(self.take(key.index()))
@@ -174,7 +174,7 @@ impl<T: Copy> Underway<T> {
 
     fn take(&mut self, index: usize) -> T {
         let entry = &mut self.entries[index];
-        entry.stage = Stage::Free;
+        entry.stage = WriteStage::Free;
         entry.again = None;
         entry.generation = (entry.generation + 1) & GENERATION;
         self.free.push(index as u32);
@@ -182,7 +182,7 @@ impl<T: Copy> Underway<T> {
     }
 
     fn of(&self, to: NodeId) -> Vec<usize> {
-        let live = |entry: &Entry<T>| entry.to == to && entry.stage != Stage::Free;
+        let live = |entry: &WriteEntry<T>| entry.to == to && entry.stage != WriteStage::Free;
         (0..self.entries.len()).filter(|index| live(&self.entries[*index])).collect()
     }
 
@@ -192,8 +192,8 @@ impl<T: Copy> Underway<T> {
         for index in self.of(to) {
             let entry = &mut self.entries[index];
             entry.stage = match entry.stage {
-                Stage::Waiting => Stage::Held(entry.again),
-                Stage::Posted(mark) => Stage::Held(Some(mark)),
+                WriteStage::Waiting => WriteStage::Held(entry.again),
+                WriteStage::Posted(mark) => WriteStage::Held(Some(mark)),
                 held => held,
             };
             entry.again = None;
@@ -209,15 +209,15 @@ impl<T: Copy> Underway<T> {
         for index in self.of(to) {
             let entry = &mut self.entries[index];
             match entry.stage {
-                Stage::Held(Some(mark))
-                    if mark < received && !self.canary.is(Mutant::WrittenAgain) =>
+                WriteStage::Held(Some(mark))
+                    if mark < received && !self.canary.is(ChannelMutant::WrittenAgain) =>
                 {
                     landed(self.take(index));
                 }
-                Stage::Held(mark) => {
+                WriteStage::Held(mark) => {
                     // The message of a WRITE that was never posted was not sent yet.
                     entry.again = mark.map(|_| received);
-                    entry.stage = Stage::Waiting;
+                    entry.stage = WriteStage::Waiting;
                     self.waiting.push_back(index as u32);
                 }
                 _ => {}

@@ -4,7 +4,7 @@
 /// A defect that can be enabled in a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
-pub enum Mutant {
+pub enum CoherenceMutant {
     /// V1: a refused upgrade restores the copy that was recalled in the meantime.
     RefusalRestoresCopy,
     /// V2: a pinned line obeys a recall at once.
@@ -68,7 +68,7 @@ pub enum Mutant {
 }
 
 #[cfg(canary)]
-impl Mutant {
+impl CoherenceMutant {
     /// Every defect.
     pub const ALL: &'static [Self] = &[
         Self::RefusalRestoresCopy,
@@ -106,26 +106,26 @@ impl Mutant {
 
 /// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Canary {
+pub(super) struct CoherenceCanary {
     #[cfg(canary)]
-    mutant: Option<Mutant>,
+    mutant: Option<CoherenceMutant>,
 }
 
-impl Canary {
+impl CoherenceCanary {
     #[cfg(canary)]
-    pub(super) const fn new(mutant: Mutant) -> Self {
+    pub(super) const fn new(mutant: CoherenceMutant) -> Self {
         Self { mutant: Some(mutant) }
     }
 
     /// Whether the machine has this defect.
     #[cfg(canary)]
-    pub(super) fn is(self, mutant: Mutant) -> bool {
+    pub(super) fn is(self, mutant: CoherenceMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     /// No machine has a defect.
     #[cfg(not(canary))]
-    pub(super) const fn is(self, _: Mutant) -> bool {
+    pub(super) const fn is(self, _: CoherenceMutant) -> bool {
         false
     }
 }

@@ -84,7 +84,7 @@ pub(super) struct Directory {
 
 /// To which nodes a home has lent a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Lent {
+pub(super) enum LentTo {
     /// To none.
     Not,
     /// To one or more sharers.
@@ -117,12 +117,12 @@ impl Directory {
 
     /// The nodes to which the line is lent.
     #[inline]
-    pub(super) fn lent(&self, line: LineAddress) -> Lent {
+    pub(super) fn lent(&self, line: LineAddress) -> LentTo {
         match self.holders(line) {
-            None => Lent::Not,
-            Some(Holders::One(_) | Holders::Many(_)) => Lent::Shared,
-            Some(Holders::Owner(copy)) => Lent::Owned(self.copies.unpack(copy)),
-            Some(Holders::Lost) => Lent::Lost,
+            None => LentTo::Not,
+            Some(Holders::One(_) | Holders::Many(_)) => LentTo::Shared,
+            Some(Holders::Owner(copy)) => LentTo::Owned(self.copies.unpack(copy)),
+            Some(Holders::Lost) => LentTo::Lost,
         }
     }
 
@@ -139,8 +139,8 @@ impl Directory {
     #[inline]
     pub(super) fn owner(&self, line: LineAddress) -> Option<Copy> {
         match self.lent(line) {
-            Lent::Owned(copy) => Some(copy),
-            Lent::Not | Lent::Shared | Lent::Lost => None,
+            LentTo::Owned(copy) => Some(copy),
+            LentTo::Not | LentTo::Shared | LentTo::Lost => None,
         }
     }
 

@@ -12,18 +12,18 @@ use std::hash::DefaultHasher;
 
 /// A line's holders, in the reference map.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Plain {
+enum ReferenceHolders {
     Owner(Copy),
     Shared(BTreeMap<NodeId, Grant>),
     Lost,
 }
 
-type Lines = BTreeMap<LineAddress, Plain>;
+type Lines = BTreeMap<LineAddress, ReferenceHolders>;
 
 /// A deterministic pseudo-random sequence for a seed.
-struct Numbers(u64);
+struct DirectoryGenerator(u64);
 
-impl Numbers {
+impl DirectoryGenerator {
     fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -54,17 +54,22 @@ impl Numbers {
     }
 }
 
-fn change(numbers: &mut Numbers, nodes: u64, directory: &mut Directory, lines: &mut Lines) {
+fn change(
+    numbers: &mut DirectoryGenerator,
+    nodes: u64,
+    directory: &mut Directory,
+    lines: &mut Lines,
+) {
     let line = numbers.line();
     let copy = numbers.copy(nodes);
     match numbers.below(16) {
         0 => {
             directory.set_owner(line, copy);
-            lines.insert(line, Plain::Owner(copy));
+            lines.insert(line, ReferenceHolders::Owner(copy));
         }
         1 if numbers.below(4) == 0 => {
             directory.set_lost(line);
-            lines.insert(line, Plain::Lost);
+            lines.insert(line, ReferenceHolders::Lost);
         }
         2 => {
             directory.clear(line);
@@ -72,35 +77,35 @@ fn change(numbers: &mut Numbers, nodes: u64, directory: &mut Directory, lines: &
         }
         3..8 => {
             let was = match lines.get_mut(&line) {
-                Some(Plain::Shared(sharers)) => sharers.remove(&copy.0).is_some(),
+                Some(ReferenceHolders::Shared(sharers)) => sharers.remove(&copy.0).is_some(),
                 _ => false,
             };
-            lines.retain(|_, plain| *plain != Plain::Shared(BTreeMap::new()));
+            lines.retain(|_, plain| *plain != ReferenceHolders::Shared(BTreeMap::new()));
             assert_eq!(directory.remove_sharer(line, copy.0), was);
         }
         _ => {
             directory.add_sharer(line, copy);
             match lines.get_mut(&line) {
-                Some(Plain::Shared(sharers)) => {
+                Some(ReferenceHolders::Shared(sharers)) => {
                     sharers.insert(copy.0, copy.1);
                 }
                 _ => {
-                    lines.insert(line, Plain::Shared(BTreeMap::from([copy])));
+                    lines.insert(line, ReferenceHolders::Shared(BTreeMap::from([copy])));
                 }
             }
         }
     }
 }
 
-fn check(directory: &Directory, line: LineAddress, plain: Option<&Plain>) {
+fn check(directory: &Directory, line: LineAddress, plain: Option<&ReferenceHolders>) {
     let (level, owner, lost) = match plain {
         None => (Level::Dirty, None, false),
-        Some(Plain::Shared(_)) => (Level::Shared, None, false),
-        Some(Plain::Owner(copy)) => (Level::Invalid, Some(*copy), false),
-        Some(Plain::Lost) => (Level::Invalid, None, true),
+        Some(ReferenceHolders::Shared(_)) => (Level::Shared, None, false),
+        Some(ReferenceHolders::Owner(copy)) => (Level::Invalid, Some(*copy), false),
+        Some(ReferenceHolders::Lost) => (Level::Invalid, None, true),
     };
     let sharers: Vec<Copy> = match plain {
-        Some(Plain::Shared(sharers)) => {
+        Some(ReferenceHolders::Shared(sharers)) => {
             sharers.iter().map(|(node, grant)| (*node, *grant)).collect()
         }
         _ => Vec::new(),
@@ -114,10 +119,10 @@ fn check(directory: &Directory, line: LineAddress, plain: Option<&Plain>) {
 }
 
 fn lines_of(lines: &Lines, node: NodeId) -> Vec<LineAddress> {
-    let holds = |plain: &Plain| match plain {
-        Plain::Owner(copy) => copy.0 == node,
-        Plain::Shared(sharers) => sharers.contains_key(&node),
-        Plain::Lost => false,
+    let holds = |plain: &ReferenceHolders| match plain {
+        ReferenceHolders::Owner(copy) => copy.0 == node,
+        ReferenceHolders::Shared(sharers) => sharers.contains_key(&node),
+        ReferenceHolders::Lost => false,
     };
     lines.iter().filter(|(_, plain)| holds(plain)).map(|(line, _)| *line).collect()
 }
@@ -133,9 +138,9 @@ fn again(lines: &Lines) -> Directory {
     let mut directory = Directory::default();
     for (line, plain) in lines.iter().rev() {
         match plain {
-            Plain::Owner(copy) => directory.set_owner(*line, *copy),
-            Plain::Lost => directory.set_lost(*line),
-            Plain::Shared(sharers) => {
+            ReferenceHolders::Owner(copy) => directory.set_owner(*line, *copy),
+            ReferenceHolders::Lost => directory.set_lost(*line),
+            ReferenceHolders::Shared(sharers) => {
                 for (node, grant) in sharers.iter().rev() {
                     directory.add_sharer(*line, (*node, *grant));
                 }
@@ -148,7 +153,7 @@ fn again(lines: &Lines) -> Directory {
 #[test]
 fn behaves_like_a_map_of_sets() {
     for seed in 1..60 {
-        let mut numbers = Numbers::new(seed);
+        let mut numbers = DirectoryGenerator::new(seed);
         let nodes = [2, 4, 9, 40, 256][numbers.below(5) as usize];
         let (mut directory, mut lines) = (Directory::default(), Lines::new());
         for step in 0..800 {
@@ -172,7 +177,7 @@ fn behaves_like_a_map_of_sets() {
 #[test]
 fn equality_and_hash_forget_the_history() {
     for seed in 1..200 {
-        let mut numbers = Numbers::new(seed);
+        let mut numbers = DirectoryGenerator::new(seed);
         let (mut directory, mut lines) = (Directory::default(), Lines::new());
         for _ in 0..numbers.below(120) {
             change(&mut numbers, 6, &mut directory, &mut lines);

@@ -1,9 +1,9 @@
 //! One line of text for each message and effect, for transcripts and dumps.
 
-use super::{Effect, Had, Held, Level, Message, Supply, Target};
+use super::{CoherenceEffect, CoherenceMessage, Had, HeldLine, Level, PlacementTarget, Supply};
 use core::fmt;
 
-impl fmt::Display for Message {
+impl fmt::Display for CoherenceMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Read { line, frame, ticket } => {
@@ -63,7 +63,7 @@ impl fmt::Display for Had {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for HeldLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.level {
             Level::Invalid => f.write_str("Invalid"),
@@ -72,13 +72,15 @@ impl fmt::Display for Held {
     }
 }
 
-impl fmt::Display for Effect {
+impl fmt::Display for CoherenceEffect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Send { to, message } => write!(f, "send to {to:?}: {message}"),
             Self::Place { to, target, message, .. } => match target {
-                Target::Frame(frame) => write!(f, "place in {to:?} frame {}: {message}", frame.0),
-                Target::Home => write!(f, "place in {to:?} memory: {message}"),
+                PlacementTarget::Frame(frame) => {
+                    write!(f, "place in {to:?} frame {}: {message}", frame.0)
+                }
+                PlacementTarget::Home => write!(f, "place in {to:?} memory: {message}"),
             },
             Self::SetLevel { line, held, .. } => write!(f, "set {line:?} {held}"),
             Self::Release { line } => write!(f, "release {line:?}"),

@@ -3,9 +3,12 @@
 //!
 //! The state machine of one line is in [`holder_line`](super::holder_line).
 
-use super::canary::Mutant;
-use super::holder_line::{Desk, Granted, Recall, Waiting, Work};
-use super::{Context, Effect, Event, Frame, Held, Here, Level, Message, Step, Target};
+use super::canary::CoherenceMutant;
+use super::holder_line::{Granted, HolderStep, HolderWork, Recall, WaitingOperation};
+use super::{
+    CoherenceEffect, CoherenceEvent, CoherenceMessage, Frame, HeldLine, Here, Level,
+    PlacementTarget, Step, StepContext,
+};
 use crate::Table;
 use crate::wire::Violation;
 use alloc::boxed::Box;
@@ -19,9 +22,9 @@ const LINES_BUSY: u32 = 1_024;
 /// All lines in transition of other homes.
 #[derive(Debug)]
 pub(super) struct Holder {
-    busy: Table<LineAddress, Box<Work>>,
+    busy: Table<LineAddress, Box<HolderWork>>,
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
-    spare: Vec<Box<Work>>,
+    spare: Vec<Box<HolderWork>>,
     last_ticket: Ticket,
 }
 
@@ -49,58 +52,58 @@ impl Holder {
     pub(super) fn own_event(
         &mut self,
         line: LineAddress,
-        event: &Event,
-        context: &mut Context<'_>,
+        event: &CoherenceEvent,
+        context: &mut StepContext<'_>,
     ) {
         match *event {
-            Event::Issue { operation, want, pin, frame, here, .. } => {
-                let waiting = Waiting { operation, want, pin };
+            CoherenceEvent::Issue { operation, want, pin, frame, here, .. } => {
+                let waiting = WaitingOperation { operation, want, pin };
                 self.issue(line, waiting, frame, here, context);
             }
-            Event::Evict { here, .. } if !self.busy.contains(line) => {
+            CoherenceEvent::Evict { here, .. } if !self.busy.contains(line) => {
                 self.evict(line, here, context);
             }
-            Event::WriteBack { operation, here, .. } => {
+            CoherenceEvent::WriteBack { operation, here, .. } => {
                 self.write_back(line, operation, here, context);
             }
-            Event::Unpin { .. } if self.busy.contains(line) => {
-                self.at(line, Held::default(), context, |desk| {
+            CoherenceEvent::Unpin { .. } if self.busy.contains(line) => {
+                self.at(line, HeldLine::default(), context, |desk| {
                     desk.state.pins = desk.state.pins.saturating_sub(1);
                 });
             }
-            Event::Placed { .. } if self.busy.contains(line) => {
-                self.at(line, Held::default(), context, |desk| desk.placed());
+            CoherenceEvent::Placed { .. } if self.busy.contains(line) => {
+                self.at(line, HeldLine::default(), context, |desk| desk.placed());
             }
-            Event::Cancel { operation, .. } if self.busy.contains(line) => {
-                self.at(line, Held::default(), context, |desk| desk.cancel(operation));
+            CoherenceEvent::Cancel { operation, .. } if self.busy.contains(line) => {
+                self.at(line, HeldLine::default(), context, |desk| desk.cancel(operation));
             }
-            Event::Cancel { .. }
-            | Event::Evict { .. }
-            | Event::Unpin { .. }
-            | Event::Placed { .. }
-            | Event::Retire { .. }
-            | Event::Received { .. }
-            | Event::NodeDead { .. }
-            | Event::NodeAdmitted { .. }
-            | Event::Lingers { .. }
-            | Event::Quiet { .. }
-            | Event::Settled { .. }
-            | Event::DropPins => {}
+            CoherenceEvent::Cancel { .. }
+            | CoherenceEvent::Evict { .. }
+            | CoherenceEvent::Unpin { .. }
+            | CoherenceEvent::Placed { .. }
+            | CoherenceEvent::Retire { .. }
+            | CoherenceEvent::Received { .. }
+            | CoherenceEvent::NodeDead { .. }
+            | CoherenceEvent::NodeAdmitted { .. }
+            | CoherenceEvent::Lingers { .. }
+            | CoherenceEvent::Quiet { .. }
+            | CoherenceEvent::Settled { .. }
+            | CoherenceEvent::DropPins => {}
         }
     }
 
     fn issue(
         &mut self,
         line: LineAddress,
-        waiting: Waiting,
+        waiting: WaitingOperation,
         frame: Frame,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) {
         let at_rest = !self.busy.contains(line);
         if at_rest && !waiting.pin && here.held.level >= waiting.want.level() {
             let operation = waiting.operation;
-            return context.effects.push(Effect::Ready { operation, line });
+            return context.effects.push(CoherenceEffect::Ready { operation, line });
         }
         self.at(line, here.held, context, |desk| {
             desk.state.frame = frame;
@@ -109,20 +112,20 @@ impl Holder {
     }
 
     /// Evicts a line at rest: drops a clean copy at once, an owned one when its home recalls it.
-    fn evict(&mut self, line: LineAddress, here: Here, context: &mut Context<'_>) {
-        let Held { level, grant } = here.held;
+    fn evict(&mut self, line: LineAddress, here: Here, context: &mut StepContext<'_>) {
+        let HeldLine { level, grant } = here.held;
         let dirty = level == Level::Dirty;
         if level == Level::Invalid {
             return;
         }
-        let early = context.canary.is(Mutant::EvictionWritesBack);
+        let early = context.canary.is(CoherenceMutant::EvictionWritesBack);
         self.at(line, here.held, context, |desk| {
             if !dirty || early {
                 desk.set_level(Level::Invalid, grant);
             }
-            let message = Message::Evict { line, grant, dirty };
+            let message = CoherenceMessage::Evict { line, grant, dirty };
             if dirty && early {
-                return desk.place(line.home(), Target::Home, message);
+                return desk.place(line.home(), PlacementTarget::Home, message);
             }
             desk.context.send(line.home(), message);
             desk.state.evicting = dirty;
@@ -140,7 +143,7 @@ impl Holder {
         line: LineAddress,
         operation: Option<OperationId>,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) {
         let work = self.busy.get(line);
         let held = work.map_or(here.held, |work| work.held);
@@ -155,31 +158,31 @@ impl Holder {
     pub(super) fn received(
         &mut self,
         from: NodeId,
-        message: &Message,
+        message: &CoherenceMessage,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         match *message {
-            Message::Recall { line, grant, down_to, forward } => {
-                let kept = context.canary.is(Mutant::FormerRequesterKept);
+            CoherenceMessage::Recall { line, grant, down_to, forward } => {
+                let kept = context.canary.is(CoherenceMutant::FormerRequesterKept);
                 let forward = forward.filter(|to| kept || !context.dead.contains(to.node));
                 let recall = Recall { grant, down_to, forward };
                 self.recalled(line, recall, here.held, context)
             }
-            Message::Grant { line, ticket, grant, level, supply, extent } => {
-                let granted = Granted { held: Held { level, grant }, supply, extent };
+            CoherenceMessage::Grant { line, ticket, grant, level, supply, extent } => {
+                let granted = Granted { held: HeldLine { level, grant }, supply, extent };
                 self.granted(line, ticket, granted, context)
             }
-            Message::Refuse { line, ticket, code, supplier } => {
+            CoherenceMessage::Refuse { line, ticket, code, supplier } => {
                 self.refused(line, ticket, code, supplier, context)
             }
-            Message::Data { line, ticket } => self.supplied(line, ticket, from, context),
-            Message::Written { line, ticket } => self.written(line, ticket, context),
-            Message::Read { .. }
-            | Message::Write { .. }
-            | Message::Evict { .. }
-            | Message::WriteBack { .. }
-            | Message::Ack { .. } => Err(Violation("a message for a home")),
+            CoherenceMessage::Data { line, ticket } => self.supplied(line, ticket, from, context),
+            CoherenceMessage::Written { line, ticket } => self.written(line, ticket, context),
+            CoherenceMessage::Read { .. }
+            | CoherenceMessage::Write { .. }
+            | CoherenceMessage::Evict { .. }
+            | CoherenceMessage::WriteBack { .. }
+            | CoherenceMessage::Ack { .. } => Err(Violation("a message for a home")),
         }
     }
 
@@ -187,8 +190,8 @@ impl Holder {
         &mut self,
         line: LineAddress,
         recall: Recall,
-        held: Held,
-        context: &mut Context<'_>,
+        held: HeldLine,
+        context: &mut StepContext<'_>,
     ) -> Step {
         let work = self.busy.get(line);
         let held = work.map_or(held, |work| work.held);
@@ -205,7 +208,7 @@ impl Holder {
             return Ok(()); // the eviction of this grant is the acknowledgement
         } else if let Some(work) = work
             && work.may_get(recall.grant)
-            && !context.canary.is(Mutant::EarlyRecallForgotten)
+            && !context.canary.is(CoherenceMutant::EarlyRecallForgotten)
         {
             work.check_early(recall)?;
         } else {
@@ -220,13 +223,13 @@ impl Holder {
         line: LineAddress,
         ticket: Ticket,
         granted: Granted,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         let Some(work) = self.busy.get(line) else {
-            return Err(Violation("a grant that nobody asked for"));
+            return Err(Violation("a grant that was not requested"));
         };
         work.check_grant(ticket, granted)?;
-        self.at(line, Held::default(), context, |desk| {
+        self.at(line, HeldLine::default(), context, |desk| {
             if let Some(asked) = &mut desk.state.asked {
                 asked.granted = Some(granted);
             }
@@ -241,11 +244,11 @@ impl Holder {
         ticket: Ticket,
         code: ErrorCode,
         supplier: Option<NodeId>,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         let work = self.busy.get(line);
         if supplier.is_none() && work.is_some_and(|work| work.write_back == Some(ticket)) {
-            self.at(line, Held::default(), context, |desk| desk.not_written(code));
+            self.at(line, HeldLine::default(), context, |desk| desk.not_written(code));
             return Ok(());
         }
         match work.and_then(|work| work.asked) {
@@ -255,15 +258,20 @@ impl Holder {
         if !matches!(code, ErrorCode::Unallocated | ErrorCode::LineLost) {
             return Err(Violation("a refusal for a reason that a home cannot have"));
         }
-        self.at(line, Held::default(), context, |desk| desk.refused(code, supplier));
+        self.at(line, HeldLine::default(), context, |desk| desk.refused(code, supplier));
         Ok(())
     }
 
-    fn written(&mut self, line: LineAddress, ticket: Ticket, context: &mut Context<'_>) -> Step {
+    fn written(
+        &mut self,
+        line: LineAddress,
+        ticket: Ticket,
+        context: &mut StepContext<'_>,
+    ) -> Step {
         if self.busy.get(line).is_none_or(|work| work.write_back != Some(ticket)) {
             return Err(Violation("an answer to a write-back that was not asked for"));
         }
-        self.at(line, Held::default(), context, |desk| desk.written());
+        self.at(line, HeldLine::default(), context, |desk| desk.written());
         Ok(())
     }
 
@@ -272,7 +280,7 @@ impl Holder {
         line: LineAddress,
         ticket: Ticket,
         from: NodeId,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         let Some(work) = self.busy.get(line) else {
             return Err(Violation("unrequested bytes"));
@@ -281,7 +289,7 @@ impl Holder {
         if !is_stray && !work.awaits_data(ticket, from) {
             return Err(Violation("unrequested bytes"));
         }
-        self.at(line, Held::default(), context, |desk| {
+        self.at(line, HeldLine::default(), context, |desk| {
             if is_stray {
                 desk.state.stray = None;
             } else {
@@ -291,9 +299,9 @@ impl Holder {
         Ok(())
     }
 
-    pub(super) fn node_dead(&mut self, node: NodeId, context: &mut Context<'_>) {
+    pub(super) fn node_dead(&mut self, node: NodeId, context: &mut StepContext<'_>) {
         for line in self.busy.sorted_keys() {
-            self.at(line, Held::default(), context, |desk| {
+            self.at(line, HeldLine::default(), context, |desk| {
                 if line.home() == node {
                     desk.home_dead(node);
                 } else {
@@ -301,19 +309,19 @@ impl Holder {
                 }
             });
         }
-        context.effects.push(Effect::DropHome { node });
+        context.effects.push(CoherenceEffect::DropHome { node });
     }
 
-    pub(super) fn quiet(&mut self, node: NodeId, context: &mut Context<'_>) {
+    pub(super) fn quiet(&mut self, node: NodeId, context: &mut StepContext<'_>) {
         for line in self.busy.sorted_keys() {
-            self.at(line, Held::default(), context, |desk| desk.quiet(node));
+            self.at(line, HeldLine::default(), context, |desk| desk.quiet(node));
         }
     }
 
     /// Lines with frames into which bytes of these nodes may still arrive.
     pub(super) fn awaiting(&self, nodes: &NodeSet) -> impl Iterator<Item = LineAddress> + '_ {
         let (nodes, any) = (*nodes, nodes.iter().next().is_some());
-        let awaits = move |work: &Work| {
+        let awaits = move |work: &HolderWork| {
             work.stray_from().is_some_and(|from| from.map_or(any, |node| nodes.contains(node)))
         };
         self.busy.iter().filter(move |(_, work)| awaits(work)).map(|(line, _)| line)
@@ -325,19 +333,19 @@ impl Holder {
         busy.find(|(line, work)| work.names(node, line.home())).map(|(line, _)| line)
     }
 
-    pub(super) fn drop_pins(&mut self, context: &mut Context<'_>) {
+    pub(super) fn drop_pins(&mut self, context: &mut StepContext<'_>) {
         for line in self.busy.sorted_keys() {
-            self.at(line, Held::default(), context, |desk| desk.state.pins = 0);
+            self.at(line, HeldLine::default(), context, |desk| desk.state.pins = 0);
         }
     }
 
-    pub(super) fn settled(&mut self, node: NodeId, context: &mut Context<'_>) {
+    pub(super) fn settled(&mut self, node: NodeId, context: &mut StepContext<'_>) {
         if !context.dead.contains(node) {
             return;
         }
         for line in self.busy.sorted_keys() {
             if line.home() == node {
-                self.at(line, Held::default(), context, |desk| desk.state.stray = None);
+                self.at(line, HeldLine::default(), context, |desk| desk.state.stray = None);
             }
         }
     }
@@ -346,17 +354,17 @@ impl Holder {
     fn at(
         &mut self,
         line: LineAddress,
-        held: Held,
-        context: &mut Context<'_>,
-        work: impl FnOnce(&mut Desk<'_, '_>),
+        held: HeldLine,
+        context: &mut StepContext<'_>,
+        work: impl FnOnce(&mut HolderStep<'_, '_>),
     ) {
         let Self { busy, spare, last_ticket } = self;
-        let fresh = || spare.pop().unwrap_or_else(|| Box::new(Work::new()));
+        let fresh = || spare.pop().unwrap_or_else(|| Box::new(HolderWork::new()));
         let done = busy.visit(line, fresh, |state, is_new| {
             if is_new {
                 state.held = held;
             }
-            let mut desk = Desk { line, state, last_ticket, context };
+            let mut desk = HolderStep { line, state, last_ticket, context };
             work(&mut desk);
             desk.go_on();
             let is_idle = desk.state.is_idle();

@@ -15,10 +15,10 @@
 //! | `stray` | bytes that may still arrive in the frame, for a request that has ended | `Data`, `Settled`, `Quiet` |
 //! | `lost` | an ownership whose bytes were lost with the node that had them | the recall |
 
-use super::canary::Mutant;
+use super::canary::CoherenceMutant;
 use super::{
-    CANCELLED, Context, Effect, Extent, Frame, Had, Held, Level, Message, Requester, Step, Supply,
-    Target, Want,
+    CANCELLED, CoherenceEffect, CoherenceMessage, Extent, Frame, Had, HeldLine, Level,
+    PlacementTarget, Requester, Step, StepContext, Supply, Want,
 };
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
@@ -30,12 +30,12 @@ const WAITING: usize = 4;
 
 /// A line in transition.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct HolderWork {
     /// The line's tag.
-    pub(super) held: Held,
+    pub(super) held: HeldLine,
     pub(super) frame: Frame,
-    pub(super) waiting: VecDeque<Waiting>,
-    pub(super) asked: Option<Asked>,
+    pub(super) waiting: VecDeque<WaitingOperation>,
+    pub(super) asked: Option<OutstandingRequest>,
     pub(super) recall: Option<Recall>,
     pub(super) pins: u32,
     places: u32,
@@ -47,7 +47,7 @@ pub(super) struct Work {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingOperation {
     pub(super) operation: OperationId,
     pub(super) want: Want,
     pub(super) pin: bool,
@@ -55,7 +55,7 @@ pub(super) struct Waiting {
 
 /// A request in flight; complete when granted and supplied.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Asked {
+pub(super) struct OutstandingRequest {
     pub(super) ticket: Ticket,
     want: Want,
     covers: u32,
@@ -66,7 +66,7 @@ pub(super) struct Asked {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Granted {
-    pub(super) held: Held,
+    pub(super) held: HeldLine,
     pub(super) supply: Supply,
     pub(super) extent: Extent,
 }
@@ -86,7 +86,7 @@ pub(super) struct Stray {
     from: Option<NodeId>,
 }
 
-impl Work {
+impl HolderWork {
     /// Creates an entry with capacity for a few waiting operations, so that a recycled one does not grow later.
     pub(super) fn new() -> Self {
         Self { waiting: VecDeque::with_capacity(WAITING), ..Self::default() }
@@ -154,10 +154,10 @@ impl Work {
 
     pub(super) fn check_grant(&self, ticket: Ticket, granted: Granted) -> Step {
         let Some(asked) = self.asked else {
-            return Err(Violation("a grant that nobody asked for"));
+            return Err(Violation("a grant that was not requested"));
         };
         if asked.ticket != ticket || asked.granted.is_some() {
-            return Err(Violation("a grant that nobody asked for"));
+            return Err(Violation("a grant that was not requested"));
         }
         if granted.held.level < asked.want.level() {
             return Err(Violation("a grant of less than was asked for"));
@@ -242,7 +242,7 @@ impl Work {
     }
 }
 
-impl Held {
+impl HeldLine {
     /// Checks whether a home that made this grant can send this recall of it.
     pub(super) fn check_recall(self, recall: Recall) -> Step {
         let shared = self.level == Level::Shared;
@@ -254,14 +254,14 @@ impl Held {
 }
 
 /// One line during one step.
-pub(super) struct Desk<'a, 'b> {
+pub(super) struct HolderStep<'a, 'b> {
     pub(super) line: LineAddress,
-    pub(super) state: &'a mut Work,
+    pub(super) state: &'a mut HolderWork,
     pub(super) last_ticket: &'a mut Ticket,
-    pub(super) context: &'a mut Context<'b>,
+    pub(super) context: &'a mut StepContext<'b>,
 }
 
-impl Desk<'_, '_> {
+impl HolderStep<'_, '_> {
     /// Performs everything that is no longer blocked: ready operations, then a recall, then the next request.
     pub(super) fn go_on(&mut self) {
         if self.state.recall.is_none() {
@@ -271,7 +271,7 @@ impl Desk<'_, '_> {
         self.ask();
     }
 
-    pub(super) fn issue(&mut self, waiting: Waiting) {
+    pub(super) fn issue(&mut self, waiting: WaitingOperation) {
         let home = self.line.home();
         if self.context.dead.contains(home) {
             return self.context.fail(waiting.operation, self.line, ErrorCode::NodeLost);
@@ -296,10 +296,10 @@ impl Desk<'_, '_> {
             return;
         };
         self.state.waiting.remove(place);
-        if let Some(Asked { want, .. }) = self.state.asked
+        if let Some(OutstandingRequest { want, .. }) = self.state.asked
             && self.state.waiting.iter().all(|other| other.want.level() < want.level())
         {
-            let cancelled = Waiting { operation: CANCELLED, want, pin: false };
+            let cancelled = WaitingOperation { operation: CANCELLED, want, pin: false };
             self.state.waiting.insert(place, cancelled);
         }
         self.context.fail(operation, self.line, ErrorCode::TimedOut);
@@ -309,14 +309,16 @@ impl Desk<'_, '_> {
     fn serve(&mut self) {
         let line = self.line;
         while let Some(next) = self.state.waiting.front().copied() {
-            let early = self.context.canary.is(Mutant::EarlyWrite)
+            let early = self.context.canary.is(CoherenceMutant::EarlyWrite)
                 && self.state.held.level == Level::Shared;
             if self.state.held.level < next.want.level() && !early {
                 break;
             }
             self.context.ready(next.operation, line);
             self.state.pins += u32::from(next.pin);
-            if self.context.canary.is(Mutant::PerformedTwice) && self.state.recall.is_some() {
+            if self.context.canary.is(CoherenceMutant::PerformedTwice)
+                && self.state.recall.is_some()
+            {
                 break;
             }
             self.state.waiting.pop_front();
@@ -339,7 +341,7 @@ impl Desk<'_, '_> {
         if state.waiting.is_empty() || hindered {
             return;
         }
-        let writes = |waiting: &Waiting| waiting.want != Want::Read;
+        let writes = |waiting: &WaitingOperation| waiting.want != Want::Read;
         let wants_write = state.waiting.front().is_some_and(writes)
             || (state.waiting.len() > 1 && state.waiting.iter().any(writes));
         let (line, frame) = (self.line, state.frame);
@@ -352,13 +354,13 @@ impl Desk<'_, '_> {
                 state.waiting.iter().map(|waiting| waiting.want.covers()).max().unwrap_or(0);
             self.context.counters.writes_requested += 1;
             self.context.counters.upgrades_requested += u64::from(shared);
-            let message = Message::Write { line, frame, ticket, held, covers };
+            let message = CoherenceMessage::Write { line, frame, ticket, held, covers };
             (Want::Write, covers, message)
         } else {
             self.context.counters.reads_requested += 1;
-            (Want::Read, 0, Message::Read { line, frame, ticket })
+            (Want::Read, 0, CoherenceMessage::Read { line, frame, ticket })
         };
-        state.asked = Some(Asked { ticket, want, covers, granted: None, data: None });
+        state.asked = Some(OutstandingRequest { ticket, want, covers, granted: None, data: None });
         self.context.send(line.home(), message);
     }
 
@@ -382,7 +384,7 @@ impl Desk<'_, '_> {
         self.last_ticket.0 += 1;
         let (line, ticket) = (self.line, *self.last_ticket);
         self.state.write_back = Some(ticket);
-        self.context.send(line.home(), Message::WriteBack { line, ticket });
+        self.context.send(line.home(), CoherenceMessage::WriteBack { line, ticket });
     }
 
     pub(super) fn written(&mut self) {
@@ -416,7 +418,7 @@ impl Desk<'_, '_> {
 
     /// Whether a recall can be obeyed: its grant is held, and no pin blocks it.
     fn may_obey(&self, recall: Recall) -> bool {
-        let pinned = self.state.pins > 0 && !self.context.canary.is(Mutant::PinIgnored);
+        let pinned = self.state.pins > 0 && !self.context.canary.is(CoherenceMutant::PinIgnored);
         self.state.held.level > Level::Invalid && self.state.held.grant == recall.grant && !pinned
     }
 
@@ -436,8 +438,9 @@ impl Desk<'_, '_> {
         let keeps = recall.down_to == Level::Shared && !self.state.evicting;
         let left = if keeps { Level::Shared } else { Level::Invalid };
         self.state.evicting = false;
-        let late = self.context.canary.is(Mutant::LevelFallsAfterPlace)
-            || (left == Level::Shared && self.context.canary.is(Mutant::WriteBackKeepsOwner));
+        let late = self.context.canary.is(CoherenceMutant::LevelFallsAfterPlace)
+            || (left == Level::Shared
+                && self.context.canary.is(CoherenceMutant::WriteBackKeepsOwner));
         if !late {
             self.set_level(left, recall.grant);
         }
@@ -452,29 +455,33 @@ impl Desk<'_, '_> {
         if let Some(to) = forward {
             self.context.counters.lines_forwarded += 1;
             let ticket = to.ticket;
-            self.place(to.node, Target::Frame(to.frame), Message::Data { line, ticket });
+            self.place(
+                to.node,
+                PlacementTarget::Frame(to.frame),
+                CoherenceMessage::Data { line, ticket },
+            );
         }
         if forward.is_some() && recall.down_to == Level::Invalid {
             return self.acknowledge(recall.grant, Had::Forwarded, left);
         }
-        let message = Message::Ack { line, grant: recall.grant, had: Had::Bytes, left };
-        self.place(line.home(), Target::Home, message);
+        let message = CoherenceMessage::Ack { line, grant: recall.grant, had: Had::Bytes, left };
+        self.place(line.home(), PlacementTarget::Home, message);
     }
 
-    pub(super) fn place(&mut self, to: NodeId, target: Target, message: Message) {
-        let counted = !self.context.canary.is(Mutant::FrameFreedEarly);
+    pub(super) fn place(&mut self, to: NodeId, target: PlacementTarget, message: CoherenceMessage) {
+        let counted = !self.context.canary.is(CoherenceMutant::FrameFreedEarly);
         self.state.places += u32::from(counted);
-        self.context.effects.push(Effect::Place { line: self.line, to, target, message });
+        self.context.effects.push(CoherenceEffect::Place { line: self.line, to, target, message });
     }
 
     fn acknowledge(&mut self, grant: Grant, had: Had, left: Level) {
-        let message = Message::Ack { line: self.line, grant, had, left };
+        let message = CoherenceMessage::Ack { line: self.line, grant, had, left };
         self.context.send(self.line.home(), message);
     }
 
     pub(super) fn placed(&mut self) {
         self.state.places = self.state.places.saturating_sub(1);
-        if self.context.canary.is(Mutant::LevelFallsAfterPlace)
+        if self.context.canary.is(CoherenceMutant::LevelFallsAfterPlace)
             && self.state.places == 0
             && self.state.held.level == Level::Dirty
         {
@@ -486,11 +493,11 @@ impl Desk<'_, '_> {
         if let Some(asked) = &mut self.state.asked {
             asked.data = Some(from);
             let early = Granted {
-                held: Held { level: asked.want.level(), grant: Grant(0) },
+                held: HeldLine { level: asked.want.level(), grant: Grant(0) },
                 supply: Supply::Owner(from),
                 extent: Extent { first: true, bytes: 1 },
             };
-            if self.context.canary.is(Mutant::DataIsEnough) {
+            if self.context.canary.is(CoherenceMutant::DataIsEnough) {
                 asked.granted.get_or_insert(early);
             }
         }
@@ -499,14 +506,14 @@ impl Desk<'_, '_> {
 
     /// Completes the request if it is granted and supplied; 004 §2.4.2 says why it needs both.
     pub(super) fn complete(&mut self) {
-        let Some(Asked { granted: Some(granted), data, .. }) = self.state.asked else {
+        let Some(OutstandingRequest { granted: Some(granted), data, .. }) = self.state.asked else {
             return;
         };
         if let Supply::Owner(owner) = granted.supply
             && data.is_none()
-            && !self.context.canary.is(Mutant::GrantIsEnough)
+            && !self.context.canary.is(CoherenceMutant::GrantIsEnough)
         {
-            let awaited = self.context.canary.is(Mutant::DeadSupplierAwaited);
+            let awaited = self.context.canary.is(CoherenceMutant::DeadSupplierAwaited);
             if self.context.dead.contains(owner) && !awaited {
                 self.never_supplied(granted.held);
             }
@@ -517,7 +524,7 @@ impl Desk<'_, '_> {
         }
         self.state.asked = None;
         self.state.held = granted.held;
-        self.context.effects.push(Effect::SetLevel {
+        self.context.effects.push(CoherenceEffect::SetLevel {
             line: self.line,
             held: granted.held,
             extent: Some(granted.extent),
@@ -529,13 +536,13 @@ impl Desk<'_, '_> {
     /// Fills the line with the bytes of the first operation that overwrites all of it. False if no such operation is
     /// left, or those left are out of bounds. Earlier operations fail with `LineLost`.
     fn fill(&mut self, extent: Extent) -> bool {
-        let part = self.context.canary.is(Mutant::HealByPart);
+        let part = self.context.canary.is(CoherenceMutant::HealByPart);
         self.lose_all_before(|waiting| part || waiting.want.heals(extent));
         let (Some(first), line) = (self.state.waiting.front(), self.line) else {
             return false;
         };
-        if !self.context.canary.is(Mutant::HealReadsStale) {
-            self.context.effects.push(Effect::Fill { operation: first.operation, line });
+        if !self.context.canary.is(CoherenceMutant::HealReadsStale) {
+            self.context.effects.push(CoherenceEffect::Fill { operation: first.operation, line });
         }
         true
     }
@@ -550,10 +557,11 @@ impl Desk<'_, '_> {
 
     /// Handles a granted line with a dead supplier. The home has the bytes of a shared line, so this one is returned
     /// and requested again; an owned one is lost.
-    fn never_supplied(&mut self, held: Held) {
+    fn never_supplied(&mut self, held: HeldLine) {
         let (line, grant) = (self.line, held.grant);
         let dirty = held.level == Level::Dirty;
-        if let Some(Asked { ticket, granted: Some(granted), .. }) = self.state.asked.take()
+        if let Some(OutstandingRequest { ticket, granted: Some(granted), .. }) =
+            self.state.asked.take()
             && let Supply::Owner(owner) = granted.supply
         {
             self.expect_stray(ticket, Some(owner));
@@ -563,7 +571,7 @@ impl Desk<'_, '_> {
         if self.state.recall.take().is_some() {
             self.acknowledge(grant, had, Level::Invalid);
         } else {
-            self.context.send(line.home(), Message::Evict { line, grant, dirty });
+            self.context.send(line.home(), CoherenceMessage::Evict { line, grant, dirty });
             self.state.lost = dirty.then_some(grant);
         }
         if dirty {
@@ -572,7 +580,7 @@ impl Desk<'_, '_> {
     }
 
     /// Fails waiting operations with `LineLost`, up to one that may heal the line.
-    fn lose_all_before(&mut self, heals: impl Fn(&Waiting) -> bool) {
+    fn lose_all_before(&mut self, heals: impl Fn(&WaitingOperation) -> bool) {
         while self.state.waiting.front().is_some_and(|waiting| !heals(waiting))
             && let Some(waiting) = self.state.waiting.pop_front()
         {
@@ -592,7 +600,7 @@ impl Desk<'_, '_> {
         if held.level == Level::Invalid {
             self.state.recall = None; // for a former grant, which its eviction ended
         }
-        if self.context.canary.is(Mutant::RefusalRestoresCopy) && held.grant != Grant(0) {
+        if self.context.canary.is(CoherenceMutant::RefusalRestoresCopy) && held.grant != Grant(0) {
             self.set_level(Level::Shared, held.grant);
         }
         // An overwrite unknown to the home, or forwarded by it to the dead owner, sends its request again.
@@ -602,7 +610,7 @@ impl Desk<'_, '_> {
         } else {
             self.fail_all(code);
         }
-        if self.context.canary.is(Mutant::FrameLeaks) {
+        if self.context.canary.is(CoherenceMutant::FrameLeaks) {
             self.state.pins += 1;
         }
     }
@@ -610,7 +618,7 @@ impl Desk<'_, '_> {
     /// Keeps the frame until bytes that may be in flight have arrived, or cannot arrive any more.
     fn expect_stray(&mut self, ticket: Ticket, from: Option<NodeId>) {
         let quiet = from.is_some_and(|node| self.context.is_quiet(node));
-        if !quiet && !self.context.canary.is(Mutant::StrayForgotten) {
+        if !quiet && !self.context.canary.is(CoherenceMutant::StrayForgotten) {
             self.state.stray = Some(Stray { ticket, from });
         }
     }
@@ -652,7 +660,7 @@ impl Desk<'_, '_> {
         // A recall may be obeyed after the number was reused.
         if let Some(recall) = &mut self.state.recall
             && recall.forward.is_some_and(|to| to.node == node)
-            && !self.context.canary.is(Mutant::FormerRequesterKept)
+            && !self.context.canary.is(CoherenceMutant::FormerRequesterKept)
         {
             recall.forward = None;
         }
@@ -670,14 +678,18 @@ impl Desk<'_, '_> {
     pub(super) fn release(&mut self) {
         if self.state.held.level == Level::Invalid {
             let line = self.line;
-            self.context.effects.push(Effect::Release { line });
+            self.context.effects.push(CoherenceEffect::Release { line });
         }
-        self.state.held = Held::default();
+        self.state.held = HeldLine::default();
     }
 
     pub(super) fn set_level(&mut self, level: Level, grant: Grant) {
-        let held = Held { level, grant };
+        let held = HeldLine { level, grant };
         self.state.held = held;
-        self.context.effects.push(Effect::SetLevel { line: self.line, held, extent: None });
+        self.context.effects.push(CoherenceEffect::SetLevel {
+            line: self.line,
+            held,
+            extent: None,
+        });
     }
 }

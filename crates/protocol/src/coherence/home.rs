@@ -2,10 +2,13 @@
 //!
 //! The state machine of one line is in [`home_line`](super::home_line).
 
-use super::canary::Mutant;
+use super::canary::CoherenceMutant;
 use super::directory::{Directory, Sharers};
-use super::home_line::{Desk, Request, Stage, Work, keeps, same_kind};
-use super::{Context, Effect, Event, Extent, Had, Here, Level, Message, Requester, Step};
+use super::home_line::{HomeRequest, HomeStage, HomeStep, HomeWork, keeps, same_kind};
+use super::{
+    CoherenceEffect, CoherenceEvent, CoherenceMessage, Extent, Had, Here, Level, Requester, Step,
+    StepContext,
+};
 use crate::Table;
 use crate::wire::Violation;
 use alloc::boxed::Box;
@@ -21,9 +24,9 @@ const LINES_BUSY: u32 = 1_024;
 pub(super) struct Home {
     directory: Directory,
     /// Lines with a transaction, a queue or pins.
-    busy: Table<LineAddress, Box<Work>>,
+    busy: Table<LineAddress, Box<HomeWork>>,
     #[expect(clippy::vec_box, reason = "the boxes themselves are what is reused")]
-    spare: Vec<Box<Work>>,
+    spare: Vec<Box<HomeWork>>,
     last_grant: Grant,
 }
 
@@ -67,40 +70,40 @@ impl Home {
     pub(super) fn own_event(
         &mut self,
         line: LineAddress,
-        event: &Event,
-        context: &mut Context<'_>,
+        event: &CoherenceEvent,
+        context: &mut StepContext<'_>,
     ) {
         match *event {
-            Event::Issue { operation, want, pin, here, .. } => {
-                self.issue(line, Request::Own(operation, want, pin), here, context)
+            CoherenceEvent::Issue { operation, want, pin, here, .. } => {
+                self.issue(line, HomeRequest::Own(operation, want, pin), here, context)
             }
-            Event::Retire { operation, here, .. } => {
+            CoherenceEvent::Retire { operation, here, .. } => {
                 self.at(line, here.extent, context, |desk| desk.retire(operation));
             }
-            Event::Cancel { operation, .. } if self.busy.contains(line) => {
+            CoherenceEvent::Cancel { operation, .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.cancel(operation));
             }
-            Event::Unpin { .. } if self.busy.contains(line) => {
+            CoherenceEvent::Unpin { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.unpin());
             }
-            Event::Placed { .. } if self.busy.contains(line) => {
+            CoherenceEvent::Placed { .. } if self.busy.contains(line) => {
                 self.at(line, None, context, |desk| desk.placed());
             }
-            Event::WriteBack { operation: Some(operation), .. } => {
+            CoherenceEvent::WriteBack { operation: Some(operation), .. } => {
                 context.ready(operation, line); // the home already has the bytes
             }
-            Event::Cancel { .. }
-            | Event::Unpin { .. }
-            | Event::Placed { .. }
-            | Event::Evict { .. }
-            | Event::WriteBack { .. }
-            | Event::DropPins
-            | Event::Received { .. }
-            | Event::NodeDead { .. }
-            | Event::Lingers { .. }
-            | Event::Quiet { .. }
-            | Event::NodeAdmitted { .. }
-            | Event::Settled { .. } => {}
+            CoherenceEvent::Cancel { .. }
+            | CoherenceEvent::Unpin { .. }
+            | CoherenceEvent::Placed { .. }
+            | CoherenceEvent::Evict { .. }
+            | CoherenceEvent::WriteBack { .. }
+            | CoherenceEvent::DropPins
+            | CoherenceEvent::Received { .. }
+            | CoherenceEvent::NodeDead { .. }
+            | CoherenceEvent::Lingers { .. }
+            | CoherenceEvent::Quiet { .. }
+            | CoherenceEvent::NodeAdmitted { .. }
+            | CoherenceEvent::Settled { .. } => {}
         }
     }
 
@@ -108,11 +111,11 @@ impl Home {
     fn issue(
         &mut self,
         line: LineAddress,
-        request: Request,
+        request: HomeRequest,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) {
-        let Request::Own(operation, want, pin) = request else {
+        let HomeRequest::Own(operation, want, pin) = request else {
             return;
         };
         if here.extent.is_none() {
@@ -120,7 +123,7 @@ impl Home {
         }
         let at_rest = !self.busy.contains(line);
         if at_rest && !pin && self.directory.level(line) >= want.level() {
-            return context.effects.push(Effect::Ready { operation, line });
+            return context.effects.push(CoherenceEffect::Ready { operation, line });
         }
         self.at(line, here.extent, context, |desk| desk.enqueue(request));
     }
@@ -129,23 +132,23 @@ impl Home {
     pub(super) fn received(
         &mut self,
         from: NodeId,
-        message: &Message,
+        message: &CoherenceMessage,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         match *message {
-            Message::Read { line, frame, ticket } => {
+            CoherenceMessage::Read { line, frame, ticket } => {
                 let requester = Requester { node: from, frame, ticket };
-                self.request(line, Request::Read(requester), here, context)
+                self.request(line, HomeRequest::Read(requester), here, context)
             }
-            Message::Write { line, frame, ticket, held, covers } => {
+            CoherenceMessage::Write { line, frame, ticket, held, covers } => {
                 let requester = Requester { node: from, frame, ticket };
-                self.request(line, Request::Write(requester, held, covers), here, context)
+                self.request(line, HomeRequest::Write(requester, held, covers), here, context)
             }
-            Message::WriteBack { line, ticket } => {
-                self.write_back(line, Request::WriteBack(from, ticket), here, context)
+            CoherenceMessage::WriteBack { line, ticket } => {
+                self.write_back(line, HomeRequest::WriteBack(from, ticket), here, context)
             }
-            Message::Evict { line, grant, dirty } => {
+            CoherenceMessage::Evict { line, grant, dirty } => {
                 if grant > self.last_grant {
                     return Err(Violation("an eviction of a grant that was never made"));
                 }
@@ -155,14 +158,14 @@ impl Home {
                     self.evict_clean(line, from, grant, context)
                 }
             }
-            Message::Ack { line, grant, had, left } => {
+            CoherenceMessage::Ack { line, grant, had, left } => {
                 self.acknowledged(line, (from, grant), had, left, context)
             }
-            Message::Recall { .. }
-            | Message::Grant { .. }
-            | Message::Refuse { .. }
-            | Message::Written { .. }
-            | Message::Data { .. } => Err(Violation("a message for a holder")),
+            CoherenceMessage::Recall { .. }
+            | CoherenceMessage::Grant { .. }
+            | CoherenceMessage::Refuse { .. }
+            | CoherenceMessage::Written { .. }
+            | CoherenceMessage::Data { .. } => Err(Violation("a message for a holder")),
         }
     }
 
@@ -170,9 +173,9 @@ impl Home {
     fn request(
         &mut self,
         line: LineAddress,
-        request: Request,
+        request: HomeRequest,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         let level = match self.busy.get(line) {
             Some(work) if work.waiting.iter().any(|other| same_kind(*other, request)) => {
@@ -201,11 +204,11 @@ impl Home {
     fn write_back(
         &mut self,
         line: LineAddress,
-        request: Request,
+        request: HomeRequest,
         here: Here,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
-        let twice = |work: &Work| work.waiting.iter().any(|other| same_kind(*other, request));
+        let twice = |work: &HomeWork| work.waiting.iter().any(|other| same_kind(*other, request));
         if self.busy.get(line).is_some_and(|work| twice(work)) {
             return Err(Violation("a second write-back of a line before the first was answered"));
         }
@@ -225,12 +228,12 @@ impl Home {
         line: LineAddress,
         from: NodeId,
         grant: Grant,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
-        let request = Request::Evict(from, grant);
+        let request = HomeRequest::Evict(from, grant);
         let Some(work) = self.busy.get(line) else {
             if self.directory.owner(line) == Some((from, grant))
-                || context.canary.is(Mutant::StaleEvictionBelieved)
+                || context.canary.is(CoherenceMutant::StaleEvictionBelieved)
             {
                 self.at(line, None, context, |desk| desk.enqueue(request));
             }
@@ -250,13 +253,13 @@ impl Home {
         line: LineAddress,
         from: NodeId,
         grant: Grant,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
-        let by_node = context.canary.is(Mutant::QueueReorders);
+        let by_node = context.canary.is(CoherenceMutant::QueueReorders);
         let known = |copy: (NodeId, Grant)| copy.0 == from && (by_node || copy.1 == grant);
         let is_sharer = self.directory.sharers(line).any(known);
         let becomes_sharer = self.directory.owner(line) == Some((from, grant))
-            && matches!(self.stage(line), Some(Stage::Owner { down_to: Level::Shared, .. }));
+            && matches!(self.stage(line), Some(HomeStage::Owner { down_to: Level::Shared, .. }));
         if !is_sharer && !becomes_sharer {
             return if by_node {
                 Ok(())
@@ -264,8 +267,8 @@ impl Home {
                 Err(Violation("an eviction of a copy that does not exist"))
             };
         }
-        let queued = context.canary.is(Mutant::EvictionQueuedBehindRecall);
-        if queued && self.stage(line) == Some(Stage::Sharers) {
+        let queued = context.canary.is(CoherenceMutant::EvictionQueuedBehindRecall);
+        if queued && self.stage(line) == Some(HomeStage::Sharers) {
             return Ok(());
         }
         self.at(line, None, context, |desk| {
@@ -278,7 +281,7 @@ impl Home {
         Ok(())
     }
 
-    fn stage(&self, line: LineAddress) -> Option<Stage> {
+    fn stage(&self, line: LineAddress) -> Option<HomeStage> {
         let current = self.busy.get(line)?.current?;
         Some(current.stage)
     }
@@ -290,17 +293,17 @@ impl Home {
         copy: (NodeId, Grant),
         had: Had,
         left: Level,
-        context: &mut Context<'_>,
+        context: &mut StepContext<'_>,
     ) -> Step {
         match self.stage(line) {
-            Some(Stage::Sharers) if self.is_recalled_sharer(line, copy) => {
+            Some(HomeStage::Sharers) if self.is_recalled_sharer(line, copy) => {
                 if had != Had::Clean || left != Level::Invalid {
                     return Err(Violation("a sharer acknowledges what only an owner can"));
                 }
                 self.at(line, None, context, |desk| desk.sharer_gone(copy.0));
                 Ok(())
             }
-            Some(Stage::Owner { down_to, .. }) if self.directory.owner(line) == Some(copy) => {
+            Some(HomeStage::Owner { down_to, .. }) if self.directory.owner(line) == Some(copy) => {
                 let forwarded =
                     self.busy.get(line).and_then(|work| work.current?.request.requester());
                 let fits = match had {
@@ -327,7 +330,7 @@ impl Home {
         self.directory.is_sharer(line, copy) && !request.is_some_and(|request| keeps(request, copy))
     }
 
-    pub(super) fn node_dead(&mut self, node: NodeId, context: &mut Context<'_>) {
+    pub(super) fn node_dead(&mut self, node: NodeId, context: &mut StepContext<'_>) {
         let mut lines: Vec<LineAddress> = self.busy.iter().map(|(line, _)| line).collect();
         self.directory.lines_of(node, &mut lines);
         lines.sort_unstable();
@@ -351,8 +354,8 @@ impl Home {
         &mut self,
         line: LineAddress,
         extent: Option<Extent>,
-        context: &mut Context<'_>,
-        work: impl FnOnce(&mut Desk<'_, '_>),
+        context: &mut StepContext<'_>,
+        work: impl FnOnce(&mut HomeStep<'_, '_>),
     ) {
         self.at_level(line, None, extent, context, work);
     }
@@ -363,11 +366,11 @@ impl Home {
         line: LineAddress,
         level: Option<Level>,
         extent: Option<Extent>,
-        context: &mut Context<'_>,
-        work: impl FnOnce(&mut Desk<'_, '_>),
+        context: &mut StepContext<'_>,
+        work: impl FnOnce(&mut HomeStep<'_, '_>),
     ) {
         let Self { directory, busy, spare, last_grant } = self;
-        let fresh = || spare.pop().unwrap_or_else(|| Box::new(Work::new()));
+        let fresh = || spare.pop().unwrap_or_else(|| Box::new(HomeWork::new()));
         let done = busy.visit(line, fresh, |state, is_new| {
             if is_new {
                 state.level = level.unwrap_or_else(|| directory.level(line));
@@ -375,7 +378,7 @@ impl Home {
             if extent.is_some() {
                 state.extent = extent;
             }
-            let mut desk = Desk { line, state, directory, last_grant, context };
+            let mut desk = HomeStep { line, state, directory, last_grant, context };
             work(&mut desk);
             desk.advance();
             desk.is_idle()

@@ -11,10 +11,11 @@
 //! ```
 //! An owner that supplies the requester itself ends the transaction by its acknowledgement.
 
-use super::canary::Mutant;
-use super::directory::{Directory, Lent};
+use super::canary::CoherenceMutant;
+use super::directory::{Directory, LentTo};
 use super::{
-    CANCELLED, Context, Effect, Extent, Had, Held, Level, Message, Requester, Supply, Target, Want,
+    CANCELLED, CoherenceEffect, CoherenceMessage, Extent, Had, HeldLine, Level, PlacementTarget,
+    Requester, StepContext, Supply, Want,
 };
 use alloc::collections::VecDeque;
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, OperationId, Ticket};
@@ -24,9 +25,9 @@ const WAITING: usize = 4;
 
 /// A line with work.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Work {
+pub(super) struct HomeWork {
     pub(super) current: Option<Transaction>,
-    pub(super) waiting: VecDeque<Request>,
+    pub(super) waiting: VecDeque<HomeRequest>,
     /// The number of operations of this node that pin the line.
     pins: u32,
     /// The number of WRITEs of the line's bytes in flight from this node's memory.
@@ -41,14 +42,14 @@ pub(super) struct Work {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Transaction {
-    pub(super) request: Request,
-    pub(super) stage: Stage,
+    pub(super) request: HomeRequest,
+    pub(super) stage: HomeStage,
     /// The requester died; the transaction is completed without an answer.
     abandoned: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Stage {
+pub(super) enum HomeStage {
     /// The owner's acknowledgement is outstanding. `gone`: the owner has since evicted the copy that it was to keep.
     Owner { down_to: Level, gone: bool },
     /// Acknowledgements of the sharers are outstanding; each shortens the list in the directory.
@@ -58,7 +59,7 @@ pub(super) enum Stage {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Request {
+pub(super) enum HomeRequest {
     Read(Requester),
     /// With the copy that it upgrades, and the number of bytes that it overwrites.
     Write(Requester, Option<Grant>, u32),
@@ -68,7 +69,7 @@ pub(super) enum Request {
     Retire(OperationId),
 }
 
-impl Request {
+impl HomeRequest {
     /// The other node that sent the request.
     pub(super) const fn node(self) -> Option<NodeId> {
         match self {
@@ -106,21 +107,24 @@ impl Request {
 }
 
 /// Whether both are of a kind of which a node may have only one in a queue.
-pub(super) fn same_kind(one: Request, other: Request) -> bool {
+pub(super) fn same_kind(one: HomeRequest, other: HomeRequest) -> bool {
     let kind = |request| match request {
-        Request::Evict(..) => 1,
-        Request::WriteBack(..) => 2,
-        Request::Read(_) | Request::Write(..) | Request::Own(..) | Request::Retire(_) => 0,
+        HomeRequest::Evict(..) => 1,
+        HomeRequest::WriteBack(..) => 2,
+        HomeRequest::Read(_)
+        | HomeRequest::Write(..)
+        | HomeRequest::Own(..)
+        | HomeRequest::Retire(_) => 0,
     };
     one.node().is_some() && one.node() == other.node() && kind(one) == kind(other)
 }
 
 /// Whether the copy is the one that an upgrade keeps.
-pub(super) fn keeps(request: Request, copy: (NodeId, Grant)) -> bool {
-    matches!(request, Request::Write(requester, Some(held), _) if (requester.node, held) == copy)
+pub(super) fn keeps(request: HomeRequest, copy: (NodeId, Grant)) -> bool {
+    matches!(request, HomeRequest::Write(requester, Some(held), _) if (requester.node, held) == copy)
 }
 
-impl Work {
+impl HomeWork {
     /// Whether a node waits for the line. A transaction for a requester that died meanwhile completes without it.
     pub(super) fn asks(&self, node: NodeId) -> bool {
         let current = self.current.filter(|current| !current.abandoned);
@@ -161,25 +165,25 @@ impl Work {
             return Ok(());
         };
         match current.stage {
-            Stage::Owner { .. } if !owned => Err("a recall of an owner that does not exist"),
-            Stage::Own if self.pins == 0 && self.places == 0 => {
+            HomeStage::Owner { .. } if !owned => Err("a recall of an owner that does not exist"),
+            HomeStage::Own if self.pins == 0 && self.places == 0 => {
                 Err("a transaction waits for pins and places that are none")
             }
-            Stage::Owner { .. } | Stage::Sharers | Stage::Own => Ok(()),
+            HomeStage::Owner { .. } | HomeStage::Sharers | HomeStage::Own => Ok(()),
         }
     }
 }
 
 /// One line of the home during one step.
-pub(super) struct Desk<'a, 'b> {
+pub(super) struct HomeStep<'a, 'b> {
     pub(super) line: LineAddress,
-    pub(super) state: &'a mut Work,
+    pub(super) state: &'a mut HomeWork,
     pub(super) directory: &'a mut Directory,
     pub(super) last_grant: &'a mut Grant,
-    pub(super) context: &'a mut Context<'b>,
+    pub(super) context: &'a mut StepContext<'b>,
 }
 
-impl Desk<'_, '_> {
+impl HomeStep<'_, '_> {
     pub(super) fn is_idle(&self) -> bool {
         self.state.current.is_none()
             && self.state.waiting.is_empty()
@@ -187,7 +191,7 @@ impl Desk<'_, '_> {
             && self.state.places == 0
     }
 
-    pub(super) fn enqueue(&mut self, request: Request) {
+    pub(super) fn enqueue(&mut self, request: HomeRequest) {
         if self.state.retiring {
             return self.refuse(request, ErrorCode::Unallocated, None);
         }
@@ -199,12 +203,11 @@ impl Desk<'_, '_> {
 
     /// Cancels an operation of this node. One in progress is completed without a result.
     pub(super) fn cancel(&mut self, operation: OperationId) {
-        let meant =
-            |request: &Request| matches!(request, Request::Own(own, ..) if *own == operation);
+        let meant = |request: &HomeRequest| matches!(request, HomeRequest::Own(own, ..) if *own == operation);
         if let Some(place) = self.state.waiting.iter().position(meant) {
             self.state.waiting.remove(place);
         } else if let Some(current) = self.state.current.as_mut()
-            && let Request::Own(own, want, pin) = &mut current.request
+            && let HomeRequest::Own(own, want, pin) = &mut current.request
             && *own == operation
         {
             (*own, *pin) = (CANCELLED, false);
@@ -215,15 +218,16 @@ impl Desk<'_, '_> {
         self.context.fail(operation, self.line, ErrorCode::TimedOut);
     }
 
-    fn start(&mut self, request: Request) {
-        self.state.current = Some(Transaction { request, stage: Stage::Sharers, abandoned: false });
+    fn start(&mut self, request: HomeRequest) {
+        self.state.current =
+            Some(Transaction { request, stage: HomeStage::Sharers, abandoned: false });
         self.begin(request);
     }
 
     #[inline]
     pub(super) fn advance(&mut self) {
         while self.state.current.is_none() && !self.state.waiting.is_empty() {
-            let next = if self.context.canary.is(Mutant::QueueReorders) {
+            let next = if self.context.canary.is(CoherenceMutant::QueueReorders) {
                 self.state.waiting.pop_back()
             } else {
                 self.state.waiting.pop_front()
@@ -234,42 +238,42 @@ impl Desk<'_, '_> {
     }
 
     /// Recalls the holders that conflict with a request.
-    fn begin(&mut self, request: Request) {
+    fn begin(&mut self, request: HomeRequest) {
         let lent = match self.state.level {
-            Level::Dirty => Lent::Not, // this node's own level is at most what the directory implies
+            Level::Dirty => LentTo::Not, // this node's own level is at most what the directory implies
             Level::Invalid | Level::Shared => self.directory.lent(self.line),
         };
-        if lent == Lent::Lost {
+        if lent == LentTo::Lost {
             return self.finish_lost(None);
         }
-        if self.context.canary.is(Mutant::WrittenEarly)
-            && let Request::WriteBack(node, ticket) = request
+        if self.context.canary.is(CoherenceMutant::WrittenEarly)
+            && let HomeRequest::WriteBack(node, ticket) = request
         {
-            self.context.send(node, Message::Written { line: self.line, ticket });
+            self.context.send(node, CoherenceMessage::Written { line: self.line, ticket });
             return self.close();
         }
-        if let Request::Evict(node, grant) = request
-            && lent != Lent::Owned((node, grant))
+        if let HomeRequest::Evict(node, grant) = request
+            && lent != LentTo::Owned((node, grant))
         {
             return self.evict_stale(node);
         }
-        if self.context.canary.is(Mutant::EvictionWritesBack)
-            && matches!(request, Request::Evict(..))
+        if self.context.canary.is(CoherenceMutant::EvictionWritesBack)
+            && matches!(request, HomeRequest::Evict(..))
         {
             self.directory.clear(self.line);
             return self.close();
         }
-        if let Lent::Owned(owner) = lent {
+        if let LentTo::Owned(owner) = lent {
             if request.requester().map(|requester| requester.node) == Some(owner.0) {
                 self.refuse(request, ErrorCode::Unallocated, None); // no correct owner sends this
                 return self.close();
             }
             if self.state.places > 0 {
-                return self.set_stage(Stage::Own); // the owner would overwrite bytes in flight
+                return self.set_stage(HomeStage::Own); // the owner would overwrite bytes in flight
             }
             return self.recall_owner(request, owner);
         }
-        if lent == Lent::Not {
+        if lent == LentTo::Not {
             return self.conclude();
         }
         if request.down_to() == Level::Invalid {
@@ -280,34 +284,34 @@ impl Desk<'_, '_> {
 
     /// Drops an eviction that was overtaken by a recall.
     fn evict_stale(&mut self, node: NodeId) {
-        if self.context.canary.is(Mutant::StaleEvictionBelieved) {
+        if self.context.canary.is(CoherenceMutant::StaleEvictionBelieved) {
             self.directory.clear(self.line);
         }
-        if self.context.canary.is(Mutant::QueueReorders) {
+        if self.context.canary.is(CoherenceMutant::QueueReorders) {
             self.directory.remove_sharer(self.line, node);
         }
         self.close();
     }
 
-    fn recall_owner(&mut self, request: Request, owner: (NodeId, Grant)) {
-        if self.context.canary.is(Mutant::FreeRecallsNobody)
-            && matches!(request, Request::Retire(_))
+    fn recall_owner(&mut self, request: HomeRequest, owner: (NodeId, Grant)) {
+        if self.context.canary.is(CoherenceMutant::FreeRecallsNobody)
+            && matches!(request, HomeRequest::Retire(_))
         {
             self.directory.clear(self.line);
             return self.conclude();
         }
         let down_to = request.down_to();
-        self.set_stage(Stage::Owner { down_to, gone: false });
+        self.set_stage(HomeStage::Owner { down_to, gone: false });
         recall(self.context, self.line, owner, down_to, request.requester());
     }
 
-    fn recall_sharers(&mut self, request: Request) {
-        if self.context.canary.is(Mutant::FreeRecallsNobody)
-            && matches!(request, Request::Retire(_))
+    fn recall_sharers(&mut self, request: HomeRequest) {
+        if self.context.canary.is(CoherenceMutant::FreeRecallsNobody)
+            && matches!(request, HomeRequest::Retire(_))
         {
             return self.directory.clear(self.line);
         }
-        self.set_stage(Stage::Sharers);
+        self.set_stage(HomeStage::Sharers);
         for copy in self.directory.sharers(self.line) {
             if !keeps(request, copy) {
                 recall(self.context, self.line, copy, Level::Invalid, None);
@@ -315,7 +319,7 @@ impl Desk<'_, '_> {
         }
     }
 
-    fn set_stage(&mut self, stage: Stage) {
+    fn set_stage(&mut self, stage: HomeStage) {
         if let Some(current) = &mut self.state.current {
             current.stage = stage;
         }
@@ -326,15 +330,16 @@ impl Desk<'_, '_> {
         self.directory.remove_sharer(self.line, node);
         match self.state.current {
             None => self.raise(),
-            Some(current) if current.stage == Stage::Sharers => self.conclude_if_alone(),
+            Some(current) if current.stage == HomeStage::Sharers => self.conclude_if_alone(),
             Some(_) => {}
         }
     }
 
     /// Notes that the owner has become a sharer and evicted its copy, with its acknowledgement still outstanding.
     pub(super) fn leaves_early(&mut self) {
-        if let Some(Transaction { stage: Stage::Owner { gone, .. }, .. }) = &mut self.state.current
-            && !self.context.canary.is(Mutant::EarlyLeaverKept)
+        if let Some(Transaction { stage: HomeStage::Owner { gone, .. }, .. }) =
+            &mut self.state.current
+            && !self.context.canary.is(CoherenceMutant::EarlyLeaverKept)
         {
             *gone = true;
         }
@@ -348,7 +353,7 @@ impl Desk<'_, '_> {
         let in_the_way = |copy: (NodeId, Grant)| !keeps(current.request, copy);
         let waits = current.request.down_to() == Level::Invalid
             && self.directory.sharers(self.line).any(in_the_way);
-        if !waits || self.context.canary.is(Mutant::AcksNotAwaited) {
+        if !waits || self.context.canary.is(CoherenceMutant::AcksNotAwaited) {
             self.conclude();
         }
     }
@@ -362,24 +367,24 @@ impl Desk<'_, '_> {
             return self.close();
         }
         if self.is_hindered(current.request) {
-            return self.set_stage(Stage::Own);
+            return self.set_stage(HomeStage::Own);
         }
         match current.request {
-            Request::Evict(..) => self.close(),
-            Request::Own(operation, _, pin) => {
+            HomeRequest::Evict(..) => self.close(),
+            HomeRequest::Own(operation, _, pin) => {
                 self.raise();
                 self.state.pins += u32::from(pin);
                 let line = self.line;
                 self.context.ready(operation, line);
                 self.close();
             }
-            Request::Read(requester) => self.grant(requester, None, Level::Shared),
-            Request::Write(requester, held, _) => self.grant(requester, held, Level::Dirty),
-            Request::WriteBack(node, ticket) => {
-                self.context.send(node, Message::Written { line: self.line, ticket });
+            HomeRequest::Read(requester) => self.grant(requester, None, Level::Shared),
+            HomeRequest::Write(requester, held, _) => self.grant(requester, held, Level::Dirty),
+            HomeRequest::WriteBack(node, ticket) => {
+                self.context.send(node, CoherenceMessage::Written { line: self.line, ticket });
                 self.close();
             }
-            Request::Retire(operation) => self.retired(operation),
+            HomeRequest::Retire(operation) => self.retired(operation),
         }
     }
 
@@ -389,10 +394,11 @@ impl Desk<'_, '_> {
         let copy = held.map(|held| (requester.node, held));
         let has_bytes = copy.is_some_and(|copy| {
             self.directory.is_sharer(self.line, copy)
-                || self.context.canary.is(Mutant::HeldBelieved)
+                || self.context.canary.is(CoherenceMutant::HeldBelieved)
         });
         let supply = if has_bytes { Supply::Held } else { Supply::Home };
-        let late = self.context.canary.is(Mutant::HomeLevelFallsLate) && supply == Supply::Home;
+        let late =
+            self.context.canary.is(CoherenceMutant::HomeLevelFallsLate) && supply == Supply::Home;
         if !late {
             self.lower(remains);
         }
@@ -401,37 +407,37 @@ impl Desk<'_, '_> {
             self.context.send(requester.node, message);
             return self.close();
         }
-        self.context.effects.push(Effect::Place {
+        self.context.effects.push(CoherenceEffect::Place {
             line: self.line,
             to: requester.node,
-            target: Target::Frame(requester.frame),
+            target: PlacementTarget::Frame(requester.frame),
             message,
         });
         if late {
             self.lower(remains);
         }
-        self.state.places += u32::from(!self.context.canary.is(Mutant::HomeForgetsPlace));
+        self.state.places += u32::from(!self.context.canary.is(CoherenceMutant::HomeForgetsPlace));
         self.close();
     }
 
     /// Whether this node's own pins or bytes in flight block the answer to a request.
-    fn is_hindered(&self, request: Request) -> bool {
-        let pinned = self.state.pins > 0 && !self.context.canary.is(Mutant::PinIgnored);
+    fn is_hindered(&self, request: HomeRequest) -> bool {
+        let pinned = self.state.pins > 0 && !self.context.canary.is(CoherenceMutant::PinIgnored);
         let placing = self.state.places > 0;
         match request {
-            Request::Read(_) => pinned && self.state.level == Level::Dirty,
-            Request::Write(..) => pinned || placing,
-            Request::Retire(_) => pinned || placing,
-            Request::Own(_, want, _) => placing && want != Want::Read,
-            Request::Evict(..) | Request::WriteBack(..) => false,
+            HomeRequest::Read(_) => pinned && self.state.level == Level::Dirty,
+            HomeRequest::Write(..) => pinned || placing,
+            HomeRequest::Retire(_) => pinned || placing,
+            HomeRequest::Own(_, want, _) => placing && want != Want::Read,
+            HomeRequest::Evict(..) | HomeRequest::WriteBack(..) => false,
         }
     }
 
     /// Numbers a grant, enters it in the directory, and builds its message.
-    fn granted(&mut self, requester: Requester, level: Level, supply: Supply) -> Message {
+    fn granted(&mut self, requester: Requester, level: Level, supply: Supply) -> CoherenceMessage {
         self.context.counters.requests_served += 1;
         self.last_grant.0 += 1;
-        if self.context.canary.is(Mutant::GrantsWrap) {
+        if self.context.canary.is(CoherenceMutant::GrantsWrap) {
             self.last_grant.0 &= u64::from(u32::MAX);
         }
         let grant = *self.last_grant;
@@ -441,7 +447,7 @@ impl Desk<'_, '_> {
             self.directory.add_sharer(self.line, (requester.node, grant));
         }
         let unknown = Extent { first: true, bytes: 1 };
-        Message::Grant {
+        CoherenceMessage::Grant {
             line: self.line,
             ticket: requester.ticket,
             grant,
@@ -452,7 +458,7 @@ impl Desk<'_, '_> {
     }
 
     pub(super) fn owner_acknowledged(&mut self, owner: (NodeId, Grant), had: Had, left: Level) {
-        let Some(Transaction { request, stage: Stage::Owner { gone, .. }, abandoned }) =
+        let Some(Transaction { request, stage: HomeStage::Owner { gone, .. }, abandoned }) =
             self.state.current
         else {
             return;
@@ -472,15 +478,18 @@ impl Desk<'_, '_> {
             self.directory.add_sharer(self.line, owner);
         }
         match request {
-            Request::Read(requester) if !abandoned => {
+            HomeRequest::Read(requester) if !abandoned => {
                 self.forwarded(requester, Level::Shared, owner.0)
             }
-            Request::Write(requester, ..) if had == Had::Forwarded => {
+            HomeRequest::Write(requester, ..) if had == Had::Forwarded => {
                 self.forwarded(requester, Level::Dirty, owner.0);
             }
             // An owner that was to forward a line and did not has found the target dead.
-            Request::Read(_) | Request::Write(..) => self.close(),
-            Request::Evict(..) | Request::WriteBack(..) | Request::Own(..) | Request::Retire(_) => {
+            HomeRequest::Read(_) | HomeRequest::Write(..) => self.close(),
+            HomeRequest::Evict(..)
+            | HomeRequest::WriteBack(..)
+            | HomeRequest::Own(..)
+            | HomeRequest::Retire(_) => {
                 self.conclude();
             }
         }
@@ -510,7 +519,7 @@ impl Desk<'_, '_> {
     /// Restarts a transaction that only this node's own work blocked.
     fn retry(&mut self) {
         if let Some(current) = self.state.current
-            && current.stage == Stage::Own
+            && current.stage == HomeStage::Own
         {
             self.begin(current.request);
         }
@@ -547,9 +556,9 @@ impl Desk<'_, '_> {
 
     fn set_level(&mut self, level: Level) {
         self.state.level = level;
-        self.context.effects.push(Effect::SetLevel {
+        self.context.effects.push(CoherenceEffect::SetLevel {
             line: self.line,
-            held: Held { level, grant: Grant(0) },
+            held: HeldLine { level, grant: Grant(0) },
             extent: None,
         });
     }
@@ -557,7 +566,7 @@ impl Desk<'_, '_> {
     fn lose(&mut self) {
         self.context.counters.lines_lost += 1;
         self.directory.set_lost(self.line);
-        if self.context.canary.is(Mutant::LostServed) {
+        if self.context.canary.is(CoherenceMutant::LostServed) {
             self.directory.clear(self.line);
         }
     }
@@ -567,7 +576,7 @@ impl Desk<'_, '_> {
         let Some(current) = self.state.current else {
             return;
         };
-        if let Request::Retire(_) = current.request {
+        if let HomeRequest::Retire(_) = current.request {
             self.directory.clear(self.line);
             return self.conclude();
         }
@@ -583,65 +592,76 @@ impl Desk<'_, '_> {
     }
 
     /// Whether a request overwrites all of the line.
-    fn is_healed_by(&self, request: Request) -> bool {
-        let part =
-            self.context.canary.is(Mutant::HealByPart) && matches!(request, Request::Write(..));
+    fn is_healed_by(&self, request: HomeRequest) -> bool {
+        let part = self.context.canary.is(CoherenceMutant::HealByPart)
+            && matches!(request, HomeRequest::Write(..));
         part || self.state.extent.is_some_and(|extent| request.heals(extent))
     }
 
     /// Whether the owner of a lost line may still write this home's memory. For how long is unknown, so requests are
     /// refused and do not wait.
     fn awaits_late_bytes(&self) -> bool {
-        !self.context.lingering.is_empty() && !self.context.canary.is(Mutant::HealUnderLateBytes)
+        !self.context.lingering.is_empty()
+            && !self.context.canary.is(CoherenceMutant::HealUnderLateBytes)
     }
 
     /// Grants a lost line to a request that overwrites all of it.
-    fn heal(&mut self, request: Request) {
+    fn heal(&mut self, request: HomeRequest) {
         if self.is_hindered(request) {
-            return self.set_stage(Stage::Own); // restarts
+            return self.set_stage(HomeStage::Own); // restarts
         }
         self.context.counters.lines_healed += 1;
         self.directory.clear(self.line);
         let line = self.line;
         match request {
-            Request::Own(operation, ..) => {
-                if !self.context.canary.is(Mutant::HealReadsStale) {
-                    self.context.effects.push(Effect::Fill { operation, line });
+            HomeRequest::Own(operation, ..) => {
+                if !self.context.canary.is(CoherenceMutant::HealReadsStale) {
+                    self.context.effects.push(CoherenceEffect::Fill { operation, line });
                 }
                 self.conclude();
             }
-            Request::Write(requester, ..) => {
+            HomeRequest::Write(requester, ..) => {
                 let message = self.granted(requester, Level::Dirty, Supply::Nothing);
                 self.context.send(requester.node, message);
                 self.close();
             }
-            Request::Read(_) | Request::Evict(..) | Request::WriteBack(..) | Request::Retire(_) => {
+            HomeRequest::Read(_)
+            | HomeRequest::Evict(..)
+            | HomeRequest::WriteBack(..)
+            | HomeRequest::Retire(_) => {
                 self.close();
             }
         }
     }
 
-    pub(super) fn refuse(&mut self, request: Request, code: ErrorCode, supplier: Option<NodeId>) {
+    pub(super) fn refuse(
+        &mut self,
+        request: HomeRequest,
+        code: ErrorCode,
+        supplier: Option<NodeId>,
+    ) {
         let line = self.line;
         match request {
-            Request::Read(requester) | Request::Write(requester, ..) => {
+            HomeRequest::Read(requester) | HomeRequest::Write(requester, ..) => {
                 self.context.counters.requests_refused += 1;
-                let message = Message::Refuse { line, ticket: requester.ticket, code, supplier };
+                let message =
+                    CoherenceMessage::Refuse { line, ticket: requester.ticket, code, supplier };
                 self.context.send(requester.node, message);
             }
-            Request::WriteBack(node, ticket) => {
+            HomeRequest::WriteBack(node, ticket) => {
                 self.context.counters.requests_refused += 1;
-                self.context.send(node, Message::Refuse { line, ticket, code, supplier: None });
+                self.context
+                    .send(node, CoherenceMessage::Refuse { line, ticket, code, supplier: None });
             }
-            Request::Own(operation, ..) | Request::Retire(operation) => {
+            HomeRequest::Own(operation, ..) | HomeRequest::Retire(operation) => {
                 self.context.fail(operation, line, code);
             }
-            Request::Evict(..) => {}
+            HomeRequest::Evict(..) => {}
         }
     }
 
     pub(super) fn retire(&mut self, operation: OperationId) {
-        let request = Request::Retire(operation);
+        let request = HomeRequest::Retire(operation);
         if self.state.retiring {
             return self.refuse(request, ErrorCode::Unallocated, None);
         }
@@ -657,7 +677,7 @@ impl Desk<'_, '_> {
         self.raise();
         self.state.retiring = false;
         let line = self.line;
-        self.context.effects.push(Effect::Ready { operation, line });
+        self.context.effects.push(CoherenceEffect::Ready { operation, line });
         self.close();
     }
 
@@ -674,26 +694,26 @@ impl Desk<'_, '_> {
         };
         current.abandoned |= current.request.node() == Some(node);
         match current.stage {
-            Stage::Owner { .. } if owned => {
+            HomeStage::Owner { .. } if owned => {
                 let forwarded = current.request.requester().is_some();
                 self.finish_lost(forwarded.then_some(node));
             }
-            Stage::Sharers => self.conclude_if_alone(),
-            Stage::Own if current.abandoned => self.close(),
-            Stage::Own if owned => self.retry(),
-            Stage::Owner { .. } | Stage::Own => {}
+            HomeStage::Sharers => self.conclude_if_alone(),
+            HomeStage::Own if current.abandoned => self.close(),
+            HomeStage::Own if owned => self.retry(),
+            HomeStage::Owner { .. } | HomeStage::Own => {}
         }
     }
 }
 
 /// Sends a recall to a holder.
 fn recall(
-    context: &mut Context<'_>,
+    context: &mut StepContext<'_>,
     line: LineAddress,
     (node, grant): (NodeId, Grant),
     down_to: Level,
     forward: Option<Requester>,
 ) {
     context.counters.recalls_sent += 1;
-    context.send(node, Message::Recall { line, grant, down_to, forward });
+    context.send(node, CoherenceMessage::Recall { line, grant, down_to, forward });
 }

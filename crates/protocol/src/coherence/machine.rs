@@ -1,9 +1,11 @@
 //! The coherence machine of one node.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{CoherenceCanary, CoherenceMutant};
 use super::holder::Holder;
 use super::home::Home;
-use super::{Context, Counters, Effect, Effects, Event, Here, Message, Step};
+use super::{
+    CoherenceEffect, CoherenceEvent, CoherenceMessage, Counters, Effects, Here, Step, StepContext,
+};
 use crate::wire::Violation;
 use core::hash::{Hash, Hasher};
 use farside_base::{ErrorCode, Grant, Limits, LineAddress, NodeId, NodeSet};
@@ -22,7 +24,7 @@ pub struct Coherence {
     home: Home,
     holder: Holder,
     counters: Counters,
-    canary: Canary,
+    canary: CoherenceCanary,
 }
 
 impl Coherence {
@@ -36,14 +38,14 @@ impl Coherence {
             home: Home::new(limits),
             holder: Holder::new(limits),
             counters: Counters::default(),
-            canary: Canary::default(),
+            canary: CoherenceCanary::default(),
         }
     }
 
     /// Creates a machine with a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(me: NodeId, limits: &Limits, mutant: Mutant) -> Self {
-        Self { canary: Canary::new(mutant), ..Self::new(me, limits) }
+    pub fn with_mutant(me: NodeId, limits: &Limits, mutant: CoherenceMutant) -> Self {
+        Self { canary: CoherenceCanary::new(mutant), ..Self::new(me, limits) }
     }
 
     /// Continues the numbering of grants after `last`: a home that takes over or recovers from a log must not use a
@@ -106,34 +108,34 @@ impl Coherence {
     /// # Errors
     /// The event is a message that no correct peer sends: nothing was changed; close the link to the peer. This
     /// node's own events never fail.
-    pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
+    pub fn step(&mut self, event: CoherenceEvent, effects: &mut Effects) -> Step {
         match event {
-            Event::Received { from, ref message, here } => {
+            CoherenceEvent::Received { from, ref message, here } => {
                 return self.received(from, message, here, effects);
             }
-            Event::NodeDead { node } => self.node_dead(node, effects),
-            Event::Lingers { node } => _ = self.lingering.insert(node),
-            Event::Quiet { node } => {
+            CoherenceEvent::NodeDead { node } => self.node_dead(node, effects),
+            CoherenceEvent::Lingers { node } => _ = self.lingering.insert(node),
+            CoherenceEvent::Quiet { node } => {
                 self.lingering.remove(node);
                 let (_, holder, mut context) = self.parts(effects);
                 holder.quiet(node, &mut context);
             }
-            Event::NodeAdmitted { node } => self.node_admitted(node),
-            Event::Settled { node } => {
+            CoherenceEvent::NodeAdmitted { node } => self.node_admitted(node),
+            CoherenceEvent::Settled { node } => {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.settled(node, &mut context);
             }
-            Event::DropPins => {
+            CoherenceEvent::DropPins => {
                 let (_, holder, mut context) = self.parts(effects);
                 holder.drop_pins(&mut context);
             }
-            Event::Issue { line, .. }
-            | Event::WriteBack { line, .. }
-            | Event::Cancel { line, .. }
-            | Event::Unpin { line, .. }
-            | Event::Evict { line, .. }
-            | Event::Retire { line, .. }
-            | Event::Placed { line, .. } => self.own_event(line, &event, effects),
+            CoherenceEvent::Issue { line, .. }
+            | CoherenceEvent::WriteBack { line, .. }
+            | CoherenceEvent::Cancel { line, .. }
+            | CoherenceEvent::Unpin { line, .. }
+            | CoherenceEvent::Evict { line, .. }
+            | CoherenceEvent::Retire { line, .. }
+            | CoherenceEvent::Placed { line, .. } => self.own_event(line, &event, effects),
         }
         Ok(())
     }
@@ -153,8 +155,8 @@ impl Coherence {
     fn parts<'a>(
         &'a mut self,
         effects: &'a mut Effects,
-    ) -> (&'a mut Home, &'a mut Holder, Context<'a>) {
-        let context = Context {
+    ) -> (&'a mut Home, &'a mut Holder, StepContext<'a>) {
+        let context = StepContext {
             me: self.me,
             dead: &self.dead,
             lingering: &self.lingering,
@@ -165,16 +167,16 @@ impl Coherence {
         (&mut self.home, &mut self.holder, context)
     }
 
-    fn own_event(&mut self, line: LineAddress, event: &Event, effects: &mut Effects) {
+    fn own_event(&mut self, line: LineAddress, event: &CoherenceEvent, effects: &mut Effects) {
         let own = line.home() == self.me;
         let foreign = line.home().0 >= self.nodes_max;
         let (home, holder, mut context) = self.parts(effects);
         match *event {
-            Event::Issue { operation, .. } if foreign => {
+            CoherenceEvent::Issue { operation, .. } if foreign => {
                 context.fail(operation, line, ErrorCode::ForeignAddress);
-                context.effects.push(Effect::Release { line });
+                context.effects.push(CoherenceEffect::Release { line });
             }
-            Event::Retire { operation, .. } if !own => {
+            CoherenceEvent::Retire { operation, .. } if !own => {
                 context.fail(operation, line, ErrorCode::NotAnAllocation);
             }
             _ if own => home.own_event(line, event, &mut context),
@@ -185,7 +187,7 @@ impl Coherence {
     fn received(
         &mut self,
         from: NodeId,
-        message: &Message,
+        message: &CoherenceMessage,
         here: Here,
         effects: &mut Effects,
     ) -> Step {
@@ -200,17 +202,17 @@ impl Coherence {
         let own = line.home() == self.me;
         let (home, holder, mut context) = self.parts(effects);
         match *message {
-            Message::Read { .. }
-            | Message::Write { .. }
-            | Message::Evict { .. }
-            | Message::WriteBack { .. }
-            | Message::Ack { .. } => {
+            CoherenceMessage::Read { .. }
+            | CoherenceMessage::Write { .. }
+            | CoherenceMessage::Evict { .. }
+            | CoherenceMessage::WriteBack { .. }
+            | CoherenceMessage::Ack { .. } => {
                 if !own {
                     return Err(Violation("a message for the home of another node's line"));
                 }
                 return home.received(from, message, here, &mut context);
             }
-            Message::Recall { forward, .. } => {
+            CoherenceMessage::Recall { forward, .. } => {
                 if line.home() != from {
                     return Err(Violation("a recall from a node that is not the line's home"));
                 }
@@ -220,12 +222,14 @@ impl Coherence {
                     return Err(Violation("a recall forwards to an invalid node"));
                 }
             }
-            Message::Grant { .. } | Message::Refuse { .. } | Message::Written { .. } => {
+            CoherenceMessage::Grant { .. }
+            | CoherenceMessage::Refuse { .. }
+            | CoherenceMessage::Written { .. } => {
                 if line.home() != from {
                     return Err(Violation("an answer from a node that is not the line's home"));
                 }
             }
-            Message::Data { .. } => {
+            CoherenceMessage::Data { .. } => {
                 if own || line.home() == from {
                     return Err(Violation("bytes of a line between its home and an owner"));
                 }
@@ -239,7 +243,7 @@ impl Coherence {
     fn node_admitted(&mut self, node: NodeId) {
         if self.dead.remove(node) {
             debug_assert_eq!(self.home.names(node), None, "{node} is a new node");
-            let kept = self.canary.is(Mutant::FormerRequesterKept);
+            let kept = self.canary.is(CoherenceMutant::FormerRequesterKept);
             debug_assert!(kept || self.holder.names(node).is_none(), "{node} is a new node");
         }
     }

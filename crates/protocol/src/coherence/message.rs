@@ -13,7 +13,7 @@
 //! WRITE BACK, WRITTEN  0 tag, 1 line, 9 ticket, 17
 //! ```
 
-use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
+use super::{CoherenceMessage, Extent, Frame, Had, Level, Requester, Supply};
 use crate::wire::{BODY, Class, Violation, padding_from, put, u16_at, u32_at, u64_at};
 use farside_base::{ErrorCode, Grant, LineAddress, NodeId, Ticket};
 
@@ -28,7 +28,7 @@ const ACK: u8 = 8;
 const WRITE_BACK: u8 = 9;
 const WRITTEN: u8 = 10;
 
-impl Message {
+impl CoherenceMessage {
     /// The line to which it refers.
     #[inline]
     pub const fn line(&self) -> LineAddress {
@@ -171,14 +171,14 @@ fn put_ticket(to: &mut [u8; BODY], ticket: Ticket, tag: u8) -> u8 {
 // function the compiler splits the fields of all kinds into bytes and combines them in a common location.
 
 #[inline(never)]
-fn read(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn read(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (frame, ticket) = (Frame(u32_at(body, 9)), Ticket(u64_at(body, 13)));
     padding_from(body, 21)?;
-    Ok(Message::Read { line, frame, ticket })
+    Ok(CoherenceMessage::Read { line, frame, ticket })
 }
 
 #[inline(never)]
-fn write(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn write(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (frame, ticket) = (Frame(u32_at(body, 9)), Ticket(u64_at(body, 13)));
     let covers = u32_at(body, 21);
     let is_upgrade = flag(body[25])?;
@@ -187,18 +187,18 @@ fn write(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
     if covers as usize > line.line_size().bytes() {
         return Err(Violation("a write of more than its line"));
     }
-    Ok(Message::Write { line, frame, ticket, held, covers })
+    Ok(CoherenceMessage::Write { line, frame, ticket, held, covers })
 }
 
 #[inline(never)]
-fn evict(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn evict(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (grant, dirty) = (Grant(u64_at(body, 9)), flag(body[17])?);
     padding_from(body, 18)?;
-    Ok(Message::Evict { line, grant, dirty })
+    Ok(CoherenceMessage::Evict { line, grant, dirty })
 }
 
 #[inline(never)]
-fn recall(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn recall(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (grant, down_to) = (Grant(u64_at(body, 9)), level(body[17])?);
     let is_forwarded = flag(body[18])?;
     if is_forwarded { padding_from(body, 33) } else { padding_from(body, 19) }?;
@@ -207,50 +207,50 @@ fn recall(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
         frame: Frame(u32_at(body, 21)),
         ticket: Ticket(u64_at(body, 25)),
     });
-    Ok(Message::Recall { line, grant, down_to, forward })
+    Ok(CoherenceMessage::Recall { line, grant, down_to, forward })
 }
 
 #[inline(never)]
-fn grant(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn grant(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (ticket, grant) = (Ticket(u64_at(body, 9)), Grant(u64_at(body, 17)));
     let (level, supply) = (level(body[25])?, supply(body[26], u16_at(body, 27))?);
     let extent = extent(body[29], u32_at(body, 30), line)?;
     padding_from(body, 34)?;
-    Ok(Message::Grant { line, ticket, grant, level, supply, extent })
+    Ok(CoherenceMessage::Grant { line, ticket, grant, level, supply, extent })
 }
 
 #[inline(never)]
-fn refuse(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn refuse(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (ticket, code) = (Ticket(u64_at(body, 9)), code(u16_at(body, 17))?);
     let has_supplier = flag(body[19])?;
     if has_supplier { padding_from(body, 22) } else { padding_from(body, 20) }?;
     let supplier = has_supplier.then(|| NodeId(u16_at(body, 20)));
-    Ok(Message::Refuse { line, ticket, code, supplier })
+    Ok(CoherenceMessage::Refuse { line, ticket, code, supplier })
 }
 
 #[inline(never)]
-fn data(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn data(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     padding_from(body, 17)?;
-    Ok(Message::Data { line, ticket: Ticket(u64_at(body, 9)) })
+    Ok(CoherenceMessage::Data { line, ticket: Ticket(u64_at(body, 9)) })
 }
 
 #[inline(never)]
-fn ack(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn ack(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     let (grant, had, left) = (Grant(u64_at(body, 9)), had(body[17])?, level(body[18])?);
     padding_from(body, 19)?;
-    Ok(Message::Ack { line, grant, had, left })
+    Ok(CoherenceMessage::Ack { line, grant, had, left })
 }
 
 #[inline(never)]
-fn write_back(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn write_back(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     padding_from(body, 17)?;
-    Ok(Message::WriteBack { line, ticket: Ticket(u64_at(body, 9)) })
+    Ok(CoherenceMessage::WriteBack { line, ticket: Ticket(u64_at(body, 9)) })
 }
 
 #[inline(never)]
-fn written(line: LineAddress, body: &[u8; BODY]) -> Result<Message, Violation> {
+fn written(line: LineAddress, body: &[u8; BODY]) -> Result<CoherenceMessage, Violation> {
     padding_from(body, 17)?;
-    Ok(Message::Written { line, ticket: Ticket(u64_at(body, 9)) })
+    Ok(CoherenceMessage::Written { line, ticket: Ticket(u64_at(body, 9)) })
 }
 
 const fn flag(bits: u8) -> Result<bool, Violation> {

@@ -1,6 +1,6 @@
 //! The wire form: every message round-trips, and no other body is accepted.
 
-use super::{Extent, Frame, Had, Level, Message, Requester, Supply};
+use super::{CoherenceMessage, Extent, Frame, Had, Level, Requester, Supply};
 use crate::wire::BODY;
 use alloc::vec::Vec;
 use farside_base::{
@@ -8,9 +8,9 @@ use farside_base::{
 };
 
 /// A deterministic pseudo-random sequence for a seed.
-struct Numbers(u64);
+struct MessageGenerator(u64);
 
-impl Numbers {
+impl MessageGenerator {
     fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -48,21 +48,21 @@ impl Numbers {
         (self.below(2) == 1).then(|| value(self))
     }
 
-    fn message(&mut self, kind: u64) -> Message {
+    fn message(&mut self, kind: u64) -> CoherenceMessage {
         let line = self.line();
         let (ticket, grant) = (Ticket(self.id()), Grant(self.id()));
         let frame = Frame(self.id() as u32);
         match kind {
-            0 => Message::Read { line, frame, ticket },
-            1 => Message::Write {
+            0 => CoherenceMessage::Read { line, frame, ticket },
+            1 => CoherenceMessage::Write {
                 line,
                 frame,
                 ticket,
                 held: self.optional(|numbers| Grant(numbers.id())),
                 covers: self.below(line.line_size().bytes() as u64 + 1) as u32,
             },
-            2 => Message::Evict { line, grant, dirty: self.below(2) == 1 },
-            3 => Message::Recall {
+            2 => CoherenceMessage::Evict { line, grant, dirty: self.below(2) == 1 },
+            3 => CoherenceMessage::Recall {
                 line,
                 grant,
                 down_to: self.level(),
@@ -72,7 +72,7 @@ impl Numbers {
                     ticket: Ticket(numbers.id()),
                 }),
             },
-            4 => Message::Grant {
+            4 => CoherenceMessage::Grant {
                 line,
                 ticket,
                 grant,
@@ -86,16 +86,16 @@ impl Numbers {
                     bytes: 1 + self.below(line.line_size().bytes() as u64) as u32,
                 },
             },
-            5 => Message::Refuse {
+            5 => CoherenceMessage::Refuse {
                 line,
                 ticket,
                 code: self.pick(&[ErrorCode::Unallocated, ErrorCode::LineLost]),
                 supplier: self.optional(|numbers| NodeId(numbers.id() as u16)),
             },
-            6 => Message::Data { line, ticket },
-            8 => Message::WriteBack { line, ticket },
-            9 => Message::Written { line, ticket },
-            _ => Message::Ack {
+            6 => CoherenceMessage::Data { line, ticket },
+            8 => CoherenceMessage::WriteBack { line, ticket },
+            9 => CoherenceMessage::Written { line, ticket },
+            _ => CoherenceMessage::Ack {
                 line,
                 grant,
                 had: self.pick(&[Had::Nothing, Had::Clean, Had::Bytes, Had::Forwarded]),
@@ -108,8 +108,8 @@ impl Numbers {
 #[test]
 fn every_message_comes_back() {
     for seed in 0..20_000 {
-        let message = Numbers(seed).message(seed % 10);
-        assert_eq!(Message::decode(&message.encode()), Ok(message), "seed {seed}");
+        let message = MessageGenerator(seed).message(seed % 10);
+        assert_eq!(CoherenceMessage::decode(&message.encode()), Ok(message), "seed {seed}");
     }
 }
 
@@ -118,13 +118,13 @@ fn every_message_comes_back() {
 fn junk_is_refused() {
     let (mut taken, mut refused) = (0, 0);
     for seed in 0..40_000 {
-        let mut numbers = Numbers(seed);
+        let mut numbers = MessageGenerator(seed);
         let mut body = numbers.message(seed % 10).encode();
         for _ in 0..=numbers.below(3) {
             let bit = numbers.below(BODY as u64 * 8) as usize;
             body[bit / 8] ^= 1 << (bit % 8);
         }
-        match Message::decode(&body) {
+        match CoherenceMessage::decode(&body) {
             Ok(message) => {
                 assert_eq!(message.encode(), body, "seed {seed}");
                 taken += 1;
@@ -138,27 +138,29 @@ fn junk_is_refused() {
 #[test]
 fn noise_is_refused() {
     for seed in 0..20_000 {
-        let mut numbers = Numbers(seed);
+        let mut numbers = MessageGenerator(seed);
         let noise: Vec<u8> = (0..BODY).map(|_| numbers.word() as u8).collect();
         let body: [u8; BODY] = noise.try_into().expect("as long as a body");
-        assert!(Message::decode(&body).is_err(), "seed {seed}");
+        assert!(CoherenceMessage::decode(&body).is_err(), "seed {seed}");
     }
-    assert!(Message::decode(&[0; BODY]).is_err());
-    assert!(Message::decode(&[0xff; BODY]).is_err());
+    assert!(CoherenceMessage::decode(&[0; BODY]).is_err());
+    assert!(CoherenceMessage::decode(&[0xff; BODY]).is_err());
 }
 
 #[test]
 fn each_kind_of_message_has_its_class() {
     use crate::wire::Class::{Forward, Reply, Request};
-    let classes: Vec<_> = (0..10).map(|kind| Numbers(kind).message(kind).class()).collect();
+    let classes: Vec<_> =
+        (0..10).map(|kind| MessageGenerator(kind).message(kind).class()).collect();
     let expected = [Request, Request, Request, Forward, Reply, Reply, Reply, Reply, Request, Reply];
     assert_eq!(classes, expected);
 }
 
 #[test]
 fn text_is_one_line_and_tells_everything_apart() {
-    let mut texts: Vec<_> =
-        (0..1_000).map(|seed| alloc::format!("{}", Numbers(seed).message(seed % 10))).collect();
+    let mut texts: Vec<_> = (0..1_000)
+        .map(|seed| alloc::format!("{}", MessageGenerator(seed).message(seed % 10)))
+        .collect();
     assert!(texts.iter().all(|text| !text.contains('\n')));
     texts.sort_unstable();
     texts.dedup();

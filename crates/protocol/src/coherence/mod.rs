@@ -52,7 +52,7 @@ mod message_tests;
 mod steady_tests;
 
 #[cfg(canary)]
-pub use canary::Mutant;
+pub use canary::CoherenceMutant;
 pub use counters::Counters;
 pub use machine::Coherence;
 
@@ -74,7 +74,7 @@ pub enum Level {
 
 /// A node's level and grant of a line, from its tag.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Held {
+pub struct HeldLine {
     /// Its access.
     pub level: Level,
     /// Its grant; meaningless at `Invalid` and for a home's own lines.
@@ -152,7 +152,7 @@ pub enum Had {
 /// Messages between nodes about lines.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
-pub enum Message {
+pub enum CoherenceMessage {
     /// Requester to home (class request): requests read access.
     Read { line: LineAddress, frame: Frame, ticket: Ticket },
     /// Requester to home (class request): requests write access; `held` is its shared grant, if any. It overwrites
@@ -191,7 +191,7 @@ pub enum Message {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Here {
     /// For a line of another home: this node's copy. For an own line: ignored.
-    pub held: Held,
+    pub held: HeldLine,
     /// For an own line: its allocation; `None` if it is in none. For other lines: ignored.
     pub extent: Option<Extent>,
 }
@@ -199,7 +199,7 @@ pub struct Here {
 /// An event for the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
-pub enum Event {
+pub enum CoherenceEvent {
     /// An operation of this node found the tag insufficient. `frame` is its line's frame, reserved by the runtime
     /// (any value for an own line). With `pin`, no other node gets the line between `Ready` and `Unpin`; if its home
     /// dies it falls to `Invalid` all the same, but keeps its frame. Operations on one line become ready in the order
@@ -230,7 +230,7 @@ pub enum Event {
     /// request for it is refused from now on.
     Retire { operation: OperationId, line: LineAddress, here: Here },
     /// A message.
-    Received { from: NodeId, message: Message, here: Here },
+    Received { from: NodeId, message: CoherenceMessage, here: Here },
     /// The bytes of the oldest `Place` of this line have landed, or their target is dead.
     Placed { line: LineAddress, here: Here },
     /// Bytes that this node, for which `NodeDead` follows, had begun to write may still land here: it was removed,
@@ -250,7 +250,7 @@ pub enum Event {
 
 /// The destination of a `Place`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Target {
+pub enum PlacementTarget {
     /// The other node's frame.
     Frame(Frame),
     /// The other node's own memory: it is the line's home.
@@ -260,16 +260,16 @@ pub enum Target {
 /// An action that the machine requests; perform them in order, at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
-pub enum Effect {
+pub enum CoherenceEffect {
     /// Send a message.
-    Send { to: NodeId, message: Message },
+    Send { to: NodeId, message: CoherenceMessage },
     /// Write the line's bytes to `to`'s memory and then, on the same link, send the message. The bytes are in the
     /// line's frame, or for an own line in this node's memory. `Placed` follows. The bytes do not change until then,
     /// because an earlier effect lowered the level.
-    Place { line: LineAddress, to: NodeId, target: Target, message: Message },
+    Place { line: LineAddress, to: NodeId, target: PlacementTarget, message: CoherenceMessage },
     /// Set the line's tag. Waits for a copy in progress on another thread. `extent` comes with the first grant of a
     /// line of another home.
-    SetLevel { line: LineAddress, held: Held, extent: Option<Extent> },
+    SetLevel { line: LineAddress, held: HeldLine, extent: Option<Extent> },
     /// The frame of a line of another home is free.
     Release { line: LineAddress },
     /// Store the operation's bytes in the line, which no thread reads or writes at `Invalid`, followed by zeros. Its
@@ -285,7 +285,7 @@ pub enum Effect {
 }
 
 /// A list of effects; reuse it, so that a step allocates nothing.
-pub type Effects = Vec<Effect>;
+pub type Effects = Vec<CoherenceEffect>;
 
 /// The outcome of a step: `Err` if a peer broke the protocol; nothing was changed then.
 pub type Step = Result<(), Violation>;
@@ -323,35 +323,35 @@ impl Want {
 const CANCELLED: OperationId = OperationId(u64::MAX);
 
 /// State shared by both roles during one step.
-struct Context<'a> {
+struct StepContext<'a> {
     me: NodeId,
     dead: &'a NodeSet,
     /// Dead nodes with bytes that may still land.
     lingering: &'a NodeSet,
     effects: &'a mut Effects,
     counters: &'a mut Counters,
-    canary: canary::Canary,
+    canary: canary::CoherenceCanary,
 }
 
-impl Context<'_> {
+impl StepContext<'_> {
     /// Whether nothing written by this node arrives any more.
     fn is_quiet(&self, node: NodeId) -> bool {
         self.dead.contains(node) && !self.lingering.contains(node)
     }
 
-    fn send(&mut self, to: NodeId, message: Message) {
-        self.effects.push(Effect::Send { to, message });
+    fn send(&mut self, to: NodeId, message: CoherenceMessage) {
+        self.effects.push(CoherenceEffect::Send { to, message });
     }
 
     fn fail(&mut self, operation: OperationId, line: LineAddress, code: ErrorCode) {
         if operation != CANCELLED {
-            self.effects.push(Effect::Fail { operation, line, code });
+            self.effects.push(CoherenceEffect::Fail { operation, line, code });
         }
     }
 
     fn ready(&mut self, operation: OperationId, line: LineAddress) {
         if operation != CANCELLED {
-            self.effects.push(Effect::Ready { operation, line });
+            self.effects.push(CoherenceEffect::Ready { operation, line });
         }
     }
 }

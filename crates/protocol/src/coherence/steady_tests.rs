@@ -1,6 +1,9 @@
 //! A machine that has reached its peak load allocates no more memory.
 
-use super::{Coherence, Effect, Effects, Event, Extent, Frame, Held, Here, Message, Want};
+use super::{
+    Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Effects, Extent, Frame, HeldLine,
+    Here, Want,
+};
 use crate::Table;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -9,8 +12,8 @@ use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, Operati
 /// Three machines over a network that delivers in the order of sending.
 struct Steady {
     machines: Vec<Coherence>,
-    tags: Vec<Table<LineAddress, Held>>,
-    effects: Vec<(NodeId, Effect)>,
+    tags: Vec<Table<LineAddress, HeldLine>>,
+    effects: Vec<(NodeId, CoherenceEffect)>,
     buffer: Effects,
 }
 
@@ -33,7 +36,7 @@ impl Steady {
         }
     }
 
-    fn step(&mut self, node: NodeId, event: Event) {
+    fn step(&mut self, node: NodeId, event: CoherenceEvent) {
         let machine = &mut self.machines[usize::from(node.0)];
         machine.step(event, &mut self.buffer).expect("machines are correct");
         self.effects.extend(self.buffer.drain(..).map(|effect| (node, effect)));
@@ -41,7 +44,7 @@ impl Steady {
 
     fn issue(&mut self, node: NodeId, line: LineAddress, want: Want) {
         let here = self.here(node, line);
-        let event = Event::Issue {
+        let event = CoherenceEvent::Issue {
             operation: OperationId(1),
             line,
             want,
@@ -52,9 +55,9 @@ impl Steady {
         self.step(node, event);
     }
 
-    fn receive(&mut self, from: NodeId, to: NodeId, message: Message) {
+    fn receive(&mut self, from: NodeId, to: NodeId, message: CoherenceMessage) {
         let here = self.here(to, message.line());
-        self.step(to, Event::Received { from, message, here });
+        self.step(to, CoherenceEvent::Received { from, message, here });
     }
 
     fn run(&mut self) {
@@ -62,17 +65,19 @@ impl Steady {
         while let Some((node, effect)) = self.effects.get(at).copied() {
             at += 1;
             match effect {
-                Effect::Send { to, message } => self.receive(node, to, message),
-                Effect::Place { line, to, message, .. } => {
+                CoherenceEffect::Send { to, message } => self.receive(node, to, message),
+                CoherenceEffect::Place { line, to, message, .. } => {
                     self.receive(node, to, message);
                     let here = self.here(node, line);
-                    self.step(node, Event::Placed { line, here });
+                    self.step(node, CoherenceEvent::Placed { line, here });
                 }
-                Effect::SetLevel { line, held, .. } => {
+                CoherenceEffect::SetLevel { line, held, .. } => {
                     self.tags[usize::from(node.0)].insert(line, held);
                 }
-                Effect::Release { .. } | Effect::Ready { .. } => {}
-                Effect::Fail { .. } | Effect::Fill { .. } | Effect::DropHome { .. } => {
+                CoherenceEffect::Release { .. } | CoherenceEffect::Ready { .. } => {}
+                CoherenceEffect::Fail { .. }
+                | CoherenceEffect::Fill { .. }
+                | CoherenceEffect::DropHome { .. } => {
                     panic!("nothing fails here")
                 }
             }
@@ -103,7 +108,7 @@ impl Steady {
                 0 => self.issue(node, line, Want::Write),
                 1 if home != node => {
                     let here = self.here(node, line);
-                    self.step(node, Event::Evict { line, here });
+                    self.step(node, CoherenceEvent::Evict { line, here });
                 }
                 _ => self.issue(node, line, Want::Read),
             }

@@ -6,8 +6,8 @@
 //! the mark, unless it is cancelled or [undone](super::Action::Undo) before its session knows of it. A marked line is
 //! neither delegated nor lent, so marks never travel.
 
-use super::canary::Mutant;
-use super::line::Line;
+use super::canary::LockMutant;
+use super::line::LineLocks;
 use super::own::Locks;
 use super::{Mode, Range, Token};
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ use farside_base::LineAddress;
 impl Locks {
     /// Marks a range of an own line for which this home arbitrates.
     pub(super) fn mark(&mut self, at: LineAddress, range: Range) {
-        if self.line(at).bytes == 0 || self.rules.has(Mutant::AbandonedForgotten) {
+        if self.line(at).bytes == 0 || self.rules.has(LockMutant::AbandonedForgotten) {
             return;
         }
         if self.line(at).abandoned.is_empty() {
@@ -57,7 +57,7 @@ impl Locks {
     }
 }
 
-impl Line {
+impl LineLocks {
     /// Whether the authority over its locks may move: no later holder is still to be notified.
     pub(super) fn is_unmarked(&self) -> bool {
         self.abandoned.is_empty() && self.holders.iter().all(|held| !held.abandoned)

@@ -1,9 +1,9 @@
 //! Fast path of an uncontended lock: two table look-ups and a few stores.
 
-use super::canary::Mutant;
+use super::canary::LockMutant;
 use super::line::{Authority, Holder};
 use super::own::{Deferred, Locks, TOKENS_LOW};
-use super::{Ask, Effect, Effects, Token};
+use super::{Ask, Effects, LockEffect, Token};
 use farside_base::Ticket;
 
 impl Locks {
@@ -35,7 +35,7 @@ impl Locks {
         if !range.fits(at) || range.refusal(bytes.into()).is_some() {
             return false;
         }
-        if self.rules.has(Mutant::TokenRepeated) || self.rules.has(Mutant::ShortTokens) {
+        if self.rules.has(LockMutant::TokenRepeated) || self.rules.has(LockMutant::ShortTokens) {
             return false;
         }
         let Some(session) = self.sessions.get_mut(issued.session) else {
@@ -52,7 +52,7 @@ impl Locks {
         let (session, ticket) = (issued.session, Ticket(0));
         let (base, abandoned) = (None, false);
         line.holders.push(Holder { session, token, range, mode, ticket, base, abandoned });
-        effects.push(Effect::Locked { operation: issued.operation, token, abandoned });
+        effects.push(LockEffect::Locked { operation: issued.operation, token, abandoned });
         true
     }
 }

@@ -1,9 +1,9 @@
 //! Arbitration of a line's locks: granting, refusing, queueing, and passing a lock to the next waiter.
 
-use super::canary::Mutant;
-use super::line::{Admission, Authority, Line, Waiter};
+use super::canary::LockMutant;
+use super::line::{Admission, Authority, LineLocks, Waiter};
 use super::own::{Locks, TOKENS_LOW, TOKENS_PER_DELEGATION};
-use super::{Ask, Delegation, Effect, Effects, Here, Message, Token};
+use super::{Ask, Delegation, Effects, Here, LockEffect, LockMessage, Token};
 use farside_base::{ErrorCode, LineAddress, NodeId};
 
 impl Locks {
@@ -13,7 +13,7 @@ impl Locks {
         if !self.lines.contains(at) {
             let authority =
                 if own { Authority::Home } else { Authority::Elsewhere { recall: None } };
-            self.lines.insert(at, Line::new(authority, self.me));
+            self.lines.insert(at, LineLocks::new(authority, self.me));
             if own {
                 self.link(at);
             }
@@ -24,7 +24,7 @@ impl Locks {
     }
 
     /// Returns the entry of a line that has one.
-    pub(super) fn line(&mut self, at: LineAddress) -> &mut Line {
+    pub(super) fn line(&mut self, at: LineAddress) -> &mut LineLocks {
         self.lines.get_mut(at).expect("the caller opened or found it")
     }
 
@@ -44,9 +44,9 @@ impl Locks {
     /// Sends a request of this node to the home.
     pub(super) fn ask_home(&mut self, at: LineAddress, waiter: Waiter, effects: &mut Effects) {
         let Waiter { range, ask, session, ticket, birth, .. } = waiter;
-        let message = Message::Request { line: at, range, ask, session, ticket, birth };
+        let message = LockMessage::Request { line: at, range, ask, session, ticket, birth };
         self.line(at).limbo.push_back(waiter);
-        effects.push(Effect::Send { to: at.home(), message });
+        effects.push(LockEffect::Send { to: at.home(), message });
     }
 
     /// Handles a request at the authority.
@@ -97,12 +97,12 @@ impl Locks {
         if node == me {
             self.conclude(waiter, matches!(waiter.ask, Ask::Lock { .. }));
             let operation = waiter.operation;
-            return effects.push(Effect::Locked { operation, token, abandoned });
+            return effects.push(LockEffect::Locked { operation, token, abandoned });
         }
         let delegation = self.delegate(at, node, token);
         let ticket = waiter.ticket;
-        let message = Message::Granted { line: at, ticket, token, delegation, abandoned };
-        effects.push(Effect::Send { to: node, message });
+        let message = LockMessage::Granted { line: at, ticket, token, delegation, abandoned };
+        effects.push(LockEffect::Send { to: node, message });
     }
 
     /// Refuses a request that is in no queue.
@@ -114,23 +114,23 @@ impl Locks {
         effects: &mut Effects,
     ) {
         let node = waiter.session.node();
-        if self.rules.has(Mutant::DeniedTryUndoes)
+        if self.rules.has(LockMutant::DeniedTryUndoes)
             && let Some(line) = self.lines.get_mut(at)
         {
             line.holders.take(|holder| holder.is_base_of(waiter));
         }
         if node == self.me {
             self.conclude(waiter, false);
-            return effects.push(Effect::Failed { operation: waiter.operation, code });
+            return effects.push(LockEffect::Failed { operation: waiter.operation, code });
         }
-        let message = Message::Refused { line: at, ticket: waiter.ticket, code };
-        effects.push(Effect::Send { to: node, message });
+        let message = LockMessage::Refused { line: at, ticket: waiter.ticket, code };
+        effects.push(LockEffect::Send { to: node, message });
     }
 
     /// Takes a token of the authority. The caller ensures that there is one.
     fn take_token(&mut self, at: LineAddress, effects: &mut Effects) -> Token {
-        let repeat = self.rules.has(Mutant::TokenRepeated);
-        let short = self.rules.has(Mutant::ShortTokens);
+        let repeat = self.rules.has(LockMutant::TokenRepeated);
+        let short = self.rules.has(LockMutant::ShortTokens);
         let next_of_home = self.token_next;
         let line = self.line(at);
         let Authority::Delegate { number, ref mut next, end, ref mut offered } = line.authority
@@ -143,8 +143,8 @@ impl Locks {
         if end - *next < TOKENS_LOW && !*offered {
             *offered = true;
             self.unlink(at);
-            let message = Message::Offer { line: at, number };
-            effects.push(Effect::Send { to: at.home(), message });
+            let message = LockMessage::Offer { line: at, number };
+            effects.push(LockEffect::Send { to: at.home(), message });
         }
         token
     }
@@ -191,7 +191,7 @@ impl Locks {
     }
 }
 
-impl Line {
+impl LineLocks {
     /// Notes the node of the last grant.
     pub(super) const fn note_user(&mut self, node: NodeId) {
         if self.user.0 == node.0 {

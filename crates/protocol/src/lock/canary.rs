@@ -4,7 +4,7 @@
 /// A defect that can be enabled in a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
-pub enum Mutant {
+pub enum LockMutant {
     /// V1: a denied try-upgrade undoes too much: the authority drops the read lock.
     DeniedTryUndoes,
     /// V2: a recall is answered as if no locks were held.
@@ -73,26 +73,26 @@ pub enum Mutant {
 
 /// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Canary {
+pub(super) struct LockCanary {
     #[cfg(canary)]
-    mutant: Option<Mutant>,
+    mutant: Option<LockMutant>,
 }
 
-impl Canary {
+impl LockCanary {
     #[cfg(canary)]
-    pub(super) const fn new(mutant: Mutant) -> Self {
+    pub(super) const fn new(mutant: LockMutant) -> Self {
         Self { mutant: Some(mutant) }
     }
 
     /// Whether the machine has this defect.
     #[cfg(canary)]
-    pub(super) fn is(self, mutant: Mutant) -> bool {
+    pub(super) fn is(self, mutant: LockMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     /// No machine has a defect.
     #[cfg(not(canary))]
-    pub(super) const fn is(self, _: Mutant) -> bool {
+    pub(super) const fn is(self, _: LockMutant) -> bool {
         false
     }
 }

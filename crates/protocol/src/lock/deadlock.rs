@@ -29,10 +29,10 @@
 //! a session closed, a node died, or another cycle through the same session was broken: then the victim was in a
 //! cycle that has just ended.
 
-use super::canary::Mutant;
-use super::line::{Key, Line, Rules, Waiter, is_behind, stands_against};
+use super::canary::LockMutant;
+use super::line::{LineLocks, RequestKey, Rules, Waiter, is_behind, stands_against};
 use super::own::Locks;
-use super::{Effect, Effects, Message, Probe, Step, Token, Wait};
+use super::{Effects, LockEffect, LockMessage, Probe, ProbedWait, Step, Token};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
@@ -44,9 +44,9 @@ const SEEN_MAX: usize = 64;
 #[derive(Default)]
 struct Met {
     /// Conflicting holders, with the youngest wait on the path to each.
-    holders: Vec<(Token, SessionId, Wait)>,
+    holders: Vec<(Token, SessionId, ProbedWait)>,
     /// The waiter that sent the probe, if the probe has returned, with the youngest wait of the cycle.
-    closed: Option<(Key, Wait)>,
+    closed: Option<(RequestKey, ProbedWait)>,
 }
 
 /// A victim of this node with a request that is, or may be, in a queue elsewhere.
@@ -90,7 +90,7 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         self.check_probe(probe)?;
-        let met = self.meet(at, Key(from, ticket), probe);
+        let met = self.meet(at, RequestKey(from, ticket), probe);
         self.follow(at, met, probe, effects);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Locks {
         let holders = self.lines.get(at).map(|line| &line.holders);
         let holder = holders.and_then(|holders| holders.iter().find(|held| held.name() == token));
         if let Some(session) = holder.map(|holder| holder.session)
-            && !self.rules.has(Mutant::ProbeNotForwarded)
+            && !self.rules.has(LockMutant::ProbeNotForwarded)
         {
             let holders = Vec::from([(token, session, probe.youngest)]);
             self.follow(at, Met { holders, closed: None }, probe, effects);
@@ -134,7 +134,7 @@ impl Locks {
     /// Fails a wait of this node, and answers once it is in no queue.
     fn abort(&mut self, abort: Abort, effects: &mut Effects) {
         self.fail_victim(abort.ticket, effects);
-        let key = Key(self.me, abort.ticket);
+        let key = RequestKey(self.me, abort.ticket);
         let meant = |waiter: &Waiter| waiter.cancelled && waiter.key() == key;
         let stays = self.lines.iter().any(|(_, line)| line.limbo.iter().any(meant));
         // More cannot be in flight at a time, unless a peer invents them.
@@ -156,15 +156,19 @@ impl Locks {
     fn answer_abort(&mut self, abort: Abort, effects: &mut Effects) {
         let Abort { origin, line, number, .. } = abort;
         if origin != self.me {
-            effects.push(Effect::Send { to: origin, message: Message::Aborted { line, number } });
+            effects.push(LockEffect::Send {
+                to: origin,
+                message: LockMessage::Aborted { line, number },
+            });
         } else if let Some(sender) = self.sender(line, number) {
             self.blocked.push((line, sender));
         }
     }
 
     /// The waiter with the closed probe of this number.
-    fn sender(&self, at: LineAddress, number: u64) -> Option<Key> {
-        let queue = &self.lines.get(at).filter(|_| !self.rules.has(Mutant::OneCycleEach))?.queue;
+    fn sender(&self, at: LineAddress, number: u64) -> Option<RequestKey> {
+        let queue =
+            &self.lines.get(at).filter(|_| !self.rules.has(LockMutant::OneCycleEach))?.queue;
         Some(queue.iter().find(|waiter| waiter.closed == number)?.key())
     }
 
@@ -201,8 +205,8 @@ impl Locks {
             for (token, session, youngest) in met.holders {
                 let probe = Probe { youngest, ..probe };
                 if session.node() != self.me {
-                    let message = Message::Probe { line: at, token, probe };
-                    effects.push(Effect::Send { to: session.node(), message });
+                    let message = LockMessage::Probe { line: at, token, probe };
+                    effects.push(LockEffect::Send { to: session.node(), message });
                 } else if let Some((line, key)) = self.follow_session(session, probe, effects) {
                     next.push((line, self.meet(line, key, probe)));
                 }
@@ -216,25 +220,25 @@ impl Locks {
         session: SessionId,
         probe: Probe,
         effects: &mut Effects,
-    ) -> Option<(LineAddress, Key)> {
+    ) -> Option<(LineAddress, RequestKey)> {
         let wait = self.waiting_at(session)?;
         let line = self.lines.get(wait.line)?;
-        let key = Key(self.me, wait.ticket);
+        let key = RequestKey(self.me, wait.ticket);
         if line.place(key).is_some() {
             return Some((wait.line, key));
         }
         // If this node is the home, the request waits for the return of a delegation: its edges appear then.
         let home = wait.line.home();
         if home != self.me {
-            let message = Message::Visit { line: wait.line, ticket: wait.ticket, probe };
-            effects.push(Effect::Send { to: home, message });
+            let message = LockMessage::Visit { line: wait.line, ticket: wait.ticket, probe };
+            effects.push(LockEffect::Send { to: home, message });
         }
         None
     }
 
     /// What a probe finds at a waiter; nothing if the waiter is not in a queue of this node, or the probe passed it
     /// before.
-    fn meet(&mut self, at: LineAddress, key: Key, probe: Probe) -> Met {
+    fn meet(&mut self, at: LineAddress, key: RequestKey, probe: Probe) -> Met {
         let (me, rules) = (self.me, self.rules);
         let Some(line) = self.lines.get_mut(at).filter(|line| line.decides()) else {
             return Met::default();
@@ -256,7 +260,13 @@ impl Locks {
 
     /// Handles a closed cycle through the waiter `sender`: fails the victim, and probes for the sender again when
     /// that is done.
-    fn close_cycle(&mut self, at: LineAddress, sender: Key, victim: Wait, effects: &mut Effects) {
+    fn close_cycle(
+        &mut self,
+        at: LineAddress,
+        sender: RequestKey,
+        victim: ProbedWait,
+        effects: &mut Effects,
+    ) {
         let line = self.line(at);
         let Some(place) = line.place(sender) else {
             return;
@@ -272,8 +282,8 @@ impl Locks {
         if victim.node == self.me {
             self.abort(Abort { ticket, origin: self.me, line: at, number }, effects);
         } else {
-            let message = Message::Abort { line: at, ticket, number };
-            effects.push(Effect::Send { to: victim.node, message });
+            let message = LockMessage::Abort { line: at, ticket, number };
+            effects.push(LockEffect::Send { to: victim.node, message });
         }
     }
 
@@ -284,7 +294,7 @@ impl Locks {
         };
         let session = self.sessions.get_mut(session).expect("it waits");
         session.victim = true;
-        let key = Key(self.me, ticket);
+        let key = RequestKey(self.me, ticket);
         self.withdraw(wait.line, key, Some(ErrorCode::Deadlock), effects);
         self.settle(wait.line, effects);
     }
@@ -310,7 +320,7 @@ impl Waiter {
     }
 }
 
-impl Line {
+impl LineLocks {
     /// Drops the remembered probes of a dead node: the next node of its number counts from the start.
     pub(super) fn forget_probes_of(&mut self, node: NodeId) {
         for waiter in &mut self.queue {
@@ -320,7 +330,13 @@ impl Line {
 
     /// All holders for which the waiter at `place` waits, directly or through earlier waiters, each by a shortest
     /// path. If an earlier waiter sent this very probe, that waiter instead.
-    fn look_ahead(&self, rules: Rules, place: usize, youngest: Wait, own: Option<u64>) -> Met {
+    fn look_ahead(
+        &self,
+        rules: Rules,
+        place: usize,
+        youngest: ProbedWait,
+        own: Option<u64>,
+    ) -> Met {
         let mut met = Met::default();
         let mut holders: Vec<_> = self.holders.iter().collect();
         let mut ahead: Vec<usize> = (0..place).collect();
@@ -353,6 +369,6 @@ impl Line {
 }
 
 /// The younger of two waits.
-fn younger(rules: Rules, a: Wait, b: Wait) -> Wait {
-    if rules.has(Mutant::OldestIsVictim) { a.min(b) } else { a.max(b) }
+fn younger(rules: Rules, a: ProbedWait, b: ProbedWait) -> ProbedWait {
+    if rules.has(LockMutant::OldestIsVictim) { a.min(b) } else { a.max(b) }
 }

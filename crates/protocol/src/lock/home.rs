@@ -1,10 +1,10 @@
 //! The home of a line: requests of other nodes, and the return of a delegation.
 
-use super::canary::Mutant;
-use super::line::{Authority, Early, Key, Waiter};
+use super::canary::LockMutant;
+use super::line::{Authority, Early, RequestKey, Waiter};
 use super::own::Locks;
 use super::session::NO_OPERATION;
-use super::{Ask, Effect, Effects, Here, Message, Mode, Patience, Range, Step, Token};
+use super::{Ask, Effects, Here, LockEffect, LockMessage, Mode, Patience, Range, Step, Token};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
@@ -14,7 +14,7 @@ impl Locks {
     pub(super) fn received(
         &mut self,
         from: NodeId,
-        message: Message,
+        message: LockMessage,
         here: Here,
         effects: &mut Effects,
     ) -> Step {
@@ -22,7 +22,7 @@ impl Locks {
             return Err(Violation("a message from an invalid node"));
         }
         let at = message.line();
-        if let Message::Probe { probe, .. } | Message::Visit { probe, .. } = message
+        if let LockMessage::Probe { probe, .. } | LockMessage::Visit { probe, .. } = message
             && (self.dead.contains(probe.origin) || self.dead.contains(probe.youngest.node))
         {
             // A cycle through a waiter of a dead node is broken, and every node probes again when it learns of a
@@ -31,10 +31,10 @@ impl Locks {
         }
         // These two messages travel between the node that sent a probe and the victim's node, whichever node is the
         // home.
-        if let Message::Abort { ticket, number, .. } = message {
+        if let LockMessage::Abort { ticket, number, .. } = message {
             return self.aborted(from, at, ticket, number, effects);
         }
-        if let Message::Aborted { number, .. } = message {
+        if let LockMessage::Aborted { number, .. } = message {
             return self.victim_gone(at, number);
         }
         if at.home() == self.me {
@@ -50,41 +50,43 @@ impl Locks {
         &mut self,
         from: NodeId,
         at: LineAddress,
-        message: Message,
+        message: LockMessage,
         here: Here,
         effects: &mut Effects,
     ) -> Step {
         match message {
-            Message::Request { range, ask, session, ticket, birth, .. } => {
+            LockMessage::Request { range, ask, session, ticket, birth, .. } => {
                 let waiter = asked(from, at, session, range, ask, ticket, birth, 0)?;
                 self.request(from, at, waiter, here, effects)
             }
-            Message::Release { token, untold, .. } => {
+            LockMessage::Release { token, untold, .. } => {
                 self.release(from, at, token, untold, effects)
             }
-            Message::Cancel { ticket, .. } => self.cancel_remote(from, at, ticket, effects),
-            Message::Offer { number, .. } => self.offer(from, at, number, effects),
-            Message::Holder { session, range, mode, token, .. } => {
+            LockMessage::Cancel { ticket, .. } => self.cancel_remote(from, at, ticket, effects),
+            LockMessage::Offer { number, .. } => self.offer(from, at, number, effects),
+            LockMessage::Holder { session, range, mode, token, .. } => {
                 let ask = Ask::Lock { mode, patience: Patience::Wait };
                 let holder = asked(from, at, session, range, ask, Ticket(0), 0, 0)?;
                 self.returned_holder(from, at, &holder, token)
             }
-            Message::Waiter { session, range, ask, ticket, birth, overtaken, .. } => {
+            LockMessage::Waiter { session, range, ask, ticket, birth, overtaken, .. } => {
                 let waiter = asked(from, at, session, range, ask, ticket, birth, overtaken)?;
                 self.returned_waiter(from, at, waiter)
             }
-            Message::Returned { number, holders, waiters, .. } => {
+            LockMessage::Returned { number, holders, waiters, .. } => {
                 self.returned(from, at, number, (holders, waiters), effects)
             }
-            Message::Visit { ticket, probe, .. } => self.visit(from, at, ticket, probe, effects),
-            Message::Recall { .. }
-            | Message::Granted { .. }
-            | Message::Refused { .. }
-            | Message::Cancelled { .. }
-            | Message::Moved { .. }
-            | Message::Probe { .. }
-            | Message::Abort { .. }
-            | Message::Aborted { .. } => Err(Violation("a message not from the line's home")),
+            LockMessage::Visit { ticket, probe, .. } => {
+                self.visit(from, at, ticket, probe, effects)
+            }
+            LockMessage::Recall { .. }
+            | LockMessage::Granted { .. }
+            | LockMessage::Refused { .. }
+            | LockMessage::Cancelled { .. }
+            | LockMessage::Moved { .. }
+            | LockMessage::Probe { .. }
+            | LockMessage::Abort { .. }
+            | LockMessage::Aborted { .. } => Err(Violation("a message not from the line's home")),
         }
     }
 
@@ -109,8 +111,8 @@ impl Locks {
         }
         self.open(at, here);
         if self.line(at).authority.is_with(from) {
-            let message = Message::Moved { line: at, ticket: waiter.ticket };
-            effects.push(Effect::Send { to: from, message });
+            let message = LockMessage::Moved { line: at, ticket: waiter.ticket };
+            effects.push(LockEffect::Send { to: from, message });
         } else {
             self.decide(at, waiter, effects);
         }
@@ -137,7 +139,7 @@ impl Locks {
         effects: &mut Effects,
     ) -> Step {
         self.check_token(token)?;
-        let dropped = self.rules.has(Mutant::EarlyReleaseDropped);
+        let dropped = self.rules.has(LockMutant::EarlyReleaseDropped);
         let bound = self.items_max();
         let Some(line) = self.lines.get_mut(at) else {
             return Ok(());
@@ -178,7 +180,7 @@ impl Locks {
         if let Some(waiter) = orphan.and_then(|place| line.queue.remove(place)) {
             self.refuse(at, &waiter, ErrorCode::NotLocked, effects);
         }
-        if untold && held.abandoned && !self.rules.has(Mutant::UndoneTellsNobody) {
+        if untold && held.abandoned && !self.rules.has(LockMutant::UndoneTellsNobody) {
             self.mark(at, held.range);
         }
         self.promote(at, effects);
@@ -196,8 +198,8 @@ impl Locks {
         if ticket == Ticket(0) {
             return Err(Violation("an invalid ticket"));
         }
-        let key = Key(from, ticket);
-        let dropped = self.rules.has(Mutant::EarlyCancelDropped);
+        let key = RequestKey(from, ticket);
+        let dropped = self.rules.has(LockMutant::EarlyCancelDropped);
         let bound = self.items_max();
         let Some(line) = self.lines.get_mut(at) else {
             return Ok(());
@@ -205,8 +207,8 @@ impl Locks {
         let in_limbo = line.limbo.iter().position(|waiter| waiter.key() == key);
         if let Some(place) = in_limbo {
             line.limbo.remove(place);
-            let message = Message::Cancelled { line: at, ticket };
-            effects.push(Effect::Send { to: from, message });
+            let message = LockMessage::Cancelled { line: at, ticket };
+            effects.push(LockEffect::Send { to: from, message });
         } else if line.authority == Authority::Home {
             self.cancel_at(at, key, effects);
             self.settle(at, effects);
@@ -220,19 +222,19 @@ impl Locks {
     }
 
     /// Removes a cancelled request or its lock at the home, and wakes the waiters that can proceed.
-    fn cancel_at(&mut self, at: LineAddress, key: Key, effects: &mut Effects) {
+    fn cancel_at(&mut self, at: LineAddress, key: RequestKey, effects: &mut Effects) {
         let line = self.line(at);
         if let Some(place) = line.place(key) {
             line.queue.remove(place);
-            let message = Message::Cancelled { line: at, ticket: key.1 };
-            effects.push(Effect::Send { to: key.0, message });
+            let message = LockMessage::Cancelled { line: at, ticket: key.1 };
+            effects.push(LockEffect::Send { to: key.0, message });
         } else {
             let marked = line.take_back(key);
-            if let Some(range) = marked.filter(|_| !self.rules.has(Mutant::UndoneTellsNobody)) {
+            if let Some(range) = marked.filter(|_| !self.rules.has(LockMutant::UndoneTellsNobody)) {
                 self.mark(at, range);
             }
         }
-        if !self.rules.has(Mutant::CancelWakesNobody) {
+        if !self.rules.has(LockMutant::CancelWakesNobody) {
             self.promote(at, effects);
         }
     }
@@ -258,8 +260,8 @@ impl Locks {
         let line = self.line(at);
         if let Authority::Away { delegate, number } = line.authority {
             line.authority = Authority::Recalling { delegate, number, early: Vec::new() };
-            let message = Message::Recall { line: at, number };
-            effects.push(Effect::Send { to: delegate, message });
+            let message = LockMessage::Recall { line: at, number };
+            effects.push(LockEffect::Send { to: delegate, message });
         }
     }
 
@@ -349,7 +351,7 @@ impl Locks {
             match item {
                 // No grant of a delegated line reports a dead holder.
                 Early::Release(token) => self.release_at(at, token, false, effects),
-                Early::Cancel(ticket) => self.cancel_at(at, Key(from, ticket), effects),
+                Early::Cancel(ticket) => self.cancel_at(at, RequestKey(from, ticket), effects),
             }
         }
         self.resume(at, effects);
@@ -369,7 +371,7 @@ impl Locks {
             self.refuse_all(at, effects);
         }
         self.promote(at, effects);
-        if !self.rules.has(Mutant::ReturnNotProbed) {
+        if !self.rules.has(LockMutant::ReturnNotProbed) {
             let line = self.lines.get(at).expect("the caller found it");
             self.blocked.extend(line.queue.iter().map(|waiter| (at, waiter.key())));
         }
@@ -459,8 +461,10 @@ impl Locks {
 
     /// Removes the holders and requests of a dead node from an own line.
     fn bury(&mut self, at: LineAddress, node: NodeId, left: bool, effects: &mut Effects) {
-        let (keeps, holds) =
-            (self.rules.has(Mutant::DeadDelegateKeeps), self.rules.has(Mutant::DeadStillHold));
+        let (keeps, holds) = (
+            self.rules.has(LockMutant::DeadDelegateKeeps),
+            self.rules.has(LockMutant::DeadStillHold),
+        );
         let line = self.line(at);
         line.limbo.retain(|waiter| waiter.session.node() != node);
         line.queue.retain(|waiter| waiter.session.node() != node);
@@ -474,7 +478,7 @@ impl Locks {
         if line.authority.is_with(node) || line.authority.is_coming_from(node) {
             if !keeps {
                 self.take_authority(at);
-                if !(left || self.rules.has(Mutant::DeadDelegateUnmarked)) {
+                if !(left || self.rules.has(LockMutant::DeadDelegateUnmarked)) {
                     self.mark(at, Range { start: 0, bytes: at.line_size().bytes() as u32 });
                 }
                 self.resume(at, effects);

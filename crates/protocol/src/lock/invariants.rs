@@ -1,9 +1,9 @@
 //! Invariants between any two steps, and a view of the waiting requests.
 
 use super::deadlock::Abort;
-use super::line::{Authority, Key, Line, Rules, Waiter, is_behind, stands_against};
+use super::line::{Authority, LineLocks, RequestKey, Rules, Waiter, is_behind, stands_against};
 use super::own::Locks;
-use super::{Ask, Patience, Wait};
+use super::{Ask, Patience, ProbedWait};
 use alloc::vec::Vec;
 use farside_base::{LineAddress, NodeId, OperationId, SessionId, Ticket};
 
@@ -25,14 +25,14 @@ impl Locks {
         self.check_loans()?;
         check(self.blocked.is_empty(), "probes that were not sent")?;
         let known = |abort: &Abort| {
-            let key = Key(self.me, abort.ticket);
+            let key = RequestKey(self.me, abort.ticket);
             let meant = |waiter: &Waiter| waiter.cancelled && waiter.key() == key;
             self.lines.iter().any(|(_, line)| line.limbo.iter().any(meant))
         };
         check(self.aborts.iter().all(known), "an abort without a request")
     }
 
-    fn check_place(&self, at: LineAddress, line: &Line) -> Result<(), &'static str> {
+    fn check_place(&self, at: LineAddress, line: &LineLocks) -> Result<(), &'static str> {
         let own = at.home() == self.me;
         let is_home = matches!(
             line.authority,
@@ -59,7 +59,7 @@ impl Locks {
         }
     }
 
-    fn check_holders(&self, line: &Line) -> Result<(), &'static str> {
+    fn check_holders(&self, line: &LineLocks) -> Result<(), &'static str> {
         let holders: Vec<_> = line.holders.iter().collect();
         for (place, holder) in holders.iter().enumerate() {
             let others = holders[..place].iter();
@@ -75,14 +75,14 @@ impl Locks {
         Ok(())
     }
 
-    fn check_marks(&self, line: &Line) -> Result<(), &'static str> {
+    fn check_marks(&self, line: &LineLocks) -> Result<(), &'static str> {
         check(
             line.is_unmarked() || line.authority == Authority::Home && line.lent.is_none(),
             "a marked line that is not decided at home",
         )
     }
 
-    fn check_queue(&self, line: &Line) -> Result<(), &'static str> {
+    fn check_queue(&self, line: &LineLocks) -> Result<(), &'static str> {
         let recalling = matches!(line.authority, Authority::Recalling { .. });
         for (place, waiter) in line.queue.iter().enumerate() {
             check(!waiter.cancelled, "a cancelled request in a queue")?;
@@ -175,7 +175,7 @@ pub struct Blocked {
     /// The session that waits.
     pub session: SessionId,
     /// Its age.
-    pub wait: Wait,
+    pub wait: ProbedWait,
     /// The sessions for which it waits: holders and earlier waiters in conflict with it.
     pub behind: Vec<SessionId>,
 }
@@ -202,7 +202,8 @@ impl Locks {
     /// The operation of a pending request of this node.
     pub fn operation(&self, line: LineAddress, ticket: Ticket) -> Option<OperationId> {
         let line = self.lines.get(line)?;
-        let meant = |waiter: &&Waiter| waiter.key() == Key(self.me, ticket) && !waiter.cancelled;
+        let meant =
+            |waiter: &&Waiter| waiter.key() == RequestKey(self.me, ticket) && !waiter.cancelled;
         let waiter = line.queue.iter().chain(&line.limbo).find(meant)?;
         Some(waiter.operation)
     }
@@ -230,7 +231,7 @@ impl Locks {
     }
 }
 
-impl Line {
+impl LineLocks {
     /// Whether the state of this line refers to `node`: as home or delegate, or by a session or probe.
     pub(super) fn names(&self, at: LineAddress, node: NodeId) -> bool {
         let waiters = || self.queue.iter().chain(&self.limbo);

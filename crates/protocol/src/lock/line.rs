@@ -1,9 +1,9 @@
 //! The lock state of one line, and the order of grants. Pure computation: it sends nothing, and does not know on
 //! which node it runs.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{LockCanary, LockMutant};
 use super::loan::Loan;
-use super::{Ask, Mode, Patience, Range, Token, Wait};
+use super::{Ask, Mode, Patience, ProbedWait, Range, Token};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, SessionId, Ticket};
@@ -13,12 +13,12 @@ use farside_base::{ErrorCode, LineAddress, NodeId, OperationId, SessionId, Ticke
 pub(super) struct Rules {
     /// How often a reader may overtake one waiting writer.
     pub(super) handovers_max: u32,
-    pub(super) canary: Canary,
+    pub(super) canary: LockCanary,
 }
 
 impl Rules {
     /// Whether a defect is enabled.
-    pub(super) fn has(self, mutant: Mutant) -> bool {
+    pub(super) fn has(self, mutant: LockMutant) -> bool {
         self.canary.is(mutant)
     }
 
@@ -26,10 +26,10 @@ impl Rules {
         if a.1 == Mode::Read && b.1 == Mode::Read {
             return false;
         }
-        if self.has(Mutant::EqualRangesOnly) {
+        if self.has(LockMutant::EqualRangesOnly) {
             return a.0 == b.0;
         }
-        a.0.overlaps(b.0) || self.has(Mutant::WholeLine)
+        a.0.overlaps(b.0) || self.has(LockMutant::WholeLine)
     }
 }
 
@@ -139,12 +139,12 @@ impl Waiter {
         self.ask.mode()
     }
 
-    pub(super) const fn key(&self) -> Key {
-        Key(self.session.node(), self.ticket)
+    pub(super) const fn key(&self) -> RequestKey {
+        RequestKey(self.session.node(), self.ticket)
     }
 
-    pub(super) const fn wait(&self) -> Wait {
-        Wait { birth: self.birth, node: self.session.node(), ticket: self.ticket }
+    pub(super) const fn wait(&self) -> ProbedWait {
+        ProbedWait { birth: self.birth, node: self.session.node(), ticket: self.ticket }
     }
 
     const fn claim(&self) -> (Range, Mode) {
@@ -154,7 +154,7 @@ impl Waiter {
 
 /// Identifies a request in the whole cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Key(pub(super) NodeId, pub(super) Ticket);
+pub(super) struct RequestKey(pub(super) NodeId, pub(super) Ticket);
 
 /// A message that overtook the return of a delegation to the home.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -189,7 +189,7 @@ pub(super) enum Admission {
 
 /// The locks of a line.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Line {
+pub(super) struct LineLocks {
     pub(super) authority: Authority,
     /// Bytes that can be locked, as far as the authority knows.
     pub(super) bytes: u32,
@@ -213,7 +213,7 @@ pub(super) struct Line {
     pub(super) older: Option<LineAddress>,
 }
 
-impl Line {
+impl LineLocks {
     pub(super) fn new(authority: Authority, user: NodeId) -> Self {
         Self {
             authority,
@@ -248,14 +248,16 @@ impl Line {
     /// Decides whether a new request is granted, queued or refused.
     pub(super) fn admit(&self, rules: Rules, waiter: &Waiter) -> Admission {
         let blocked = match waiter.ask {
-            Ask::Lock { .. } if rules.has(Mutant::Barging) => self.is_held_against(rules, waiter),
+            Ask::Lock { .. } if rules.has(LockMutant::Barging) => {
+                self.is_held_against(rules, waiter)
+            }
             Ask::Lock { .. } => self.blocks(rules, waiter, self.queue.len()),
             Ask::Upgrade { .. } => {
                 if !self.holders.iter().any(|holder| holder.is_base_of(waiter)) {
                     return Admission::Refuse(ErrorCode::NotLocked);
                 }
                 if self.upgrades().any(|other| other.range.overlaps(waiter.range))
-                    && !rules.has(Mutant::UpgradersWait)
+                    && !rules.has(LockMutant::UpgradersWait)
                 {
                     return Admission::Refuse(ErrorCode::UpgradeConflict);
                 }
@@ -265,7 +267,7 @@ impl Line {
         match (blocked, waiter.ask.patience()) {
             (false, _) => Admission::Grant,
             (true, Patience::Wait) => Admission::Queue,
-            (true, Patience::Try) if rules.has(Mutant::TryWaits) => Admission::Queue,
+            (true, Patience::Try) if rules.has(LockMutant::TryWaits) => Admission::Queue,
             (true, Patience::Try) => Admission::Refuse(ErrorCode::Busy),
         }
     }
@@ -302,7 +304,9 @@ impl Line {
             rules.conflict(other.claim(), reader.claim()) && other.overtaken >= rules.handovers_max
         };
         let too_often = self.queue.iter().skip(last + 1).any(bound);
-        if too_often && !rules.has(Mutant::EndlessBatch) || !self.blocks(rules, reader, last + 1) {
+        if too_often && !rules.has(LockMutant::EndlessBatch)
+            || !self.blocks(rules, reader, last + 1)
+        {
             return end;
         }
         last + 1
@@ -351,7 +355,7 @@ impl Line {
     }
 
     /// Takes back the lock of a cancelled request; returns the range if the grant removed its marks.
-    pub(super) fn take_back(&mut self, key: Key) -> Option<Range> {
+    pub(super) fn take_back(&mut self, key: RequestKey) -> Option<Range> {
         let meant = |held: &Holder| held.session.node() == key.0 && held.ticket == key.1;
         let upgraded = |held: &&mut Holder| meant(held) && held.base.is_some();
         if let Some(held) = self.holders.iter_mut().find(upgraded) {
@@ -378,7 +382,7 @@ impl Line {
 
     /// Removes a request from limbo, or, if the home still owes it an answer, marks it as cancelled. The caller
     /// ensures that it is there.
-    pub(super) fn leave_limbo(&mut self, key: Key, gone: bool) -> Waiter {
+    pub(super) fn leave_limbo(&mut self, key: RequestKey, gone: bool) -> Waiter {
         let place = self.limbo.iter().position(|waiter| waiter.key() == key);
         let place = place.expect("a request is in the queue or in limbo");
         if gone {
@@ -389,7 +393,7 @@ impl Line {
     }
 
     /// The position of a request in the queue.
-    pub(super) fn place(&self, key: Key) -> Option<usize> {
+    pub(super) fn place(&self, key: RequestKey) -> Option<usize> {
         self.queue.iter().position(|waiter| waiter.key() == key)
     }
 }

@@ -10,11 +10,11 @@
 //! is before any request waits for it; and a session's locks on loan are not in its count, so the borrower enforces
 //! the limit.
 
-use super::canary::Mutant;
-use super::line::{Authority, Holder, Line};
+use super::canary::LockMutant;
+use super::line::{Authority, Holder, LineLocks};
 use super::own::{Locks, TOKENS_LOW};
-use super::session::Session;
-use super::{Event, Mode, Range, Token};
+use super::session::LockSession;
+use super::{LockEvent, Mode, Range, Token};
 use farside_base::{LineAddress, SessionId, Ticket};
 
 /// Tokens per loan of a home: enough that renewal is rare, few enough that 64 bits last for 2^48 loans.
@@ -71,10 +71,10 @@ impl Locks {
             | Authority::Recalling { .. }
             | Authority::Elsewhere { .. } => return None,
         };
-        let idle = line.is_idle() || self.rules.has(Mutant::LoanWhileHeld);
+        let idle = line.is_idle() || self.rules.has(LockMutant::LoanWhileHeld);
         // A deferred request starts without an event that names its line.
         let named = self.deferred.iter().any(|next| next.request.line == at);
-        let wanted = named && !self.rules.has(Mutant::LoanDespiteDeferred);
+        let wanted = named && !self.rules.has(LockMutant::LoanDespiteDeferred);
         let room = self.lent < self.limits.delegations_max;
         let loan = Loan { first: Token(first), tokens, bytes: line.bytes };
         (idle && !wanted && room && tokens > 0).then_some(loan)
@@ -82,7 +82,7 @@ impl Locks {
 
     /// Ends a loan with `used` tokens granted, the last one for the lock that is still `held`.
     pub fn take_back(&mut self, at: LineAddress, used: u32, held: Option<Hold>) {
-        let (me, again) = (self.me, self.rules.has(Mutant::LoanTokensAgain));
+        let (me, again) = (self.me, self.rules.has(LockMutant::LoanTokensAgain));
         let line = self.lines.get_mut(at).expect("a lent line is not forgotten");
         let loan = line.lent.take().expect("what is taken back was lent");
         debug_assert!(used <= loan.tokens, "more grants than tokens");
@@ -98,7 +98,7 @@ impl Locks {
         }
         self.lent -= 1;
         self.link(at);
-        if let Some(held) = held.filter(|_| !self.rules.has(Mutant::LoanForgetsHolder)) {
+        if let Some(held) = held.filter(|_| !self.rules.has(LockMutant::LoanForgetsHolder)) {
             let token = Token(loan.first.0 + u64::from(used) - 1);
             self.hold_lent(at, held, token);
         }
@@ -106,7 +106,7 @@ impl Locks {
 
     fn hold_lent(&mut self, at: LineAddress, held: Hold, token: Token) {
         let Hold { session, range, mode } = held;
-        let counted = self.sessions.get_or_insert_with(session, Session::default);
+        let counted = self.sessions.get_or_insert_with(session, LockSession::default);
         counted.count(&mut self.birth_last, self.rules);
         let (ticket, base, abandoned) = (Ticket(0), None, false);
         let holder = Holder { session, token, range, mode, ticket, base, abandoned };
@@ -119,13 +119,13 @@ impl Locks {
     }
 
     /// Whether an event may be handled while loans are outstanding.
-    pub(super) fn allows(&self, event: &Event) -> bool {
+    pub(super) fn allows(&self, event: &LockEvent) -> bool {
         let at = match event {
-            Event::Issue { request, .. } => request.line,
-            Event::Cancel { line, .. } | Event::Retire { line } => *line,
-            Event::Received { message, .. } => message.line(),
-            Event::Close { .. } | Event::NodeAdmitted { .. } => return true,
-            Event::NodeDead { .. } => return self.lent == 0,
+            LockEvent::Issue { request, .. } => request.line,
+            LockEvent::Cancel { line, .. } | LockEvent::Retire { line } => *line,
+            LockEvent::Received { message, .. } => message.line(),
+            LockEvent::Close { .. } | LockEvent::NodeAdmitted { .. } => return true,
+            LockEvent::NodeDead { .. } => return self.lent == 0,
         };
         self.lines.get(at).is_none_or(|line| line.lent.is_none())
     }
@@ -147,7 +147,7 @@ impl Locks {
     }
 
     /// Whether no other grant can have a token of the line's loan.
-    fn covers(&self, line: &Line) -> bool {
+    fn covers(&self, line: &LineLocks) -> bool {
         let Some(Loan { first, tokens, .. }) = line.lent else {
             return true;
         };

@@ -56,7 +56,7 @@ mod tests;
 mod wire;
 
 #[cfg(canary)]
-pub use canary::Mutant;
+pub use canary::LockMutant;
 pub use invariants::Blocked;
 pub use loan::{Hold, Loan};
 pub use own::Locks;
@@ -180,7 +180,7 @@ pub enum Action {
 
 /// One request of a session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Request {
+pub struct LockRequest {
     /// The line.
     pub line: LineAddress,
     /// Its bytes.
@@ -208,7 +208,7 @@ pub struct Delegation {
 
 /// A wait, as probes name it; ordered by age, older first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Wait {
+pub struct ProbedWait {
     /// When the waiting session took its first lock, in causal order.
     pub birth: u64,
     /// The session's node.
@@ -225,13 +225,13 @@ pub struct Probe {
     /// Its number there.
     pub number: u64,
     /// The youngest wait on its path.
-    pub youngest: Wait,
+    pub youngest: ProbedWait,
 }
 
 /// Messages between nodes about locks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
-pub enum Message {
+pub enum LockMessage {
     /// Requester to home (class request): a session requests a lock.
     Request {
         line: LineAddress,
@@ -294,10 +294,10 @@ pub enum Message {
 /// An event for the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
-pub enum Event {
+pub enum LockEvent {
     /// A session of this node issues a request. Exactly one of `Locked`, `Unlocked`, `Failed` and `Cancelled` follows
     /// for the operation; `Unlocked` at once.
-    Issue { operation: OperationId, session: SessionId, request: Request, here: Here },
+    Issue { operation: OperationId, session: SessionId, request: LockRequest, here: Here },
     /// This operation is cancelled (its future was dropped, or its deadline passed). Ignored if its result was
     /// emitted already: then a lock that it got is held.
     Cancel { operation: OperationId, session: SessionId, line: LineAddress },
@@ -306,7 +306,7 @@ pub enum Event {
     /// An own line is freed: waiting requests fail with `Unallocated`, holders may still unlock.
     Retire { line: LineAddress },
     /// A message.
-    Received { from: NodeId, message: Message, here: Here },
+    Received { from: NodeId, message: LockMessage, here: Here },
     /// A node is dead. `left`: its sessions were closed before, so it held no locks.
     NodeDead { node: NodeId, left: bool },
     /// A new node has this number. If a dead node had it, no message that refers to that one arrives any more.
@@ -316,9 +316,9 @@ pub enum Event {
 /// An action that the machine requests; perform them in order, at once.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
-pub enum Effect {
+pub enum LockEffect {
     /// Send a message.
-    Send { to: NodeId, message: Message },
+    Send { to: NodeId, message: LockMessage },
     /// The session holds the lock. `abandoned`: a holder of part of it for writing died, or may have, and no writer
     /// was notified since.
     Locked { operation: OperationId, token: Token, abandoned: bool },
@@ -333,7 +333,7 @@ pub enum Effect {
 }
 
 /// A list of effects; reuse it, so that a step allocates nothing.
-pub type Effects = Vec<Effect>;
+pub type Effects = Vec<LockEffect>;
 
 /// The outcome of a step: `Err` if a peer broke the protocol; nothing was changed then.
 pub type Step = Result<(), Violation>;

@@ -1,11 +1,12 @@
 //! The lock machine, and the requests of its own sessions.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{LockCanary, LockMutant};
 use super::deadlock::Abort;
-use super::line::{Key, Line, Rules, Waiter};
-use super::session::Session;
+use super::line::{LineLocks, RequestKey, Rules, Waiter};
+use super::session::LockSession;
 use super::{
-    Action, Ask, Effect, Effects, Event, Here, Message, Mode, Patience, Request, Step, Token,
+    Action, Ask, Effects, Here, LockEffect, LockEvent, LockMessage, LockRequest, Mode, Patience,
+    Step, Token,
 };
 use crate::Table;
 use crate::wire::Violation;
@@ -28,7 +29,7 @@ const _: () = assert!((TOKENS_PER_DELEGATION as u64) > 2 * TOKENS_LOW);
 pub(super) struct Deferred {
     pub(super) operation: OperationId,
     pub(super) session: SessionId,
-    pub(super) request: Request,
+    pub(super) request: LockRequest,
     pub(super) here: Here,
 }
 
@@ -43,11 +44,11 @@ pub struct Locks {
     pub(super) me: NodeId,
     pub(super) rules: Rules,
     pub(super) limits: Bounds,
-    pub(super) lines: Table<LineAddress, Line>,
-    pub(super) sessions: Table<SessionId, Session>,
+    pub(super) lines: Table<LineAddress, LineLocks>,
+    pub(super) sessions: Table<SessionId, LockSession>,
     pub(super) deferred: VecDeque<Deferred>,
     /// Requests that were queued in this step and have not sent their probes.
-    pub(super) blocked: Vec<(LineAddress, Key)>,
+    pub(super) blocked: Vec<(LineAddress, RequestKey)>,
     /// Victims with requests that the home has not answered.
     pub(super) aborts: Vec<Abort>,
     pub(super) dead: NodeSet,
@@ -84,7 +85,10 @@ impl Locks {
     pub fn new(me: NodeId, limits: &Limits) -> Self {
         Self {
             me,
-            rules: Rules { handovers_max: limits.lock_handovers_max, canary: Canary::default() },
+            rules: Rules {
+                handovers_max: limits.lock_handovers_max,
+                canary: LockCanary::default(),
+            },
             limits: Bounds {
                 nodes_max: limits.nodes_max,
                 sessions_max: limits.sessions_max,
@@ -113,8 +117,8 @@ impl Locks {
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.rules.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: LockMutant) -> Self {
+        self.rules.canary = LockCanary::new(mutant);
         self
     }
 
@@ -123,30 +127,30 @@ impl Locks {
     /// # Errors
     /// A message broke the protocol: nothing was changed; close the link. For an own event: the session is not of
     /// this node.
-    pub fn step(&mut self, event: Event, effects: &mut Effects) -> Step {
+    pub fn step(&mut self, event: LockEvent, effects: &mut Effects) -> Step {
         debug_assert!(self.allows(&event), "a loan that should have ended: {event:?}");
         match event {
-            Event::Issue { operation, session, request, here } => {
+            LockEvent::Issue { operation, session, request, here } => {
                 self.check_own(session)?;
                 self.issue(Deferred { operation, session, request, here }, effects);
             }
-            Event::Cancel { operation, session, line } => {
+            LockEvent::Cancel { operation, session, line } => {
                 self.check_own(session)?;
                 self.cancel(operation, session, line, effects);
             }
-            Event::Close { session } => {
+            LockEvent::Close { session } => {
                 self.check_own(session)?;
                 self.close(session, effects);
             }
-            Event::Retire { line } => self.retire(line, effects),
-            Event::Received { from, message, here } => {
+            LockEvent::Retire { line } => self.retire(line, effects),
+            LockEvent::Received { from, message, here } => {
                 if self.dead.contains(from) {
                     return Ok(());
                 }
                 self.received(from, message, here, effects)?;
             }
-            Event::NodeDead { node, left } => self.node_dead(node, left, effects),
-            Event::NodeAdmitted { node } => self.node_admitted(node),
+            LockEvent::NodeDead { node, left } => self.node_dead(node, left, effects),
+            LockEvent::NodeAdmitted { node } => self.node_admitted(node),
         }
         self.follow_up(effects);
         Ok(())
@@ -183,8 +187,8 @@ impl Locks {
             Action::Unlock(mode) | Action::Undo(mode) => {
                 let unlocked = self.unlock(session, request, mode, effects);
                 effects.push(match unlocked {
-                    Ok(()) => Effect::Unlocked { operation },
-                    Err(code) => Effect::Failed { operation, code },
+                    Ok(()) => LockEffect::Unlocked { operation },
+                    Err(code) => LockEffect::Failed { operation, code },
                 });
             }
             Action::Ask(ask) if ask.patience() == Patience::Wait && self.waits(session) => {
@@ -195,7 +199,7 @@ impl Locks {
     }
 
     /// Why a request is invalid, judged by the runtime's knowledge and the address.
-    fn refusal(&self, request: Request, here: Here) -> Option<ErrorCode> {
+    fn refusal(&self, request: LockRequest, here: Here) -> Option<ErrorCode> {
         let (home, line_bytes) = (request.line.home(), request.line.line_size().bytes() as u64);
         if home.0 >= self.limits.nodes_max {
             return Some(ErrorCode::ForeignAddress);
@@ -210,14 +214,14 @@ impl Locks {
     /// Starts a request: decides it here, or sends it to the home.
     fn start(&mut self, issued: Deferred, ask: Ask, effects: &mut Effects) {
         let Deferred { operation, session, request, here } = issued;
-        let Request { line: at, range, .. } = request;
+        let LockRequest { line: at, range, .. } = request;
         let birth = match self.refusal(request, here) {
             Some(code) => Err(code),
             None => self.count(session, ask),
         };
         let birth = match birth {
             Ok(birth) => birth,
-            Err(code) => return effects.push(Effect::Failed { operation, code }),
+            Err(code) => return effects.push(LockEffect::Failed { operation, code }),
         };
         let waiter = Waiter {
             session,
@@ -236,7 +240,7 @@ impl Locks {
         match self.own_refusal(at, &waiter) {
             Some(code) => {
                 self.conclude(&waiter, false);
-                effects.push(Effect::Failed { operation, code });
+                effects.push(LockEffect::Failed { operation, code });
             }
             None => {
                 self.begin_wait(at, &waiter);
@@ -269,22 +273,22 @@ impl Locks {
     fn unlock(
         &mut self,
         session: SessionId,
-        request: Request,
+        request: LockRequest,
         mode: Mode,
         effects: &mut Effects,
     ) -> Result<(), ErrorCode> {
-        let Request { line: at, range, .. } = request;
+        let LockRequest { line: at, range, .. } = request;
         if self.dead.contains(at.home()) {
             return Err(ErrorCode::NodeLost);
         }
-        let any_mode = self.rules.has(Mutant::UnlockAnyMode);
+        let any_mode = self.rules.has(LockMutant::UnlockAnyMode);
         let line = self.lines.get_mut(at).ok_or(ErrorCode::NotLocked)?;
         let held = line.holders.take(|holder| {
             holder.session == session && holder.range == range && (holder.mode == mode || any_mode)
         });
         let held = held.ok_or(ErrorCode::NotLocked)?;
         let untold = matches!(request.action, Action::Undo(_));
-        if untold && held.abandoned && !self.rules.has(Mutant::UndoneTellsNobody) {
+        if untold && held.abandoned && !self.rules.has(LockMutant::UndoneTellsNobody) {
             self.mark(at, held.range);
         }
         let line = self.line(at);
@@ -311,7 +315,7 @@ impl Locks {
         &mut self,
         at: LineAddress,
         session: SessionId,
-        request: Request,
+        request: LockRequest,
         effects: &mut Effects,
     ) {
         let line = self.lines.get(at).expect("found just now");
@@ -334,9 +338,9 @@ impl Locks {
         if line.decides() {
             self.promote(at, effects);
         } else if at.home() != self.me {
-            effects.push(Effect::Send {
+            effects.push(LockEffect::Send {
                 to: at.home(),
-                message: Message::Release { line: at, token, untold },
+                message: LockMessage::Release { line: at, token, untold },
             });
         }
     }
@@ -352,7 +356,7 @@ impl Locks {
         let meant = |next: &Deferred| next.operation == operation && next.session == session;
         if let Some(place) = self.deferred.iter().position(meant) {
             self.deferred.remove(place);
-            return effects.push(Effect::Cancelled { operation });
+            return effects.push(LockEffect::Cancelled { operation });
         }
         let Some(line) = self.lines.get(at) else {
             return;
@@ -371,7 +375,7 @@ impl Locks {
     pub(super) fn withdraw(
         &mut self,
         at: LineAddress,
-        key: Key,
+        key: RequestKey,
         code: Option<ErrorCode>,
         effects: &mut Effects,
     ) {
@@ -385,13 +389,13 @@ impl Locks {
         self.conclude(&waiter, false);
         let operation = waiter.operation;
         effects.push(match code {
-            Some(code) => Effect::Failed { operation, code },
-            None => Effect::Cancelled { operation },
+            Some(code) => LockEffect::Failed { operation, code },
+            None => LockEffect::Cancelled { operation },
         });
         if !gone {
-            let message = Message::Cancel { line: at, ticket: waiter.ticket };
-            effects.push(Effect::Send { to: at.home(), message });
-        } else if !self.rules.has(Mutant::CancelWakesNobody) {
+            let message = LockMessage::Cancel { line: at, ticket: waiter.ticket };
+            effects.push(LockEffect::Send { to: at.home(), message });
+        } else if !self.rules.has(LockMutant::CancelWakesNobody) {
             self.promote(at, effects);
         }
     }
@@ -400,7 +404,7 @@ impl Locks {
     fn close(&mut self, session: SessionId, effects: &mut Effects) {
         self.deferred.retain(|next| {
             if next.session == session {
-                effects.push(Effect::Cancelled { operation: next.operation });
+                effects.push(LockEffect::Cancelled { operation: next.operation });
             }
             next.session != session
         });

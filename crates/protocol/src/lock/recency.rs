@@ -1,10 +1,10 @@
 //! LRU list of the lines for which this node arbitrates, linked through their entries. It bounds the number of unused
 //! entries: own lines are dropped, delegations returned.
 
-use super::canary::Mutant;
+use super::canary::LockMutant;
 use super::line::Authority;
 use super::own::Locks;
-use super::{Effect, Effects, Message};
+use super::{Effects, LockEffect, LockMessage};
 use farside_base::LineAddress;
 
 impl Locks {
@@ -47,7 +47,7 @@ impl Locks {
 
     /// Drops the oldest idle lines while there are too many.
     pub(super) fn trim(&mut self, effects: &mut Effects) {
-        if self.rules.has(Mutant::EndlessDelegations) {
+        if self.rules.has(LockMutant::EndlessDelegations) {
             return;
         }
         let mut looks = self.listed;
@@ -62,8 +62,8 @@ impl Locks {
                 self.link(at);
             } else if let Authority::Delegate { number, ref mut offered, .. } = line.authority {
                 *offered = true;
-                let message = Message::Offer { line: at, number };
-                effects.push(Effect::Send { to: at.home(), message });
+                let message = LockMessage::Offer { line: at, number };
+                effects.push(LockEffect::Send { to: at.home(), message });
             } else {
                 self.lines.remove(at);
             }

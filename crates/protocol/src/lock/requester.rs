@@ -1,16 +1,16 @@
 //! A node that is not the home of a line: the answers to its requests, and its role as a delegate.
 
-use super::canary::Mutant;
+use super::canary::LockMutant;
 use super::line::{Authority, Holder, Waiter};
 use super::own::{Locks, TOKENS_LOW};
-use super::{Ask, Delegation, Effect, Effects, Message, Step, Token};
+use super::{Ask, Delegation, Effects, LockEffect, LockMessage, Step, Token};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, LineAddress, NodeId, Ticket};
 
 /// The kind of an answer to a request.
 #[derive(Clone, Copy)]
-enum Answer {
+enum AnswerKind {
     /// It was cancelled, as its node requested.
     Cancelled,
     /// A grant with a delegation.
@@ -25,36 +25,38 @@ impl Locks {
     pub(super) fn received_reply(
         &mut self,
         from: NodeId,
-        message: Message,
+        message: LockMessage,
         effects: &mut Effects,
     ) -> Step {
         match message {
-            Message::Recall { line, number } => self.recalled(from, line, number, effects)?,
-            Message::Granted { line, ticket, token, delegation, abandoned } => {
+            LockMessage::Recall { line, number } => self.recalled(from, line, number, effects)?,
+            LockMessage::Granted { line, ticket, token, delegation, abandoned } => {
                 self.granted(line, ticket, token, (delegation, abandoned), effects)?;
             }
-            Message::Refused { line, ticket, code } => {
-                let waiter = self.take_answered(line, ticket, Answer::Other, effects)?;
+            LockMessage::Refused { line, ticket, code } => {
+                let waiter = self.take_answered(line, ticket, AnswerKind::Other, effects)?;
                 if !waiter.cancelled {
                     self.conclude(&waiter, false);
-                    effects.push(Effect::Failed { operation: waiter.operation, code });
+                    effects.push(LockEffect::Failed { operation: waiter.operation, code });
                 }
             }
-            Message::Cancelled { line, ticket } => {
-                self.take_answered(line, ticket, Answer::Cancelled, effects)?;
+            LockMessage::Cancelled { line, ticket } => {
+                self.take_answered(line, ticket, AnswerKind::Cancelled, effects)?;
             }
-            Message::Moved { line, ticket } => self.moved(line, ticket, effects)?,
-            Message::Probe { line, token, probe } => self.probed(line, token, probe, effects)?,
-            Message::Request { .. }
-            | Message::Release { .. }
-            | Message::Cancel { .. }
-            | Message::Offer { .. }
-            | Message::Holder { .. }
-            | Message::Waiter { .. }
-            | Message::Returned { .. }
-            | Message::Visit { .. }
-            | Message::Abort { .. }
-            | Message::Aborted { .. } => return Err(Violation("a request to a non-home node")),
+            LockMessage::Moved { line, ticket } => self.moved(line, ticket, effects)?,
+            LockMessage::Probe { line, token, probe } => {
+                self.probed(line, token, probe, effects)?
+            }
+            LockMessage::Request { .. }
+            | LockMessage::Release { .. }
+            | LockMessage::Cancel { .. }
+            | LockMessage::Offer { .. }
+            | LockMessage::Holder { .. }
+            | LockMessage::Waiter { .. }
+            | LockMessage::Returned { .. }
+            | LockMessage::Visit { .. }
+            | LockMessage::Abort { .. }
+            | LockMessage::Aborted { .. } => return Err(Violation("a request to a non-home node")),
         }
         self.settle(message.line(), effects);
         Ok(())
@@ -65,18 +67,18 @@ impl Locks {
         &mut self,
         at: LineAddress,
         ticket: Ticket,
-        answer: Answer,
+        answer: AnswerKind,
         effects: &mut Effects,
     ) -> Result<Waiter, Violation> {
         let line = self.lines.get_mut(at).ok_or(UNASKED)?;
         let place = line.limbo.iter().position(|waiter| waiter.ticket == ticket).ok_or(UNASKED)?;
         let recalled = matches!(line.authority, Authority::Elsewhere { recall: Some(_) });
         match answer {
-            Answer::Cancelled if !line.limbo[place].cancelled => return Err(UNASKED),
-            Answer::Cancelled | Answer::Other if recalled && line.limbo.len() == 1 => {
+            AnswerKind::Cancelled if !line.limbo[place].cancelled => return Err(UNASKED),
+            AnswerKind::Cancelled | AnswerKind::Other if recalled && line.limbo.len() == 1 => {
                 return Err(Violation("a recall of a delegation that was never granted"));
             }
-            Answer::Cancelled | Answer::Other | Answer::Delegation => {}
+            AnswerKind::Cancelled | AnswerKind::Other | AnswerKind::Delegation => {}
         }
         let waiter = line.limbo.remove(place).ok_or(UNASKED)?;
         if waiter.cancelled {
@@ -114,7 +116,7 @@ impl Locks {
             end.ok_or(Violation("a delegation beyond the last token"))?;
         }
         self.check_grant(at, ticket, token)?;
-        let answer = if delegation.is_some() { Answer::Delegation } else { Answer::Other };
+        let answer = if delegation.is_some() { AnswerKind::Delegation } else { AnswerKind::Other };
         let waiter = self.take_answered(at, ticket, answer, effects)?;
         // The home takes back the lock of a cancelled request when it learns of that, or no longer arbitrates: a
         // delegate itself knows its locks.
@@ -123,7 +125,7 @@ impl Locks {
             assert!(held, "an upgrade whose lock is gone was cancelled");
             self.conclude(&waiter, matches!(waiter.ask, Ask::Lock { .. }));
             let operation = waiter.operation;
-            effects.push(Effect::Locked { operation, token, abandoned });
+            effects.push(LockEffect::Locked { operation, token, abandoned });
         }
         if let Some(delegation) = delegation {
             self.become_delegate(at, token, delegation);
@@ -160,11 +162,11 @@ impl Locks {
 
     /// Handles `Moved`: this node was the delegate when its request arrived at the home.
     fn moved(&mut self, at: LineAddress, ticket: Ticket, effects: &mut Effects) -> Step {
-        let mut waiter = self.take_answered(at, ticket, Answer::Other, effects)?;
+        let mut waiter = self.take_answered(at, ticket, AnswerKind::Other, effects)?;
         if waiter.cancelled {
             return Ok(());
         }
-        if self.rules.has(Mutant::MovedForgotten) {
+        if self.rules.has(LockMutant::MovedForgotten) {
             self.line(at).limbo.push_back(waiter);
             return Ok(());
         }
@@ -189,7 +191,7 @@ impl Locks {
         let line = self.lines.get_mut(at).ok_or(Violation("a recall without a delegation"))?;
         match line.authority {
             Authority::Delegate { number: held, .. } if held == number => {
-                if line.queue.is_empty() || !self.rules.has(Mutant::DelegateKeeps) {
+                if line.queue.is_empty() || !self.rules.has(LockMutant::DelegateKeeps) {
                     self.give_back(at, number, effects);
                 }
                 Ok(())
@@ -197,9 +199,10 @@ impl Locks {
             Authority::Elsewhere { ref mut recall }
                 if number > seen && recall.is_none() && !line.limbo.is_empty() =>
             {
-                if self.rules.has(Mutant::RecallNumberIgnored) {
-                    let message = Message::Returned { line: at, number, holders: 0, waiters: 0 };
-                    effects.push(Effect::Send { to: from, message });
+                if self.rules.has(LockMutant::RecallNumberIgnored) {
+                    let message =
+                        LockMessage::Returned { line: at, number, holders: 0, waiters: 0 };
+                    effects.push(LockEffect::Send { to: from, message });
                 } else {
                     *recall = Some(number);
                 }
@@ -216,7 +219,7 @@ impl Locks {
     /// Returns a delegation: its holders, its waiters in order, then `Returned`. The waiters are requests in flight
     /// to the home from now on.
     fn give_back(&mut self, at: LineAddress, number: Token, effects: &mut Effects) {
-        let forgets = self.rules.has(Mutant::ReturnsNoHolders);
+        let forgets = self.rules.has(LockMutant::ReturnsNoHolders);
         let line = self.line(at);
         let to = at.home();
         let mut holders = 0;
@@ -224,16 +227,16 @@ impl Locks {
             // The home will know it by its current token.
             (holder.ticket, holder.base) = (Ticket(0), None);
             let Holder { session, token, range, mode, .. } = *holder;
-            let message = Message::Holder { line: at, session, range, mode, token };
-            effects.push(Effect::Send { to, message });
+            let message = LockMessage::Holder { line: at, session, range, mode, token };
+            effects.push(LockEffect::Send { to, message });
             holders += 1;
         }
         let waiters = line.queue.len() as u32;
         for waiter in &mut line.queue {
             let Waiter { session, range, ask, ticket, birth, overtaken, .. } = *waiter;
             let message =
-                Message::Waiter { line: at, session, range, ask, ticket, birth, overtaken };
-            effects.push(Effect::Send { to, message });
+                LockMessage::Waiter { line: at, session, range, ask, ticket, birth, overtaken };
+            effects.push(LockEffect::Send { to, message });
             (waiter.overtaken, waiter.probe) = (0, None);
             (waiter.closed, waiter.seen) = (0, Vec::new());
         }
@@ -243,8 +246,8 @@ impl Locks {
         if !offered {
             self.unlink(at);
         }
-        let message = Message::Returned { line: at, number, holders, waiters };
-        effects.push(Effect::Send { to, message });
+        let message = LockMessage::Returned { line: at, number, holders, waiters };
+        effects.push(LockEffect::Send { to, message });
     }
 
     /// Drops this node's locks and requests at a line with a dead home.
@@ -259,7 +262,7 @@ impl Locks {
         for waiter in line.queue.iter().chain(&line.limbo).filter(|waiter| !waiter.cancelled) {
             self.conclude(waiter, false);
             let code = ErrorCode::NodeLost;
-            effects.push(Effect::Failed { operation: waiter.operation, code });
+            effects.push(LockEffect::Failed { operation: waiter.operation, code });
         }
         for waiter in line.limbo.iter().filter(|waiter| waiter.cancelled) {
             self.answer_aborts(waiter.ticket, effects);

@@ -1,6 +1,6 @@
 //! Sessions of this node: the number of their locks and requests, their age, and their wait.
 
-use super::canary::Mutant;
+use super::canary::LockMutant;
 use super::line::{Rules, Waiter};
 use super::own::Locks;
 use super::{Ask, Mode, Patience, Range, Token};
@@ -8,7 +8,7 @@ use farside_base::{ErrorCode, LineAddress, OperationId, SessionId, Ticket};
 
 /// The state of a session of this node.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Session {
+pub(super) struct LockSession {
     /// When it took its first lock, in causal order.
     pub(super) birth: u64,
     /// Locks held, and pending requests.
@@ -16,21 +16,21 @@ pub(super) struct Session {
     /// Its last wait ended with `Deadlock`: if it starts over, it keeps its birth.
     pub(super) victim: bool,
     /// The one request for which it waits.
-    pub(super) wait: Option<Waiting>,
+    pub(super) wait: Option<SessionWait>,
 }
 
 /// The line and request for which a session waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Waiting {
+pub(super) struct SessionWait {
     pub(super) line: LineAddress,
     pub(super) ticket: Ticket,
 }
 
-impl Session {
+impl LockSession {
     /// Counts a lock. The first one sets the session's birth, unless it starts over as a victim.
     pub(super) fn count(&mut self, birth_last: &mut u64, rules: Rules) {
         if self.locks == 0 {
-            if !self.victim || rules.has(Mutant::VictimForgetsAge) {
+            if !self.victim || rules.has(LockMutant::VictimForgetsAge) {
                 *birth_last = birth_last.saturating_add(1);
                 self.birth = *birth_last;
             }
@@ -53,7 +53,7 @@ impl Locks {
         {
             return Err(ErrorCode::TooManySessions);
         }
-        let session = self.sessions.get_or_insert_with(session, Session::default);
+        let session = self.sessions.get_or_insert_with(session, LockSession::default);
         // An upgrade adds no lock.
         if matches!(ask, Ask::Lock { .. }) && session.locks >= self.limits.locks_per_session_max {
             return Err(ErrorCode::TooManyLocks);
@@ -86,7 +86,7 @@ impl Locks {
     pub(super) fn begin_wait(&mut self, line: LineAddress, waiter: &Waiter) {
         if waiter.ask.patience() == Patience::Wait {
             let session = self.sessions.get_mut(waiter.session).expect("counted before");
-            session.wait = Some(Waiting { line, ticket: waiter.ticket });
+            session.wait = Some(SessionWait { line, ticket: waiter.ticket });
         }
     }
 
@@ -114,12 +114,12 @@ impl Locks {
     }
 
     /// The request for which a session waits.
-    pub(super) fn waiting_at(&self, session: SessionId) -> Option<Waiting> {
+    pub(super) fn waiting_at(&self, session: SessionId) -> Option<SessionWait> {
         self.sessions.get(session)?.wait
     }
 
     /// The session of this node that waits for a request.
-    pub(super) fn session_waiting(&self, ticket: Ticket) -> Option<(SessionId, Waiting)> {
+    pub(super) fn session_waiting(&self, ticket: Ticket) -> Option<(SessionId, SessionWait)> {
         self.sessions.iter().find_map(|(id, session)| {
             let wait = session.wait.filter(|wait| wait.ticket == ticket)?;
             Some((id, wait))

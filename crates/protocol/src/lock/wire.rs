@@ -2,7 +2,7 @@
 //!
 //! Modes, patience and options are single bytes; padding is zero. All other values are refused.
 
-use super::{Ask, Delegation, Message, Mode, Patience, Probe, Range, Token, Wait};
+use super::{Ask, Delegation, LockMessage, Mode, Patience, Probe, ProbedWait, Range, Token};
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{ErrorCode, LineAddress, NodeId, SessionId, Ticket};
 
@@ -23,7 +23,7 @@ const VISIT: u8 = 14;
 const ABORT: u8 = 15;
 const ABORTED: u8 = 16;
 
-impl Message {
+impl LockMessage {
     /// The class in which it travels.
     pub const fn class(&self) -> Class {
         match self {
@@ -240,14 +240,14 @@ fn take_range(reader: &mut Reader<'_>) -> Result<Range, Violation> {
 }
 
 fn put_probe(writer: Writer, probe: Probe) -> Writer {
-    let Wait { birth, node, ticket } = probe.youngest;
+    let ProbedWait { birth, node, ticket } = probe.youngest;
     writer.u16(probe.origin.0).u64(probe.number).u64(birth).u16(node.0).u64(ticket.0)
 }
 
 fn take_probe(reader: &mut Reader<'_>) -> Result<Probe, Violation> {
     let (origin, number) = (NodeId(reader.u16()?), reader.u64()?);
     let (birth, node) = (reader.u64()?, NodeId(reader.u16()?));
-    let youngest = Wait { birth, node, ticket: Ticket(reader.u64()?) };
+    let youngest = ProbedWait { birth, node, ticket: Ticket(reader.u64()?) };
     Ok(Probe { origin, number, youngest })
 }
 

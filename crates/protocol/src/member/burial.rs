@@ -25,7 +25,7 @@
 //! *Invalid messages.* A peer's notification counts for that peer alone, and only if it names the node that this node
 //! considers dead: a peer that names others delays nothing reported by correct peers.
 
-use super::canary::{Canary, Mutant};
+use super::canary::{MemberCanary, MemberMutant};
 use crate::Table;
 use crate::wire::{Class, Violation};
 use alloc::collections::BTreeMap;
@@ -56,7 +56,7 @@ impl Lane {
 
 /// An event for the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
+pub enum RemovalEvent {
     /// This node has learned that a node is dead, and has notified its other machines. It will send nothing on behalf
     /// of that node from now on.
     Dead {
@@ -86,8 +86,8 @@ pub enum Event {
 
 /// An action that the machine requests; perform them in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Effect {
-    /// Send [`super::Message::Buried`] to a linked node, after the bytes and replies in flight to it.
+pub enum RemovalEffect {
+    /// Send [`super::MemberMessage::Buried`] to a linked node, after the bytes and replies in flight to it.
     Tell {
         /// The peer.
         to: NodeId,
@@ -131,19 +131,24 @@ pub struct Burials {
     /// By dead node, lane and peer: the view that admitted the last node of that number that the peer reported dead,
     /// until this node has settled that death.
     heard: BTreeMap<(NodeId, Lane, NodeId), ViewNumber>,
-    canary: Canary,
+    canary: MemberCanary,
 }
 
 impl Burials {
     /// Creates the machine with no dead nodes. Node numbers are below `nodes_max`.
     pub fn new(nodes_max: u16) -> Self {
-        Self { nodes_max, graves: Table::new(), heard: BTreeMap::new(), canary: Canary::default() }
+        Self {
+            nodes_max,
+            graves: Table::new(),
+            heard: BTreeMap::new(),
+            canary: MemberCanary::default(),
+        }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: MemberMutant) -> Self {
+        self.canary = MemberCanary::new(mutant);
         self
     }
 
@@ -151,21 +156,25 @@ impl Burials {
     ///
     /// # Errors
     /// [`Violation`]: the sender of the message broke the protocol; nothing was changed.
-    pub fn step(&mut self, event: Event, effects: &mut Vec<Effect>) -> Result<(), Violation> {
+    pub fn step(
+        &mut self,
+        event: RemovalEvent,
+        effects: &mut Vec<RemovalEffect>,
+    ) -> Result<(), Violation> {
         match event {
-            Event::Dead { node, born, linked } => self.dead(node, born, linked, effects),
-            Event::Buried { node, .. } if node.0 >= self.nodes_max => {
+            RemovalEvent::Dead { node, born, linked } => self.dead(node, born, linked, effects),
+            RemovalEvent::Buried { node, .. } if node.0 >= self.nodes_max => {
                 return Err(Violation("the death of an invalid node"));
             }
-            Event::Buried { from, node, .. } if from == node => {
+            RemovalEvent::Buried { from, node, .. } if from == node => {
                 return Err(Violation("a node reports its own death"));
             }
-            Event::Buried { from, node, born, lane, answer, former: true } => {
+            RemovalEvent::Buried { from, node, born, lane, answer, former: true } => {
                 if !answer {
                     self.answer(from, node, born, lane, effects);
                 }
             }
-            Event::Buried { from, node, born, lane, answer, former: false } => {
+            RemovalEvent::Buried { from, node, born, lane, answer, former: false } => {
                 self.buried((from, lane), node, born, answer, effects)?;
             }
         }
@@ -173,7 +182,13 @@ impl Burials {
         Ok(())
     }
 
-    fn dead(&mut self, node: NodeId, born: ViewNumber, linked: NodeSet, effects: &mut Vec<Effect>) {
+    fn dead(
+        &mut self,
+        node: NodeId,
+        born: ViewNumber,
+        linked: NodeSet,
+        effects: &mut Vec<RemovalEffect>,
+    ) {
         self.heard.retain(|(_, _, peer), _| *peer != node);
         for (_, grave) in self.graves.iter_mut() {
             grave.awaited.remove(node);
@@ -188,12 +203,18 @@ impl Burials {
             debug_assert!(last.born < born, "deaths of one number come in order");
             debug_assert!(last.settled, "settled before the number was reused");
         }
-        let early = self.canary.is(Mutant::DeathSettledAtOnce);
+        let early = self.canary.is(MemberMutant::DeathSettledAtOnce);
         let awaited = if early { NodeSet::EMPTY } else { linked };
         self.graves.insert(node, Grave { born, awaited, told: [linked; 2], settled: false });
         for lane in Lane::ALL {
             let told = linked.iter();
-            effects.extend(told.map(|to| Effect::Tell { to, node, born, lane, answer: false }));
+            effects.extend(told.map(|to| RemovalEffect::Tell {
+                to,
+                node,
+                born,
+                lane,
+                answer: false,
+            }));
         }
     }
 
@@ -203,7 +224,7 @@ impl Burials {
         node: NodeId,
         born: ViewNumber,
         answer: bool,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<RemovalEffect>,
     ) -> Result<(), Violation> {
         let mut untold = false;
         if let Some(grave) = self.graves.get_mut(node) {
@@ -229,10 +250,10 @@ impl Burials {
         node: NodeId,
         born: ViewNumber,
         lane: Lane,
-        effects: &mut Vec<Effect>,
+        effects: &mut Vec<RemovalEffect>,
     ) {
-        if !self.canary.is(Mutant::BurialUnanswered) {
-            effects.push(Effect::Tell { to, node, born, lane, answer: true });
+        if !self.canary.is(MemberMutant::BurialUnanswered) {
+            effects.push(RemovalEffect::Tell { to, node, born, lane, answer: true });
         }
     }
 
@@ -244,8 +265,8 @@ impl Burials {
 
     /// Whether a death can be settled now: every awaited peer has sent its notification in each lane.
     fn is_due(&self, node: NodeId, grave: &Grave) -> bool {
-        let any_bearer = self.canary.is(Mutant::FormerBurialCounts);
-        let one_lane = self.canary.is(Mutant::BurialOvertakesRecalls);
+        let any_bearer = self.canary.is(MemberMutant::FormerBurialCounts);
+        let one_lane = self.canary.is(MemberMutant::BurialOvertakesRecalls);
         let says = |lane, peer| {
             let said = self.heard.get(&(node, lane, peer));
             said.is_some_and(|said| *said == grave.born || any_bearer)
@@ -256,7 +277,7 @@ impl Burials {
     }
 
     /// Emits `Settled` for the deaths that can be settled now, by ascending node number.
-    fn settle(&mut self, effects: &mut Vec<Effect>) {
+    fn settle(&mut self, effects: &mut Vec<RemovalEffect>) {
         if !self.graves.iter().any(|(node, grave)| self.is_due(node, grave)) {
             return;
         }
@@ -266,8 +287,8 @@ impl Burials {
             {
                 grave.settled = true;
                 let born = grave.born;
-                effects.push(Effect::Settled { node, born });
-                if !self.canary.is(Mutant::FormerBurialCounts) {
+                effects.push(RemovalEffect::Settled { node, born });
+                if !self.canary.is(MemberMutant::FormerBurialCounts) {
                     self.heard.retain(|(dead, ..), said| *dead != node || *said > born);
                 }
             }
@@ -287,40 +308,46 @@ mod tests {
         nodes.iter().copied().map(NodeId).collect()
     }
 
-    fn step(burials: &mut Burials, event: Event) -> Vec<Effect> {
+    fn step(burials: &mut Burials, event: RemovalEvent) -> Vec<RemovalEffect> {
         let mut effects = Vec::new();
         burials.step(event, &mut effects).unwrap();
         effects
     }
 
-    fn dies(node: u16, linked: &[u16]) -> Event {
-        Event::Dead { node: NodeId(node), born: BORN, linked: set(linked) }
+    fn dies(node: u16, linked: &[u16]) -> RemovalEvent {
+        RemovalEvent::Dead { node: NodeId(node), born: BORN, linked: set(linked) }
     }
 
     /// In both lanes.
-    fn says(burials: &mut Burials, from: u16) -> Vec<Effect> {
+    fn says(burials: &mut Burials, from: u16) -> Vec<RemovalEffect> {
         says_of(burials, from, 0, BORN)
     }
 
-    fn says_of(burials: &mut Burials, from: u16, node: u16, born: ViewNumber) -> Vec<Effect> {
+    fn says_of(
+        burials: &mut Burials,
+        from: u16,
+        node: u16,
+        born: ViewNumber,
+    ) -> Vec<RemovalEffect> {
         let word = |lane| buried(from, node, born, lane, false);
         Lane::ALL.into_iter().flat_map(|lane| step(burials, word(lane))).collect()
     }
 
-    fn buried(from: u16, node: u16, born: ViewNumber, lane: Lane, answer: bool) -> Event {
+    fn buried(from: u16, node: u16, born: ViewNumber, lane: Lane, answer: bool) -> RemovalEvent {
         let (from, node) = (NodeId(from), NodeId(node));
-        Event::Buried { from, node, born, lane, answer, former: false }
+        RemovalEvent::Buried { from, node, born, lane, answer, former: false }
     }
 
     /// Notifications of each of these, in both lanes.
-    fn tell(to: &[u16], node: u16, answer: bool) -> Vec<Effect> {
+    fn tell(to: &[u16], node: u16, answer: bool) -> Vec<RemovalEffect> {
         let node = NodeId(node);
-        let tell = |lane, to: u16| Effect::Tell { to: NodeId(to), node, born: BORN, lane, answer };
+        let tell =
+            |lane, to: u16| RemovalEffect::Tell { to: NodeId(to), node, born: BORN, lane, answer };
         Lane::ALL.into_iter().flat_map(|lane| to.iter().map(move |to| tell(lane, *to))).collect()
     }
 
-    fn settled(node: u16) -> Effect {
-        Effect::Settled { node: NodeId(node), born: BORN }
+    fn settled(node: u16) -> RemovalEffect {
+        RemovalEffect::Settled { node: NodeId(node), born: BORN }
     }
 
     #[test]
@@ -355,8 +382,9 @@ mod tests {
     fn node_that_never_knew_the_dead_one_answers_at_once() {
         let mut burials = Burials::new(8);
         let (from, node, lane) = (NodeId(5), DEAD, Lane::Reply);
-        let former = Event::Buried { from, node, born: BORN, lane, answer: false, former: true };
-        let answer = Effect::Tell { to: from, node, born: BORN, lane, answer: true };
+        let former =
+            RemovalEvent::Buried { from, node, born: BORN, lane, answer: false, former: true };
+        let answer = RemovalEffect::Tell { to: from, node, born: BORN, lane, answer: true };
         assert_eq!(step(&mut burials, former), [answer]);
         assert_eq!(burials, Burials::new(8), "and keeps nothing");
     }
@@ -387,11 +415,11 @@ mod tests {
         assert_eq!(step(&mut burials, dies(0, &[])), [settled(0)]);
         says(&mut burials, 2);
         let born = ViewNumber(9);
-        let next = Event::Dead { node: DEAD, born, linked: set(&[2]) };
+        let next = RemovalEvent::Dead { node: DEAD, born, linked: set(&[2]) };
         assert_eq!(step(&mut burials, next).len(), 2, "node 2 is notified and awaited");
         let late = says(&mut burials, 2);
         assert_eq!(late, tell(&[2], 0, true), "the former one's; nothing is settled by it");
-        let settled = Effect::Settled { node: DEAD, born };
+        let settled = RemovalEffect::Settled { node: DEAD, born };
         assert_eq!(says_of(&mut burials, 2, 0, born), [settled]);
     }
 

@@ -3,7 +3,7 @@
 /// A defect that can be enabled in a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(not(canary), expect(unreachable_pub, reason = "public for tests of tests alone"))]
-pub enum Mutant {
+pub enum MemberMutant {
     /// A number is reused before all members have settled the removal of the last node that had it.
     ReusedBeforeSettled,
     /// Memory lent under a reused number keeps the previous memory's generation.
@@ -46,26 +46,26 @@ pub enum Mutant {
 
 /// The enabled defect: none, unless built with `--cfg canary` and set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub(super) struct Canary {
+pub(super) struct MemberCanary {
     #[cfg(canary)]
-    mutant: Option<Mutant>,
+    mutant: Option<MemberMutant>,
 }
 
-impl Canary {
+impl MemberCanary {
     #[cfg(canary)]
-    pub(super) const fn new(mutant: Mutant) -> Self {
+    pub(super) const fn new(mutant: MemberMutant) -> Self {
         Self { mutant: Some(mutant) }
     }
 
     /// Whether the machine has this defect.
     #[cfg(canary)]
-    pub(super) fn is(self, mutant: Mutant) -> bool {
+    pub(super) fn is(self, mutant: MemberMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
     /// No machine has a defect.
     #[cfg(not(canary))]
-    pub(super) const fn is(self, _: Mutant) -> bool {
+    pub(super) const fn is(self, _: MemberMutant) -> bool {
         false
     }
 }

@@ -103,7 +103,7 @@ const fn min(a: u64, b: u64) -> u64 {
 
 /// An event for the contact machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
+pub enum ContactEvent {
     /// A member is linked for the first time.
     Linked {
         /// The member.
@@ -140,7 +140,7 @@ pub enum Event {
         /// The member.
         node: NodeId,
         /// Why.
-        why: Failure,
+        why: DialFailure,
         /// The time.
         now_ns: u64,
     },
@@ -167,7 +167,7 @@ pub enum Event {
 
 /// Why a dial failed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Failure {
+pub enum DialFailure {
     /// No answer, or no route.
     NoAnswer,
     /// The member is dialling this node.
@@ -180,7 +180,7 @@ pub enum Failure {
 
 /// An action that the machine requests; perform them in order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Effect {
+pub enum ContactEffect {
     /// Close the link to it, if there is one; requests and messages in flight may have to be sent again.
     Close {
         /// The member.
@@ -237,10 +237,10 @@ pub enum Effect {
 }
 
 /// A list of effects; perform them before the next step.
-pub type Effects = Vec<Effect>;
+pub type Effects = Vec<ContactEffect>;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum ContactState {
     Up,
     Down(Down),
     /// Removed: its messages and requests are ignored.
@@ -282,7 +282,7 @@ impl Down {
 pub struct Contacts {
     me: NodeId,
     patience: Patience,
-    peers: BTreeMap<NodeId, State>,
+    peers: BTreeMap<NodeId, ContactState>,
     /// When each member was asked the last question that it has answered.
     confirmed: BTreeMap<NodeId, u64>,
 }
@@ -301,58 +301,58 @@ impl Contacts {
     /// The latest time of the next `Tick`.
     pub fn wakes_at_ns(&self) -> Option<u64> {
         let times = self.peers.values().filter_map(|state| match state {
-            State::Down(down) => {
+            ContactState::Down(down) => {
                 Some(down.dial_at_ns.unwrap_or(down.hang_up_at_ns).min(down.until_ns))
             }
-            State::Settling(at_ns) => Some(*at_ns),
-            State::Up | State::Over | State::Cut => None,
+            ContactState::Settling(at_ns) => Some(*at_ns),
+            ContactState::Up | ContactState::Over | ContactState::Cut => None,
         });
         times.min()
     }
 
     /// Whether a member is linked.
     pub fn is_up(&self, node: NodeId) -> bool {
-        self.peers.get(&node) == Some(&State::Up)
+        self.peers.get(&node) == Some(&ContactState::Up)
     }
 
     /// Whether it is a member that was not removed.
     pub fn knows(&self, node: NodeId) -> bool {
-        matches!(self.peers.get(&node), Some(State::Up | State::Down(_)))
+        matches!(self.peers.get(&node), Some(ContactState::Up | ContactState::Down(_)))
     }
 
     /// Members whose links are broken and may be restored.
     pub fn down(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let down = self.peers.iter().filter(|(_, state)| matches!(state, State::Down(_)));
+        let down = self.peers.iter().filter(|(_, state)| matches!(state, ContactState::Down(_)));
         down.map(|(node, _)| *node)
     }
 
     /// Handles one event.
-    pub fn step(&mut self, event: Event, effects: &mut Effects) {
+    pub fn step(&mut self, event: ContactEvent, effects: &mut Effects) {
         match event {
-            Event::Linked { node } => {
-                self.peers.insert(node, State::Up);
+            ContactEvent::Linked { node } => {
+                self.peers.insert(node, ContactState::Up);
             }
-            Event::Confirmed { node, asked_ns } if self.knows(node) => {
+            ContactEvent::Confirmed { node, asked_ns } if self.knows(node) => {
                 let last_ns = self.confirmed.entry(node).or_default();
                 *last_ns = asked_ns.max(*last_ns);
             }
-            Event::Confirmed { .. } => {}
-            Event::Broken { node, now_ns } => self.broken(node, now_ns, effects),
-            Event::Dialled { node, request } => self.dialled(node, request, effects),
-            Event::Answered { node } => self.answered(node, effects),
-            Event::Failed { node, why, now_ns } => self.failed(node, why, now_ns, effects),
-            Event::Cut { node } => {
+            ContactEvent::Confirmed { .. } => {}
+            ContactEvent::Broken { node, now_ns } => self.broken(node, now_ns, effects),
+            ContactEvent::Dialled { node, request } => self.dialled(node, request, effects),
+            ContactEvent::Answered { node } => self.answered(node, effects),
+            ContactEvent::Failed { node, why, now_ns } => self.failed(node, why, now_ns, effects),
+            ContactEvent::Cut { node } => {
                 self.hang_up(node, effects);
-                self.peers.insert(node, State::Cut);
+                self.peers.insert(node, ContactState::Cut);
             }
-            Event::Dead { node, death, now_ns } => self.dead(node, death, now_ns, effects),
-            Event::Tick { now_ns } => self.tick(now_ns, effects),
+            ContactEvent::Dead { node, death, now_ns } => self.dead(node, death, now_ns, effects),
+            ContactEvent::Tick { now_ns } => self.tick(now_ns, effects),
         }
     }
 
     fn hang_up(&mut self, node: NodeId, effects: &mut Effects) {
-        if let Some(State::Down(Down { dial_at_ns: None, .. })) = self.peers.get(&node) {
-            effects.push(Effect::HangUp { node });
+        if let Some(ContactState::Down(Down { dial_at_ns: None, .. })) = self.peers.get(&node) {
+            effects.push(ContactEffect::HangUp { node });
         }
     }
 
@@ -362,83 +362,88 @@ impl Contacts {
         if death == Death::Removed {
             // From now on this node no longer confirms the member's membership.
             if self.is_up(node) {
-                effects.push(Effect::Close { node });
+                effects.push(ContactEffect::Close { node });
             }
             let at_ns = now_ns.saturating_add(self.patience.unaware_ns);
-            self.peers.insert(node, State::Settling(at_ns));
+            self.peers.insert(node, ContactState::Settling(at_ns));
             self.tick(now_ns, effects);
         } else {
             self.peers.remove(&node);
-            effects.push(Effect::Settle { node });
+            effects.push(ContactEffect::Settle { node });
         }
     }
 
     fn broken(&mut self, node: NodeId, now_ns: u64, effects: &mut Effects) {
-        let Some(state @ State::Up) = self.peers.get_mut(&node) else {
+        let Some(state @ ContactState::Up) = self.peers.get_mut(&node) else {
             return;
         };
         // The higher number dials at once, the lower one a little later, so that dials seldom cross.
         let later_ns = if self.me > node { 0 } else { self.patience.dial_min_ns };
-        *state = State::Down(Down {
+        *state = ContactState::Down(Down {
             until_ns: now_ns.saturating_add(self.patience.lease_ns),
             dial_at_ns: Some(now_ns.saturating_add(later_ns)),
             hang_up_at_ns: u64::MAX,
             wait_ns: self.patience.dial_min_ns,
         });
-        effects.push(Effect::Close { node });
+        effects.push(ContactEffect::Close { node });
         self.tick(now_ns, effects);
     }
 
     fn dialled(&mut self, node: NodeId, request: RequestId, effects: &mut Effects) {
         let me = self.me;
         match self.peers.get_mut(&node) {
-            None | Some(State::Over | State::Cut | State::Settling(_)) => {
-                effects.push(Effect::Deny { request });
+            None | Some(ContactState::Over | ContactState::Cut | ContactState::Settling(_)) => {
+                effects.push(ContactEffect::Deny { request });
             }
-            Some(State::Down(Down { dial_at_ns: None, .. })) if me > node => {
-                effects.push(Effect::TurnAway { request });
+            Some(ContactState::Down(Down { dial_at_ns: None, .. })) if me > node => {
+                effects.push(ContactEffect::TurnAway { request });
             }
             Some(state) => {
                 effects.push(match *state {
-                    State::Down(Down { dial_at_ns: None, .. }) => Effect::HangUp { node },
+                    ContactState::Down(Down { dial_at_ns: None, .. }) => {
+                        ContactEffect::HangUp { node }
+                    }
                     // The member detected the broken link first.
-                    _ => Effect::Close { node },
+                    _ => ContactEffect::Close { node },
                 });
-                *state = State::Up;
-                effects.push(Effect::Accept { node, request });
+                *state = ContactState::Up;
+                effects.push(ContactEffect::Accept { node, request });
             }
         }
     }
 
     fn answered(&mut self, node: NodeId, effects: &mut Effects) {
         match self.peers.get_mut(&node) {
-            Some(state @ State::Down(Down { dial_at_ns: None, .. })) => *state = State::Up,
+            Some(state @ ContactState::Down(Down { dial_at_ns: None, .. })) => {
+                *state = ContactState::Up
+            }
             // The dial was abandoned meanwhile, or the member's own dial was accepted.
-            _ => effects.push(Effect::HangUp { node }),
+            _ => effects.push(ContactEffect::HangUp { node }),
         }
     }
 
-    fn failed(&mut self, node: NodeId, why: Failure, now_ns: u64, effects: &mut Effects) {
+    fn failed(&mut self, node: NodeId, why: DialFailure, now_ns: u64, effects: &mut Effects) {
         let later = self.me < node;
-        let Some(State::Down(down @ Down { dial_at_ns: None, .. })) = self.peers.get_mut(&node)
+        let Some(ContactState::Down(down @ Down { dial_at_ns: None, .. })) =
+            self.peers.get_mut(&node)
         else {
             return;
         };
         match why {
-            Failure::NoAnswer | Failure::Busy => {
+            DialFailure::NoAnswer | DialFailure::Busy => {
                 down.back_off(later, now_ns, self.patience.dial_max_ns);
                 self.tick(now_ns, effects);
             }
-            Failure::Ended => {
-                self.peers.insert(node, State::Over);
+            DialFailure::Ended => {
+                self.peers.insert(node, ContactState::Over);
                 effects.push(match self.is_confirmed(node, now_ns) {
-                    true => Effect::Dead { node },
-                    false => Effect::OutOfReach { node },
+                    true => ContactEffect::Dead { node },
+                    false => ContactEffect::OutOfReach { node },
                 });
             }
-            Failure::Expelled => {
-                self.peers.insert(node, State::Over);
-                effects.push(Effect::Expelled { by: node });
+            DialFailure::Expelled => {
+                self.peers.insert(node, ContactState::Over);
+                effects.push(ContactEffect::Expelled { by: node });
             }
         }
     }
@@ -451,34 +456,34 @@ impl Contacts {
 
     fn tick(&mut self, now_ns: u64, effects: &mut Effects) {
         self.peers.retain(|node, state| {
-            let settled = matches!(state, State::Settling(at_ns) if now_ns >= *at_ns);
+            let settled = matches!(state, ContactState::Settling(at_ns) if now_ns >= *at_ns);
             if settled {
-                effects.push(Effect::Settle { node: *node });
+                effects.push(ContactEffect::Settle { node: *node });
             }
             !settled
         });
         let patience = self.patience;
         for (node, state) in &mut self.peers {
             let later = self.me < *node;
-            let (node, State::Down(down)) = (*node, &mut *state) else {
+            let (node, ContactState::Down(down)) = (*node, &mut *state) else {
                 continue;
             };
             if now_ns >= down.until_ns {
                 if down.dial_at_ns.is_none() {
-                    effects.push(Effect::HangUp { node });
+                    effects.push(ContactEffect::HangUp { node });
                 }
-                *state = State::Over;
-                effects.push(Effect::OutOfReach { node });
+                *state = ContactState::Over;
+                effects.push(ContactEffect::OutOfReach { node });
                 continue;
             }
             if down.dial_at_ns.is_none() && now_ns >= down.hang_up_at_ns {
-                effects.push(Effect::HangUp { node });
+                effects.push(ContactEffect::HangUp { node });
                 down.back_off(later, now_ns, patience.dial_max_ns);
             }
             if down.dial_at_ns.is_some_and(|at| now_ns >= at) {
                 down.dial_at_ns = None;
                 down.hang_up_at_ns = now_ns.saturating_add(patience.dial_timeout_ns);
-                effects.push(Effect::Dial { node });
+                effects.push(ContactEffect::Dial { node });
             }
         }
     }
@@ -497,11 +502,11 @@ mod tests {
 
     fn linked(me: NodeId, to: NodeId) -> Contacts {
         let mut contacts = Contacts::new(me, PATIENCE);
-        assert!(step(&mut contacts, Event::Linked { node: to }).is_empty());
+        assert!(step(&mut contacts, ContactEvent::Linked { node: to }).is_empty());
         contacts
     }
 
-    fn step(contacts: &mut Contacts, event: Event) -> Effects {
+    fn step(contacts: &mut Contacts, event: ContactEvent) -> Effects {
         let mut effects = Vec::new();
         contacts.step(event, &mut effects);
         effects
@@ -510,12 +515,12 @@ mod tests {
     #[test]
     fn higher_number_dials_at_once_and_resumes_when_answered() {
         let mut high = linked(B, A);
-        let broken = step(&mut high, Event::Broken { node: A, now_ns: 50 });
-        assert_eq!(broken, [Effect::Close { node: A }, Effect::Dial { node: A }]);
-        assert!(step(&mut high, Event::Broken { node: A, now_ns: 60 }).is_empty(), "known");
+        let broken = step(&mut high, ContactEvent::Broken { node: A, now_ns: 50 });
+        assert_eq!(broken, [ContactEffect::Close { node: A }, ContactEffect::Dial { node: A }]);
+        assert!(step(&mut high, ContactEvent::Broken { node: A, now_ns: 60 }).is_empty(), "known");
         assert!(!high.is_up(A));
         assert_eq!(high.down().collect::<Vec<_>>(), [A]);
-        assert!(step(&mut high, Event::Answered { node: A }).is_empty());
+        assert!(step(&mut high, ContactEvent::Answered { node: A }).is_empty());
         assert!(high.is_up(A));
         assert_eq!(high.wakes_at_ns(), None);
     }
@@ -524,28 +529,34 @@ mod tests {
     fn the_lower_one_takes_a_dial_before_it_noticed_and_after() {
         let request = RequestId(7);
         let mut low = linked(A, B);
-        let taken = [Effect::Close { node: B }, Effect::Accept { node: B, request }];
-        assert_eq!(step(&mut low, Event::Dialled { node: B, request }), taken);
-        assert_eq!(step(&mut low, Event::Broken { node: B, now_ns: 0 }), [taken[0]]);
+        let taken = [ContactEffect::Close { node: B }, ContactEffect::Accept { node: B, request }];
+        assert_eq!(step(&mut low, ContactEvent::Dialled { node: B, request }), taken);
+        assert_eq!(step(&mut low, ContactEvent::Broken { node: B, now_ns: 0 }), [taken[0]]);
         assert_eq!(low.wakes_at_ns(), Some(LEASE / 100));
-        assert_eq!(step(&mut low, Event::Dialled { node: B, request }), taken);
+        assert_eq!(step(&mut low, ContactEvent::Dialled { node: B, request }), taken);
         assert!(low.is_up(B));
     }
 
     #[test]
     fn crossing_dials_keep_that_of_the_higher_number() {
         let (request, mut low, mut high) = (RequestId(7), linked(A, B), linked(B, A));
-        step(&mut high, Event::Broken { node: A, now_ns: 0 });
-        step(&mut low, Event::Broken { node: B, now_ns: 0 });
-        let tick = step(&mut low, Event::Tick { now_ns: LEASE / 100 });
-        assert_eq!(tick, [Effect::Dial { node: B }]);
-        let away = step(&mut high, Event::Dialled { node: A, request });
-        assert_eq!(away, [Effect::TurnAway { request }]);
-        let taken = step(&mut low, Event::Dialled { node: B, request });
-        assert_eq!(taken, [Effect::HangUp { node: B }, Effect::Accept { node: B, request }]);
+        step(&mut high, ContactEvent::Broken { node: A, now_ns: 0 });
+        step(&mut low, ContactEvent::Broken { node: B, now_ns: 0 });
+        let tick = step(&mut low, ContactEvent::Tick { now_ns: LEASE / 100 });
+        assert_eq!(tick, [ContactEffect::Dial { node: B }]);
+        let away = step(&mut high, ContactEvent::Dialled { node: A, request });
+        assert_eq!(away, [ContactEffect::TurnAway { request }]);
+        let taken = step(&mut low, ContactEvent::Dialled { node: B, request });
+        assert_eq!(
+            taken,
+            [ContactEffect::HangUp { node: B }, ContactEffect::Accept { node: B, request }]
+        );
         // The answer to an abandoned dial arrives late.
-        assert_eq!(step(&mut low, Event::Answered { node: B }), [Effect::HangUp { node: B }]);
-        let late = Event::Failed { node: B, why: Failure::Busy, now_ns: LEASE / 50 };
+        assert_eq!(
+            step(&mut low, ContactEvent::Answered { node: B }),
+            [ContactEffect::HangUp { node: B }]
+        );
+        let late = ContactEvent::Failed { node: B, why: DialFailure::Busy, now_ns: LEASE / 50 };
         assert!(step(&mut low, late).is_empty());
         assert!(low.is_up(B));
     }
@@ -553,18 +564,18 @@ mod tests {
     #[test]
     fn dials_are_tried_again_ever_later_until_the_lease_is_over() {
         let mut high = linked(B, A);
-        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        step(&mut high, ContactEvent::Broken { node: A, now_ns: 0 });
         let (mut now_ns, mut waits, mut dials) = (0, vec![], 1);
         let until_ns = PATIENCE.lease_ns;
         loop {
-            let failed = Event::Failed { node: A, why: Failure::NoAnswer, now_ns };
+            let failed = ContactEvent::Failed { node: A, why: DialFailure::NoAnswer, now_ns };
             assert!(step(&mut high, failed).is_empty());
             let at_ns = high.wakes_at_ns().expect("a dial or the end of the lease");
             waits.push(at_ns - now_ns);
             now_ns = at_ns;
-            match step(&mut high, Event::Tick { now_ns })[..] {
-                [Effect::Dial { node: A }] => dials += 1,
-                [Effect::OutOfReach { node: A }] => break,
+            match step(&mut high, ContactEvent::Tick { now_ns })[..] {
+                [ContactEffect::Dial { node: A }] => dials += 1,
+                [ContactEffect::OutOfReach { node: A }] => break,
                 ref other => panic!("{other:?}"),
             }
         }
@@ -573,8 +584,8 @@ mod tests {
         assert!((15..25).contains(&dials), "{dials}");
         // The cut member is ignored.
         let request = RequestId(1);
-        let late = step(&mut high, Event::Dialled { node: A, request });
-        assert_eq!(late, [Effect::Deny { request }]);
+        let late = step(&mut high, ContactEvent::Dialled { node: A, request });
+        assert_eq!(late, [ContactEffect::Deny { request }]);
     }
 
     #[test]
@@ -600,41 +611,51 @@ mod tests {
     #[test]
     fn a_dial_without_an_answer_is_repeated_and_ends_with_the_lease() {
         let mut high = linked(B, A);
-        step(&mut high, Event::Broken { node: A, now_ns: 0 });
+        step(&mut high, ContactEvent::Broken { node: A, now_ns: 0 });
         let timeout_ns = PATIENCE.dial_timeout_ns;
         assert_eq!(high.wakes_at_ns(), Some(timeout_ns));
-        assert!(step(&mut high, Event::Tick { now_ns: timeout_ns - 1 }).is_empty());
-        let failed = step(&mut high, Event::Tick { now_ns: timeout_ns });
-        assert_eq!(failed, [Effect::HangUp { node: A }]);
+        assert!(step(&mut high, ContactEvent::Tick { now_ns: timeout_ns - 1 }).is_empty());
+        let failed = step(&mut high, ContactEvent::Tick { now_ns: timeout_ns });
+        assert_eq!(failed, [ContactEffect::HangUp { node: A }]);
         // Between two of its own dials it accepts the other end's dial.
         let request = RequestId(1);
         let mut other = high.clone();
-        let taken = [Effect::Close { node: A }, Effect::Accept { node: A, request }];
-        assert_eq!(step(&mut other, Event::Dialled { node: A, request }), taken);
+        let taken = [ContactEffect::Close { node: A }, ContactEffect::Accept { node: A, request }];
+        assert_eq!(step(&mut other, ContactEvent::Dialled { node: A, request }), taken);
         let now_ns = timeout_ns + PATIENCE.dial_min_ns;
         assert_eq!(high.wakes_at_ns(), Some(now_ns));
-        assert_eq!(step(&mut high, Event::Tick { now_ns }), [Effect::Dial { node: A }]);
-        let over = step(&mut high, Event::Tick { now_ns: PATIENCE.lease_ns });
-        assert_eq!(over, [Effect::HangUp { node: A }, Effect::OutOfReach { node: A }]);
-        assert_eq!(step(&mut high, Event::Answered { node: A }), [Effect::HangUp { node: A }]);
+        assert_eq!(
+            step(&mut high, ContactEvent::Tick { now_ns }),
+            [ContactEffect::Dial { node: A }]
+        );
+        let over = step(&mut high, ContactEvent::Tick { now_ns: PATIENCE.lease_ns });
+        assert_eq!(
+            over,
+            [ContactEffect::HangUp { node: A }, ContactEffect::OutOfReach { node: A }]
+        );
+        assert_eq!(
+            step(&mut high, ContactEvent::Answered { node: A }),
+            [ContactEffect::HangUp { node: A }]
+        );
     }
 
     #[test]
     fn end_is_certain_only_of_a_member_that_was_confirmed_within_the_lease() {
-        let (late, dead) = (PATIENCE.confirmed_ns, Effect::Dead { node: A });
-        let (out, expelled) = (Effect::OutOfReach { node: A }, Effect::Expelled { by: A });
+        let (late, dead) = (PATIENCE.confirmed_ns, ContactEffect::Dead { node: A });
+        let (out, expelled) =
+            (ContactEffect::OutOfReach { node: A }, ContactEffect::Expelled { by: A });
         for (confirmed, why, now_ns, expected) in [
-            (true, Failure::Ended, late - 1, dead),
-            (true, Failure::Ended, late, out),
-            (false, Failure::Ended, 1, out),
-            (false, Failure::Expelled, 1, expelled),
+            (true, DialFailure::Ended, late - 1, dead),
+            (true, DialFailure::Ended, late, out),
+            (false, DialFailure::Ended, 1, out),
+            (false, DialFailure::Expelled, 1, expelled),
         ] {
             let mut high = linked(B, A);
             if confirmed {
-                step(&mut high, Event::Confirmed { node: A, asked_ns: 0 });
+                step(&mut high, ContactEvent::Confirmed { node: A, asked_ns: 0 });
             }
-            step(&mut high, Event::Broken { node: A, now_ns: 0 });
-            assert_eq!(step(&mut high, Event::Failed { node: A, why, now_ns }), [expected]);
+            step(&mut high, ContactEvent::Broken { node: A, now_ns: 0 });
+            assert_eq!(step(&mut high, ContactEvent::Failed { node: A, why, now_ns }), [expected]);
             assert_eq!(high.wakes_at_ns(), None);
         }
     }
@@ -642,19 +663,26 @@ mod tests {
     #[test]
     fn live_member_cut_off_settles_when_it_must_have_noticed() {
         let mut high = linked(B, A);
-        step(&mut high, Event::Broken { node: A, now_ns: 0 });
-        assert_eq!(step(&mut high, Event::Cut { node: A }), [Effect::HangUp { node: A }]);
+        step(&mut high, ContactEvent::Broken { node: A, now_ns: 0 });
+        assert_eq!(
+            step(&mut high, ContactEvent::Cut { node: A }),
+            [ContactEffect::HangUp { node: A }]
+        );
         assert_eq!(high.wakes_at_ns(), None, "who is judged is waited for");
         assert!(
-            step(&mut high, Event::Dead { node: A, death: Death::Removed, now_ns: 7 }).is_empty()
+            step(&mut high, ContactEvent::Dead { node: A, death: Death::Removed, now_ns: 7 })
+                .is_empty()
         );
         let at_ns = high.wakes_at_ns().expect("a time");
         assert_eq!(at_ns, 7 + SILENCE + SILENCE / 4);
         let request = RequestId(1);
-        let late = step(&mut high, Event::Dialled { node: A, request });
-        assert_eq!(late, [Effect::Deny { request }]);
-        assert!(step(&mut high, Event::Tick { now_ns: at_ns - 1 }).is_empty());
-        assert_eq!(step(&mut high, Event::Tick { now_ns: at_ns }), [Effect::Settle { node: A }]);
+        let late = step(&mut high, ContactEvent::Dialled { node: A, request });
+        assert_eq!(late, [ContactEffect::Deny { request }]);
+        assert!(step(&mut high, ContactEvent::Tick { now_ns: at_ns - 1 }).is_empty());
+        assert_eq!(
+            step(&mut high, ContactEvent::Tick { now_ns: at_ns }),
+            [ContactEffect::Settle { node: A }]
+        );
         assert_eq!(high.wakes_at_ns(), None);
     }
 
@@ -662,27 +690,30 @@ mod tests {
     #[test]
     fn member_removed_while_its_link_is_up_is_cut_at_once_and_settles_later() {
         let mut high = linked(B, A);
-        let removed = Event::Dead { node: A, death: Death::Removed, now_ns: 7 };
-        assert_eq!(step(&mut high, removed), [Effect::Close { node: A }]);
+        let removed = ContactEvent::Dead { node: A, death: Death::Removed, now_ns: 7 };
+        assert_eq!(step(&mut high, removed), [ContactEffect::Close { node: A }]);
         let at_ns = high.wakes_at_ns().expect("a time");
         assert_eq!(at_ns, 7 + PATIENCE.unaware_ns);
-        assert_eq!(step(&mut high, Event::Tick { now_ns: at_ns }), [Effect::Settle { node: A }]);
+        assert_eq!(
+            step(&mut high, ContactEvent::Tick { now_ns: at_ns }),
+            [ContactEffect::Settle { node: A }]
+        );
         for death in [Death::Left, Death::Ended] {
-            let gone = Event::Dead { node: A, death, now_ns: 7 };
-            assert_eq!(step(&mut linked(B, A), gone), [Effect::Settle { node: A }]);
+            let gone = ContactEvent::Dead { node: A, death, now_ns: 7 };
+            assert_eq!(step(&mut linked(B, A), gone), [ContactEffect::Settle { node: A }]);
         }
     }
 
     #[test]
     fn removed_member_is_not_dialled() {
         let mut high = linked(B, A);
-        step(&mut high, Event::Broken { node: A, now_ns: 0 });
-        let settled = [Effect::HangUp { node: A }, Effect::Settle { node: A }];
-        let dead = Event::Dead { node: A, death: Death::Ended, now_ns: 1 };
+        step(&mut high, ContactEvent::Broken { node: A, now_ns: 0 });
+        let settled = [ContactEffect::HangUp { node: A }, ContactEffect::Settle { node: A }];
+        let dead = ContactEvent::Dead { node: A, death: Death::Ended, now_ns: 1 };
         assert_eq!(step(&mut high, dead), settled);
-        assert!(step(&mut high, Event::Tick { now_ns: LEASE * 2 }).is_empty());
+        assert!(step(&mut high, ContactEvent::Tick { now_ns: LEASE * 2 }).is_empty());
         let request = RequestId(1);
-        let late = step(&mut high, Event::Dialled { node: A, request });
-        assert_eq!(late, [Effect::Deny { request }]);
+        let late = step(&mut high, ContactEvent::Dialled { node: A, request });
+        assert_eq!(late, [ContactEffect::Deny { request }]);
     }
 }

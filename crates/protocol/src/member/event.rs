@@ -1,7 +1,7 @@
 //! Events and effects of the membership machine.
 
-use super::hello::{Join, Peer, Refusal, Welcome};
-use super::message::Message;
+use super::hello::{Join, JoinRefusal, PeerRequest, Welcome};
+use super::message::MemberMessage;
 use alloc::{string::String, vec::Vec};
 use core::net::SocketAddr;
 use farside_base::{Incarnation, NodeId, ViewNumber};
@@ -64,7 +64,7 @@ impl Leases {
 
 /// An event for the membership machine.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
+pub enum MemberEvent {
     /// The rendezvous name was free and is now bound: this is node 0 of a new cluster.
     Found,
     /// The coordinator's answer to this process's `Join`. Keep that link until `LinkUp` of the coordinator; if it
@@ -82,9 +82,9 @@ pub enum Event {
         /// The connection request.
         request: RequestId,
         /// Its content.
-        peer: Peer,
+        peer: PeerRequest,
     },
-    /// The link of an admitted `Join`, or of an unanswered `Peer`, is gone. Also report it when a joiner closes its
+    /// The link of an admitted `Join`, or of an unanswered `PeerRequest`, is gone. Also report it when a joiner closes its
     /// `Join` link after `LinkUp` of the coordinator.
     RequestLost {
         /// The connection request.
@@ -118,19 +118,19 @@ pub enum Event {
     },
     /// Another member has removed this node, according to this node's fence word.
     Removed,
-    /// A member refused this joiner's `Peer`.
+    /// A member refused this joiner's `PeerRequest`.
     Refused {
         /// The member.
         node: NodeId,
         /// Its answer.
-        refusal: Refusal,
+        refusal: JoinRefusal,
     },
     /// A message from a member.
     Message {
         /// The member at the other end of the link.
         from: NodeId,
         /// Its content.
-        message: Message,
+        message: MemberMessage,
     },
     /// This node holds no state of a removed member any more: its death is settled ([`burial`](super::burial)), and
     /// all other machines have dropped their entries for it.
@@ -140,7 +140,7 @@ pub enum Event {
         /// The view that admitted it.
         born: ViewNumber,
     },
-    /// The time requested by [`Effect::JudgeLater`] has elapsed.
+    /// The time requested by [`MemberEffect::JudgeLater`] has elapsed.
     Judge,
     /// The program wants to leave, and this node has handed over everything that it held: it owns no line of another
     /// home, holds no lock, and has posted everything that it has to send. If given a second time, the node leaves
@@ -161,8 +161,8 @@ pub enum Death {
 
 /// An action that the machine requests; perform them in order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Effect {
-    /// Request a link to this member, with a `Peer`.
+pub enum MemberEffect {
+    /// Request a link to this member, with a `PeerRequest`.
     Connect {
         /// The member.
         node: NodeId,
@@ -185,22 +185,22 @@ pub enum Effect {
         /// The connection request.
         request: RequestId,
         /// The answer.
-        refusal: Refusal,
+        refusal: JoinRefusal,
     },
-    /// Accept the `Peer`. The node counts as linked from now on, and messages to it may follow. If its link is gone
+    /// Accept the `PeerRequest`. The node counts as linked from now on, and messages to it may follow. If its link is gone
     /// already, report `Dropped`.
     AcceptPeer {
         /// The connection request.
         request: RequestId,
         /// Its content.
-        peer: Peer,
+        peer: PeerRequest,
     },
     /// Send a message on the link to a member.
     Send {
         /// The member.
         to: NodeId,
         /// The message.
-        message: Message,
+        message: MemberMessage,
     },
     /// Close the link to a member and ignore it from now on: it is unreachable, or other members say so. Whether it
     /// is removed is not decided yet.
@@ -208,7 +208,7 @@ pub enum Effect {
         /// The member.
         node: NodeId,
     },
-    /// Members that the coordinator reaches accuse each other. Give [`Event::Judge`] when all members must have
+    /// Members that the coordinator reaches accuse each other. Give [`MemberEvent::Judge`] when all members must have
     /// detected the same outage, after [`Patience::judge_ns`](super::contact::Patience::judge_ns).
     JudgeLater,
     /// A view has named a new member. If its number was used before, that removal is settled, and state of the
@@ -234,11 +234,11 @@ pub enum Effect {
     BecomeCoordinator,
     /// This node is no longer a member, or failed to join. Close everything; a joiner may start over as a new
     /// incarnation if the error code permits it.
-    Failed(Refusal),
+    Failed(JoinRefusal),
     /// This node has left. Close everything once the preceding messages are sent.
     Closed,
 }
 
 /// A reusable list of effects. Perform all effects of a step before the next step, otherwise messages are sent out of
 /// order.
-pub type Effects = Vec<Effect>;
+pub type Effects = Vec<MemberEffect>;

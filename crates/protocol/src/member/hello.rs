@@ -6,7 +6,7 @@
 //! | magic    | version     | kind | zero    | fields of the kind        |
 //! +----------+-------------+------+---------+---------------------------+
 //! ```
-//! All integers are little-endian; text and lists are length-prefixed. The first 16 bytes and all of [`Refusal`] stay
+//! All integers are little-endian; text and lists are length-prefixed. The first 16 bytes and all of [`JoinRefusal`] stay
 //! the same in every version, so that a peer of another version can be refused with a reason. Bytes after the last
 //! field, unknown kinds and excessive lengths are refused.
 
@@ -23,7 +23,7 @@ pub const PROTOCOL_VERSION: u32 = 8;
 /// The maximum size in bytes of a hello or answer, of any kind.
 pub const HELLO_MAX: usize = 16_384;
 
-/// The maximum size in bytes of `extra` in [`Peer`] and [`PeerReply`].
+/// The maximum size in bytes of `extra` in [`PeerRequest`] and [`PeerReply`].
 pub const EXTRA_MAX: usize = 1_024;
 
 /// The maximum length in bytes of a cluster's name.
@@ -65,7 +65,7 @@ pub struct Join {
 
 /// A member, in the list that a joiner receives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Listed {
+pub struct ListedMember {
     /// Its number.
     pub node: NodeId,
     /// Its incarnation.
@@ -90,7 +90,7 @@ pub struct Welcome {
     /// The generation of the memory that the joiner lends, if any.
     pub memory: Option<Generation>,
     /// The other live members in order of admission; the first is the coordinator. Connect to all.
-    pub members: Vec<Listed>,
+    pub members: Vec<ListedMember>,
     /// The next generation of each number under which memory was lent, by ascending number.
     pub generations: Vec<(NodeId, u16)>,
     /// The cluster's fingerprint of limits.
@@ -101,7 +101,7 @@ pub struct Welcome {
 
 /// Sent to another member: asks for a link.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Peer {
+pub struct PeerRequest {
     /// [`PROTOCOL_VERSION`] of the sender.
     pub version: u32,
     /// The name of the cluster.
@@ -122,7 +122,7 @@ pub struct Peer {
     pub extra: Vec<u8>,
 }
 
-/// Accepts a [`Peer`].
+/// Accepts a [`PeerRequest`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct PeerReply {
     /// The answering node.
@@ -189,7 +189,7 @@ pub struct Occupancy {
 
 /// Refuses any request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Refusal {
+pub struct JoinRefusal {
     /// The reason, as a row of the error table.
     pub code: ErrorCode,
     /// Details beyond that row; may be empty.
@@ -198,11 +198,11 @@ pub struct Refusal {
 
 /// The content of a connection request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Hello {
+pub enum HelloRequest {
     /// At the rendezvous name.
     Join(Join),
     /// At a member's name.
-    Peer(Peer),
+    Peer(PeerRequest),
     /// At a member's name, of a member.
     Resume(Resume),
     /// At the rendezvous name.
@@ -211,10 +211,10 @@ pub enum Hello {
 
 /// The content of an answer to a connection request.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Answer {
+pub enum HelloAnswer {
     /// To [`Join`].
     Welcome(Welcome),
-    /// To [`Peer`].
+    /// To [`PeerRequest`].
     PeerReply(PeerReply),
     /// To [`Resume`].
     Resumed(Resumed),
@@ -223,7 +223,7 @@ pub enum Answer {
     /// To [`AskOccupancy`].
     Occupancy(Occupancy),
     /// To any.
-    Refusal(Refusal),
+    Refusal(JoinRefusal),
 }
 
 /// Why bytes are not a valid hello or answer.
@@ -237,17 +237,19 @@ pub enum HelloError {
 
 impl HelloError {
     /// The refusal to send to the peer that sent the bytes.
-    pub fn refusal(self) -> Refusal {
+    pub fn refusal(self) -> JoinRefusal {
         match self {
-            Self::Junk(place) => Refusal { code: ErrorCode::ProtocolViolation, text: place.into() },
+            Self::Junk(place) => {
+                JoinRefusal { code: ErrorCode::ProtocolViolation, text: place.into() }
+            }
             Self::Version(theirs) => version_refusal(theirs),
         }
     }
 }
 
 /// The refusal of a peer of version `theirs`.
-pub(super) fn version_refusal(theirs: u32) -> Refusal {
-    Refusal {
+pub(super) fn version_refusal(theirs: u32) -> JoinRefusal {
+    JoinRefusal {
         code: ErrorCode::VersionMismatch,
         text: alloc::format!("protocol version {PROTOCOL_VERSION} is required, not {theirs}"),
     }
@@ -255,7 +257,7 @@ pub(super) fn version_refusal(theirs: u32) -> Refusal {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-enum Kind {
+enum HelloKind {
     Join = 1,
     Welcome = 2,
     Peer = 3,
@@ -268,7 +270,7 @@ enum Kind {
     Occupancy = 10,
 }
 
-impl Hello {
+impl HelloRequest {
     /// Decodes a connection request.
     ///
     /// # Errors
@@ -276,16 +278,16 @@ impl Hello {
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let (kind, mut input) = Input::open(bytes)?;
         match kind {
-            Kind::Join => input.join().map(Self::Join),
-            Kind::Peer => input.peer().map(Self::Peer),
-            Kind::Resume => input.resume().map(Self::Resume),
-            Kind::AskOccupancy => input.end(Self::AskOccupancy(AskOccupancy)),
+            HelloKind::Join => input.join().map(Self::Join),
+            HelloKind::Peer => input.peer().map(Self::Peer),
+            HelloKind::Resume => input.resume().map(Self::Resume),
+            HelloKind::AskOccupancy => input.end(Self::AskOccupancy(AskOccupancy)),
             _ => Err(HelloError::Junk("kind")),
         }
     }
 }
 
-impl Answer {
+impl HelloAnswer {
     /// Decodes an answer to a connection request.
     ///
     /// # Errors
@@ -293,13 +295,13 @@ impl Answer {
     pub fn decode(bytes: &[u8]) -> Result<Self, HelloError> {
         let (kind, mut input) = Input::open(bytes)?;
         match kind {
-            Kind::Welcome => input.welcome().map(Self::Welcome),
-            Kind::PeerReply => input.peer_reply().map(Self::PeerReply),
-            Kind::Refusal => input.refusal().map(Self::Refusal),
-            Kind::Resumed => input.resumed().map(Self::Resumed),
-            Kind::Elsewhere => input.elsewhere().map(Self::Elsewhere),
-            Kind::Occupancy => input.occupancy().map(Self::Occupancy),
-            Kind::Join | Kind::Peer | Kind::Resume | Kind::AskOccupancy => {
+            HelloKind::Welcome => input.welcome().map(Self::Welcome),
+            HelloKind::PeerReply => input.peer_reply().map(Self::PeerReply),
+            HelloKind::Refusal => input.refusal().map(Self::Refusal),
+            HelloKind::Resumed => input.resumed().map(Self::Resumed),
+            HelloKind::Elsewhere => input.elsewhere().map(Self::Elsewhere),
+            HelloKind::Occupancy => input.occupancy().map(Self::Occupancy),
+            HelloKind::Join | HelloKind::Peer | HelloKind::Resume | HelloKind::AskOccupancy => {
                 Err(HelloError::Junk("kind"))
             }
         }
@@ -309,7 +311,7 @@ impl Answer {
 impl Join {
     /// Returns the wire form. A name that is too long is encoded unchanged, and refused by the receiver.
     pub fn encode(&self) -> Vec<u8> {
-        let output = Output::new(Kind::Join, self.version)
+        let output = Output::new(HelloKind::Join, self.version)
             .u64(self.limits)
             .u64(self.incarnation.0)
             .u64(self.home_bytes)
@@ -321,7 +323,7 @@ impl Join {
 impl Welcome {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        let output = Output::new(Kind::Welcome, PROTOCOL_VERSION)
+        let output = Output::new(HelloKind::Welcome, PROTOCOL_VERSION)
             .u64(self.view.0)
             .u64(self.limits)
             .u64(self.founder.0)
@@ -346,10 +348,10 @@ impl Welcome {
     }
 }
 
-impl Peer {
+impl PeerRequest {
     /// Returns the wire form. An `extra` that is too long is encoded unchanged, and refused by the receiver.
     pub fn encode(&self) -> Vec<u8> {
-        let output = Output::new(Kind::Peer, self.version)
+        let output = Output::new(HelloKind::Peer, self.version)
             .u64(self.incarnation.0)
             .u64(self.view.0)
             .u16(self.node.0);
@@ -366,7 +368,7 @@ impl Peer {
 impl PeerReply {
     /// Returns the wire form. An `extra` that is too long is encoded unchanged, and refused by the receiver.
     pub fn encode(&self) -> Vec<u8> {
-        let output = Output::new(Kind::PeerReply, PROTOCOL_VERSION)
+        let output = Output::new(HelloKind::PeerReply, PROTOCOL_VERSION)
             .u64(self.incarnation.0)
             .u64(self.view.0)
             .u16(self.node.0);
@@ -382,7 +384,7 @@ impl PeerReply {
 impl Resume {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        let output = Output::new(Kind::Resume, self.version)
+        let output = Output::new(HelloKind::Resume, self.version)
             .u64(self.incarnation.0)
             .u64(self.to.0)
             .u64(self.received)
@@ -394,32 +396,38 @@ impl Resume {
 impl Resumed {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        Output::new(Kind::Resumed, PROTOCOL_VERSION).u64(self.incarnation.0).u64(self.received).0
+        Output::new(HelloKind::Resumed, PROTOCOL_VERSION)
+            .u64(self.incarnation.0)
+            .u64(self.received)
+            .0
     }
 }
 
 impl Elsewhere {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        Output::new(Kind::Elsewhere, PROTOCOL_VERSION).raw(&encode_host(Some(self.host))).0
+        Output::new(HelloKind::Elsewhere, PROTOCOL_VERSION).raw(&encode_host(Some(self.host))).0
     }
 }
 
 impl AskOccupancy {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        Output::new(Kind::AskOccupancy, PROTOCOL_VERSION).0
+        Output::new(HelloKind::AskOccupancy, PROTOCOL_VERSION).0
     }
 }
 
 impl Occupancy {
     /// Returns the wire form.
     pub fn encode(&self) -> Vec<u8> {
-        Output::new(Kind::Occupancy, PROTOCOL_VERSION).u16(self.members).u16(self.members_max).0
+        Output::new(HelloKind::Occupancy, PROTOCOL_VERSION)
+            .u16(self.members)
+            .u16(self.members_max)
+            .0
     }
 }
 
-impl Refusal {
+impl JoinRefusal {
     /// Creates a refusal without details.
     pub const fn new(code: ErrorCode) -> Self {
         Self { code, text: String::new() }
@@ -431,7 +439,7 @@ impl Refusal {
         while !self.text.is_char_boundary(end) {
             end -= 1;
         }
-        Output::new(Kind::Refusal, PROTOCOL_VERSION)
+        Output::new(HelloKind::Refusal, PROTOCOL_VERSION)
             .u16(self.code.entry().number)
             .bytes(&self.text.as_bytes()[..end])
             .0
@@ -441,7 +449,7 @@ impl Refusal {
 struct Output(Vec<u8>);
 
 impl Output {
-    fn new(kind: Kind, version: u32) -> Self {
+    fn new(kind: HelloKind, version: u32) -> Self {
         Self(Vec::with_capacity(256))
             .raw(&MAGIC)
             .raw(&version.to_le_bytes())
@@ -474,7 +482,7 @@ impl Output {
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    fn open(bytes: &'a [u8]) -> Result<(Kind, Self), HelloError> {
+    fn open(bytes: &'a [u8]) -> Result<(HelloKind, Self), HelloError> {
         if bytes.len() > HELLO_MAX {
             return Err(HelloError::Junk("length"));
         }
@@ -485,20 +493,20 @@ impl<'a> Input<'a> {
         let version = u32::from_le_bytes(input.array()?);
         let [kind, zero @ ..] = input.array::<4>()?;
         let kind = match kind {
-            1 => Kind::Join,
-            2 => Kind::Welcome,
-            3 => Kind::Peer,
-            4 => Kind::PeerReply,
-            5 => Kind::Refusal,
-            6 => Kind::Resume,
-            7 => Kind::Resumed,
-            8 => Kind::Elsewhere,
-            9 => Kind::AskOccupancy,
-            10 => Kind::Occupancy,
+            1 => HelloKind::Join,
+            2 => HelloKind::Welcome,
+            3 => HelloKind::Peer,
+            4 => HelloKind::PeerReply,
+            5 => HelloKind::Refusal,
+            6 => HelloKind::Resume,
+            7 => HelloKind::Resumed,
+            8 => HelloKind::Elsewhere,
+            9 => HelloKind::AskOccupancy,
+            10 => HelloKind::Occupancy,
             _ if version != PROTOCOL_VERSION => return Err(HelloError::Version(version)),
             _ => return Err(HelloError::Junk("kind")),
         };
-        if version != PROTOCOL_VERSION && kind != Kind::Refusal {
+        if version != PROTOCOL_VERSION && kind != HelloKind::Refusal {
             return Err(HelloError::Version(version));
         }
         if zero != [0; 3] {
@@ -596,7 +604,7 @@ impl<'a> Input<'a> {
         for _ in 0..count {
             let (node, incarnation) = (NodeId(self.u16()?), Incarnation(self.u64()?));
             let (born, memory) = (ViewNumber(self.u64()?), self.memory()?);
-            members.push(Listed { node, incarnation, born, host: self.host()?, memory });
+            members.push(ListedMember { node, incarnation, born, host: self.host()?, memory });
         }
         let rising = members.windows(2).all(|pair| pair[0].born < pair[1].born);
         if !rising || members.last().is_some_and(|last| last.born >= view) {
@@ -624,8 +632,8 @@ impl<'a> Input<'a> {
         Ok(generations)
     }
 
-    fn peer(&mut self) -> Result<Peer, HelloError> {
-        let peer = Peer {
+    fn peer(&mut self) -> Result<PeerRequest, HelloError> {
+        let peer = PeerRequest {
             version: PROTOCOL_VERSION,
             incarnation: Incarnation(self.u64()?),
             view: ViewNumber(self.u64()?),
@@ -674,13 +682,13 @@ impl<'a> Input<'a> {
         self.end(Elsewhere { host })
     }
 
-    fn refusal(&mut self) -> Result<Refusal, HelloError> {
+    fn refusal(&mut self) -> Result<JoinRefusal, HelloError> {
         // An error number unknown to this version is still a refusal.
         let code = ErrorCode::from_number(self.u16()?).unwrap_or(ErrorCode::ProtocolViolation);
         let text = core::str::from_utf8(self.bytes(REFUSAL_TEXT_MAX, "text")?)
             .map_err(|_| HelloError::Junk("text"))?
             .into();
-        self.end(Refusal { code, text })
+        self.end(JoinRefusal { code, text })
     }
 }
 

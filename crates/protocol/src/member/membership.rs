@@ -9,7 +9,7 @@
 //! `membership/numbers.rs`.
 //!
 //! **Joining.** A joiner sends `Join` to the coordinator, receives `Welcome`, links to all members in that list that
-//! no view has removed meanwhile, and is `Ready`. A member answers `Peer` once its view names that node and
+//! no view has removed meanwhile, and is `Ready`. A member answers `PeerRequest` once its view names that node and
 //! incarnation. A joiner that loses its coordinator before `Ready`, or is refused by any member, gives up and starts
 //! over as a new incarnation. Until it is linked to the coordinator, its `Join` link shows that it is alive.
 //!
@@ -39,11 +39,13 @@ mod quorum;
 
 use self::accusations::Accusations;
 use self::quorum::Vote;
-use super::canary::{Canary, Mutant};
-use super::event::{Death, Effect, Effects, Event, Identity, RequestId};
-use super::hello::{Join, Listed, PROTOCOL_VERSION, Peer, Refusal, Welcome, version_refusal};
-use super::message::{Change, Message};
-use super::roster::{Member, Roster};
+use super::canary::{MemberCanary, MemberMutant};
+use super::event::{Death, Effects, Identity, MemberEffect, MemberEvent, RequestId};
+use super::hello::{
+    Join, JoinRefusal, ListedMember, PROTOCOL_VERSION, PeerRequest, Welcome, version_refusal,
+};
+use super::message::{Change, MemberMessage};
+use super::roster::{Roster, RosterEntry};
 use crate::wire::Violation;
 use alloc::{collections::BTreeMap, format, vec::Vec};
 use core::net::SocketAddr;
@@ -52,7 +54,7 @@ use farside_base::{
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Stage {
+enum MembershipStage {
     /// Neither founded nor joined a cluster.
     Outside,
     /// Welcomed, and not yet linked to every member.
@@ -76,7 +78,7 @@ enum Stage {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Membership {
     identity: Identity,
-    stage: Stage,
+    stage: MembershipStage,
     me: NodeId,
     /// The view that admitted this node.
     born: ViewNumber,
@@ -89,13 +91,13 @@ pub struct Membership {
     /// The view up to which this node has reported removals as settled to a coordinator.
     settled_told: ViewNumber,
     /// Link requests of nodes that no view names yet. Invariant: at most `nodes_max`.
-    waiting: Vec<(RequestId, Peer)>,
+    waiting: Vec<(RequestId, PeerRequest)>,
     /// This node has sent `Leave` and waits for the answers.
     leaving: bool,
     vote: Vote,
     /// Accusations to be judged, at the coordinator or the node that takes over.
     accusations: Accusations,
-    canary: Canary,
+    canary: MemberCanary,
 }
 
 impl Membership {
@@ -103,7 +105,7 @@ impl Membership {
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
-            stage: Stage::Outside,
+            stage: MembershipStage::Outside,
             me: NodeId(0),
             born: ViewNumber(0),
             view: ViewNumber(0),
@@ -115,7 +117,7 @@ impl Membership {
             leaving: false,
             vote: Vote::default(),
             accusations: Accusations::default(),
-            canary: Canary::default(),
+            canary: MemberCanary::default(),
         }
     }
 
@@ -127,14 +129,14 @@ impl Membership {
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: MemberMutant) -> Self {
+        self.canary = MemberCanary::new(mutant);
         self
     }
 
     /// This node's number; `None` before `Found` or `Joined`.
     pub fn node(&self) -> Option<NodeId> {
-        (self.stage != Stage::Outside).then_some(self.me)
+        (self.stage != MembershipStage::Outside).then_some(self.me)
     }
 
     /// The view that admitted this node; 0 before.
@@ -165,16 +167,16 @@ impl Membership {
 
     /// The node that makes the views or is about to: the earliest admitted of the live, reachable nodes.
     pub fn coordinator(&self) -> Option<NodeId> {
-        if self.canary.is(Mutant::LowestNumberCoordinates) {
-            let reached = |member: &&Member| !member.gone && !member.suspect;
+        if self.canary.is(MemberMutant::LowestNumberCoordinates) {
+            let reached = |member: &&RosterEntry| !member.gone && !member.suspect;
             return self.roster.iter().filter(reached).map(|member| member.node).min();
         }
         self.roster.first_alive()
     }
 
     /// The entry of a live member for the member list that joiners receive.
-    pub fn listed(&self, node: NodeId) -> Option<Listed> {
-        self.roster.find(node).filter(|member| !member.gone).map(Member::listed)
+    pub fn listed(&self, node: NodeId) -> Option<ListedMember> {
+        self.roster.find(node).filter(|member| !member.gone).map(RosterEntry::listed)
     }
 
     /// The network address of a node, or the last known one, on fabrics between hosts.
@@ -184,12 +186,15 @@ impl Membership {
 
     /// Whether this node makes the views.
     pub fn is_coordinator(&self) -> bool {
-        self.stage == Stage::Coordinator
+        self.stage == MembershipStage::Coordinator
     }
 
     /// Whether this node is a full member.
     pub fn is_ready(&self) -> bool {
-        matches!(self.stage, Stage::Member | Stage::TakingOver | Stage::Coordinator)
+        matches!(
+            self.stage,
+            MembershipStage::Member | MembershipStage::TakingOver | MembershipStage::Coordinator
+        )
     }
 
     /// The nodes that are alive as far as this node knows, itself included, in order of admission.
@@ -204,11 +209,11 @@ impl Membership {
     ///
     /// The coordinator alone decides, because the other member would accuse this one in the same way if this one
     /// closed the link. `None` if this node is the coordinator itself: then report `Dropped`.
-    pub fn accusation(&self, node: NodeId) -> Option<(NodeId, Message)> {
+    pub fn accusation(&self, node: NodeId) -> Option<(NodeId, MemberMessage)> {
         let coordinator = self.coordinator().filter(|first| *first != self.me && *first != node)?;
         let member = self.roster.find(node).filter(|member| !member.gone)?;
         let linked = self.roster.find(coordinator).is_some_and(|first| first.linked);
-        let message = Message::Lost { node, incarnation: member.incarnation, ended: false };
+        let message = MemberMessage::Lost { node, incarnation: member.incarnation, ended: false };
         linked.then_some((coordinator, message))
     }
 
@@ -232,28 +237,28 @@ impl Membership {
     /// # Errors
     /// [`Violation`]: the sender of the message broke the protocol; nothing was changed. Send its
     /// [`accusation`](Self::accusation); if there is none, close the link to it and report `Dropped`.
-    pub fn step(&mut self, event: Event, effects: &mut Effects) -> Result<(), Violation> {
+    pub fn step(&mut self, event: MemberEvent, effects: &mut Effects) -> Result<(), Violation> {
         match event {
-            Event::Found => self.found(effects),
-            Event::Joined(welcome) => self.joined(&welcome, effects),
-            Event::JoinAsked { request, join } => self.join_asked(request, &join, effects),
-            Event::PeerAsked { request, peer } => self.peer_asked(request, peer, effects),
-            Event::RequestLost { request } => self.request_lost(request, effects),
-            Event::LinkUp { node } => self.link_up(node, effects),
-            Event::LinkLost { node } => self.lost(node, true, effects),
-            Event::Dropped { node } => self.lost(node, false, effects),
-            Event::OutOfReach { node } => self.out_of_reach(node, effects),
-            Event::Expelled { by } => self.expelled(by, effects),
-            Event::Removed => self.removed(effects),
-            Event::Refused { refusal, .. } => {
-                if self.stage == Stage::Joining {
+            MemberEvent::Found => self.found(effects),
+            MemberEvent::Joined(welcome) => self.joined(&welcome, effects),
+            MemberEvent::JoinAsked { request, join } => self.join_asked(request, &join, effects),
+            MemberEvent::PeerAsked { request, peer } => self.peer_asked(request, peer, effects),
+            MemberEvent::RequestLost { request } => self.request_lost(request, effects),
+            MemberEvent::LinkUp { node } => self.link_up(node, effects),
+            MemberEvent::LinkLost { node } => self.lost(node, true, effects),
+            MemberEvent::Dropped { node } => self.lost(node, false, effects),
+            MemberEvent::OutOfReach { node } => self.out_of_reach(node, effects),
+            MemberEvent::Expelled { by } => self.expelled(by, effects),
+            MemberEvent::Removed => self.removed(effects),
+            MemberEvent::Refused { refusal, .. } => {
+                if self.stage == MembershipStage::Joining {
                     self.fail(refusal, effects);
                 }
             }
-            Event::Message { from, message } => self.message(from, message, effects)?,
-            Event::Settled { node, born } => self.settled(node, born),
-            Event::Leave => self.leave(effects),
-            Event::Judge => self.judge_accusations(effects),
+            MemberEvent::Message { from, message } => self.message(from, message, effects)?,
+            MemberEvent::Settled { node, born } => self.settled(node, born),
+            MemberEvent::Leave => self.leave(effects),
+            MemberEvent::Judge => self.judge_accusations(effects),
         }
         self.report_settled(effects);
         self.check_leave(effects);
@@ -262,33 +267,33 @@ impl Membership {
     }
 
     fn found(&mut self, effects: &mut Effects) {
-        if self.stage != Stage::Outside {
+        if self.stage != MembershipStage::Outside {
             return;
         }
-        self.stage = Stage::Coordinator;
+        self.stage = MembershipStage::Coordinator;
         self.view = ViewNumber(1);
         self.founder = self.identity.incarnation;
         self.insert_own(self.identity.votes.then_some(Generation(0)));
-        effects.push(Effect::Ready);
+        effects.push(MemberEffect::Ready);
     }
 
     fn joined(&mut self, welcome: &Welcome, effects: &mut Effects) {
-        if self.stage != Stage::Outside {
+        if self.stage != MembershipStage::Outside {
             return;
         }
         if let Err(refusal) = self.check_welcome(welcome) {
             return self.fail(refusal, effects);
         }
-        self.stage = Stage::Joining;
+        self.stage = MembershipStage::Joining;
         self.me = welcome.node;
         self.view = welcome.view;
         self.identity.settings = welcome.settings;
         self.founder = welcome.founder;
         self.generations = welcome.generations.iter().copied().collect();
         for listed in &welcome.members {
-            self.roster.insert(Member::new(*listed));
-            let Listed { node, incarnation, born, host, .. } = *listed;
-            effects.push(Effect::Connect { node, incarnation, born, host });
+            self.roster.insert(RosterEntry::new(*listed));
+            let ListedMember { node, incarnation, born, host, .. } = *listed;
+            effects.push(MemberEffect::Connect { node, incarnation, born, host });
         }
         self.insert_own(welcome.memory);
         self.answer_waiting(effects);
@@ -297,16 +302,16 @@ impl Membership {
     fn insert_own(&mut self, memory: Option<Generation>) {
         let Identity { incarnation, host, .. } = self.identity;
         self.born = self.view;
-        let own = Listed { node: self.me, incarnation, born: self.born, host, memory };
+        let own = ListedMember { node: self.me, incarnation, born: self.born, host, memory };
         self.note_generation(&own);
-        let mut own = Member::new(own);
+        let mut own = RosterEntry::new(own);
         own.linked = true;
         self.roster.insert(own);
     }
 
-    fn check_welcome(&self, welcome: &Welcome) -> Result<(), Refusal> {
+    fn check_welcome(&self, welcome: &Welcome) -> Result<(), JoinRefusal> {
         if welcome.limits != self.identity.limits {
-            return Err(Refusal::new(ErrorCode::LimitsMismatch));
+            return Err(JoinRefusal::new(ErrorCode::LimitsMismatch));
         }
         let fits = |node: NodeId| node.0 < welcome.settings.nodes_max;
         let rising = welcome.members.windows(2).all(|pair| pair[0].born < pair[1].born);
@@ -323,14 +328,14 @@ impl Membership {
     fn join_asked(&mut self, request: RequestId, join: &Join, effects: &mut Effects) {
         let number = match self.check_join(join) {
             Ok(number) => number,
-            Err(refusal) => return effects.push(Effect::Deny { request, refusal }),
+            Err(refusal) => return effects.push(MemberEffect::Deny { request, refusal }),
         };
         let alive = self.roster.iter().filter(|member| !member.gone);
-        let members = alive.map(Member::listed).collect();
+        let members = alive.map(RosterEntry::listed).collect();
         let (incarnation, host, born) = (join.incarnation, join.host, self.next_view());
         let memory = (join.home_bytes > 0).then(|| self.next_generation(number));
-        let listed = Listed { node: number, incarnation, born, host, memory };
-        let mut member = Member::new(listed);
+        let listed = ListedMember { node: number, incarnation, born, host, memory };
+        let mut member = RosterEntry::new(listed);
         member.join = Some(request);
         member.unused = true;
         self.publish(member.coming(), effects);
@@ -340,66 +345,65 @@ impl Membership {
         let welcome =
             Welcome { node, view, settings, memory, members, generations, limits, founder };
         self.take_in(member, effects);
-        effects.push(Effect::Admit { request, welcome });
+        effects.push(MemberEffect::Admit { request, welcome });
     }
 
-    fn check_join(&self, join: &Join) -> Result<NodeId, Refusal> {
-        if self.stage == Stage::Over || self.leaving {
-            return Err(Refusal::new(ErrorCode::NodeClosed));
+    fn check_join(&self, join: &Join) -> Result<NodeId, JoinRefusal> {
+        if self.stage == MembershipStage::Over || self.leaving {
+            return Err(JoinRefusal::new(ErrorCode::NodeClosed));
         }
         if join.version != PROTOCOL_VERSION {
             return Err(version_refusal(join.version));
         }
-        if join.cluster != self.identity.cluster || self.stage != Stage::Coordinator {
-            return Err(Refusal::new(ErrorCode::NoSuchCluster));
+        if join.cluster != self.identity.cluster || self.stage != MembershipStage::Coordinator {
+            return Err(JoinRefusal::new(ErrorCode::NoSuchCluster));
         }
         if join.limits != self.identity.limits {
-            return Err(Refusal::new(ErrorCode::LimitsMismatch));
+            return Err(JoinRefusal::new(ErrorCode::LimitsMismatch));
         }
         if self.roster.iter().any(|member| member.incarnation == join.incarnation) {
             // Each incarnation joins once: a removed process, or a repeated `Join` of the same incarnation, gets no
             // number.
-            return Err(Refusal::new(ErrorCode::NodeClosed));
+            return Err(JoinRefusal::new(ErrorCode::NodeClosed));
         }
         if join.home_bytes > 1 << GlobalAddress::OFFSET_BITS {
-            return Err(Refusal {
+            return Err(JoinRefusal {
                 code: ErrorCode::BadConfiguration,
                 text: format!("a node has at most {} bytes", 1_u64 << GlobalAddress::OFFSET_BITS),
             });
         }
-        if self.has_undecided() && self.roster.iter().any(Member::is_unburied) {
+        if self.has_undecided() && self.roster.iter().any(RosterEntry::is_unburied) {
             return Err(refusal(ErrorCode::Busy, REMOVAL_PENDING));
         }
         self.free_number(join.home_bytes > 0)
     }
 
-    fn peer_asked(&mut self, request: RequestId, peer: Peer, effects: &mut Effects) {
+    fn peer_asked(&mut self, request: RequestId, peer: PeerRequest, effects: &mut Effects) {
         match self.check_peer(&peer) {
-            Answer::Accept => self.accept(request, peer, effects),
-            Answer::Wait if self.waiting.len() < self.nodes_max() => {
+            JoinDecision::Accept => self.accept(request, peer, effects),
+            JoinDecision::Wait if self.waiting.len() < self.nodes_max() => {
                 self.waiting.push((request, peer));
             }
-            Answer::Wait => {
-                effects.push(Effect::Deny { request, refusal: Refusal::new(ErrorCode::Busy) })
-            }
-            Answer::Deny(refusal) => effects.push(Effect::Deny { request, refusal }),
+            JoinDecision::Wait => effects
+                .push(MemberEffect::Deny { request, refusal: JoinRefusal::new(ErrorCode::Busy) }),
+            JoinDecision::Deny(refusal) => effects.push(MemberEffect::Deny { request, refusal }),
         }
     }
 
-    fn check_peer(&self, peer: &Peer) -> Answer {
-        let deny = |code| Answer::Deny(Refusal::new(code));
-        if self.stage == Stage::Over || self.leaving {
+    fn check_peer(&self, peer: &PeerRequest) -> JoinDecision {
+        let deny = |code| JoinDecision::Deny(JoinRefusal::new(code));
+        if self.stage == MembershipStage::Over || self.leaving {
             return deny(ErrorCode::NodeClosed);
         }
         if peer.version != PROTOCOL_VERSION {
-            return Answer::Deny(version_refusal(peer.version));
+            return JoinDecision::Deny(version_refusal(peer.version));
         }
         if peer.cluster != self.identity.cluster {
             return deny(ErrorCode::NoSuchCluster);
         }
-        if self.stage == Stage::Outside {
+        if self.stage == MembershipStage::Outside {
             // A later joiner connected before this node received its own welcome.
-            return Answer::Wait;
+            return JoinDecision::Wait;
         }
         if peer.view <= self.born || peer.node == self.me {
             // The later one of two nodes connects.
@@ -407,9 +411,9 @@ impl Membership {
         }
         if peer.view > self.view {
             // No view known to this node has named it yet.
-            return match self.canary.is(Mutant::EarlyPeerRefused) {
+            return match self.canary.is(MemberMutant::EarlyPeerRefused) {
                 true => deny(ErrorCode::Busy),
-                false => Answer::Wait,
+                false => JoinDecision::Wait,
             };
         }
         match self.roster.find(peer.node).filter(|member| member.incarnation == peer.incarnation) {
@@ -418,11 +422,11 @@ impl Membership {
             None => deny(ErrorCode::NodeClosed),
             Some(member) if member.gone || member.suspect => deny(ErrorCode::NodeClosed),
             Some(member) if member.linked => deny(ErrorCode::ProtocolViolation),
-            Some(_) => Answer::Accept,
+            Some(_) => JoinDecision::Accept,
         }
     }
 
-    fn accept(&mut self, request: RequestId, peer: Peer, effects: &mut Effects) {
+    fn accept(&mut self, request: RequestId, peer: PeerRequest, effects: &mut Effects) {
         let node = peer.node;
         let Some(member) = self.roster.find_mut(node) else {
             return;
@@ -431,17 +435,20 @@ impl Membership {
         member.join = None;
         member.unused = false;
         let born = member.born;
-        effects.push(Effect::AcceptPeer { request, peer });
+        effects.push(MemberEffect::AcceptPeer { request, peer });
         match self.stage {
-            Stage::Coordinator => {
+            MembershipStage::Coordinator => {
                 self.catch_up(node, born, effects);
                 self.ask_linked(node, effects);
             }
-            Stage::TakingOver => {
-                let message = Message::Takeover { number: self.view };
-                effects.push(Effect::Send { to: node, message });
+            MembershipStage::TakingOver => {
+                let message = MemberMessage::Takeover { number: self.view };
+                effects.push(MemberEffect::Send { to: node, message });
             }
-            Stage::Outside | Stage::Joining | Stage::Member | Stage::Over => {}
+            MembershipStage::Outside
+            | MembershipStage::Joining
+            | MembershipStage::Member
+            | MembershipStage::Over => {}
         }
     }
 
@@ -450,14 +457,14 @@ impl Membership {
         let mut at = 0;
         while let Some((_, peer)) = self.waiting.get(at) {
             match self.check_peer(peer) {
-                Answer::Wait => at += 1,
-                Answer::Accept => {
+                JoinDecision::Wait => at += 1,
+                JoinDecision::Accept => {
                     let (request, peer) = self.waiting.remove(at);
                     self.accept(request, peer, effects);
                 }
-                Answer::Deny(refusal) => {
+                JoinDecision::Deny(refusal) => {
                     let (request, _) = self.waiting.remove(at);
-                    effects.push(Effect::Deny { request, refusal });
+                    effects.push(MemberEffect::Deny { request, refusal });
                 }
             }
         }
@@ -465,7 +472,7 @@ impl Membership {
 
     fn request_lost(&mut self, request: RequestId, effects: &mut Effects) {
         self.waiting.retain(|(waiting, _)| *waiting != request);
-        let vouched = |member: &Member| member.join == Some(request);
+        let vouched = |member: &RosterEntry| member.join == Some(request);
         if let Some(node) = self.roster.find_where(vouched) {
             self.lost(node, false, effects);
         }
@@ -484,23 +491,23 @@ impl Membership {
     /// Makes a joiner a member once it is linked to every live member that was admitted before it.
     fn check_ready(&mut self, effects: &mut Effects) {
         let born = self.born;
-        let linked = |member: &Member| member.gone || member.linked || member.born > born;
-        if self.stage == Stage::Joining && self.roster.iter().all(linked) {
-            self.stage = Stage::Member;
-            effects.push(Effect::Ready);
+        let linked = |member: &RosterEntry| member.gone || member.linked || member.born > born;
+        if self.stage == MembershipStage::Joining && self.roster.iter().all(linked) {
+            self.stage = MembershipStage::Member;
+            effects.push(MemberEffect::Ready);
         }
     }
 
     /// Declares a node dead; false if it was declared dead before.
     fn declare(&mut self, node: NodeId, effects: &mut Effects) -> bool {
         // On fabrics where live members are always reachable, each death is certain.
-        let certain = !self.identity.quorum || self.canary.is(Mutant::RemovedCountsAsEnded);
+        let certain = !self.identity.quorum || self.canary.is(MemberMutant::RemovedCountsAsEnded);
         self.roster.note_ended(node, certain);
         let new = self.roster.declare(node);
         self.accusations.forget(node);
         if new {
             let (born, death) = (self.born_of(node), self.death(node));
-            effects.push(Effect::Dead { node, born, death });
+            effects.push(MemberEffect::Dead { node, born, death });
         }
         new
     }
@@ -517,10 +524,10 @@ impl Membership {
     /// Handles the loss of a node detected by a link, not a view; `ended` if its process has ended, otherwise it may
     /// be alive.
     fn lost(&mut self, node: NodeId, ended: bool, effects: &mut Effects) {
-        if self.stage == Stage::Joining && !self.canary.is(Mutant::JoinerJudges) {
+        if self.stage == MembershipStage::Joining && !self.canary.is(MemberMutant::JoinerJudges) {
             return self.lost_by_joiner(node, effects);
         }
-        let outside = matches!(self.stage, Stage::Outside | Stage::Over);
+        let outside = matches!(self.stage, MembershipStage::Outside | MembershipStage::Over);
         if outside || node == self.me {
             return;
         }
@@ -529,11 +536,13 @@ impl Membership {
             return;
         }
         match self.stage {
-            Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
-            Stage::Member => self.report_losses(effects),
-            Stage::TakingOver => self.check_takeover(effects),
-            Stage::Coordinator => self.remove_lost(effects),
-            Stage::Outside | Stage::Joining | Stage::Over => {}
+            MembershipStage::Member if self.coordinator() == Some(self.me) => {
+                self.take_over(effects)
+            }
+            MembershipStage::Member => self.report_losses(effects),
+            MembershipStage::TakingOver => self.check_takeover(effects),
+            MembershipStage::Coordinator => self.remove_lost(effects),
+            MembershipStage::Outside | MembershipStage::Joining | MembershipStage::Over => {}
         }
         self.judge(effects);
     }
@@ -550,12 +559,13 @@ impl Membership {
 
     /// Whether `node` is the coordinator that welcomed this joiner.
     fn welcomed_by(&self, node: NodeId) -> bool {
-        !self.canary.is(Mutant::JoinerOutlivesCoordinator) && self.roster.first() == Some(node)
+        !self.canary.is(MemberMutant::JoinerOutlivesCoordinator)
+            && self.roster.first() == Some(node)
     }
 
     /// Handles the removal of this node by another member: this node decides about no member any more.
     fn removed(&mut self, effects: &mut Effects) {
-        if !matches!(self.stage, Stage::Outside | Stage::Over) {
+        if !matches!(self.stage, MembershipStage::Outside | MembershipStage::Over) {
             self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
         }
     }
@@ -564,21 +574,21 @@ impl Membership {
         self.fail(refusal(ErrorCode::NoSuchCluster, COORDINATOR_LOST), effects);
     }
 
-    fn fail(&mut self, refusal: Refusal, effects: &mut Effects) {
+    fn fail(&mut self, refusal: JoinRefusal, effects: &mut Effects) {
         self.close(effects);
-        effects.push(Effect::Failed(refusal));
+        effects.push(MemberEffect::Failed(refusal));
     }
 
     fn close(&mut self, effects: &mut Effects) {
-        self.stage = Stage::Over;
+        self.stage = MembershipStage::Over;
         for (request, _) in self.waiting.drain(..) {
-            let refusal = Refusal::new(ErrorCode::NodeClosed);
-            effects.push(Effect::Deny { request, refusal });
+            let refusal = JoinRefusal::new(ErrorCode::NodeClosed);
+            effects.push(MemberEffect::Deny { request, refusal });
         }
     }
 
     fn leave(&mut self, effects: &mut Effects) {
-        if self.stage == Stage::Over {
+        if self.stage == MembershipStage::Over {
             return;
         }
         let at_once = self.leaving || !self.is_ready();
@@ -587,28 +597,29 @@ impl Membership {
             return self.finish_leave(effects);
         }
         for to in self.linked() {
-            effects.push(Effect::Send { to, message: Message::Leave });
+            effects.push(MemberEffect::Send { to, message: MemberMessage::Leave });
         }
     }
 
     /// Completes the leave once every linked member has answered.
     fn check_leave(&mut self, effects: &mut Effects) {
         let me = self.me;
-        let silent = |member: &Member| member.linked && member.node != me && !member.heard_leave;
+        let silent =
+            |member: &RosterEntry| member.linked && member.node != me && !member.heard_leave;
         // A member that leaves before suspects are judged would take away a vote that decides about them.
         let waits = self.roster.find_where(silent).is_some() || self.has_suspects();
-        let early = self.canary.is(Mutant::LeavesUnheard);
-        if self.leaving && self.stage != Stage::Over && (!waits || early) {
+        let early = self.canary.is(MemberMutant::LeavesUnheard);
+        if self.leaving && self.stage != MembershipStage::Over && (!waits || early) {
             self.finish_leave(effects);
         }
     }
 
     fn finish_leave(&mut self, effects: &mut Effects) {
         for to in self.linked() {
-            effects.push(Effect::Send { to, message: Message::Left });
+            effects.push(MemberEffect::Send { to, message: MemberMessage::Left });
         }
         self.close(effects);
-        effects.push(Effect::Closed);
+        effects.push(MemberEffect::Closed);
     }
 
     fn leave_heard(&mut self, from: NodeId, effects: &mut Effects) -> Result<(), Violation> {
@@ -618,7 +629,7 @@ impl Membership {
             }
             member.leaving = true;
         }
-        effects.push(Effect::Send { to: from, message: Message::LeaveHeard });
+        effects.push(MemberEffect::Send { to: from, message: MemberMessage::LeaveHeard });
         Ok(())
     }
 
@@ -646,10 +657,10 @@ impl Membership {
     fn message(
         &mut self,
         from: NodeId,
-        message: Message,
+        message: MemberMessage,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        if matches!(self.stage, Stage::Outside | Stage::Over) {
+        if matches!(self.stage, MembershipStage::Outside | MembershipStage::Over) {
             return Ok(());
         }
         match self.roster.find(from) {
@@ -659,30 +670,30 @@ impl Membership {
             Some(_) => {}
         }
         match message {
-            Message::View { number, member, change } => {
+            MemberMessage::View { number, member, change } => {
                 self.view_heard(from, number, member, change, effects)
             }
-            Message::Takeover { number } => self.takeover_heard(from, number, effects),
-            Message::Report { number, settled } => {
+            MemberMessage::Takeover { number } => self.takeover_heard(from, number, effects),
+            MemberMessage::Report { number, settled } => {
                 self.report_heard(from, number, settled, effects)
             }
-            Message::Settled { number } => self.settled_heard(from, number),
-            Message::Lost { node, incarnation, ended } => {
-                let same_life = |member: &Member| member.incarnation == incarnation;
+            MemberMessage::Settled { number } => self.settled_heard(from, number),
+            MemberMessage::Lost { node, incarnation, ended } => {
+                let same_life = |member: &RosterEntry| member.incarnation == incarnation;
                 if self.roster.find(node).is_some_and(same_life) {
                     self.lost(node, ended, effects);
                 }
                 Ok(())
             }
-            Message::Leave => self.leave_heard(from, effects),
-            Message::LeaveHeard => self.leave_answered(from),
-            Message::Left => self.left(from, effects),
-            Message::Suspect { node, incarnation } => {
+            MemberMessage::Leave => self.leave_heard(from, effects),
+            MemberMessage::LeaveHeard => self.leave_answered(from),
+            MemberMessage::Left => self.left(from, effects),
+            MemberMessage::Suspect { node, incarnation } => {
                 self.suspect_heard(from, node, incarnation, effects)
             }
-            Message::Vote { round } => self.vote_called(from, round, effects),
-            Message::Voted { round } => self.vote_heard(from, round, effects),
-            Message::Buried { .. } => Ok(()), // handled by `Burials`
+            MemberMessage::Vote { round } => self.vote_called(from, round, effects),
+            MemberMessage::Voted { round } => self.vote_heard(from, round, effects),
+            MemberMessage::Buried { .. } => Ok(()), // handled by `Burials`
         }
     }
 
@@ -690,7 +701,7 @@ impl Membership {
         &mut self,
         from: NodeId,
         number: ViewNumber,
-        named: Listed,
+        named: ListedMember,
         change: Change,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
@@ -703,7 +714,7 @@ impl Membership {
         self.check_view(number, &named, change)?;
         self.view = number;
         match change {
-            Change::Joined => self.take_in(Member::new(named), effects),
+            Change::Joined => self.take_in(RosterEntry::new(named), effects),
             Change::Died | Change::Left | Change::Removed if named.node == self.me => {
                 self.fail(refusal(ErrorCode::NodeClosed, EXPELLED), effects);
                 return Ok(());
@@ -724,19 +735,20 @@ impl Membership {
 
     fn may_tell_views(&self, from: NodeId) -> bool {
         match self.stage {
-            Stage::TakingOver => true,
-            Stage::Joining | Stage::Member => {
-                self.coordinator() == Some(from) || self.canary.is(Mutant::FormerCoordinatorHeard)
+            MembershipStage::TakingOver => true,
+            MembershipStage::Joining | MembershipStage::Member => {
+                self.coordinator() == Some(from)
+                    || self.canary.is(MemberMutant::FormerCoordinatorHeard)
             }
-            Stage::Coordinator => self.canary.is(Mutant::TakeoverWithoutReports),
-            Stage::Outside | Stage::Over => false,
+            MembershipStage::Coordinator => self.canary.is(MemberMutant::TakeoverWithoutReports),
+            MembershipStage::Outside | MembershipStage::Over => false,
         }
     }
 
     fn check_view(
         &self,
         number: ViewNumber,
-        named: &Listed,
+        named: &ListedMember,
         change: Change,
     ) -> Result<(), Violation> {
         if number != self.next_view() {
@@ -745,7 +757,7 @@ impl Membership {
         if change == Change::Joined {
             return self.check_number(named);
         }
-        let same_life = |known: &&Member| known.incarnation == named.incarnation;
+        let same_life = |known: &&RosterEntry| known.incarnation == named.incarnation;
         let known = self.roster.find(named.node).filter(same_life);
         match known.is_some_and(|known| known.born == named.born && known.died.is_none()) {
             true => Ok(()),
@@ -755,9 +767,9 @@ impl Membership {
 
     fn remove(&mut self, node: NodeId, number: ViewNumber, effects: &mut Effects) {
         let declared = self.declare(node, effects);
-        if self.canary.is(Mutant::DeadTwice) && !declared {
+        if self.canary.is(MemberMutant::DeadTwice) && !declared {
             let born = self.born_of(node);
-            effects.push(Effect::Dead { node, born, death: Death::Ended });
+            effects.push(MemberEffect::Dead { node, born, death: Death::Ended });
         }
         if let Some(member) = self.roster.find_mut(node) {
             member.died = Some(number);
@@ -769,10 +781,10 @@ impl Membership {
 
     /// Starts a takeover: every earlier member is dead, so ask the others for the views they know.
     fn take_over(&mut self, effects: &mut Effects) {
-        self.stage = Stage::TakingOver;
-        let message = Message::Takeover { number: self.view };
+        self.stage = MembershipStage::TakingOver;
+        let message = MemberMessage::Takeover { number: self.view };
         for to in self.linked() {
-            effects.push(Effect::Send { to, message });
+            effects.push(MemberEffect::Send { to, message });
         }
         self.check_takeover(effects);
     }
@@ -787,12 +799,17 @@ impl Membership {
             return Err(Violation("takeover by a later node"));
         }
         match self.stage {
-            Stage::Joining if !self.canary.is(Mutant::JoinerOutlivesCoordinator) => {
+            MembershipStage::Joining
+                if !self.canary.is(MemberMutant::JoinerOutlivesCoordinator) =>
+            {
                 self.fail_lost_coordinator(effects);
                 return Ok(());
             }
-            Stage::Joining | Stage::Member => {}
-            Stage::Outside | Stage::TakingOver | Stage::Coordinator | Stage::Over => {
+            MembershipStage::Joining | MembershipStage::Member => {}
+            MembershipStage::Outside
+            | MembershipStage::TakingOver
+            | MembershipStage::Coordinator
+            | MembershipStage::Over => {
                 return Err(Violation("takeover from a live coordinator"));
             }
         }
@@ -810,10 +827,10 @@ impl Membership {
     /// asker lacks.
     fn report_to(&mut self, from: NodeId, number: ViewNumber, effects: &mut Effects) {
         let born = self.born_of(from);
-        let heard = self.canary.is(Mutant::FormerCoordinatorHeard);
+        let heard = self.canary.is(MemberMutant::FormerCoordinatorHeard);
         // Suspects are declared dead by views only.
         let declared =
-            |member: &Member| member.born < born && !member.gone && !member.suspect && !heard;
+            |member: &RosterEntry| member.born < born && !member.gone && !member.suspect && !heard;
         for node in self.roster.all_where(declared) {
             self.declare(node, effects);
         }
@@ -821,8 +838,8 @@ impl Membership {
         self.tell_losses(from, effects);
         self.tell_suspects(from, effects);
         let settled = self.tell_settled();
-        let message = Message::Report { number: self.view, settled };
-        effects.push(Effect::Send { to: from, message });
+        let message = MemberMessage::Report { number: self.view, settled };
+        effects.push(MemberEffect::Send { to: from, message });
     }
 
     fn report_heard(
@@ -832,10 +849,10 @@ impl Membership {
         settled: ViewNumber,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        if self.canary.is(Mutant::TakeoverWithoutReports) {
+        if self.canary.is(MemberMutant::TakeoverWithoutReports) {
             return Ok(());
         }
-        if self.stage != Stage::TakingOver {
+        if self.stage != MembershipStage::TakingOver {
             return Err(Violation("report without a question"));
         }
         if number > self.view || settled > number {
@@ -853,10 +870,10 @@ impl Membership {
     fn check_takeover(&mut self, effects: &mut Effects) {
         let me = self.me;
         let silent =
-            |member: &Member| member.linked && member.node != me && member.reported.is_none();
+            |member: &RosterEntry| member.linked && member.node != me && member.reported.is_none();
         let all_answered = self.roster.find_where(silent).is_none()
-            || self.canary.is(Mutant::TakeoverWithoutReports);
-        if self.stage != Stage::TakingOver || !all_answered || self.lacks_quorum() {
+            || self.canary.is(MemberMutant::TakeoverWithoutReports);
+        if self.stage != MembershipStage::TakingOver || !all_answered || self.lacks_quorum() {
             return;
         }
         self.expel_unlinked(effects);
@@ -864,20 +881,20 @@ impl Membership {
             let reported = self.roster.find(to).and_then(|member| member.reported);
             self.catch_up(to, reported.unwrap_or(self.view), effects);
         }
-        self.stage = Stage::Coordinator;
+        self.stage = MembershipStage::Coordinator;
         self.remove_lost(effects);
-        effects.push(Effect::BecomeCoordinator);
+        effects.push(MemberEffect::BecomeCoordinator);
         if self.has_undecided() {
             // Members that reported may still reach suspects.
             self.call_vote(effects);
         }
         if !self.accusations.is_empty() {
-            effects.push(Effect::JudgeLater);
+            effects.push(MemberEffect::JudgeLater);
         }
     }
 
     fn expel_unlinked(&mut self, effects: &mut Effects) {
-        if self.canary.is(Mutant::UnlinkedKept) {
+        if self.canary.is(MemberMutant::UnlinkedKept) {
             return;
         }
         for node in
@@ -890,20 +907,20 @@ impl Membership {
     /// Sends the views after `number`, in order.
     fn catch_up(&self, to: NodeId, number: ViewNumber, effects: &mut Effects) {
         let views = self.roster.views_after(number).into_iter();
-        effects.extend(views.map(|message| Effect::Send { to, message }));
+        effects.extend(views.map(|message| MemberEffect::Send { to, message }));
     }
 
     /// Makes a view and sends it to every linked member.
-    fn publish(&mut self, message: Message, effects: &mut Effects) {
+    fn publish(&mut self, message: MemberMessage, effects: &mut Effects) {
         self.view = self.next_view();
         for to in self.linked() {
-            effects.push(Effect::Send { to, message });
+            effects.push(MemberEffect::Send { to, message });
         }
     }
 
     /// Makes a view for each dead node that no view has removed.
     fn publish_losses(&mut self, effects: &mut Effects) {
-        for node in self.roster.all_where(Member::is_unburied) {
+        for node in self.roster.all_where(RosterEntry::is_unburied) {
             let number = self.next_view();
             if let Some(member) = self.roster.find_mut(node) {
                 member.died = Some(number);
@@ -925,9 +942,9 @@ impl Membership {
         let born = self.born_of(to);
         let told = self.roster.iter().filter(|member| member.is_unburied() && member.born > born);
         for member in told {
-            let Member { node, incarnation, ended, .. } = *member;
-            let message = Message::Lost { node, incarnation, ended };
-            effects.push(Effect::Send { to, message });
+            let RosterEntry { node, incarnation, ended, .. } = *member;
+            let message = MemberMessage::Lost { node, incarnation, ended };
+            effects.push(MemberEffect::Send { to, message });
         }
     }
 
@@ -937,15 +954,6 @@ impl Membership {
 
     fn nodes_max(&self) -> usize {
         usize::from(self.identity.settings.nodes_max)
-    }
-
-    /// The member that was admitted first among those that lend memory and do not leave.
-    pub fn first_lender(&self) -> Option<NodeId> {
-        let lenders = self
-            .roster
-            .iter()
-            .filter(|member| member.memory.is_some() && !member.gone && !member.leaving);
-        lenders.min_by_key(|member| member.born).map(|member| member.node)
     }
 
     /// The view that admitted a member, or the last removed member of that number; 0 if there is none.
@@ -975,14 +983,14 @@ const COORDINATOR_LOST: &str = "the coordinator was lost during the join: it has
 const REMOVAL_PENDING: &str = "members confirm that another has died; try again";
 const EXPELLED: &str = "the cluster declared this node dead";
 
-fn refusal(code: ErrorCode, text: &str) -> Refusal {
-    Refusal { code, text: text.into() }
+fn refusal(code: ErrorCode, text: &str) -> JoinRefusal {
+    JoinRefusal { code, text: text.into() }
 }
 
-enum Answer {
+enum JoinDecision {
     Accept,
     Wait,
-    Deny(Refusal),
+    Deny(JoinRefusal),
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Membership messages between members.
 
 use super::burial::Lane;
-use super::hello::Listed;
+use super::hello::ListedMember;
 use crate::wire::{BODY, Class, Reader, Violation, Writer};
 use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
 
@@ -20,14 +20,14 @@ pub enum Change {
 
 /// A message of the family `Member`. A view is one change: the node that joined or went.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Message {
+pub enum MemberMessage {
     /// From the coordinator, or to a node that is becoming it: view `number` differs from the previous one by this
     /// node.
     View {
         /// The view's number.
         number: ViewNumber,
         /// The node that joined or went.
-        member: Listed,
+        member: ListedMember,
         /// What happened to it.
         change: Change,
     },
@@ -96,7 +96,7 @@ pub enum Message {
     },
 }
 
-impl Message {
+impl MemberMessage {
     /// The class in which it travels. Messages about views share one class, so that they arrive in the order of
     /// sending; `Buried` follows the messages of other machines to which it refers. Handling one never waits for room
     /// to send another, so classes cannot deadlock.
@@ -180,7 +180,7 @@ impl Message {
                     return Err(Violation("an invalid admitting view"));
                 }
                 let incarnation = Incarnation(reader.u64()?);
-                let member = Listed { node, incarnation, born, host: reader.host()?, memory };
+                let member = ListedMember { node, incarnation, born, host: reader.host()?, memory };
                 Self::View { number, member, change }
             }
             2 => Self::Takeover { number: ViewNumber(reader.u64()?) },
@@ -241,15 +241,15 @@ mod tests {
     use super::*;
     use core::net::SocketAddr;
 
-    fn samples() -> [Message; 17] {
+    fn samples() -> [MemberMessage; 17] {
         let (node, incarnation, number) = (NodeId(7), Incarnation(u64::MAX), ViewNumber(1 << 40));
         let host = Some(SocketAddr::from(([10, 1, 2, 3], 7411)));
         let memory = Some(Generation(1_023));
         let view = |change| {
             let born = if change == Change::Joined { number } else { ViewNumber(1) };
-            Message::View {
+            MemberMessage::View {
                 number,
-                member: Listed { node, incarnation, born, host, memory },
+                member: ListedMember { node, incarnation, born, host, memory },
                 change,
             }
         };
@@ -258,19 +258,19 @@ mod tests {
             view(Change::Died),
             view(Change::Left),
             view(Change::Removed),
-            Message::Takeover { number },
-            Message::Report { number, settled: ViewNumber(9) },
-            Message::Settled { number },
-            Message::Lost { node, incarnation, ended: true },
-            Message::Lost { node, incarnation, ended: false },
-            Message::Leave,
-            Message::LeaveHeard,
-            Message::Left,
-            Message::Buried { node, born: number, lane: Lane::Forward, answer: false },
-            Message::Buried { node, born: number, lane: Lane::Reply, answer: true },
-            Message::Suspect { node, incarnation },
-            Message::Vote { round: 1 << 50 },
-            Message::Voted { round: 3 },
+            MemberMessage::Takeover { number },
+            MemberMessage::Report { number, settled: ViewNumber(9) },
+            MemberMessage::Settled { number },
+            MemberMessage::Lost { node, incarnation, ended: true },
+            MemberMessage::Lost { node, incarnation, ended: false },
+            MemberMessage::Leave,
+            MemberMessage::LeaveHeard,
+            MemberMessage::Left,
+            MemberMessage::Buried { node, born: number, lane: Lane::Forward, answer: false },
+            MemberMessage::Buried { node, born: number, lane: Lane::Reply, answer: true },
+            MemberMessage::Suspect { node, incarnation },
+            MemberMessage::Vote { round: 1 << 50 },
+            MemberMessage::Voted { round: 3 },
         ]
     }
 
@@ -281,7 +281,7 @@ mod tests {
                 for value in 0..=255 {
                     let mut body = message.encode();
                     body[at] = value;
-                    if let Ok(read) = Message::decode(&body) {
+                    if let Ok(read) = MemberMessage::decode(&body) {
                         assert_eq!(read.encode(), body, "byte {at} = {value} of {message:?}");
                     }
                 }
@@ -293,18 +293,18 @@ mod tests {
     fn bodies_come_back_and_junk_does_not() {
         for message in samples() {
             let mut body = message.encode();
-            assert_eq!(Message::decode(&body), Ok(message));
-            if matches!(message, Message::View { .. }) {
+            assert_eq!(MemberMessage::decode(&body), Ok(message));
+            if matches!(message, MemberMessage::View { .. }) {
                 continue; // it has no padding
             }
             body[BODY - 1] = 1;
-            assert_eq!(Message::decode(&body), Err(Violation("padding is not zero")));
+            assert_eq!(MemberMessage::decode(&body), Err(Violation("padding is not zero")));
         }
         for kind in [0, 13, 255] {
             let body = Writer::new().u8(kind).finish();
-            assert_eq!(Message::decode(&body), Err(Violation("unknown member message")));
+            assert_eq!(MemberMessage::decode(&body), Err(Violation("unknown member message")));
         }
         let body = Writer::new().u8(1).u8(4).finish();
-        assert_eq!(Message::decode(&body), Err(Violation("unknown change of a view")));
+        assert_eq!(MemberMessage::decode(&body), Err(Violation("unknown change of a view")));
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! The cluster has one *rendezvous name*, bound by the coordinator: the live node that was admitted first. A process
 //! that finds the name unbound founds the cluster; otherwise it sends [`Join`] there, receives [`Welcome`], and
-//! connects to every member with [`Peer`]. On one machine a broken link means a dead process, as reported by the
+//! connects to every member with [`PeerRequest`]. On one machine a broken link means a dead process, as reported by the
 //! operating system. Between hosts, a member that was unreachable for the whole lease may still be alive, and is
 //! declared dead only with a quorum (`membership/quorum.rs`).
 
@@ -27,14 +27,16 @@ pub mod watch;
 
 pub use burial::Burials;
 #[cfg(canary)]
-pub use canary::Mutant;
-pub use event::{Death, Effect, Effects, Event, FounderSettings, Identity, Leases, RequestId};
+pub use canary::MemberMutant;
+pub use event::{
+    Death, Effects, FounderSettings, Identity, Leases, MemberEffect, MemberEvent, RequestId,
+};
 pub use hello::{
-    Answer, AskOccupancy, EXTRA_MAX, Elsewhere, HELLO_MAX, Hello, HelloError, Join, Listed,
-    Occupancy, PROTOCOL_VERSION, Peer, PeerReply, Refusal, Resume, Resumed, Welcome,
-    valid_cluster_name,
+    AskOccupancy, EXTRA_MAX, Elsewhere, HELLO_MAX, HelloAnswer, HelloError, HelloRequest, Join,
+    JoinRefusal, ListedMember, Occupancy, PROTOCOL_VERSION, PeerReply, PeerRequest, Resume,
+    Resumed, Welcome, valid_cluster_name,
 };
 pub use membership::Membership;
-pub use message::{Change, Message};
+pub use message::{Change, MemberMessage};
 pub use standing::Standing;
 pub use watch::{Evidence, Outlives, Watch};

@@ -2,14 +2,14 @@
 //! which they were admitted and removed.
 
 use super::event::RequestId;
-use super::hello::Listed;
-use super::message::{Change, Message};
+use super::hello::ListedMember;
+use super::message::{Change, MemberMessage};
 use alloc::vec::Vec;
 use core::net::SocketAddr;
 use farside_base::{Generation, Incarnation, NodeId, ViewNumber};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Member {
+pub(super) struct RosterEntry {
     pub(super) node: NodeId,
     pub(super) incarnation: Incarnation,
     /// Its network address, on fabrics between hosts.
@@ -50,8 +50,8 @@ pub(super) struct Member {
     pub(super) reported: Option<ViewNumber>,
 }
 
-impl Member {
-    pub(super) const fn new(listed: Listed) -> Self {
+impl RosterEntry {
+    pub(super) const fn new(listed: ListedMember) -> Self {
         Self {
             node: listed.node,
             incarnation: listed.incarnation,
@@ -76,8 +76,8 @@ impl Member {
     }
 
     /// Its entry in the member list that joiners receive.
-    pub(super) const fn listed(&self) -> Listed {
-        Listed {
+    pub(super) const fn listed(&self) -> ListedMember {
+        ListedMember {
             node: self.node,
             incarnation: self.incarnation,
             born: self.born,
@@ -87,18 +87,18 @@ impl Member {
     }
 
     /// The view that admits it.
-    pub(super) const fn coming(&self) -> Message {
-        Message::View { number: self.born, member: self.listed(), change: Change::Joined }
+    pub(super) const fn coming(&self) -> MemberMessage {
+        MemberMessage::View { number: self.born, member: self.listed(), change: Change::Joined }
     }
 
     /// The view that removes it.
-    pub(super) const fn going(&self, number: ViewNumber) -> Message {
+    pub(super) const fn going(&self, number: ViewNumber) -> MemberMessage {
         let change = match (self.left, self.ended) {
             (true, _) => Change::Left,
             (false, true) => Change::Died,
             (false, false) => Change::Removed,
         };
-        Message::View { number, member: self.listed(), change }
+        MemberMessage::View { number, member: self.listed(), change }
     }
 
     /// Whether it was declared dead and no view has removed it yet.
@@ -110,15 +110,15 @@ impl Member {
 /// Members in the order of their admission, removed ones too, at most one for each number.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(super) struct Roster {
-    members: Vec<Member>,
+    members: Vec<RosterEntry>,
 }
 
 impl Roster {
-    pub(super) fn iter(&self) -> core::slice::Iter<'_, Member> {
+    pub(super) fn iter(&self) -> core::slice::Iter<'_, RosterEntry> {
         self.members.iter()
     }
 
-    pub(super) fn iter_mut(&mut self) -> core::slice::IterMut<'_, Member> {
+    pub(super) fn iter_mut(&mut self) -> core::slice::IterMut<'_, RosterEntry> {
         self.members.iter_mut()
     }
 
@@ -132,28 +132,28 @@ impl Roster {
     }
 
     /// The earliest admitted member for which `test` is true.
-    pub(super) fn find_where(&self, test: impl Fn(&Member) -> bool) -> Option<NodeId> {
+    pub(super) fn find_where(&self, test: impl Fn(&RosterEntry) -> bool) -> Option<NodeId> {
         self.iter().find(|member| test(member)).map(|member| member.node)
     }
 
     /// All members for which `test` is true.
-    pub(super) fn all_where(&self, test: impl Fn(&Member) -> bool) -> Vec<NodeId> {
+    pub(super) fn all_where(&self, test: impl Fn(&RosterEntry) -> bool) -> Vec<NodeId> {
         let found = self.iter().filter(|member| test(member));
         found.map(|member| member.node).collect()
     }
 
     /// Adds a new member, and drops the previous one with its number: see `views_after`.
-    pub(super) fn insert(&mut self, member: Member) {
+    pub(super) fn insert(&mut self, member: RosterEntry) {
         self.members.retain(|known| known.node != member.node);
         let at = self.members.partition_point(|known| known.born <= member.born);
         self.members.insert(at, member);
     }
 
-    pub(super) fn find(&self, node: NodeId) -> Option<&Member> {
+    pub(super) fn find(&self, node: NodeId) -> Option<&RosterEntry> {
         self.iter().find(|member| member.node == node)
     }
 
-    pub(super) fn find_mut(&mut self, node: NodeId) -> Option<&mut Member> {
+    pub(super) fn find_mut(&mut self, node: NodeId) -> Option<&mut RosterEntry> {
         self.iter_mut().find(|member| member.node == node)
     }
 
@@ -182,11 +182,11 @@ impl Roster {
     /// and not earlier than this node's own admission. Views are missing only for a member whose number was reused,
     /// which was admitted in `b` and removed in `d > b`. Every node that was a member then had settled that removal,
     /// so it knew view `d`; every node admitted after `d` began with a later view. In both cases `number >= d`.
-    pub(super) fn views_after(&self, number: ViewNumber) -> Vec<Message> {
+    pub(super) fn views_after(&self, number: ViewNumber) -> Vec<MemberMessage> {
         let comings = self.iter().map(|member| (member.born, member.coming()));
         let goings =
             self.iter().filter_map(|member| member.died.map(|died| (died, member.going(died))));
-        let mut views: Vec<(ViewNumber, Message)> =
+        let mut views: Vec<(ViewNumber, MemberMessage)> =
             comings.chain(goings).filter(|(view, _)| *view > number).collect();
         views.sort_unstable_by_key(|(view, _)| *view);
         views.into_iter().map(|(_, message)| message).collect()

@@ -2,7 +2,8 @@
 
 use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId};
 use farside_protocol::coherence::{
-    Coherence, Effect, Effects, Event, Extent, Frame, Held, Here, Level, Message, Want,
+    Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Effects, Extent, Frame, HeldLine,
+    Here, Level, Want,
 };
 use farside_protocol::wire::Class;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,20 +17,20 @@ pub(crate) fn line() -> LineAddress {
 }
 
 /// A few nodes with one line, homed at node 0.
-pub(crate) struct Cluster {
+pub(crate) struct CoherenceCluster {
     pub(crate) machines: Vec<Coherence>,
-    held: Vec<Held>,
+    held: Vec<HeldLine>,
     allocated: bool,
-    links: BTreeMap<(u16, u16, u8), VecDeque<Message>>,
+    links: BTreeMap<(u16, u16, u8), VecDeque<CoherenceMessage>>,
     /// Nodes with placements that have not been reported as placed, in order.
     places: Vec<u16>,
     transcript: String,
 }
 
-impl Cluster {
+impl CoherenceCluster {
     pub(crate) fn new(nodes: u16) -> Self {
         let machine = |node| Coherence::new(NodeId(node), &Limits::DEFAULT);
-        let mut held = vec![Held::default(); usize::from(nodes)];
+        let mut held = vec![HeldLine::default(); usize::from(nodes)];
         held[0].level = Level::Dirty;
         Self {
             machines: (0..nodes).map(machine).collect(),
@@ -61,7 +62,7 @@ impl Cluster {
         cluster
     }
 
-    pub(crate) fn held(&self, node: u16) -> Held {
+    pub(crate) fn held(&self, node: u16) -> HeldLine {
         self.held[usize::from(node)]
     }
 
@@ -82,12 +83,12 @@ impl Cluster {
         self.issue(node, operation, Want::Write, false);
     }
 
-    /// Issues an operation; with `pin` it keeps the line until [`Cluster::unpin`].
+    /// Issues an operation; with `pin` it keeps the line until [`CoherenceCluster::unpin`].
     pub(crate) fn issue(&mut self, node: u16, operation: u64, want: Want, pin: bool) {
         let pinned = if pin { ", pinned" } else { "" };
         self.tell(&format!("n{node} issues o{operation} {want:?}{pinned}"));
         let here = self.here(node);
-        let event = Event::Issue {
+        let event = CoherenceEvent::Issue {
             operation: OperationId(operation),
             line: line(),
             want,
@@ -101,13 +102,13 @@ impl Cluster {
     pub(crate) fn unpin(&mut self, node: u16) {
         self.tell(&format!("n{node} unpins"));
         let here = self.here(node);
-        self.step(node, Event::Unpin { line: line(), here });
+        self.step(node, CoherenceEvent::Unpin { line: line(), here });
     }
 
     pub(crate) fn evict(&mut self, node: u16) {
         self.tell(&format!("n{node} evicts"));
         let here = self.here(node);
-        self.step(node, Event::Evict { line: line(), here });
+        self.step(node, CoherenceEvent::Evict { line: line(), here });
     }
 
     /// Writes the line back, in the background or for an operation.
@@ -116,18 +117,19 @@ impl Cluster {
         self.tell(&format!("n{node} writes back{kind}"));
         let here = self.here(node);
         let operation = operation.map(OperationId);
-        self.step(node, Event::WriteBack { operation, line: line(), here });
+        self.step(node, CoherenceEvent::WriteBack { operation, line: line(), here });
     }
 
     pub(crate) fn drop_pins(&mut self, node: u16) {
         self.tell(&format!("n{node} drops its pins"));
-        self.step(node, Event::DropPins);
+        self.step(node, CoherenceEvent::DropPins);
     }
 
     pub(crate) fn retire(&mut self, operation: u64) {
         self.tell(&format!("n0 retires o{operation}"));
         let here = self.here(0);
-        let event = Event::Retire { operation: OperationId(operation), line: line(), here };
+        let event =
+            CoherenceEvent::Retire { operation: OperationId(operation), line: line(), here };
         self.step(0, event);
     }
 
@@ -136,19 +138,19 @@ impl Cluster {
         let at = self.places.iter().position(|other| *other == node);
         self.places.remove(at.expect("a placement in flight"));
         let here = self.here(node);
-        self.step(node, Event::Placed { line: line(), here });
+        self.step(node, CoherenceEvent::Placed { line: line(), here });
     }
 
     /// Reports a death to a node. Messages of the dead node to it are lost.
     pub(crate) fn dead(&mut self, node: u16, dead: u16) {
         self.tell(&format!("n{node} learns that n{dead} is dead"));
         self.links.retain(|(from, to, _), _| (*from, *to) != (dead, node) && *to != dead);
-        self.step(node, Event::NodeDead { node: NodeId(dead) });
+        self.step(node, CoherenceEvent::NodeDead { node: NodeId(dead) });
     }
 
     pub(crate) fn settled(&mut self, node: u16, dead: u16) {
         self.tell(&format!("n{node} learns that the death of n{dead} is settled"));
-        self.step(node, Event::Settled { node: NodeId(dead) });
+        self.step(node, CoherenceEvent::Settled { node: NodeId(dead) });
     }
 
     /// Delivers the next message of a class from one node to another.
@@ -156,11 +158,11 @@ impl Cluster {
         let link = (from, to, class as u8);
         let message = self.links.get_mut(&link).and_then(VecDeque::pop_front);
         let message = message.expect("a message to deliver");
-        assert_eq!(Message::decode(&message.encode()), Ok(message));
+        assert_eq!(CoherenceMessage::decode(&message.encode()), Ok(message));
         self.tell(&format!("n{from} > n{to}: {message}"));
         let here = self.here(to);
         let from = NodeId(from);
-        self.step(to, Event::Received { from, message, here });
+        self.step(to, CoherenceEvent::Received { from, message, here });
     }
 
     pub(crate) fn request(&mut self, from: u16, to: u16) {
@@ -197,30 +199,31 @@ impl Cluster {
         }
     }
 
-    fn step(&mut self, node: u16, event: Event) {
+    fn step(&mut self, node: u16, event: CoherenceEvent) {
         let mut effects = Effects::new();
         let machine = &mut self.machines[usize::from(node)];
         machine.step(event, &mut effects).expect("no correct peer sent this");
         machine.invariants().expect("an invariant");
         for effect in effects {
             self.tell(&format!("    n{node} {effect}"));
-            if let Effect::Place { .. } = effect {
+            if let CoherenceEffect::Place { .. } = effect {
                 self.places.push(node);
             }
             match effect {
-                Effect::Send { to, message } | Effect::Place { to, message, .. } => {
+                CoherenceEffect::Send { to, message }
+                | CoherenceEffect::Place { to, message, .. } => {
                     let link = (node, to.0, message.class() as u8);
                     self.links.entry(link).or_default().push_back(message);
                 }
-                Effect::SetLevel { held, .. } => self.held[usize::from(node)] = held,
-                Effect::DropHome { node: home } if home == line().home() => {
-                    self.held[usize::from(node)] = Held::default();
+                CoherenceEffect::SetLevel { held, .. } => self.held[usize::from(node)] = held,
+                CoherenceEffect::DropHome { node: home } if home == line().home() => {
+                    self.held[usize::from(node)] = HeldLine::default();
                 }
-                Effect::DropHome { .. }
-                | Effect::Ready { .. }
-                | Effect::Fill { .. }
-                | Effect::Release { .. }
-                | Effect::Fail { .. } => {}
+                CoherenceEffect::DropHome { .. }
+                | CoherenceEffect::Ready { .. }
+                | CoherenceEffect::Fill { .. }
+                | CoherenceEffect::Release { .. }
+                | CoherenceEffect::Fail { .. } => {}
             }
         }
     }

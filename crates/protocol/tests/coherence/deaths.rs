@@ -1,11 +1,11 @@
 //! A node dies in each of its roles, inside each workflow.
 
-use crate::cluster::{Cluster, EXTENT, line};
+use crate::cluster::{CoherenceCluster, EXTENT, line};
 use farside_protocol::coherence::{Level, Want};
 
 #[test]
 fn sharer_dies_while_it_is_recalled() {
-    let mut cluster = Cluster::shared_by(3, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1, 2]);
     cluster.write(0, 1);
     cluster.forward(0, 1);
     cluster.reply(1, 0);
@@ -23,7 +23,7 @@ fn sharer_dies_while_it_is_recalled() {
 
 #[test]
 fn last_sharer_dies_at_rest() {
-    let mut cluster = Cluster::shared_by(2, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(2, &[1]);
     cluster.dead(0, 1);
     cluster.happened(
         "
@@ -36,7 +36,7 @@ fn last_sharer_dies_at_rest() {
 
 #[test]
 fn owner_dies_and_its_line_is_lost_until_it_is_freed() {
-    let mut cluster = Cluster::owned_by(3, 1);
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
     cluster.dead(0, 1);
     assert!(cluster.machines[0].is_lost(line()));
     cluster.forget();
@@ -65,7 +65,7 @@ fn owner_dies_and_its_line_is_lost_until_it_is_freed() {
 /// learned of that death itself.
 #[test]
 fn owner_dies_with_a_forwarded_request() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.dead(0, 2);
@@ -93,7 +93,7 @@ fn owner_dies_with_a_forwarded_request() {
 
 #[test]
 fn bytes_of_a_dead_owner_arrive_after_the_refusal() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -109,7 +109,7 @@ fn bytes_of_a_dead_owner_arrive_after_the_refusal() {
 /// The home has granted the line, and the owner died with the bytes: the line is lost, and its home learns of it.
 #[test]
 fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_write() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -146,7 +146,7 @@ fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_write() {
 /// As above, with another node waiting for the line.
 #[test]
 fn lost_ownership_answers_a_recall_that_came_first() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -173,7 +173,7 @@ fn lost_ownership_answers_a_recall_that_came_first() {
 /// The home has the bytes of a line that is read; only the transfer to the requester was lost.
 #[test]
 fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_read() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -196,7 +196,7 @@ fn owner_dies_between_its_acknowledgement_and_its_bytes_of_a_read() {
 
 #[test]
 fn requester_dies_in_the_queue() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(0, 1);
     cluster.write(1, 2);
     cluster.request(1, 0);
@@ -209,7 +209,7 @@ fn requester_dies_in_the_queue() {
 
 #[test]
 fn requester_of_a_forwarded_read_dies() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.dead(0, 1);
@@ -233,7 +233,7 @@ fn requester_of_a_forwarded_read_dies() {
 
 #[test]
 fn requester_of_a_forwarded_write_dies_with_the_only_bytes() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -244,7 +244,7 @@ fn requester_of_a_forwarded_write_dies_with_the_only_bytes() {
 
 #[test]
 fn owner_that_knows_of_the_requesters_death_saves_the_bytes() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.dead(2, 1);
@@ -268,7 +268,7 @@ fn owner_that_knows_of_the_requesters_death_saves_the_bytes() {
 
 #[test]
 fn requester_of_an_upgrade_dies_and_leaves_the_list() {
-    let mut cluster = Cluster::shared_by(3, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1, 2]);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.dead(0, 1);
@@ -281,7 +281,7 @@ fn requester_of_an_upgrade_dies_and_leaves_the_list() {
 
 #[test]
 fn target_of_a_place_dies() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = CoherenceCluster::new(3);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.dead(0, 1);
@@ -295,7 +295,7 @@ fn target_of_a_place_dies() {
 
 #[test]
 fn reader_that_bytes_are_placed_for_dies() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = CoherenceCluster::new(2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forget();
@@ -307,7 +307,7 @@ fn reader_that_bytes_are_placed_for_dies() {
 
 #[test]
 fn home_dies_with_operations_waiting() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.write(1, 2);
     cluster.request(1, 0);
@@ -331,7 +331,7 @@ fn home_dies_with_operations_waiting() {
 /// A dead home sends no answers; its forwards have certainly ended once all nodes know of its death.
 #[test]
 fn frame_requested_from_a_dead_home_is_free_once_its_death_is_settled() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.dead(1, 0);
@@ -344,7 +344,7 @@ fn frame_requested_from_a_dead_home_is_free_once_its_death_is_settled() {
 
 #[test]
 fn home_dies_under_an_owner_whose_bytes_are_leaving() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -358,7 +358,7 @@ fn home_dies_under_an_owner_whose_bytes_are_leaving() {
 
 #[test]
 fn home_dies_under_a_pinned_line() {
-    let mut cluster = Cluster::owned_by(2, 1);
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
     cluster.issue(1, 1, Want::Write, true);
     cluster.forget();
     cluster.dead(1, 0);
@@ -369,7 +369,7 @@ fn home_dies_under_a_pinned_line() {
 
 #[test]
 fn home_dies_while_a_dirty_line_waits_for_its_eviction() {
-    let mut cluster = Cluster::owned_by(2, 1);
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
     cluster.evict(1);
     cluster.forget();
     cluster.dead(1, 0);
@@ -385,7 +385,7 @@ fn home_dies_while_a_dirty_line_waits_for_its_eviction() {
 
 #[test]
 fn owner_dies_while_its_line_is_freed() {
-    let mut cluster = Cluster::owned_by(2, 1);
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
     cluster.retire(1);
     cluster.forget();
     cluster.dead(0, 1);
@@ -401,7 +401,7 @@ fn owner_dies_while_its_line_is_freed() {
 
 #[test]
 fn dead_nodes_are_not_heard_any_more() {
-    let mut cluster = Cluster::shared_by(3, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1, 2]);
     cluster.dead(0, 1);
     cluster.forget();
     cluster.evict(1);
@@ -422,7 +422,7 @@ fn dead_nodes_are_not_heard_any_more() {
 fn lost_line_is_not_healed_by_a_write_out_of_bounds() {
     let overwrite = |continues| Want::Overwrite { covers: EXTENT.bytes, continues };
     for node in [0, 2] {
-        let mut cluster = Cluster::owned_by(3, 1);
+        let mut cluster = CoherenceCluster::owned_by(3, 1);
         cluster.dead(0, 1);
         cluster.dead(2, 1);
         cluster.issue(node, 1, overwrite(true), false);

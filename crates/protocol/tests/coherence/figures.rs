@@ -1,13 +1,13 @@
 //! The workflows of figures 3 and 4 of the paper (004 §2.3, §2.4), message by message. n0 is the home; n1 is the
 //! requester unless the home is; n2 owns or shares.
 
-use crate::cluster::Cluster;
+use crate::cluster::CoherenceCluster;
 
 /// Figure 3a: the home reads a line that a remote node owns. Its numbers: 1 look-up, 2 READ, 3 the
 /// owner's copy, 4.1 the owner is a sharer now, 4.2 the home's memory and directory are up to date.
 #[test]
 fn figure_3a_local_read_of_a_dirty_line() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(0, 1);
     cluster.run();
     cluster.happened(
@@ -30,7 +30,7 @@ fn figure_3a_local_read_of_a_dirty_line() {
 /// 4.2 the requester's cache.
 #[test]
 fn figure_3b_remote_read_of_an_unshared_line() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = CoherenceCluster::new(3);
     cluster.read(1, 1);
     cluster.run();
     cluster.happened(
@@ -52,7 +52,7 @@ fn figure_3b_remote_read_of_an_unshared_line() {
 /// Figure 3b again, with the line already shared: the sharers are not involved.
 #[test]
 fn figure_3b_remote_read_of_a_shared_line() {
-    let mut cluster = Cluster::shared_by(3, &[2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[2]);
     cluster.read(1, 1);
     cluster.run();
     cluster.happened(
@@ -75,7 +75,7 @@ fn figure_3b_remote_read_of_a_shared_line() {
 /// requester. In addition the home's reply ends the requester's wait: only then is it in the directory.
 #[test]
 fn figure_3c_remote_read_of_a_dirty_line() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.run();
     cluster.happened(
@@ -106,7 +106,7 @@ fn figure_3c_remote_read_of_a_dirty_line() {
 /// acknowledgement, 4.1 the sharers' copies are gone, 4.2 the home writes.
 #[test]
 fn figure_4a_local_write_of_a_shared_line() {
-    let mut cluster = Cluster::shared_by(3, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1, 2]);
     cluster.write(0, 1);
     cluster.run();
     cluster.happened(
@@ -134,7 +134,7 @@ fn figure_4a_local_write_of_a_shared_line() {
 /// Figure 4a again, with a remote owner: its bytes come with the acknowledgement.
 #[test]
 fn figure_4a_local_write_of_a_dirty_line() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(0, 1);
     cluster.run();
     cluster.happened(
@@ -158,7 +158,7 @@ fn figure_4a_local_write_of_a_dirty_line() {
 /// acknowledgements, 5 directory, 6 reply with the bytes.
 #[test]
 fn figure_4b_remote_write_of_a_shared_line() {
-    let mut cluster = Cluster::shared_by(4, &[2, 3]);
+    let mut cluster = CoherenceCluster::shared_by(4, &[2, 3]);
     cluster.write(1, 1);
     cluster.run();
     cluster.happened(
@@ -192,7 +192,7 @@ fn figure_4b_remote_write_of_a_shared_line() {
 /// Figure 4b again, without sharers: steps 3 and 4 are omitted.
 #[test]
 fn figure_4b_remote_write_of_an_unshared_line() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = CoherenceCluster::new(3);
     cluster.write(1, 1);
     cluster.run();
     cluster.happened(
@@ -216,7 +216,7 @@ fn figure_4b_remote_write_of_an_unshared_line() {
 /// write, only after both 4.1 and 6.
 #[test]
 fn figure_4c_remote_write_of_a_dirty_line() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.run();
     cluster.happened(

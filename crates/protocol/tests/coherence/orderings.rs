@@ -1,12 +1,12 @@
 //! One scenario for each order of events that has broken a published implementation.
 
-use crate::cluster::Cluster;
+use crate::cluster::CoherenceCluster;
 use farside_base::Grant;
 use farside_protocol::coherence::{Level, Want};
 
 #[test]
 fn owner_evicts_while_a_forwarded_read_is_in_flight() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.evict(2);
@@ -27,7 +27,7 @@ fn owner_evicts_while_a_forwarded_read_is_in_flight() {
 
 #[test]
 fn owner_evicts_while_a_forwarded_write_is_in_flight() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.evict(2);
@@ -42,7 +42,7 @@ fn owner_evicts_while_a_forwarded_write_is_in_flight() {
 
 #[test]
 fn eviction_of_an_owner_is_queued_and_recalled() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.evict(2);
     cluster.run();
     cluster.happened(
@@ -65,7 +65,7 @@ fn eviction_of_an_owner_is_queued_and_recalled() {
 
 #[test]
 fn eviction_of_a_sharer_is_the_acknowledgement_of_a_recall_that_crosses_it() {
-    let mut cluster = Cluster::shared_by(3, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1]);
     cluster.write(2, 1);
     cluster.request(2, 0);
     cluster.evict(1);
@@ -89,7 +89,7 @@ fn eviction_of_a_sharer_is_the_acknowledgement_of_a_recall_that_crosses_it() {
 /// A new sharer's eviction may overtake, in another class, the acknowledgement that made it one.
 #[test]
 fn eviction_overtakes_the_acknowledgement_of_the_same_node() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -104,7 +104,7 @@ fn eviction_overtakes_the_acknowledgement_of_the_same_node() {
 
 #[test]
 fn requester_has_the_data_before_home_has_finished_then_evicts() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -123,7 +123,7 @@ fn requester_has_the_data_before_home_has_finished_then_evicts() {
 
 #[test]
 fn invalidation_overtakes_the_owners_data() {
-    let mut cluster = Cluster::owned_by(4, 2);
+    let mut cluster = CoherenceCluster::owned_by(4, 2);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -152,7 +152,7 @@ fn invalidation_overtakes_the_owners_data() {
 
 #[test]
 fn data_before_grant() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -175,7 +175,7 @@ fn data_before_grant() {
 
 #[test]
 fn grant_before_data() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -197,7 +197,7 @@ fn grant_before_data() {
 
 #[test]
 fn upgrade_loses_to_a_home_write_and_becomes_a_full_write() {
-    let mut cluster = Cluster::shared_by(2, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(2, &[1]);
     cluster.write(1, 1);
     cluster.write(0, 2);
     cluster.request(1, 0);
@@ -228,7 +228,7 @@ fn upgrade_loses_to_a_home_write_and_becomes_a_full_write() {
 
 #[test]
 fn two_upgrades_meet_and_the_loser_becomes_a_full_write() {
-    let mut cluster = Cluster::shared_by(3, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1, 2]);
     cluster.write(1, 1);
     cluster.write(2, 2);
     cluster.run();
@@ -270,7 +270,7 @@ fn two_upgrades_meet_and_the_loser_becomes_a_full_write() {
 
 #[test]
 fn upgrade_of_a_sharer_needs_no_data_though_a_reader_came_in_between() {
-    let mut cluster = Cluster::shared_by(3, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1]);
     cluster.write(1, 1);
     cluster.read(2, 2);
     cluster.request(2, 0);
@@ -291,7 +291,7 @@ fn upgrade_of_a_sharer_needs_no_data_though_a_reader_came_in_between() {
 
 #[test]
 fn upgrade_of_a_former_sharer_needs_data_and_the_reader_in_between_is_recalled() {
-    let mut cluster = Cluster::shared_by(3, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1]);
     cluster.write(1, 1);
     cluster.write(0, 2);
     cluster.forward(0, 1);
@@ -307,7 +307,7 @@ fn upgrade_of_a_former_sharer_needs_data_and_the_reader_in_between_is_recalled()
 /// A refusal does not restore a copy that was recalled.
 #[test]
 fn denial_after_the_copy_was_recalled_restores_nothing() {
-    let mut cluster = Cluster::shared_by(3, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1, 2]);
     cluster.write(1, 1);
     cluster.write(0, 2);
     cluster.forward(0, 1);
@@ -330,7 +330,7 @@ fn denial_after_the_copy_was_recalled_restores_nothing() {
 /// The requester of a write dies after one of two sharers was invalidated: the list has shrunk.
 #[test]
 fn write_abandoned_after_some_sharers_were_invalidated() {
-    let mut cluster = Cluster::shared_by(4, &[2, 3]);
+    let mut cluster = CoherenceCluster::shared_by(4, &[2, 3]);
     cluster.write(1, 1);
     cluster.request(1, 0);
     cluster.forward(0, 2);
@@ -357,7 +357,7 @@ fn write_abandoned_after_some_sharers_were_invalidated() {
 
 #[test]
 fn retry_arrives_before_the_acknowledgement_that_made_it_necessary() {
-    let mut cluster = Cluster::owned_by(3, 1);
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
     cluster.write(2, 1);
     cluster.request(2, 0);
     cluster.forward(0, 1);
@@ -374,7 +374,7 @@ fn retry_arrives_before_the_acknowledgement_that_made_it_necessary() {
 /// A recall of a former grant arrives while a newer one is held and an upgrade is in flight.
 #[test]
 fn recall_of_a_former_grant_meets_a_newer_one() {
-    let mut cluster = Cluster::shared_by(2, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(2, &[1]);
     cluster.write(0, 1);
     cluster.evict(1);
     cluster.request(1, 0);
@@ -391,7 +391,7 @@ fn recall_of_a_former_grant_meets_a_newer_one() {
 
 #[test]
 fn last_sharer_leaves_while_another_node_waits_for_it() {
-    let mut cluster = Cluster::shared_by(3, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(3, &[1]);
     cluster.issue(1, 1, Want::Read, true);
     cluster.write(2, 2);
     cluster.request(2, 0);
@@ -413,7 +413,7 @@ fn last_sharer_leaves_while_another_node_waits_for_it() {
 
 #[test]
 fn pin_of_a_forgotten_operation_is_dropped() {
-    let mut cluster = Cluster::owned_by(3, 1);
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
     cluster.issue(1, 1, Want::Write, true);
     cluster.write(2, 2);
     cluster.request(2, 0);
@@ -435,7 +435,7 @@ fn pin_of_a_forgotten_operation_is_dropped() {
 
 #[test]
 fn write_back_leaves_a_copy_to_read() {
-    let mut cluster = Cluster::owned_by(2, 1);
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
     cluster.write_back(1, None);
     cluster.write_back(1, None); // on its way home already
     cluster.write_back(1, Some(7));
@@ -469,7 +469,7 @@ fn write_back_leaves_a_copy_to_read() {
 
 #[test]
 fn operations_wait_across_a_change_of_owner() {
-    let mut cluster = Cluster::owned_by(3, 1);
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
     cluster.issue(1, 1, Want::Write, true);
     cluster.write(2, 2);
     cluster.request(2, 0);
@@ -495,7 +495,7 @@ fn operations_wait_across_a_change_of_owner() {
 
 #[test]
 fn owner_that_gave_its_line_away_waits_for_its_bytes_before_it_asks_again() {
-    let mut cluster = Cluster::owned_by(3, 1);
+    let mut cluster = CoherenceCluster::owned_by(3, 1);
     cluster.write(2, 1);
     cluster.request(2, 0);
     cluster.forward(0, 1);
@@ -510,7 +510,7 @@ fn owner_that_gave_its_line_away_waits_for_its_bytes_before_it_asks_again() {
 
 #[test]
 fn frame_is_free_only_after_the_last_of_two_places() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.evict(2);
     cluster.read(1, 1);
     cluster.request(1, 0);

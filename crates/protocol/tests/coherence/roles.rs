@@ -1,14 +1,14 @@
 //! Each role with several operations on one line: order, merging, pins, freeing.
 
-use crate::cluster::Cluster;
+use crate::cluster::CoherenceCluster;
 use farside_base::{Grant, Limits, NodeId, Ticket};
 use farside_protocol::coherence::{
-    Coherence, Effect, Effects, Event, Frame, Here, Level, Message, Want,
+    Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Effects, Frame, Here, Level, Want,
 };
 
 #[test]
 fn operations_of_one_node_share_one_request() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = CoherenceCluster::new(2);
     cluster.read(1, 1);
     cluster.read(1, 2);
     cluster.read(1, 3);
@@ -35,7 +35,7 @@ fn operations_of_one_node_share_one_request() {
 
 #[test]
 fn reads_after_a_write_are_served_by_its_grant_in_the_order_of_issue() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = CoherenceCluster::new(2);
     cluster.write(1, 1);
     cluster.read(1, 2);
     cluster.write(1, 3);
@@ -55,7 +55,7 @@ fn reads_after_a_write_are_served_by_its_grant_in_the_order_of_issue() {
 
 #[test]
 fn write_after_a_read_upgrades_when_the_read_is_granted() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = CoherenceCluster::new(2);
     cluster.read(1, 1);
     cluster.write(1, 2);
     cluster.read(1, 3);
@@ -76,7 +76,7 @@ fn write_after_a_read_upgrades_when_the_read_is_granted() {
 
 #[test]
 fn home_is_a_requester_like_others_and_waits_its_turn() {
-    let mut cluster = Cluster::owned_by(3, 2);
+    let mut cluster = CoherenceCluster::owned_by(3, 2);
     cluster.read(1, 1);
     cluster.request(1, 0);
     cluster.write(0, 2);
@@ -105,7 +105,7 @@ fn home_is_a_requester_like_others_and_waits_its_turn() {
 
 #[test]
 fn readers_are_served_while_bytes_for_others_are_on_their_way() {
-    let mut cluster = Cluster::new(4);
+    let mut cluster = CoherenceCluster::new(4);
     for node in 1..4 {
         cluster.read(node, u64::from(node));
         cluster.request(node, 0);
@@ -129,7 +129,7 @@ fn readers_are_served_while_bytes_for_others_are_on_their_way() {
 
 #[test]
 fn pinned_line_of_the_home_is_not_lowered() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = CoherenceCluster::new(2);
     cluster.issue(0, 1, Want::Write, true);
     cluster.write(1, 2);
     cluster.forget();
@@ -149,7 +149,7 @@ fn pinned_line_of_the_home_is_not_lowered() {
 
 #[test]
 fn recall_of_a_pinned_line_waits_for_the_last_pin_and_later_operations_wait_behind_it() {
-    let mut cluster = Cluster::owned_by(2, 1);
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
     cluster.issue(1, 1, Want::Write, true);
     cluster.issue(1, 2, Want::Read, true);
     cluster.write(0, 3);
@@ -180,7 +180,7 @@ fn recall_of_a_pinned_line_waits_for_the_last_pin_and_later_operations_wait_behi
 
 #[test]
 fn eviction_of_a_line_in_transition_is_ignored() {
-    let mut cluster = Cluster::shared_by(2, &[1]);
+    let mut cluster = CoherenceCluster::shared_by(2, &[1]);
     cluster.write(1, 1);
     cluster.forget();
     cluster.evict(1);
@@ -196,7 +196,7 @@ fn eviction_of_a_line_in_transition_is_ignored() {
 
 #[test]
 fn freeing_a_shared_line_recalls_everybody_and_refuses_the_rest() {
-    let mut cluster = Cluster::shared_by(4, &[1, 2]);
+    let mut cluster = CoherenceCluster::shared_by(4, &[1, 2]);
     cluster.write(1, 1);
     cluster.write(3, 2);
     cluster.request(3, 0);
@@ -236,7 +236,7 @@ fn freeing_a_shared_line_recalls_everybody_and_refuses_the_rest() {
 
 #[test]
 fn freeing_twice_fails_the_second_time() {
-    let mut cluster = Cluster::owned_by(2, 1);
+    let mut cluster = CoherenceCluster::owned_by(2, 1);
     cluster.retire(1);
     cluster.forget();
     cluster.retire(2);
@@ -247,7 +247,7 @@ fn freeing_twice_fails_the_second_time() {
 
 #[test]
 fn free_of_an_unshared_line_is_ready_at_once() {
-    let mut cluster = Cluster::new(2);
+    let mut cluster = CoherenceCluster::new(2);
     cluster.retire(1);
     cluster.happened("n0 retires o1\n    n0 ready o1\n");
 }
@@ -255,7 +255,7 @@ fn free_of_an_unshared_line_is_ready_at_once() {
 /// Identifiers have 64 bits: numbers continue after the last 32-bit one.
 #[test]
 fn grants_do_not_wrap() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = CoherenceCluster::new(3);
     cluster.machines[0].continue_grants(Grant(u64::from(u32::MAX) - 1));
     for round in 0..4 {
         cluster.write(1 + round % 2, u64::from(round));
@@ -274,15 +274,15 @@ fn every_node_of_a_full_cluster_can_share_a_line() {
     let line = crate::cluster::line();
     let here = Here { extent: Some(crate::cluster::EXTENT), ..Here::default() };
     for node in (1..nodes).rev() {
-        let message = Message::Read { line, frame: Frame(0), ticket: Ticket(1) };
+        let message = CoherenceMessage::Read { line, frame: Frame(0), ticket: Ticket(1) };
         let from = NodeId(node);
-        home.step(Event::Received { from, message, here }, &mut effects).unwrap();
-        home.step(Event::Placed { line, here }, &mut effects).unwrap();
+        home.step(CoherenceEvent::Received { from, message, here }, &mut effects).unwrap();
+        home.step(CoherenceEvent::Placed { line, here }, &mut effects).unwrap();
     }
     home.invariants().unwrap();
     assert_eq!(home.sharers(line).len(), usize::from(nodes) - 1);
     effects.clear();
-    let issue = Event::Issue {
+    let issue = CoherenceEvent::Issue {
         operation: farside_base::OperationId(1),
         line,
         want: Want::Write,
@@ -294,7 +294,7 @@ fn every_node_of_a_full_cluster_can_share_a_line() {
     let to: Vec<u16> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Send { to, .. } => Some(to.0),
+            CoherenceEffect::Send { to, .. } => Some(to.0),
             _ => None,
         })
         .collect();

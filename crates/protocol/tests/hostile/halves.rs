@@ -8,7 +8,7 @@ use farside_protocol::wire::Violation;
 use std::fmt::Debug;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Role {
+pub(crate) enum HalfRole {
     Sender,
     Receiver,
 }

@@ -24,9 +24,9 @@ impl Strict {
         let end = offset.checked_add(bytes).expect("an access wraps around");
         assert!(end <= self.length, "an access of {bytes} bytes at {offset} of {}", self.length);
         let mut all = self.bytes.borrow_mut();
-        let turn = all.len();
+        let length = all.len();
         for at in 0..bytes as usize {
-            then(at, &mut all[(offset as usize + at) % turn]);
+            then(at, &mut all[(offset as usize + at) % length]);
         }
     }
 }

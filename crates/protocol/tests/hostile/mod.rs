@@ -8,13 +8,13 @@ use farside_base::{
     Access, LocalSlice, Memory, Operation, RegionId, RegionKind, RemoteRegionId, Source,
 };
 use farside_protocol::channel::{
-    Acknowledge, Arrival, Completed, Content, DeviceWords, Effects, Held, Kind, Name, Own,
-    OwnRegions, Peer, PeerRegions, Plan, Shape, Signal,
+    Acknowledge, Arrival, Completed, Content, DeviceWords, Effects, HeldMessage, Kind, MemoryPlan,
+    Name, Own, OwnRegions, Peer, PeerRegions, Shape, Signal,
 };
 use farside_protocol::wire::Violation;
-pub(crate) use halves::{Driven, Role};
+pub(crate) use halves::{Driven, HalfRole};
 use memory::Strict;
-use random::Random;
+use random::SplitMix64;
 
 const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 /// The program's own region.
@@ -28,7 +28,7 @@ const REQUESTS_MAX: usize = 1_024;
 const DEBUG_BYTES_MAX: usize = 200_000;
 
 /// A request with an outstanding completion, and the destination of its answer.
-struct Asked {
+struct PendingRequest {
     peer: Peer,
     name: Name,
     lands: Vec<LocalSlice>,
@@ -44,23 +44,23 @@ pub(crate) struct Lived {
 pub(crate) struct Life<H> {
     kind: Kind,
     shape: Shape,
-    plan: Plan,
+    plan: MemoryPlan,
     pub(crate) half: H,
     pub(crate) effects: Effects,
     pub(crate) buffer: Strict,
     pub(crate) bells: Strict,
     pub(crate) counters: Strict,
     user: Strict,
-    pub(crate) random: Random,
+    pub(crate) random: SplitMix64,
     connected: Vec<bool>,
     receives: Vec<(Peer, Name, LocalSlice)>,
-    asked: Vec<Asked>,
-    pub(crate) held: Vec<Held>,
-    pub(crate) offers: Vec<(Held, u32)>,
+    asked: Vec<PendingRequest>,
+    pub(crate) held: Vec<HeldMessage>,
+    pub(crate) offers: Vec<(HeldMessage, u32)>,
     violations: u64,
 }
 
-fn draw_shape(kind: Kind, random: &mut Random) -> Shape {
+fn draw_shape(kind: Kind, random: &mut SplitMix64) -> Shape {
     loop {
         let message_bytes_max = random.pick(&[1, 7, 8, 30, 64, 200, 1_000]) as u32;
         let mirrored = random.chance(2);
@@ -92,7 +92,8 @@ fn draw_shape(kind: Kind, random: &mut Random) -> Shape {
 
 impl<H: Driven> Life<H> {
     pub(crate) fn new(kind: Kind, seed: u64) -> Self {
-        let mut random = Random::new(seed ^ ((kind as u64) << 32) ^ (u64::from(!H::SENDS) << 40));
+        let mut random =
+            SplitMix64::new(seed ^ ((kind as u64) << 32) ^ (u64::from(!H::SENDS) << 40));
         let shape = draw_shape(kind, &mut random);
         let plan = H::plan(kind, &shape);
         let mirrored = plan.buffer_kind == RegionKind::Mirrored;
@@ -318,7 +319,7 @@ impl<H: Driven> Life<H> {
             return Ok(());
         }
         let at = self.random.below(self.asked.len() as u64) as usize;
-        let Asked { peer, name, lands } = self.asked.remove(at);
+        let PendingRequest { peer, name, lands } = self.asked.remove(at);
         for place in lands {
             // Or it leaves the memory unchanged.
             if !self.random.chance(4) {
@@ -373,7 +374,7 @@ impl<H: Driven> Life<H> {
             lands.iter().for_each(|slice| self.check_local(slice));
             let there = self.connected.get(usize::from(request.peer.0)) == Some(&true);
             if request.signalled && there {
-                asked.push(Asked { peer: request.peer, name: request.name, lands });
+                asked.push(PendingRequest { peer: request.peer, name: request.name, lands });
             }
         }
         self.asked.extend(asked);

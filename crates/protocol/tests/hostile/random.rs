@@ -1,8 +1,8 @@
 //! Reproducible random numbers: SplitMix64.
 
-pub(crate) struct Random(u64);
+pub(crate) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -7,7 +7,7 @@ use core::fmt;
 
 use crate::helpers::Call;
 use crate::isa::{AluOp, Condition, Instruction, Operand, Register, Size, Wide, Width, encode};
-use crate::program::{Function, Line, Program, StateDeclaration};
+use crate::program::{Function, Program, SourcePosition, StateDeclaration};
 
 /// A place in the code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -102,7 +102,7 @@ impl Builder {
     pub fn line(&mut self, file: &Arc<str>, line: u32) -> &mut Self {
         let slot = self.slots();
         self.program.lines.retain(|before| before.slot != slot);
-        self.program.lines.push(Line { slot, file: file.clone(), line });
+        self.program.lines.push(SourcePosition { slot, file: file.clone(), line });
         self
     }
 

@@ -75,7 +75,7 @@ struct Parser {
 }
 
 /// The target of a jump or call.
-enum Target {
+enum JumpTarget {
     Offset(i32),
     Label(Label),
 }
@@ -237,27 +237,27 @@ impl Parser {
         Ok(())
     }
 
-    fn target(&mut self, number: u32, cursor: &mut Cursor<'_>) -> Result<Target, String> {
+    fn target(&mut self, number: u32, cursor: &mut Cursor<'_>) -> Result<JumpTarget, String> {
         let word = cursor.next();
         match word {
             "+" | "-" => {
                 let value = number_of(cursor.next()).ok_or("expected a number of slots")?;
                 let value = if word == "-" { -value } else { value };
                 let offset = i32::try_from(value).map_err(|_| "this is too far".to_string())?;
-                Ok(Target::Offset(offset))
+                Ok(JumpTarget::Offset(offset))
             }
             "" => Err("expected a label or an offset".to_string()),
-            name => Ok(Target::Label(self.named(number, name))),
+            name => Ok(JumpTarget::Label(self.named(number, name))),
         }
     }
 
-    fn push_to(&mut self, mut instruction: Instruction, target: Target) -> Result<(), String> {
+    fn push_to(&mut self, mut instruction: Instruction, target: JumpTarget) -> Result<(), String> {
         let distance = match target {
-            Target::Label(label) => {
+            JumpTarget::Label(label) => {
                 self.builder.push_to(instruction, label);
                 return Ok(());
             }
-            Target::Offset(distance) => distance,
+            JumpTarget::Offset(distance) => distance,
         };
         match &mut instruction {
             Instruction::Jump { offset } | Instruction::CallFunction { offset } => {

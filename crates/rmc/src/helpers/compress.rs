@@ -16,12 +16,12 @@ const TABLE: usize = 1 << 12;
 pub(crate) struct NoRoom;
 
 /// The block's bytes so far.
-struct Writer<'a> {
+struct BlockWriter<'a> {
     out: &'a mut [u8],
     length: usize,
 }
 
-impl Writer<'_> {
+impl BlockWriter<'_> {
     fn put(&mut self, byte: u8) -> Result<(), NoRoom> {
         *self.out.get_mut(self.length).ok_or(NoRoom)? = byte;
         self.length += 1;
@@ -144,7 +144,7 @@ impl Compressor {
         out: &mut [u8],
         matched: Option<(usize, usize)>,
     ) -> Result<(), NoRoom> {
-        let mut writer = Writer { out, length: self.length };
+        let mut writer = BlockWriter { out, length: self.length };
         let end = if matched.is_some() { self.at } else { bytes.len() };
         let (back, length) = matched.unzip();
         writer.sequence(&bytes[self.literals..end], back.unwrap_or(0), length)?;

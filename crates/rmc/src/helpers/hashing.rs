@@ -16,10 +16,10 @@ use xxhash_rust::xxh64::Xxh64;
 /// assert!(Hashing::of(Call::Read, 0).is_none());
 /// ```
 #[derive(Clone)]
-pub struct Hashing(Kind);
+pub struct Hashing(HashKind);
 
 #[derive(Clone)]
-enum Kind {
+enum HashKind {
     Crc32c(u32),
     Xxhash64(Xxh64),
 }
@@ -29,8 +29,8 @@ impl Hashing {
     /// helpers that do not hash.
     pub fn of(call: Call, seed: u64) -> Option<Self> {
         match call {
-            Call::Crc32c | Call::Crc32cOf => Some(Self(Kind::Crc32c(seed as u32))),
-            Call::Xxhash64 | Call::Xxhash64Of => Some(Self(Kind::Xxhash64(Xxh64::new(seed)))),
+            Call::Crc32c | Call::Crc32cOf => Some(Self(HashKind::Crc32c(seed as u32))),
+            Call::Xxhash64 | Call::Xxhash64Of => Some(Self(HashKind::Xxhash64(Xxh64::new(seed)))),
             _ => None,
         }
     }
@@ -38,16 +38,16 @@ impl Hashing {
     /// More bytes.
     pub fn take(&mut self, bytes: &[u8]) {
         match &mut self.0 {
-            Kind::Crc32c(crc) => *crc = crc32c(bytes, *crc),
-            Kind::Xxhash64(hash) => hash.update(bytes),
+            HashKind::Crc32c(crc) => *crc = crc32c(bytes, *crc),
+            HashKind::Xxhash64(hash) => hash.update(bytes),
         }
     }
 
     /// The hash of all that was taken.
     pub fn result(&self) -> u64 {
         match &self.0 {
-            Kind::Crc32c(crc) => u64::from(*crc),
-            Kind::Xxhash64(hash) => hash.digest(),
+            HashKind::Crc32c(crc) => u64::from(*crc),
+            HashKind::Xxhash64(hash) => hash.digest(),
         }
     }
 }

@@ -93,7 +93,7 @@ pub enum Argument {
 
 /// Who carries a helper out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Effect {
+pub enum HelperEffect {
     /// Computed in place, from the arguments alone.
     Pure,
     /// Changes the call's own output in place.
@@ -120,7 +120,7 @@ pub struct Helper {
     /// The greatest result, as a signed number.
     pub result_max: i64,
     /// Who carries it out.
-    pub effect: Effect,
+    pub effect: HelperEffect,
 }
 
 impl Helper {
@@ -180,7 +180,7 @@ macro_rules! helpers {
         impl Call {
             /// Whether it touches memory outside of the call, so that the machine hands out a request.
             pub fn suspends(self) -> bool {
-                matches!(Helper::of(self).effect, Effect::Suspends | Effect::Word)
+                matches!(Helper::of(self).effect, HelperEffect::Suspends | HelperEffect::Word)
             }
 
             /// The helper with this number.
@@ -201,7 +201,7 @@ macro_rules! helpers {
                 arguments: &[$($argument),*],
                 result_min: $range.0,
                 result_max: $range.1,
-                effect: Effect::$effect,
+                effect: HelperEffect::$effect,
             },)*
         ];
     };
@@ -249,10 +249,10 @@ helpers! {
 /// One more than the greatest number.
 const NUMBERS: usize = 67;
 /// No helper has this number.
-const NOBODY: u8 = 255;
+const NO_HELPER: u8 = 255;
 /// The index in the table of each number, so that a call needs no search.
 const BY_NUMBER: [u8; NUMBERS] = {
-    let mut table = [NOBODY; NUMBERS];
+    let mut table = [NO_HELPER; NUMBERS];
     let mut at = 0;
     while at < HELPERS.len() {
         table[HELPERS[at].number as usize] = at as u8;

@@ -50,7 +50,7 @@ impl core::error::Error for DecodeError {}
 
 /// The fields of a slot.
 #[derive(Clone, Copy)]
-struct Slot {
+struct InstructionSlot {
     code: u8,
     dst: u8,
     src: u8,
@@ -58,7 +58,7 @@ struct Slot {
     immediate: i32,
 }
 
-impl Slot {
+impl InstructionSlot {
     const fn new(slot: u64) -> Self {
         Self {
             code: slot as u8,
@@ -111,7 +111,7 @@ pub fn decode_all(slots: &[u64]) -> Result<Vec<Instruction>, (usize, DecodeError
 /// The instruction at the start of `slots`.
 pub fn decode(slots: &[u64]) -> Result<Instruction, DecodeError> {
     let first = slots.first().ok_or(DecodeError::Truncated)?;
-    let slot = Slot::new(*first);
+    let slot = InstructionSlot::new(*first);
     match slot.code & 7 {
         0 => wide(slot, slots.get(1).copied()),
         1 => load(slot),
@@ -132,14 +132,14 @@ fn size(code: u8) -> Size {
     }
 }
 
-fn wide(slot: Slot, second: Option<u64>) -> Result<Instruction, DecodeError> {
+fn wide(slot: InstructionSlot, second: Option<u64>) -> Result<Instruction, DecodeError> {
     if matches!(slot.code & 0xe0, 0x20 | 0x40) {
         return Err(DecodeError::Legacy(slot.code));
     }
     if slot.code != 0x18 {
         return Err(DecodeError::Opcode(slot.code));
     }
-    let second = Slot::new(second.ok_or(DecodeError::Truncated)?);
+    let second = InstructionSlot::new(second.ok_or(DecodeError::Truncated)?);
     if second.code != 0 {
         return Err(DecodeError::Truncated);
     }
@@ -155,7 +155,7 @@ fn wide(slot: Slot, second: Option<u64>) -> Result<Instruction, DecodeError> {
     Ok(Instruction::LoadWide { dst: slot.dst()?, value })
 }
 
-fn load(slot: Slot) -> Result<Instruction, DecodeError> {
+fn load(slot: InstructionSlot) -> Result<Instruction, DecodeError> {
     let size = size(slot.code);
     let signed = match slot.code & 0xe0 {
         0x60 => false,
@@ -167,7 +167,7 @@ fn load(slot: Slot) -> Result<Instruction, DecodeError> {
     Ok(Instruction::Load { size, signed, dst, base, offset: slot.offset })
 }
 
-fn store(slot: Slot) -> Result<Instruction, DecodeError> {
+fn store(slot: InstructionSlot) -> Result<Instruction, DecodeError> {
     let (size, base, offset) = (size(slot.code), slot.dst()?, slot.offset);
     let from_register = slot.code & 7 == 3;
     match slot.code & 0xe0 {
@@ -184,7 +184,7 @@ fn store(slot: Slot) -> Result<Instruction, DecodeError> {
     }
 }
 
-fn atomic(slot: Slot, size: Size) -> Result<Instruction, DecodeError> {
+fn atomic(slot: InstructionSlot, size: Size) -> Result<Instruction, DecodeError> {
     let width = match size {
         Size::Word => Width::Word,
         Size::Double => Width::Double,
@@ -207,7 +207,7 @@ fn atomic(slot: Slot, size: Size) -> Result<Instruction, DecodeError> {
     Ok(Instruction::Atomic { width, op, fetch, base, offset: slot.offset, src })
 }
 
-fn arithmetic(slot: Slot, width: Width) -> Result<Instruction, DecodeError> {
+fn arithmetic(slot: InstructionSlot, width: Width) -> Result<Instruction, DecodeError> {
     let dst = slot.dst()?;
     let op = match (slot.code & 0xf0, slot.offset) {
         (0x00, 0) => AluOp::Add,
@@ -247,7 +247,7 @@ fn arithmetic(slot: Slot, width: Width) -> Result<Instruction, DecodeError> {
     Ok(Instruction::Alu { width, op, dst, src })
 }
 
-fn bytes(slot: Slot, width: Width, dst: Register) -> Result<Instruction, DecodeError> {
+fn bytes(slot: InstructionSlot, width: Width, dst: Register) -> Result<Instruction, DecodeError> {
     zero(slot.src == 0)?;
     let order = match (width, slot.code & 8) {
         (Width::Word, 0) => Order::Little,
@@ -264,7 +264,7 @@ fn bytes(slot: Slot, width: Width, dst: Register) -> Result<Instruction, DecodeE
     Ok(Instruction::Bytes { order, size, dst })
 }
 
-fn jump(slot: Slot, width: Width) -> Result<Instruction, DecodeError> {
+fn jump(slot: InstructionSlot, width: Width) -> Result<Instruction, DecodeError> {
     let condition = match slot.code & 0xf0 {
         0x00 | 0x80 | 0x90 => return unconditional(slot),
         0x10 => Condition::Equal,
@@ -285,7 +285,7 @@ fn jump(slot: Slot, width: Width) -> Result<Instruction, DecodeError> {
 }
 
 /// Jumps without condition, calls and exits: their whole operation codes.
-fn unconditional(slot: Slot) -> Result<Instruction, DecodeError> {
+fn unconditional(slot: InstructionSlot) -> Result<Instruction, DecodeError> {
     if slot.code == 0x8d {
         return Err(DecodeError::CallByPointer);
     }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 
 /// Where instructions came from.
 #[derive(Default)]
-pub(super) struct Source<'a> {
+pub(super) struct SourceMap<'a> {
     /// Names of sections and files, by their indices in the lines.
     pub(super) sections: Vec<&'a str>,
     pub(super) files: Vec<Arc<str>>,
@@ -28,11 +28,11 @@ const MAGIC: u16 = 0xeb9f;
 /// Bytes of a record that are used here; there may be more.
 const RECORD: usize = 16;
 
-struct Reader<'a> {
+struct BtfReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> BtfReader<'a> {
     fn take(&mut self, length: usize) -> Option<&'a [u8]> {
         let (front, rest) = self.bytes.split_at_checked(length)?;
         self.bytes = rest;
@@ -59,7 +59,7 @@ fn part(bytes: &[u8], header: usize, offset: u32, length: u32) -> Option<&[u8]> 
 
 /// The strings of `.BTF`.
 fn strings(btf: &[u8]) -> Option<&[u8]> {
-    let mut reader = Reader { bytes: btf };
+    let mut reader = BtfReader { bytes: btf };
     let header = reader.header()?;
     reader.take(8)?;
     let (offset, length) = (reader.number()?, reader.number()?);
@@ -73,20 +73,20 @@ fn string(strings: &[u8], offset: u32) -> Option<&str> {
 }
 
 /// The lines of all sections, as far as they can be read, at most `most`.
-pub(super) fn lines<'a>(btf: &'a [u8], ext: &[u8], most: usize) -> Source<'a> {
-    let mut source = Source::default();
+pub(super) fn lines<'a>(btf: &'a [u8], ext: &[u8], most: usize) -> SourceMap<'a> {
+    let mut source = SourceMap::default();
     read(btf, ext, most, &mut source);
     source
 }
 
 /// `None` at the first thing that is not as expected; what was read before stays.
-fn read<'a>(btf: &'a [u8], ext: &[u8], most: usize, source: &mut Source<'a>) -> Option<()> {
+fn read<'a>(btf: &'a [u8], ext: &[u8], most: usize, source: &mut SourceMap<'a>) -> Option<()> {
     let strings = strings(btf)?;
-    let mut reader = Reader { bytes: ext };
+    let mut reader = BtfReader { bytes: ext };
     let header = reader.header()?;
     reader.take(8)?;
     let (offset, length) = (reader.number()?, reader.number()?);
-    let mut reader = Reader { bytes: part(ext, header, offset, length)? };
+    let mut reader = BtfReader { bytes: part(ext, header, offset, length)? };
     let record = usize::try_from(reader.number()?).ok()?;
     let surplus = record.checked_sub(RECORD)?;
     let mut last = None;

@@ -25,9 +25,9 @@ use object::{
     RelocationTarget, SectionIndex, SectionKind, SymbolIndex, SymbolKind,
 };
 
-use super::btf::{self, Source, SourceLine};
+use super::btf::{self, SourceLine, SourceMap};
 use super::refusal::{LoadError, LoadProblem, StateProblem, Within};
-use super::{Function, Line, Program, Scope, StateDeclaration, Variables};
+use super::{Function, Program, Scope, SourcePosition, StateDeclaration, Variables};
 use crate::helpers::StateKind;
 use crate::isa::{Instruction, Wide, decode_all};
 use crate::limits::Limits;
@@ -106,7 +106,7 @@ fn parse(bytes: &[u8]) -> Result<File<'_>> {
 
 /// The destination of a section's bytes.
 #[derive(Clone, Copy)]
-enum Home {
+enum SectionTarget {
     Constants(u32),
     Variables { shared: bool, from: u32 },
     States,
@@ -117,7 +117,7 @@ struct Data {
     constants: Vec<u8>,
     variables: Variables,
     states: Vec<StateDeclaration>,
-    homes: BTreeMap<usize, Home>,
+    homes: BTreeMap<usize, SectionTarget>,
 }
 
 impl Data {
@@ -155,14 +155,18 @@ impl Data {
             };
             let home = if name == STATES {
                 data.states = declarations(file, section.index(), &bytes, limits)?;
-                Home::States
+                SectionTarget::States
             } else if constant {
-                Home::Constants(append(&mut data.constants, &bytes, limits.constants_bytes_max)?)
+                SectionTarget::Constants(append(
+                    &mut data.constants,
+                    &bytes,
+                    limits.constants_bytes_max,
+                )?)
             } else {
                 let variables = &mut data.variables;
                 let place = if shared { &mut variables.shared } else { &mut variables.own };
                 let from = append(place, &bytes, limits.variables_bytes_max)?;
-                Home::Variables { shared, from }
+                SectionTarget::Variables { shared, from }
             };
             data.homes.insert(section.index().0, home);
         }
@@ -173,11 +177,11 @@ impl Data {
     fn wide(&self, section: SectionIndex, offset: u64) -> Option<Wide> {
         let offset = u32::try_from(offset).ok()?;
         Some(match *self.homes.get(&section.0)? {
-            Home::Constants(from) => Wide::Constant(from.checked_add(offset)?),
-            Home::Variables { shared, from } => {
+            SectionTarget::Constants(from) => Wide::Constant(from.checked_add(offset)?),
+            SectionTarget::Variables { shared, from } => {
                 Wide::Variable { shared, offset: from.checked_add(offset)? }
             }
-            Home::States => {
+            SectionTarget::States => {
                 let bytes = STATE_BYTES as u32;
                 (offset % bytes == 0).then_some(Wide::StateHandle(offset / bytes))?
             }
@@ -248,7 +252,7 @@ fn declaration(name: &str, row: &[u8]) -> core::result::Result<StateDeclaration,
 }
 
 /// A function of the file, with its position in slots of its section.
-struct Piece {
+struct SectionFunction {
     name: String,
     section: usize,
     start: usize,
@@ -267,7 +271,7 @@ struct Text {
 /// Code of a file.
 struct Code {
     texts: Vec<Text>,
-    pieces: Vec<Piece>,
+    pieces: Vec<SectionFunction>,
     /// The called piece, by section and slot of the call.
     calls: BTreeMap<(usize, usize), usize>,
     /// Pieces by section and start.
@@ -298,7 +302,7 @@ impl Code {
         let section = |name| file.section_by_name(name).and_then(|section| section.data().ok());
         let found = match (section(".BTF"), section(".BTF.ext")) {
             (Some(btf), Some(ext)) => btf::lines(btf, ext, limits.slots_max * 4),
-            _ => Source::default(),
+            _ => SourceMap::default(),
         };
         let lines = placed(&found, &texts);
         let starts = pieces.iter().enumerate();
@@ -454,7 +458,7 @@ impl Code {
     /// Appends a function to a program.
     fn place(
         &self,
-        piece: &Piece,
+        piece: &SectionFunction,
         starts: &BTreeMap<usize, usize>,
         program: &mut Program,
     ) -> Result<()> {
@@ -485,7 +489,7 @@ impl Code {
         for ((_, slot), line) in lines {
             let slot = start + slot - piece.start;
             let file = Arc::clone(&self.files[line.file]);
-            program.lines.push(Line { slot, file, line: line.line });
+            program.lines.push(SourcePosition { slot, file, line: line.line });
         }
         Ok(())
     }
@@ -500,7 +504,7 @@ impl Code {
         };
         let before = self.pieces.partition_point(|piece| (piece.section, piece.start) <= at);
         let piece = before.checked_sub(1).map(|piece| (piece, &self.pieces[piece]));
-        let within = |piece: &Piece| piece.section == at.0 && at.1 < piece.end;
+        let within = |piece: &SectionFunction| piece.section == at.0 && at.1 < piece.end;
         let Some((number, piece)) = piece.filter(|(_, piece)| within(piece)) else {
             return error;
         };
@@ -513,14 +517,14 @@ impl Code {
         let line = line.filter(|(place, _)| *place >= (piece.section, piece.start));
         error.line = line.map(|((_, slot), line)| {
             let file = Arc::clone(&self.files[line.file]);
-            Line { slot: *slot, file, line: line.line }
+            SourcePosition { slot: *slot, file, line: line.line }
         });
         error
     }
 }
 
 /// Lines by section and slot; of several for one slot, the last.
-fn placed(source: &Source<'_>, texts: &[Text]) -> Vec<((usize, usize), SourceLine)> {
+fn placed(source: &SourceMap<'_>, texts: &[Text]) -> Vec<((usize, usize), SourceLine)> {
     // Of texts of one name, the last is meant.
     let text = |name: &&str| texts.iter().rposition(|text| text.name == **name);
     let of_section: Vec<_> = source.sections.iter().map(text).collect();
@@ -538,8 +542,8 @@ fn placed(source: &Source<'_>, texts: &[Text]) -> Vec<((usize, usize), SourceLin
 }
 
 /// The functions of a file, in the order of their places.
-fn pieces(file: &File<'_>, texts: &[Text]) -> Result<Vec<Piece>> {
-    let mut pieces: Vec<Piece> = Vec::new();
+fn pieces(file: &File<'_>, texts: &[Text]) -> Result<Vec<SectionFunction>> {
+    let mut pieces: Vec<SectionFunction> = Vec::new();
     for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text) {
         let text = texts.iter().position(|text| Some(text.index) == symbol.section_index());
         let Some(section) = text else {
@@ -552,7 +556,7 @@ fn pieces(file: &File<'_>, texts: &[Text]) -> Result<Vec<Piece>> {
         let bad = || error(&texts[section].name, LoadProblem::BadFunction { name: name.clone() });
         let end = usize::try_from(within.ok_or_else(bad)? / 8).map_err(|_| bad())?;
         let start = usize::try_from(start / 8).map_err(|_| bad())?;
-        pieces.push(Piece { name, section, start, end, entry: symbol.is_global() });
+        pieces.push(SectionFunction { name, section, start, end, entry: symbol.is_global() });
     }
     pieces.sort_by_key(|piece| (piece.section, piece.start));
     for pair in pieces.windows(2) {

@@ -136,7 +136,7 @@ pub struct Function {
 
 /// Where an instruction came from.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Line {
+pub struct SourcePosition {
     /// The first slot that came from there.
     pub slot: usize,
     /// The file.
@@ -170,7 +170,7 @@ pub struct Program {
     /// Declared states, by handle.
     pub states: Vec<StateDeclaration>,
     /// Sorted by slot; empty if the source is unknown.
-    pub lines: Vec<Line>,
+    pub lines: Vec<SourcePosition>,
 }
 
 impl Program {
@@ -193,14 +193,14 @@ impl Program {
     }
 
     /// Where a slot came from.
-    pub fn line_at(&self, slot: usize) -> Option<&Line> {
+    pub fn line_at(&self, slot: usize) -> Option<&SourcePosition> {
         let after = self.lines.partition_point(|line| line.slot <= slot);
         let line = self.lines.get(after.checked_sub(1)?)?;
         (self.function_at(line.slot) == self.function_at(slot)).then_some(line)
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for SourcePosition {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}:{}", self.file, self.line)
     }

@@ -4,7 +4,7 @@ use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use core::fmt;
 
-use super::Line;
+use super::SourcePosition;
 use crate::isa::DecodeError;
 
 /// Why a file is not loaded: the position, as far as it is known, and the problem.
@@ -20,7 +20,7 @@ pub struct LoadError {
     pub within: Option<Within>,
     /// The line of the source that the slot came from, with the line's first slot in the section; `None`
     /// also where the object was compiled without `-g`.
-    pub line: Option<Line>,
+    pub line: Option<SourcePosition>,
     /// What is wrong.
     pub problem: LoadProblem,
 }

@@ -9,7 +9,7 @@ use super::memory::{Lent, View};
 use super::meter::Meter;
 use super::{Area, Buffers, FaultKind, Near, Reply, Request, Resource, Span};
 use crate::helpers::{
-    Argument, Call, Effect, Extent, HELPERS, Helper, PIECE_BYTES, compress, crc32c, status,
+    Argument, Call, Extent, HELPERS, Helper, HelperEffect, PIECE_BYTES, compress, crc32c, status,
     xxhash64,
 };
 use crate::isa::Instruction;
@@ -173,15 +173,15 @@ pub(super) fn perform(
         }
     };
     Ok(match helper.effect {
-        Effect::Pure => {
+        HelperEffect::Pure => {
             let result = pure(request, inputs[0], output);
             if (result as i64) < 0 && request.output.is_some() {
                 clear(view, request);
             }
             Called::Done(result)
         }
-        Effect::Output => Called::Done(emit(rest.output, rest.output_max, inputs[0]) as u64),
-        Effect::Suspends | Effect::Word => {
+        HelperEffect::Output => Called::Done(emit(rest.output, rest.output_max, inputs[0]) as u64),
+        HelperEffect::Suspends | HelperEffect::Word => {
             if !pieces_fit(request, inputs[0]) {
                 clear(view, request);
                 return Ok(Called::Done(status::OUT_OF_RANGE as u64));
@@ -189,9 +189,9 @@ pub(super) fn perform(
             let reply = said.unwrap_or_else(|| ask(request, Buffers { inputs, output }, near));
             match reply {
                 Reply::Later => Called::Later,
-                Reply::Refused if helper.effect == Effect::Word => Called::Refused,
+                Reply::Refused if helper.effect == HelperEffect::Word => Called::Refused,
                 Reply::Now(result) if helper.returns(result) => {
-                    if (result as i64) < 0 && helper.effect == Effect::Suspends {
+                    if (result as i64) < 0 && helper.effect == HelperEffect::Suspends {
                         clear(view, request);
                     }
                     Called::Done(result)
@@ -295,7 +295,7 @@ pub(super) fn request_again(machine: &Machine, verified: &Verified) -> Option<Re
     };
     let holds = request.inputs.iter().all(|span| held(span, false))
         && request.output.iter().all(|span| held(span, true));
-    (helper.effect != Effect::Output && holds).then_some(request)
+    (helper.effect != HelperEffect::Output && holds).then_some(request)
 }
 
 /// The row of a helper's number.

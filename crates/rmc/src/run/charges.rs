@@ -36,7 +36,7 @@ impl Charges {
         // Most programs are too short for a mark.
         let whole = code.iter().fold(0, |sum: u32, one| sum.saturating_add(weight(*one)));
         if whole > STRETCH_WEIGHT || code.iter().any(calls) {
-            let walk = Walk::new(program);
+            let walk = SafepointWalk::new(program);
             for function in &program.functions {
                 let slots = function.start.min(code.len())..function.end.min(code.len());
                 charges.mark_straight(&walk, slots.clone());
@@ -89,7 +89,7 @@ impl Charges {
     }
 
     /// Marks slots of a function so that no stretch of it is too heavy.
-    fn mark_straight(&mut self, walk: &Walk<'_>, slots: Range<usize>) {
+    fn mark_straight(&mut self, walk: &SafepointWalk<'_>, slots: Range<usize>) {
         let heads = walk.short_loops(slots.clone());
         let (mut last, mut sum, mut slot) = (slots.start, 0, slots.start);
         while slot < slots.end {
@@ -142,13 +142,13 @@ pub(crate) fn is_slow(instruction: Instruction) -> bool {
 }
 
 /// Decides which slots are marked.
-struct Walk<'p> {
+struct SafepointWalk<'p> {
     program: &'p Program,
     /// For each function, the greatest weight between its last safepoint and its end.
     tails: Vec<u32>,
 }
 
-impl<'p> Walk<'p> {
+impl<'p> SafepointWalk<'p> {
     fn new(program: &'p Program) -> Self {
         let mut walk = Self { program, tails: alloc::vec![0; program.functions.len()] };
         let calls = |code: &Instruction| matches!(code, Instruction::CallFunction { .. });
@@ -243,9 +243,9 @@ mod tests {
     use crate::isa::{Condition, Operand, Register, Wide, Width};
 
     /// Numbers by chance.
-    struct Chance(u64);
+    struct CodeGenerator(u64);
 
-    impl Chance {
+    impl CodeGenerator {
         fn below(&mut self, bound: usize) -> usize {
             self.0 ^= self.0 << 13;
             self.0 ^= self.0 >> 7;
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn every_path_pauses_and_is_charged_between_what_it_executes_and_whole_turns() {
         for seed in 1..2_000 {
-            let mut chance = Chance(seed << 32 | seed);
+            let mut chance = CodeGenerator(seed << 32 | seed);
             let code = chance.code();
             let program = Program::from_code("chance", code.clone());
             let charges = Charges::of(&program);

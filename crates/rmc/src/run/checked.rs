@@ -10,7 +10,7 @@ use super::fast::atomic;
 use super::machine::{Machine, frame_pointer};
 use super::memory::{Area, Lent};
 use super::ops::wide_value;
-use super::shadow::{Held, Shadow};
+use super::shadow::{Shadow, ShadowValue};
 use super::{Fault, FaultKind, Near, Outcome, Resource, Stop};
 use crate::helpers::{Argument, Helper};
 use crate::isa::{
@@ -47,7 +47,7 @@ pub(super) fn run(
         if machine.executed > EXECUTED_MAX {
             break Outcome::Stopped(Stop::Budget { slot, resource: Resource::Instructions });
         }
-        let mut run = Run { machine, program, shadow: &mut shadow };
+        let mut run = CheckedRun { machine, program, shadow: &mut shadow };
         let lent = Lent { own: &mut *lent.own, shared: &mut *lent.shared };
         let step = match instruction {
             Instruction::CallHelper { number } => run.helper(number, lent, near),
@@ -102,18 +102,18 @@ fn charge(machine: &mut Machine, cost: u32) -> Option<Outcome> {
     over.then_some(Outcome::Stopped(Stop::Budget { slot, resource }))
 }
 
-struct Run<'a> {
+struct CheckedRun<'a> {
     machine: &'a mut Machine,
     program: &'a Program,
     shadow: &'a mut Shadow,
 }
 
-impl Run<'_> {
+impl CheckedRun<'_> {
     fn value(&self, register: Register) -> u64 {
         self.machine.registers[register.index()]
     }
 
-    fn set(&mut self, register: Register, value: u64, held: Held) -> Result<(), FaultKind> {
+    fn set(&mut self, register: Register, value: u64, held: ShadowValue) -> Result<(), FaultKind> {
         if register == Register::R10 {
             return Err(FaultKind::FramePointer);
         }
@@ -122,10 +122,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn operand(&self, operand: Operand) -> Result<(u64, Held), FaultKind> {
+    fn operand(&self, operand: Operand) -> Result<(u64, ShadowValue), FaultKind> {
         match operand {
             Operand::Register(register) => Ok((self.value(register), self.shadow.held(register)?)),
-            Operand::Immediate(value) => Ok((value as i64 as u64, Held::Number)),
+            Operand::Immediate(value) => Ok((value as i64 as u64, ShadowValue::Number)),
         }
     }
 
@@ -136,15 +136,15 @@ impl Run<'_> {
             Instruction::Bytes { order, size, dst } => {
                 self.shadow.number(dst)?;
                 let value = byte_swap(order, size, self.value(dst));
-                self.set(dst, value, Held::Number)?;
+                self.set(dst, value, ShadowValue::Number)?;
             }
             Instruction::LoadWide { dst, value } => {
                 let held = match value {
-                    Wide::Value(_) => Held::Number,
-                    Wide::Constant(_) => Held::Address(Area::Constants),
-                    Wide::StateHandle(_) => Held::Handle,
-                    Wide::Variable { shared: false, .. } => Held::Address(Area::Own),
-                    Wide::Variable { shared: true, .. } => Held::Address(Area::Shared),
+                    Wide::Value(_) => ShadowValue::Number,
+                    Wide::Constant(_) => ShadowValue::Address(Area::Constants),
+                    Wide::StateHandle(_) => ShadowValue::Handle,
+                    Wide::Variable { shared: false, .. } => ShadowValue::Address(Area::Own),
+                    Wide::Variable { shared: true, .. } => ShadowValue::Address(Area::Shared),
                 };
                 self.set(dst, wide_value(value), held)?;
             }
@@ -181,19 +181,25 @@ impl Run<'_> {
     ) -> Result<(), FaultKind> {
         let (b, held_b) = self.operand(src)?;
         let (a, held_a) = if op.is_move() {
-            (0, Held::Number)
+            (0, ShadowValue::Number)
         } else {
             (self.value(dst), self.shadow.held(dst)?)
         };
         let double = width == Width::Double;
         let held = match (op, held_a, held_b) {
-            (_, Held::Number, Held::Number) => Held::Number,
+            (_, ShadowValue::Number, ShadowValue::Number) => ShadowValue::Number,
             (AluOp::Move, _, held) if double => held,
-            (AluOp::Add | AluOp::Sub | AluOp::Or, Held::Address(area), Held::Number) if double => {
-                Held::Address(area)
+            (
+                AluOp::Add | AluOp::Sub | AluOp::Or,
+                ShadowValue::Address(area),
+                ShadowValue::Number,
+            ) if double => ShadowValue::Address(area),
+            (AluOp::Add, ShadowValue::Number, ShadowValue::Address(area)) if double => {
+                ShadowValue::Address(area)
             }
-            (AluOp::Add, Held::Number, Held::Address(area)) if double => Held::Address(area),
-            (AluOp::Sub, Held::Address(a), Held::Address(b)) if double && a == b => Held::Number,
+            (AluOp::Sub, ShadowValue::Address(a), ShadowValue::Address(b)) if double && a == b => {
+                ShadowValue::Number
+            }
             _ => return Err(FaultKind::AddressAsNumber),
         };
         self.set(dst, alu(width, op, a, b), held)
@@ -212,9 +218,9 @@ impl Run<'_> {
         let null = matches!(condition, Condition::Equal | Condition::NotEqual)
             && src == Operand::Immediate(0);
         let allowed = match (held_a, held_b) {
-            (Held::Number, Held::Number) => true,
-            (Held::Address(_), Held::Number) => double && null,
-            (Held::Address(a), Held::Address(b)) => double && a == b,
+            (ShadowValue::Number, ShadowValue::Number) => true,
+            (ShadowValue::Address(_), ShadowValue::Number) => double && null,
+            (ShadowValue::Address(a), ShadowValue::Address(b)) => double && a == b,
             _ => false,
         };
         if !allowed {
@@ -375,7 +381,7 @@ impl Run<'_> {
                     self.shadow.number(register)?;
                 }
                 Argument::State(_) => match self.shadow.held(register)? {
-                    Held::Handle => {}
+                    ShadowValue::Handle => {}
                     _ => return Err(FaultKind::NumberAsAddress),
                 },
                 Argument::Readable(_) => {

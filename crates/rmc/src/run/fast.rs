@@ -15,7 +15,7 @@ use crate::program::Program;
 use crate::verify::Verified;
 
 /// Why the loop ends; the machine's slot is that of the instruction that ends it.
-pub(super) enum End {
+pub(super) enum FastExit {
     Returned,
     Suspended,
     /// The slice is used up, and the call continues at this slot.
@@ -117,7 +117,7 @@ macro_rules! word {
         $at += 3 + $sums + $copies;
         if $asks {
             let Some(op) = $ops.get($at) else {
-                break End::Fault(FaultKind::LostControl);
+                break FastExit::Fault(FaultKind::LostControl);
             };
             let first = $machine.registers[usize::from(op.dst & 15)];
             let second = $machine.registers[usize::from(op.src & 15)];
@@ -213,7 +213,7 @@ pub(super) fn run(
     near: &mut impl Near,
 ) -> Outcome {
     match interpret::<false>(machine, verified, lent.own, lent.shared, near) {
-        End::Returned => {
+        FastExit::Returned => {
             machine.running = false;
             Outcome::Returned(machine.registers[0])
         }
@@ -224,23 +224,23 @@ pub(super) fn run(
 /// The end of a run. Outcomes are built where they are returned: copying them costs more than a short
 /// call.
 #[inline]
-pub(super) fn outcome(machine: &mut Machine, end: End) -> Outcome {
+pub(super) fn outcome(machine: &mut Machine, end: FastExit) -> Outcome {
     let slot = machine.at;
-    machine.running = matches!(end, End::Suspended | End::Paused(_));
+    machine.running = matches!(end, FastExit::Suspended | FastExit::Paused(_));
     match end {
-        End::Returned => Outcome::Returned(machine.registers[0]),
-        End::Suspended => match machine.pending {
+        FastExit::Returned => Outcome::Returned(machine.registers[0]),
+        FastExit::Suspended => match machine.pending {
             Some(request) => Outcome::Suspended(request),
             None => Outcome::Stopped(Stop::NotRunning),
         },
-        End::Paused(slot) => {
+        FastExit::Paused(slot) => {
             machine.at = slot;
             machine.paused = true;
             Outcome::Paused
         }
-        End::Stopped(stop) => Outcome::Stopped(stop),
-        End::Stepped => Outcome::Stopped(Stop::NotRunning),
-        End::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
+        FastExit::Stopped(stop) => Outcome::Stopped(stop),
+        FastExit::Stepped => Outcome::Stopped(Stop::NotRunning),
+        FastExit::Fault(kind) => Outcome::Stopped(Stop::Fault(Fault { slot, kind })),
     }
 }
 
@@ -255,7 +255,7 @@ fn interpret<const ONCE: bool>(
     own: &mut [u8],
     shared: &mut [u8],
     near: &mut impl Near,
-) -> End {
+) -> FastExit {
     let ops = if ONCE { verified.ops() } else { verified.fused() };
     let program = verified.program();
     let mut at = machine.at;
@@ -274,7 +274,7 @@ fn interpret<const ONCE: bool>(
     }
     let end = loop {
         let Some(op) = ops.get(at) else {
-            break End::Fault(FaultKind::LostControl);
+            break FastExit::Fault(FaultKind::LostControl);
         };
         let a = machine.registers[usize::from(op.dst & 15)];
         let b =
@@ -295,23 +295,23 @@ fn interpret<const ONCE: bool>(
                     Err(end) => break end,
                 }
             }
-            Code::Exit if machine.depth == 0 => break End::Returned,
+            Code::Exit if machine.depth == 0 => break FastExit::Returned,
             Code::Exit => at = leave(machine),
             Code::Moves => match moves(ops, op, at, &mut machine.registers) {
                 Some(behind) => at = behind,
-                None => break End::Fault(FaultKind::LostControl),
+                None => break FastExit::Fault(FaultKind::LostControl),
             },
             Code::Mark => match marked(machine, verified, (op, at), (left, aside), lent!(), near) {
-                (End::Stepped, next) => (at, left) = next,
+                (FastExit::Stepped, next) => (at, left) = next,
                 (end, last) => {
                     (at, left) = last;
                     break end;
                 }
             },
-            Code::Trap => break End::Fault(FaultKind::Unreachable),
+            Code::Trap => break FastExit::Fault(FaultKind::Unreachable),
         }
         if ONCE {
-            break End::Stepped;
+            break FastExit::Stepped;
         }
     };
     machine.at = at;
@@ -329,7 +329,7 @@ fn marked(
     (left, aside): (i64, i64),
     lent: Lent<'_>,
     near: &mut impl Near,
-) -> (End, (usize, i64)) {
+) -> (FastExit, (usize, i64)) {
     let left = left - i64::from(op.extra);
     if left < 0 && left + aside < 0 {
         return (over(at), (at, left));
@@ -337,7 +337,7 @@ fn marked(
     machine.at = at;
     machine.meter.instructions = left;
     let end = match interpret::<true>(machine, verified, lent.own, lent.shared, near) {
-        End::Stepped if machine.meter.instructions < 0 => End::Paused(machine.at),
+        FastExit::Stepped if machine.meter.instructions < 0 => FastExit::Paused(machine.at),
         end => end,
     };
     (end, (machine.at, machine.meter.instructions))
@@ -353,11 +353,11 @@ fn apart(
     (left, aside): (i64, i64),
     lent: Lent<'_>,
     (near, said): (&mut impl Near, Option<Reply>),
-) -> Result<usize, End> {
+) -> Result<usize, FastExit> {
     let (registers, mut view, mut rest, mut frames) = machine.all_parts(program, lent);
     match op.code {
         Code::Atomic => {
-            atomic(program.code[at], registers, &mut view).map_err(End::Fault)?;
+            atomic(program.code[at], registers, &mut view).map_err(FastExit::Fault)?;
             Ok(at + 1)
         }
         Code::Call => {
@@ -391,14 +391,14 @@ fn enter(
     (left, aside): (i64, i64),
     registers: &mut Registers,
     frames: &mut Frames<'_>,
-) -> Result<(), End> {
+) -> Result<(), FastExit> {
     if left < 0 && left + aside < 0 {
         return Err(over(at));
     }
     if !frames.enter(at + 1, registers) {
-        return Err(End::Fault(FaultKind::TooDeep));
+        return Err(FastExit::Fault(FaultKind::TooDeep));
     }
-    if left < 0 { Err(End::Paused(op.offset as usize)) } else { Ok(()) }
+    if left < 0 { Err(FastExit::Paused(op.offset as usize)) } else { Ok(()) }
 }
 
 /// Executes several moves. Returns the slot after them.
@@ -419,7 +419,7 @@ pub(super) fn help(
     registers: &mut Registers,
     (view, rest, frames): (&mut View<'_>, &mut Rest<'_>, &mut Frames<'_>),
     near: &mut impl Near,
-) -> Result<(), End> {
+) -> Result<(), FastExit> {
     if op.code == Code::HelperLoad {
         match near.load_u64(registers[1], registers[2]) {
             Reply::Now(value) => registers[0] = value,
@@ -442,36 +442,36 @@ fn help_said(
     (view, rest, frames): (&mut View<'_>, &mut Rest<'_>, &mut Frames<'_>),
     near: &mut impl Near,
     said: Option<Reply>,
-) -> Result<(), End> {
+) -> Result<(), FastExit> {
     match helper((program, op), registers, view, rest, near, said) {
         Ok((Called::Done(result), _)) => registers[0] = result,
         called => return Err(ended(called, at, frames.pending)),
     }
-    if rest.meter.bytes_spent() { Err(End::Paused(at + 1)) } else { Ok(()) }
+    if rest.meter.bytes_spent() { Err(FastExit::Paused(at + 1)) } else { Ok(()) }
 }
 
 /// The end of a run after a charge that exceeds what is left: the budget is exhausted, or only the slice, and the call
 /// pauses at `target`.
 #[cold]
-fn spent(left: i64, aside: i64, slot: usize, target: usize) -> End {
-    if left + aside < 0 { over(slot) } else { End::Paused(target) }
+fn spent(left: i64, aside: i64, slot: usize, target: usize) -> FastExit {
+    if left + aside < 0 { over(slot) } else { FastExit::Paused(target) }
 }
 
-fn over(slot: usize) -> End {
-    End::Stopped(Stop::Budget { slot, resource: Resource::Instructions })
+fn over(slot: usize) -> FastExit {
+    FastExit::Stopped(Stop::Budget { slot, resource: Resource::Instructions })
 }
 
 /// Handles a load that cannot be executed.
 #[cold]
-fn lost_load(machine: &Machine, ops: &[Op], at: usize) -> End {
-    ops.get(at).map_or(End::Fault(FaultKind::LostControl), |op| {
+fn lost_load(machine: &Machine, ops: &[Op], at: usize) -> FastExit {
+    ops.get(at).map_or(FastExit::Fault(FaultKind::LostControl), |op| {
         let base = machine.registers[usize::from(op.src & 15)];
         out_of_bounds(base.wrapping_add(op.offset as i64 as u64), 8)
     })
 }
 
-fn out_of_bounds(address: u64, length: usize) -> End {
-    End::Fault(FaultKind::OutOfBounds { address, length: length as u32 })
+fn out_of_bounds(address: u64, length: usize) -> FastExit {
+    FastExit::Fault(FaultKind::OutOfBounds { address, length: length as u32 })
 }
 
 /// The fast path of the helper `read`. If it does not apply, it has no effect, and the general form continues with the
@@ -517,13 +517,13 @@ fn word_later(
     slot: usize,
     registers: &Registers,
     pending: &mut Option<Request>,
-) -> End {
+) -> FastExit {
     let call = Call::LoadU64;
     if reply == Reply::Refused {
-        return End::Stopped(Stop::Refused { slot, call });
+        return FastExit::Stopped(Stop::Refused { slot, call });
     }
     *pending = Some(call::word(registers));
-    End::Suspended
+    FastExit::Suspended
 }
 
 /// A call and its request.
@@ -544,22 +544,22 @@ fn helper(
 }
 
 #[cold]
-fn ended(answer: Answer, slot: usize, pending: &mut Option<Request>) -> End {
+fn ended(answer: Answer, slot: usize, pending: &mut Option<Request>) -> FastExit {
     let (called, request) = match answer {
         Ok(called) => called,
-        Err(kind) => return End::Fault(kind),
+        Err(kind) => return FastExit::Fault(kind),
     };
     let call = request.call;
     match called {
-        Called::Done(_) => End::Fault(FaultKind::LostControl),
+        Called::Done(_) => FastExit::Fault(FaultKind::LostControl),
         Called::Later => {
             *pending = Some(request);
-            End::Suspended
+            FastExit::Suspended
         }
-        Called::Long => End::Paused(slot),
-        Called::Refused => End::Stopped(Stop::Refused { slot, call }),
-        Called::BadReply => End::Stopped(Stop::BadReply { slot, call }),
-        Called::Over(resource) => End::Stopped(Stop::Budget { slot, resource }),
+        Called::Long => FastExit::Paused(slot),
+        Called::Refused => FastExit::Stopped(Stop::Refused { slot, call }),
+        Called::BadReply => FastExit::Stopped(Stop::BadReply { slot, call }),
+        Called::Over(resource) => FastExit::Stopped(Stop::Budget { slot, resource }),
     }
 }
 

@@ -11,7 +11,7 @@ use super::call::input;
 use super::machine::Machine;
 use super::memory::{Lent, View};
 use super::{Fault, FaultKind, Outcome, Request, Span, Stop};
-use crate::helpers::{Compressor, Effect, Hashing, Helper, status};
+use crate::helpers::{Compressor, Hashing, Helper, HelperEffect, status};
 use crate::program::Program;
 
 /// The weight of a byte that a compressor examines: one without a match takes that much longer than one that is hashed
@@ -25,11 +25,11 @@ pub(super) struct Long {
     /// Units that are done: bytes, or what a compressor counts.
     done: usize,
     /// `None` while nothing has been done here.
-    work: Option<Work>,
+    work: Option<LongWork>,
 }
 
 #[derive(Clone, Debug)]
-enum Work {
+enum LongWork {
     Hash(Hashing),
     Compress(Box<Compress>),
 }
@@ -42,7 +42,7 @@ struct Compress {
     out: Vec<u8>,
 }
 
-impl Work {
+impl LongWork {
     fn of(request: &Request, view: &View<'_>) -> Result<Self, FaultKind> {
         if let Some(hashing) = Hashing::of(request.call, request.arguments[2]) {
             return Ok(Self::Hash(hashing));
@@ -72,14 +72,14 @@ impl Long {
         let again = if self.work.is_none() { self.done } else { 0 };
         let mut work = match self.work.take() {
             Some(work) => work,
-            None => Work::of(&self.request, view)?,
+            None => LongWork::of(&self.request, view)?,
         };
         let units = match &work {
-            Work::Hash(_) => units,
-            Work::Compress(_) => units.div_ceil(COMPRESSED_WEIGHT),
+            LongWork::Hash(_) => units,
+            LongWork::Compress(_) => units.div_ceil(COMPRESSED_WEIGHT),
         };
         let end = match &mut work {
-            Work::Hash(hashing) => {
+            LongWork::Hash(hashing) => {
                 let span = self.request.inputs[0];
                 let from = self.done - again;
                 let until = self.done.saturating_add(units).min(span.length as usize);
@@ -90,7 +90,7 @@ impl Long {
                 hashing.take(input(view, piece)?);
                 (until == span.length as usize).then(|| hashing.result())
             }
-            Work::Compress(compress) => {
+            LongWork::Compress(compress) => {
                 let Compress { compressor, bytes, out } = &mut **compress;
                 match compressor.step(bytes, out, again.saturating_add(units)) {
                     Ok(length) => length.map(|length| length as u64),
@@ -106,15 +106,17 @@ impl Long {
     /// Bytes that it has made.
     fn made(&self, result: u64) -> &[u8] {
         match &self.work {
-            Some(Work::Compress(compress)) => compress.out.get(..result as usize).unwrap_or(&[]),
-            Some(Work::Hash(_)) | None => &[],
+            Some(LongWork::Compress(compress)) => {
+                compress.out.get(..result as usize).unwrap_or(&[])
+            }
+            Some(LongWork::Hash(_)) | None => &[],
         }
     }
 }
 
 /// Whether a helper that moves `moved` bytes is carried out in pieces, given the bytes of a slice.
 pub(super) fn is_long(helper: &Helper, moved: u64, slice: Option<u64>) -> bool {
-    helper.effect == Effect::Pure && slice.is_some_and(|slice| moved > slice)
+    helper.effect == HelperEffect::Pure && slice.is_some_and(|slice| moved > slice)
 }
 
 impl Machine {

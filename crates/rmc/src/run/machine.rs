@@ -18,7 +18,7 @@ use crate::verify::{Cost, Verified};
 /// The registers that a frame saves for its caller. Machine code depends on the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
-pub(super) struct Frame {
+pub(super) struct SavedFrame {
     /// The slot after the call.
     pub(super) back: u32,
     /// R6 to R9.
@@ -34,7 +34,7 @@ pub struct Machine {
     pub(super) registers: Registers,
     pub(super) at: usize,
     pub(super) depth: usize,
-    pub(super) frames: [Frame; FRAMES_MAX],
+    pub(super) frames: [SavedFrame; FRAMES_MAX],
     pub(super) stack: Vec<u8>,
     pub(super) context: Vec<u8>,
     pub(super) output: Vec<u8>,
@@ -501,7 +501,7 @@ impl Machine {
     /// had paused, or had not run yet. The bytes are believed as to what registers hold: take them from executors
     /// only. Nonsense is refused or ends in a [`super::Fault`].
     pub fn from_bytes(verified: &Verified, bytes: &[u8]) -> Result<Self, RestoreError> {
-        let mut reader = Reader { bytes };
+        let mut reader = ByteReader { bytes };
         let mut machine =
             Self { running: true, charged: verified.charges().is_some(), ..Self::default() };
         for register in 0..11 {
@@ -559,7 +559,7 @@ impl Machine {
 /// The frames of a machine.
 pub(super) struct Frames<'a> {
     pub(super) depth: &'a mut usize,
-    pub(super) frames: &'a mut [Frame; FRAMES_MAX],
+    pub(super) frames: &'a mut [SavedFrame; FRAMES_MAX],
     pub(super) pending: &'a mut Option<Request>,
 }
 
@@ -594,11 +594,11 @@ pub(in crate::run) fn frame_pointer(depth: usize) -> u64 {
     Area::Stack.base() + (depth as u64 + 1) * u64::from(FRAME_BYTES)
 }
 
-struct Reader<'a> {
+struct ByteReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], RestoreError> {
         let (front, rest) = self.bytes.split_at_checked(length).ok_or(RestoreError)?;
         self.bytes = rest;

@@ -12,7 +12,7 @@ use crate::program::Program;
 
 /// What a register holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum ShadowValue {
     Nothing,
     Number,
     Address(Area),
@@ -34,8 +34,8 @@ const ADDRESS: [(Area, u8); 5] = [
 
 #[derive(Clone, Debug)]
 pub(crate) struct Shadow {
-    pub(super) registers: [Held; Register::COUNT],
-    kept: [[Held; 4]; FRAMES_MAX],
+    pub(super) registers: [ShadowValue; Register::COUNT],
+    kept: [[ShadowValue; 4]; FRAMES_MAX],
     stack: Vec<u8>,
     pub(super) charges: Charges,
 }
@@ -43,19 +43,19 @@ pub(crate) struct Shadow {
 impl Shadow {
     /// At the start of a call.
     pub(super) fn new(program: &Program) -> Self {
-        let mut registers = [Held::Nothing; Register::COUNT];
-        registers[1] = Held::Address(Area::Context);
-        registers[2] = Held::Number;
-        registers[10] = Held::Address(Area::Stack);
+        let mut registers = [ShadowValue::Nothing; Register::COUNT];
+        registers[1] = ShadowValue::Address(Area::Context);
+        registers[2] = ShadowValue::Number;
+        registers[10] = ShadowValue::Address(Area::Stack);
         let stack = alloc::vec![NOTHING; FRAMES_MAX * FRAME_BYTES as usize];
-        let kept = [[Held::Nothing; 4]; FRAMES_MAX];
+        let kept = [[ShadowValue::Nothing; 4]; FRAMES_MAX];
         Self { registers, kept, stack, charges: Charges::of(program) }
     }
 
     /// Reads a register, which must be initialised.
-    pub(super) fn held(&self, register: Register) -> Result<Held, FaultKind> {
+    pub(super) fn held(&self, register: Register) -> Result<ShadowValue, FaultKind> {
         match self.registers[register.index()] {
-            Held::Nothing => Err(FaultKind::Uninitialised),
+            ShadowValue::Nothing => Err(FaultKind::Uninitialised),
             held => Ok(held),
         }
     }
@@ -63,7 +63,7 @@ impl Shadow {
     /// Checks that a register holds a number.
     pub(super) fn number(&self, register: Register) -> Result<(), FaultKind> {
         match self.held(register)? {
-            Held::Number => Ok(()),
+            ShadowValue::Number => Ok(()),
             _ => Err(FaultKind::AddressAsNumber),
         }
     }
@@ -71,8 +71,8 @@ impl Shadow {
     /// Checks that a register holds an address, and that `address`, made from it, is still of its area.
     pub(super) fn address(&self, register: Register, address: u64) -> Result<Area, FaultKind> {
         match self.held(register)? {
-            Held::Address(area) if Area::of(address) == Some(area) => Ok(area),
-            Held::Address(_) => Err(FaultKind::OutOfBounds { address, length: 0 }),
+            ShadowValue::Address(area) if Area::of(address) == Some(area) => Ok(area),
+            ShadowValue::Address(_) => Err(FaultKind::OutOfBounds { address, length: 0 }),
             _ => Err(FaultKind::NumberAsAddress),
         }
     }
@@ -94,9 +94,9 @@ impl Shadow {
         address: u64,
         length: usize,
         depth: usize,
-    ) -> Result<Held, FaultKind> {
+    ) -> Result<ShadowValue, FaultKind> {
         if area != Area::Stack {
-            return Ok(Held::Number);
+            return Ok(ShadowValue::Number);
         }
         let (from, to) = Self::living(address, length, depth)?;
         let bytes = &self.stack[from..to];
@@ -104,16 +104,16 @@ impl Shadow {
             return Err(FaultKind::Uninitialised);
         }
         if bytes.iter().all(|byte| *byte == NUMBER) {
-            return Ok(Held::Number);
+            return Ok(ShadowValue::Number);
         }
         let whole = |first: u8| {
             length == 8 && bytes.iter().zip(first..).all(|(byte, expected)| *byte == expected)
         };
         if whole(HANDLE) {
-            return Ok(Held::Handle);
+            return Ok(ShadowValue::Handle);
         }
         let of = ADDRESS.iter().find(|(_, first)| whole(*first));
-        of.map(|(area, _)| Held::Address(*area)).ok_or(FaultKind::AddressAsNumber)
+        of.map(|(area, _)| ShadowValue::Address(*area)).ok_or(FaultKind::AddressAsNumber)
     }
 
     /// Records a store, or returns why it is not permitted.
@@ -122,27 +122,27 @@ impl Shadow {
         area: Area,
         address: u64,
         length: usize,
-        held: Held,
+        held: ShadowValue,
         depth: usize,
     ) -> Result<(), FaultKind> {
         let out = FaultKind::OutOfBounds { address, length: length as u32 };
         match (area, held) {
-            (_, Held::Nothing) => return Err(FaultKind::Uninitialised),
+            (_, ShadowValue::Nothing) => return Err(FaultKind::Uninitialised),
             (Area::Constants | Area::Context, _) => return Err(out),
-            (Area::Own | Area::Shared, Held::Number) => return Ok(()),
+            (Area::Own | Area::Shared, ShadowValue::Number) => return Ok(()),
             (Area::Own | Area::Shared, _) => return Err(FaultKind::AddressAsNumber),
             (Area::Stack, _) => {}
         }
         let (from, to) = Self::living(address, length, depth)?;
         let first = match held {
-            Held::Number => {
+            ShadowValue::Number => {
                 self.stack[from..to].fill(NUMBER);
                 return Ok(());
             }
-            Held::Address(of) => {
+            ShadowValue::Address(of) => {
                 ADDRESS.iter().find(|(area, _)| *area == of).map_or(NOTHING, |(_, first)| *first)
             }
-            Held::Handle | Held::Nothing => HANDLE,
+            ShadowValue::Handle | ShadowValue::Nothing => HANDLE,
         };
         if length != 8 {
             return Err(FaultKind::AddressAsNumber);
@@ -163,7 +163,7 @@ impl Shadow {
     ) -> Result<(), FaultKind> {
         let area = self.address(register, address)?;
         match self.loaded(area, address, length, depth) {
-            Ok(Held::Number) => Ok(()),
+            Ok(ShadowValue::Number) => Ok(()),
             Ok(_) => Err(FaultKind::AddressAsNumber),
             Err(kind) => Err(kind),
         }
@@ -202,22 +202,22 @@ impl Shadow {
 
     /// Calls destroy R1 to R5 and give R0.
     pub(super) fn clobber(&mut self) {
-        self.registers[0] = Held::Number;
-        self.registers[1..6].fill(Held::Nothing);
+        self.registers[0] = ShadowValue::Number;
+        self.registers[1..6].fill(ShadowValue::Nothing);
     }
 
     /// A function is entered at this depth.
     pub(super) fn enter(&mut self, depth: usize) {
         self.kept[depth].copy_from_slice(&self.registers[6..10]);
-        self.registers[0] = Held::Nothing;
-        self.registers[6..10].fill(Held::Nothing);
+        self.registers[0] = ShadowValue::Nothing;
+        self.registers[6..10].fill(ShadowValue::Nothing);
         let from = depth * FRAME_BYTES as usize;
         self.stack[from..from + FRAME_BYTES as usize].fill(NOTHING);
     }
 
     /// The function at this depth is left.
     pub(super) fn leave(&mut self, depth: usize) {
-        self.registers[1..6].fill(Held::Nothing);
+        self.registers[1..6].fill(ShadowValue::Nothing);
         self.registers[6..10].copy_from_slice(&self.kept[depth]);
         let from = depth * FRAME_BYTES as usize;
         self.stack[from..from + FRAME_BYTES as usize].fill(NOTHING);

@@ -3,7 +3,7 @@
 use super::memory::{Reach, filled, readable};
 use super::problem::{Problem, bad_argument};
 use super::scalar::Scalar;
-use super::state::{Number, State, Value};
+use super::state::{AbstractState, Number, Value};
 use super::step::Stepper;
 use crate::helpers::{Argument, Extent, Helper};
 use crate::isa::Register;
@@ -13,7 +13,11 @@ use crate::run::counted;
 type Bytes = (u64, u64);
 
 impl Stepper {
-    pub(super) fn call_helper(&mut self, state: &mut State, number: u32) -> Result<(), Problem> {
+    pub(super) fn call_helper(
+        &mut self,
+        state: &mut AbstractState,
+        number: u32,
+    ) -> Result<(), Problem> {
         let helper = Helper::with_number(number).ok_or(Problem::UnknownHelper { number })?;
         let mut written: Option<(Reach, u64)> = None;
         let mut bytes = 0;
@@ -70,7 +74,7 @@ impl Stepper {
     }
 
     /// Where the bytes that an argument points to end at most, if offset and length are related.
-    fn end(&mut self, state: &State, offset: Number, extent: Extent) -> Option<i64> {
+    fn end(&mut self, state: &AbstractState, offset: Number, extent: Extent) -> Option<i64> {
         let Extent::Argument { index, each: 1, .. } = extent else { return None };
         match state.value(argument_register(usize::from(index)).ok()?) {
             Value::Number(length) => self.end_of(state, offset, length),
@@ -79,7 +83,12 @@ impl Stepper {
     }
 
     /// How many bytes an argument points to.
-    fn extent(&self, state: &State, helper: &Helper, extent: Extent) -> Result<Bytes, Problem> {
+    fn extent(
+        &self,
+        state: &AbstractState,
+        helper: &Helper,
+        extent: Extent,
+    ) -> Result<Bytes, Problem> {
         let declared = |of: fn(&crate::program::StateDeclaration) -> u32| {
             let Value::Handle(handle) = state.value(Register::R1) else {
                 return Err(bad_argument(helper, 0, self.describe(&state.value(Register::R1))));

@@ -4,13 +4,13 @@
 //! constants only. What a path added to them since the loop header is part of its abstract state ([`Count`]), until
 //! another instruction writes one of them. There are two kinds of summarized loops:
 //!
-//! - *Constants* ([`Counters::Constants`]). A path returns to the header with induction variables moved by a constant
+//! - *Constants* ([`LoopCounters::Constants`]). A path returns to the header with induction variables moved by a constant
 //!   step, and otherwise only numbers changed, which are widened to any number. A candidate for the bound (`bounds.rs`)
 //!   gives the trip count, and the path continues with the range of each induction variable over all iterations. When
 //!   it returns, each must have moved by the same step, and the rest of the state must be contained in the header's.
 //!   Then, by induction over the iterations, variables are `first + iteration * step`, and a bound of one of them at
 //!   the header bounds the trip count.
-//! - *Ranges* ([`Counters::Ranges`]). A path returns to the header with a state that is contained in a visited one, and
+//! - *Ranges* ([`LoopCounters::Ranges`]). A path returns to the header with a state that is contained in a visited one, and
 //!   continues with the visited state. If it returns with a contained state again, and has always moved a register of
 //!   bounded range in one direction, the trip count is at most the range divided by the smallest step.
 //!
@@ -25,7 +25,7 @@ use alloc::vec::Vec;
 use super::bounds::{Bounds, Loop, With};
 use super::interned::Interned;
 use super::scalar::Scalar;
-use super::state::{Number, State, Value};
+use super::state::{AbstractState, Number, Value};
 use super::step::{Cost, FactsOfAll};
 use super::structure::written;
 use crate::isa::{AluOp, Instruction, Operand, Register, Width};
@@ -104,7 +104,7 @@ fn lost(instruction: Instruction) -> u16 {
     if calls { CALL } else { register.map_or(0, bit) }
 }
 
-impl State {
+impl AbstractState {
     /// Applies the next instruction to the counts.
     #[inline]
     pub(super) fn count(&mut self, instruction: Instruction) {
@@ -196,7 +196,7 @@ impl Ranged {
 }
 
 /// The registers that bound the trip count of a loop.
-enum Counters {
+enum LoopCounters {
     Constants {
         counters: Vec<Counter>,
         /// The assumed trip count.
@@ -225,10 +225,10 @@ pub(super) struct Counted {
     pub(super) wasted: u64,
     pub(super) facts: FactsOfAll,
     /// The state at the header when it began, to which the path returns if it is abandoned.
-    pub(super) before: State,
+    pub(super) before: AbstractState,
     /// The state that holds at the header in every iteration.
-    pub(super) general: State,
-    counters: Counters,
+    pub(super) general: AbstractState,
+    counters: LoopCounters,
     /// Paths that returned to the header with a different state, and the registers that differed, as bits, if nothing
     /// else did.
     others: u8,
@@ -259,7 +259,7 @@ pub(super) enum Again {
 
 impl Again {
     /// The retry for registers, as bits, that change by another step: widened if they all hold numbers.
-    fn with(registers: u16, keeps: bool, state: &State) -> Self {
+    fn with(registers: u16, keeps: bool, state: &AbstractState) -> Self {
         let are_numbers = registers & !state.numbers() == 0;
         if are_numbers && !keeps { Self::Changing(registers) } else { Self::Never }
     }
@@ -268,7 +268,7 @@ impl Again {
 /// Failed attempts at summarizing the loop at a header, and what the next one should assume.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tries {
-    in_vain: u8,
+    failures: u8,
     /// The smallest trip count that can succeed.
     least: u64,
     /// Registers that changed in later iterations than the first ones, as bits.
@@ -286,23 +286,23 @@ impl Tries {
             self.ranges = true;
             return;
         }
-        self.in_vain += 1;
+        self.failures += 1;
         match again {
             Again::Turns(turns) => self.least = turns,
             Again::Changing(registers) => self.changing |= registers,
-            Again::Never if self.keeps => self.in_vain = TRIES_MAX,
+            Again::Never if self.keeps => self.failures = TRIES_MAX,
             Again::Never if counted.changed & !self.changing != 0 => {
                 self.changing |= counted.changed;
             }
             Again::Never if self.changing != 0 => {
                 (self.changing, self.keeps, self.least) = (0, true, 0);
             }
-            Again::Never => self.in_vain = TRIES_MAX,
+            Again::Never => self.failures = TRIES_MAX,
         }
     }
 
     pub(super) const fn of_constants_are_over(&self) -> bool {
-        self.in_vain >= TRIES_MAX
+        self.failures >= TRIES_MAX
     }
 
     pub(super) const fn of_ranges_are_over(&self) -> bool {
@@ -315,8 +315,8 @@ impl Counted {
     fn begun(
         (at, id): (usize, u32),
         of: Option<u32>,
-        (before, general): (State, State),
-        counters: Counters,
+        (before, general): (AbstractState, AbstractState),
+        counters: LoopCounters,
     ) -> Self {
         let (walked, wasted, facts) = (0, 0, FactsOfAll::default());
         let (stretch, memory, others, changed) = (0, 0, 0, 0);
@@ -341,10 +341,10 @@ impl Counted {
     /// to continue with.
     pub(super) fn of_constants(
         (loops, id): (Loop, u32),
-        (earlier, state): (&State, &State),
+        (earlier, state): (&AbstractState, &AbstractState),
         (tries, bounds): (Tries, &Bounds),
         known: &mut Interned,
-    ) -> Option<(Self, State)> {
+    ) -> Option<(Self, AbstractState)> {
         if state.counts.len() >= NESTED_MAX || earlier.counts != state.counts {
             return None;
         }
@@ -370,7 +370,7 @@ impl Counted {
             general.set(register, value);
         }
         let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
-        let counters = Counters::Constants { counters, tried, last: 0, keeps: tries.keeps };
+        let counters = LoopCounters::Constants { counters, tried, last: 0, keeps: tries.keeps };
         let before = state.clone();
         Some((Self::begun((loops.head, id), None, (before, general), counters), walked))
     }
@@ -379,10 +379,10 @@ impl Counted {
     /// `earlier`.
     pub(super) fn of_ranges(
         (at, id): (usize, u32),
-        ((number, earlier), state): ((u32, &State), &State),
+        ((number, earlier), state): ((u32, &AbstractState), &AbstractState),
         bounds: &Bounds,
         known: &Interned,
-    ) -> Option<(Self, State)> {
+    ) -> Option<(Self, AbstractState)> {
         if state.counts.len() >= NESTED_MAX || earlier.counts != state.counts {
             return None;
         }
@@ -404,20 +404,20 @@ impl Counted {
         }
         let general = earlier.clone();
         let walked = counting(&general, id, counters.iter().map(|counter| counter.register));
-        let (counters, before) = (Counters::Ranges(counters), state.clone());
+        let (counters, before) = (LoopCounters::Ranges(counters), state.clone());
         let of = Some(number);
         Some((Self::begun((at, id), of, (before, general), counters), walked))
     }
 
     /// Classifies a path that has reached the header with its count of this loop at index `place`.
-    pub(super) fn turn(&mut self, place: usize, state: &State, known: &Interned) -> Turn {
+    pub(super) fn turn(&mut self, place: usize, state: &AbstractState, known: &Interned) -> Turn {
         let count = &state.counts[place];
         if count.depth != state.depth() {
             return Turn::Other;
         }
         let but = match &self.counters {
-            Counters::Constants { counters, .. } => mask(counters),
-            Counters::Ranges(_) => 0,
+            LoopCounters::Constants { counters, .. } => mask(counters),
+            LoopCounters::Ranges(_) => 0,
         };
         let same = state.counts[..place] == self.before.counts[..]
             && self.general.contains_but(but, state, known);
@@ -425,7 +425,7 @@ impl Counted {
             return self.other(state, known);
         }
         match &mut self.counters {
-            Counters::Constants { counters, tried, last, keeps } => {
+            LoopCounters::Constants { counters, tried, last, keeps } => {
                 let moved = count.added().iter().zip(&*counters);
                 let others = moved.filter(|((_, added), counter)| *added != counter.by);
                 let others = others.fold(0, |bits, ((register, _), _)| bits | 1 << register);
@@ -446,7 +446,7 @@ impl Counted {
                     _ => Turn::Another(Again::Never),
                 }
             }
-            Counters::Ranges(ranges) => {
+            LoopCounters::Ranges(ranges) => {
                 ranges.retain_mut(|range| {
                     let added = count.added().iter().find(|(at, _)| *at == range.register);
                     added.is_some_and(|(_, added)| range.moves(*added))
@@ -457,8 +457,8 @@ impl Counted {
     }
 
     /// Classifies a path that has reached the header with a different state.
-    fn other(&mut self, state: &State, known: &Interned) -> Turn {
-        if let Counters::Constants { counters, .. } = &self.counters {
+    fn other(&mut self, state: &AbstractState, known: &Interned) -> Turn {
+        if let LoopCounters::Constants { counters, .. } = &self.counters {
             let but = mask(counters);
             let changed = self.general.changed(state, known) & !but;
             if self.general.contains_but(but | changed, state, known) {
@@ -474,8 +474,8 @@ impl Counted {
     /// different start.
     pub(super) fn goes_on_as(&self, other: &Self) -> bool {
         let (
-            Counters::Constants { counters, keeps: false, .. },
-            Counters::Constants { counters: others, .. },
+            LoopCounters::Constants { counters, keeps: false, .. },
+            LoopCounters::Constants { counters: others, .. },
         ) = (&self.counters, &other.counters)
         else {
             return false;
@@ -490,8 +490,8 @@ impl Counted {
     /// The greatest possible index of an iteration, from 0.
     fn last(&self) -> u64 {
         match &self.counters {
-            Counters::Constants { last, .. } => *last,
-            Counters::Ranges(ranges) => {
+            LoopCounters::Constants { last, .. } => *last,
+            LoopCounters::Ranges(ranges) => {
                 let last = |range: &Ranged| Some(range.span / range.by?.unsigned_abs());
                 ranges.iter().filter_map(last).min().unwrap_or(0)
             }
@@ -518,7 +518,7 @@ impl Counted {
     }
 
     /// The states that it keeps.
-    pub(super) fn states(&mut self) -> [&mut State; 2] {
+    pub(super) fn states(&mut self) -> [&mut AbstractState; 2] {
         [&mut self.before, &mut self.general]
     }
 
@@ -529,7 +529,11 @@ impl Counted {
 }
 
 /// A copy of the state that counts these registers from here on.
-fn counting(general: &State, id: u32, registers: impl Iterator<Item = u8>) -> State {
+fn counting(
+    general: &AbstractState,
+    id: u32,
+    registers: impl Iterator<Item = u8>,
+) -> AbstractState {
     let mut walked = general.clone();
     let (mut added, mut counters) = ([(0, 0); COUNTERS_MAX], 0);
     for (added, register) in added.iter_mut().zip(registers) {
@@ -556,8 +560,8 @@ fn offset(value: Value) -> Option<super::interned::Id> {
 /// The registers of the running frame that moved by a constant step, if there are some and at most [`COUNTERS_MAX`];
 /// and those that changed otherwise and may be widened, as bits.
 fn constants(
-    earlier: &State,
-    state: &State,
+    earlier: &AbstractState,
+    state: &AbstractState,
     adds: u16,
     known: &Interned,
 ) -> Option<(Vec<Counter>, u16)> {
@@ -609,7 +613,7 @@ fn constants(
 fn turns(
     counters: &[Counter],
     loops: Loop,
-    state: &State,
+    state: &AbstractState,
     (bounds, least): (&Bounds, u64),
     known: &Interned,
 ) -> Option<u64> {

@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use super::bounds::{Bounds, Loop};
 use super::counted::{Again, Behind, Count, Counted, Tries, Turn};
 use super::problem::Problem;
-use super::state::{CELLS_MAX, Spot, State};
+use super::state::{AbstractState, CELLS_MAX, Spot};
 use super::step::{Cost, Next, Stepper};
 use crate::isa::Instruction;
 
@@ -52,8 +52,8 @@ pub(super) enum Explored {
 }
 
 /// A visited state: the abstract state of a path at a slot, and the cost from there.
-struct Memory {
-    state: State,
+struct VisitedState {
+    state: AbstractState,
     /// `None` while the path has not ended.
     cost: Option<Behind>,
     /// The order in which the paths ended.
@@ -64,7 +64,7 @@ struct Memory {
     stretch: usize,
 }
 
-impl Memory {
+impl VisitedState {
     /// Records the cost of its path, if it starts `stretch` and has none.
     fn end(&mut self, stretch: usize, behind: &Behind, ended: &mut u32) {
         if self.stretch == stretch && self.cost.is_none() {
@@ -76,7 +76,7 @@ impl Memory {
 
     /// Its cost, if it holds for a path with this state. A cost that leads to the header of a summarized loop holds
     /// only for a path with the same counts.
-    fn cost_of(&self, state: &State) -> Option<&Behind> {
+    fn cost_of(&self, state: &AbstractState) -> Option<&Behind> {
         let counts_so = state.counts.starts_with(&self.state.counts);
         self.cost.as_ref().filter(|cost| counts_so || cost.is_to_ends())
     }
@@ -106,7 +106,7 @@ struct Stretch {
     /// The greatest cost of the continuations explored so far.
     behind: Behind,
     /// The other successor of its branch, not yet explored.
-    other: Option<(usize, State)>,
+    other: Option<(usize, AbstractState)>,
     /// The slot of its visited state, and its hash if that has moved to the table of older ones.
     remembered: Option<usize>,
     older: Option<u32>,
@@ -118,10 +118,10 @@ pub(super) struct Explorer {
     heads: Vec<bool>,
     /// How often paths reached each slot without being pruned; saturates.
     visits: Vec<u8>,
-    memories: Vec<Vec<Memory>>,
+    memories: Vec<Vec<VisitedState>>,
     /// Older visited states, by slot and hash: loops with counters that depend on data reach a slot with hundreds of
     /// pairs of numbers, and with each of them repeatedly.
-    older: BTreeMap<(u32, u32), Memory>,
+    older: BTreeMap<(u32, u32), VisitedState>,
     /// Slots of all recorded visited states in order, except those of abandoned summarizations.
     remembered: Vec<u32>,
     /// Where two states of each slot differed last: mostly in the counter of a loop.
@@ -166,7 +166,7 @@ enum Walk {
 /// A path at a slot.
 struct Going {
     at: usize,
-    state: State,
+    state: AbstractState,
     /// Join points since the last visited state.
     since: u32,
 }
@@ -175,7 +175,7 @@ impl Explorer {
     /// At the start of the program.
     pub(super) fn new(mut stepper: Box<Stepper>) -> Self {
         let slots = stepper.program.code.len();
-        let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
+        let state = AbstractState::new(stepper.limits.context_bytes_max, &mut stepper.known);
         let mut explorer = Self {
             heads: super::structure::loop_heads(&stepper.program),
             visits: alloc::vec![0; slots],
@@ -248,7 +248,7 @@ impl Explorer {
         }
     }
 
-    fn open(&mut self, other: Option<(usize, State)>, remembered: Option<usize>) {
+    fn open(&mut self, other: Option<(usize, AbstractState)>, remembered: Option<usize>) {
         self.settle();
         let (own, behind) = (Cost::default(), Behind::default());
         self.path.push(Stretch { own, behind, other, remembered, older: None });
@@ -351,12 +351,12 @@ impl Explorer {
     }
 
     /// Whether a path ends at a slot, so that visited states are of no use there.
-    fn is_end(&self, at: usize, state: &State) -> bool {
+    fn is_end(&self, at: usize, state: &AbstractState) -> bool {
         self.stepper.program.code[at] == Instruction::Exit && state.frames.len() == 1
     }
 
     /// Ends one successor of the present stretch, an exit; the other one becomes a new stretch.
-    fn end(&mut self, at: usize, mut state: State) -> Result<(), Problem> {
+    fn end(&mut self, at: usize, mut state: AbstractState) -> Result<(), Problem> {
         self.settle();
         self.walked += 1;
         self.stepper.step(&mut state, at)?;
@@ -379,7 +379,7 @@ impl Explorer {
 
     /// Handles a path at a join point. Returns how the exploration continues, or `None` for the next instruction.
     /// `since` counts the join points since the last visited state.
-    fn meet(&mut self, at: usize, state: &mut State, since: &mut u32) -> Option<Walk> {
+    fn meet(&mut self, at: usize, state: &mut AbstractState, since: &mut u32) -> Option<Walk> {
         let mut leaves = false;
         for count in (0..state.counts.len()).rev() {
             let Some(place) = self.place_of(&state.counts[count]) else { continue };
@@ -435,7 +435,7 @@ impl Explorer {
 
     /// The summarization that may hide the end of a path contained in this visited state: the path is within its loop
     /// or a loop around it, or was when the state was recorded.
-    fn hides(&self, at: usize, memory: u32, state: &State) -> Option<usize> {
+    fn hides(&self, at: usize, memory: u32, state: &AbstractState) -> Option<usize> {
         let counts = state.counts.last().and_then(|count| self.place_of(count));
         let within = || {
             let since = self.counted.iter().rposition(|counted| {
@@ -465,8 +465,8 @@ impl Explorer {
     }
 
     /// Begins a summarization by constants, if the path has returned to the header with moved counters.
-    fn count_constants(&mut self, at: usize, state: &mut State) -> Option<Counting> {
-        let open = |memory: &&Memory| memory.cost.is_none();
+    fn count_constants(&mut self, at: usize, state: &mut AbstractState) -> Option<Counting> {
+        let open = |memory: &&VisitedState| memory.cost.is_none();
         let memory = self.memories[at].iter().rev().find(open)?;
         let loops = Loop { head: at, end: self.ends[at] as usize };
         let known = &mut self.stepper.known;
@@ -490,7 +490,7 @@ impl Explorer {
     }
 
     /// Begins a summarization by ranges for a path that is contained in a visited state. Returns whether it has begun.
-    fn count_ranges(&mut self, at: usize, memory: usize, state: &mut State) -> bool {
+    fn count_ranges(&mut self, at: usize, memory: usize, state: &mut AbstractState) -> bool {
         let memory = &self.memories[at][memory];
         let is_tried = |counted: &Counted| counted.at == at && counted.of == Some(memory.number);
         if self.tries[at].of_ranges_are_over() || self.counted.iter().any(is_tried) {
@@ -509,7 +509,12 @@ impl Explorer {
     }
 
     /// Continues with the general state of a loop. Its stretch is open; `memory` numbers its first visited state.
-    fn count(&mut self, mut counted: Counted, memory: u32, (state, general): (&mut State, State)) {
+    fn count(
+        &mut self,
+        mut counted: Counted,
+        memory: u32,
+        (state, general): (&mut AbstractState, AbstractState),
+    ) {
         self.counted_ever += 1;
         self.cells += counted.cells();
         (counted.stretch, counted.memory) = (self.path.len() - 1, memory);
@@ -557,7 +562,7 @@ impl Explorer {
     }
 
     /// Removes sets of numbers that no state refers to.
-    fn keep(&mut self, state: &mut State) {
+    fn keep(&mut self, state: &mut AbstractState) {
         let memories = self.memories.iter_mut().flatten().chain(self.older.values_mut());
         let memories = memories.map(|memory| &mut memory.state);
         let others = self.path.iter_mut().filter_map(|stretch| stretch.other.as_mut());
@@ -567,7 +572,7 @@ impl Explorer {
     }
 
     /// Searches the visited states of a slot for one that contains this state.
-    fn recall(&mut self, at: usize, state: &State) -> Recalled {
+    fn recall(&mut self, at: usize, state: &AbstractState) -> Recalled {
         let mut recalled = Recalled::Nothing;
         let known = &self.stepper.known;
         for (place, memory) in self.memories[at].iter().enumerate().rev() {
@@ -597,12 +602,12 @@ impl Explorer {
         recalled
     }
 
-    fn remember(&mut self, at: usize, state: &State) {
+    fn remember(&mut self, at: usize, state: &AbstractState) {
         self.open(None, Some(at));
         let (state, stretch) = (self.stepper.copy(state), self.path.len() - 1);
         let cells = state.cells();
         let number = self.remembered.len() as u32;
-        let memory = Memory { state, cost: None, ended: 0, number, stretch };
+        let memory = VisitedState { state, cost: None, ended: 0, number, stretch };
         self.remembered.push(at as u32);
         let memories = &mut self.memories[at];
         if memories.len() >= REMEMBERED {

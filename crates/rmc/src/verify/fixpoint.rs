@@ -15,7 +15,7 @@ use super::explore::Explorer;
 use super::link::Renaming;
 use super::problem::Problem;
 use super::scalar::Scalar;
-use super::state::{CELLS_MAX, Number, State};
+use super::state::{AbstractState, CELLS_MAX, Number};
 use super::step::{Next, Stepper};
 use crate::isa::{Instruction, Operand};
 use crate::program::Program;
@@ -29,14 +29,14 @@ const PATIENCE_LAST: u32 = 40;
 type Key = Vec<usize>;
 
 struct Known {
-    state: State,
+    state: AbstractState,
     visits: u32,
 }
 
 /// A path from one join point to the next ones.
 struct Path {
     at: usize,
-    state: State,
+    state: AbstractState,
     /// Whether it has not left its join point yet, so that it must not be joined there.
     first: bool,
 }
@@ -58,7 +58,7 @@ impl Fixpoint {
     pub(super) fn new(explorer: Explorer) -> Self {
         let Explorer { mut stepper, .. } = explorer;
         stepper.known.clear();
-        let state = State::new(stepper.limits.context_bytes_max, &mut stepper.known);
+        let state = AbstractState::new(stepper.limits.context_bytes_max, &mut stepper.known);
         Self {
             thresholds: thresholds(&stepper.program),
             known: BTreeMap::from([(alloc::vec![0], Known { state, visits: 0 })]),
@@ -140,7 +140,7 @@ impl Fixpoint {
     }
 
     /// Joins the state of a path with that of a join point, and widens it after some joins.
-    fn meet(&mut self, at: usize, state: State) {
+    fn meet(&mut self, at: usize, state: AbstractState) {
         let (known, open) = (&mut self.known, &mut self.open);
         let (numbers, thresholds) = (&mut self.stepper.known, &self.thresholds);
         let mut key: Key = state.frames[1..].iter().map(|frame| frame.back).collect();

@@ -5,7 +5,7 @@
 use alloc::vec::Vec;
 
 use super::scalar::Scalar;
-use super::state::State;
+use super::state::AbstractState;
 
 /// The index of a set of numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +29,7 @@ impl Id {
 
 /// The kind of computation of a slot, part of the key of a memo.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum ComputationKind {
     /// A result of two numbers.
     Result,
     /// The refinement of two numbers on both paths of a jump.
@@ -119,13 +119,25 @@ impl Interned {
 
     /// Looks up a computation of two numbers at a slot.
     #[inline]
-    pub(super) fn computed(&self, at: usize, kind: Kind, a: Id, b: Id) -> Option<Computed> {
+    pub(super) fn computed(
+        &self,
+        at: usize,
+        kind: ComputationKind,
+        a: Id,
+        b: Id,
+    ) -> Option<Computed> {
         let (key, row) = place(at, kind, a, b);
         let memo = &self.memos[row];
         (memo.key == key && memo.a == a && memo.b == b).then_some(memo.results)
     }
 
-    pub(super) fn compute(&mut self, at: usize, kind: Kind, (a, b): (Id, Id), results: Computed) {
+    pub(super) fn compute(
+        &mut self,
+        at: usize,
+        kind: ComputationKind,
+        (a, b): (Id, Id),
+        results: Computed,
+    ) {
         let (key, row) = place(at, kind, a, b);
         self.memos[row] = Memo { key, a, b, results };
     }
@@ -149,7 +161,7 @@ impl Interned {
     }
 
     /// Removes all sets that these states do not refer to.
-    pub(super) fn keep<'a>(&mut self, states: impl Iterator<Item = &'a mut State>) {
+    pub(super) fn keep<'a>(&mut self, states: impl Iterator<Item = &'a mut AbstractState>) {
         let mut kept = Self::full_at(self.full_least);
         let mut moved = alloc::vec![Id::NONE; self.scalars.len()];
         moved[0] = Id::UNKNOWN;
@@ -169,7 +181,7 @@ impl Interned {
 }
 
 #[inline]
-fn place(at: usize, kind: Kind, a: Id, b: Id) -> (u32, usize) {
+fn place(at: usize, kind: ComputationKind, a: Id, b: Id) -> (u32, usize) {
     let key = (at as u32) << 2 | kind as u32;
     (key, row(u64::from(key) ^ u64::from(a.0) << 20 ^ u64::from(b.0) << 40))
 }

@@ -81,14 +81,14 @@ const _: () = assert!(Form::SCALED as u64 + SCALE_MAX <= u16::MAX as u64);
 
 /// How a number follows from a symbol, if it does: `form(symbol + add)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Link {
+pub(super) struct SymbolLink {
     /// Zero for none.
     symbol: u32,
     add: i16,
     form: Form,
 }
 
-impl Link {
+impl SymbolLink {
     pub(super) const NONE: Self = Self { symbol: 0, form: Form::WHOLE, add: 0 };
 
     /// The symbol itself.
@@ -268,35 +268,35 @@ pub(super) struct Renaming {
 
 impl Renaming {
     /// What the symbol of `old` is in the state of `new`, if these two are the same number.
-    fn entry(old: Link, new: Link) -> (u32, u32, i32) {
+    fn entry(old: SymbolLink, new: SymbolLink) -> (u32, u32, i32) {
         // A symbol with only one linked number relates nothing, so that the first one may be anything.
         let to = if old.is_like(new) { new.symbol } else { 0 };
         (old.symbol, to, i32::from(old.add) - i32::from(new.add))
     }
 
-    fn known(&self, old: Link) -> Option<&(u32, u32, i32)> {
+    fn known(&self, old: SymbolLink) -> Option<&(u32, u32, i32)> {
         let mut all = self.first[..self.count].iter().chain(&self.more);
         all.find(|(known, ..)| *known == old.symbol)
     }
 
     /// Whether it is known what the symbol of `old` is in the other state.
-    pub(super) fn is_bound(&self, old: Link) -> bool {
+    pub(super) fn is_bound(&self, old: SymbolLink) -> bool {
         self.known(old).is_some()
     }
 
     /// Whether the symbol of `old` is known to be that of `new`, at their distance.
-    pub(super) fn agrees(&self, old: Link, new: Link) -> bool {
+    pub(super) fn agrees(&self, old: SymbolLink, new: SymbolLink) -> bool {
         let entry = Self::entry(old, new);
         entry.1 != 0 && self.known(old) == Some(&entry)
     }
 
     /// Whether whatever is related in the state of `old` is so in that of `new`, as far as both were compared.
     #[inline]
-    pub(super) fn holds(&mut self, old: Link, new: Link) -> bool {
+    pub(super) fn holds(&mut self, old: SymbolLink, new: SymbolLink) -> bool {
         old.is_none() || self.renames(old, new)
     }
 
-    fn renames(&mut self, old: Link, new: Link) -> bool {
+    fn renames(&mut self, old: SymbolLink, new: SymbolLink) -> bool {
         let entry @ (_, to, _) = Self::entry(old, new);
         match self.known(old) {
             Some(known) => *known == entry && to != 0,
@@ -314,8 +314,8 @@ impl Renaming {
     }
 
     /// The link, by the names of the first, of a number that has this link in either state.
-    pub(super) fn join(&mut self, old: Link, new: Link) -> Link {
+    pub(super) fn join(&mut self, old: SymbolLink, new: SymbolLink) -> SymbolLink {
         let both = !new.is_none() && old.is_like(new) && self.holds(old, new);
-        if both { old } else { Link::NONE }
+        if both { old } else { SymbolLink::NONE }
     }
 }

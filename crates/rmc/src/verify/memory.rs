@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use super::scalar::Scalar;
-use super::state::{Number, Place, State, Value};
+use super::state::{AbstractState, Number, Pointee, Value};
 use super::step::{Stepper, memory};
 use crate::isa::{Register, Size};
 use crate::limits::FRAME_BYTES;
@@ -10,7 +10,7 @@ use crate::limits::FRAME_BYTES;
 /// Which bytes an access may touch: it starts from `least` to `most`, has up to `length`, and ends before `end`.
 #[derive(Clone, Copy)]
 pub(super) struct Reach {
-    pub(super) place: Place,
+    pub(super) place: Pointee,
     pub(super) least: i64,
     pub(super) most: i64,
     pub(super) length: u64,
@@ -19,13 +19,13 @@ pub(super) struct Reach {
 }
 
 impl Stepper {
-    fn bound(&self, place: Place) -> u64 {
+    fn bound(&self, place: Pointee) -> u64 {
         match place {
-            Place::Constants => self.program.constants.len() as u64,
-            Place::Own => self.program.variables.own.len() as u64,
-            Place::Shared => self.program.variables.shared.len() as u64,
-            Place::Context => self.limits.context_bytes_max as u64,
-            Place::Stack(_) => u64::from(FRAME_BYTES),
+            Pointee::Constants => self.program.constants.len() as u64,
+            Pointee::Own => self.program.variables.own.len() as u64,
+            Pointee::Shared => self.program.variables.shared.len() as u64,
+            Pointee::Context => self.limits.context_bytes_max as u64,
+            Pointee::Stack(_) => u64::from(FRAME_BYTES),
         }
     }
 
@@ -33,7 +33,7 @@ impl Stepper {
     /// known of that than where it starts at most and how long it is at most.
     pub(super) fn reach(
         &mut self,
-        (register, place, at): (Register, Place, Scalar),
+        (register, place, at): (Register, Pointee, Scalar),
         (length, end): (u64, Option<i64>),
         writes: bool,
     ) -> Result<Reach, Problem> {
@@ -47,18 +47,18 @@ impl Stepper {
             let (memory, least, most) = (memory(place), reach.least, reach.most);
             return Err(Problem::OutOfBounds { register, memory, least, most, length, bound });
         }
-        if writes && matches!(place, Place::Constants | Place::Context) {
+        if writes && matches!(place, Pointee::Constants | Pointee::Context) {
             return Err(Problem::ReadOnly { memory: memory(place) });
         }
-        if place == Place::Context {
+        if place == Pointee::Context {
             self.facts.context_bytes = self.facts.context_bytes.max(reach.end.max(0) as u64);
         }
         let bit = match place {
-            Place::Constants => 1,
-            Place::Own => 2,
-            Place::Shared => 4,
-            Place::Context => 8,
-            Place::Stack(_) => 16,
+            Pointee::Constants => 1,
+            Pointee::Own => 2,
+            Pointee::Shared => 4,
+            Pointee::Context => 8,
+            Pointee::Stack(_) => 16,
         };
         self.facts.places[self.at] |= bit;
         Ok(reach)
@@ -66,7 +66,7 @@ impl Stepper {
 
     pub(super) fn load(
         &mut self,
-        state: &State,
+        state: &AbstractState,
         size: Size,
         signed: bool,
         (base, offset): (Register, i16),
@@ -74,7 +74,7 @@ impl Stepper {
         let length = size.bytes() as u64;
         let (place, at) = self.address(state, base, offset)?;
         let reach = self.reach((base, place, at), (length, None), false)?;
-        let Place::Stack(depth) = reach.place else {
+        let Pointee::Stack(depth) = reach.place else {
             return Ok(self.loaded(size, signed));
         };
         let aligned = reach.least == reach.most && reach.least % 8 == 0;
@@ -99,7 +99,7 @@ impl Stepper {
 
     pub(super) fn store(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         size: Size,
         (base, offset): (Register, i16),
         value: Value,
@@ -108,7 +108,7 @@ impl Stepper {
         let (place, at) = self.address(state, base, offset)?;
         let reach = self.reach((base, place, at), (length, None), true)?;
         let is_number = matches!(value, Value::Number(_));
-        let Place::Stack(depth) = reach.place else {
+        let Pointee::Stack(depth) = reach.place else {
             return if is_number {
                 Ok(())
             } else {
@@ -132,8 +132,8 @@ impl Stepper {
 }
 
 /// Checks that all bytes that may be read are numbers.
-pub(super) fn readable(state: &State, reach: Reach) -> Result<(), Problem> {
-    let Place::Stack(depth) = reach.place else {
+pub(super) fn readable(state: &AbstractState, reach: Reach) -> Result<(), Problem> {
+    let Pointee::Stack(depth) = reach.place else {
         return Ok(());
     };
     let bytes = reach.least as usize..reach.end.max(reach.least) as usize;
@@ -145,8 +145,8 @@ pub(super) fn readable(state: &State, reach: Reach) -> Result<(), Problem> {
 
 /// Records that numbers are written to the first `length` bytes, at a known offset. What remains of an address there
 /// becomes unreadable.
-pub(super) fn overwrite(state: &mut State, reach: Reach, length: u64) {
-    let Place::Stack(depth) = reach.place else {
+pub(super) fn overwrite(state: &mut AbstractState, reach: Reach, length: u64) {
+    let Pointee::Stack(depth) = reach.place else {
         return;
     };
     let end = reach.least.saturating_add_unsigned(length);
@@ -155,8 +155,8 @@ pub(super) fn overwrite(state: &mut State, reach: Reach, length: u64) {
 
 /// Records that numbers may be written anywhere in reach: no byte becomes initialised, and the known values there are
 /// dropped.
-fn maybe_overwrite(state: &mut State, reach: Reach) -> Result<(), Problem> {
-    let Place::Stack(depth) = reach.place else {
+fn maybe_overwrite(state: &mut AbstractState, reach: Reach) -> Result<(), Problem> {
+    let Pointee::Stack(depth) = reach.place else {
         return Ok(());
     };
     let bytes = reach.least as usize..reach.end.max(reach.least) as usize;
@@ -165,7 +165,11 @@ fn maybe_overwrite(state: &mut State, reach: Reach) -> Result<(), Problem> {
 }
 
 /// A helper writes from `least_length` to `reach.length` bytes.
-pub(super) fn filled(state: &mut State, reach: Reach, least_length: u64) -> Result<(), Problem> {
+pub(super) fn filled(
+    state: &mut AbstractState,
+    reach: Reach,
+    least_length: u64,
+) -> Result<(), Problem> {
     if reach.length > 0 {
         maybe_overwrite(state, reach)?;
     }

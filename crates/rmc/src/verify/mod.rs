@@ -51,12 +51,12 @@ use alloc::vec::Vec;
 
 use crate::isa::Instruction;
 use crate::limits::{Budget, Limits};
-use crate::program::{Line, Program};
+use crate::program::{Program, SourcePosition};
 use crate::run::{Charges, Op, StartError};
 
 pub(crate) use live::uses;
 
-pub use problem::{Expected, Found, Memory, Problem, Refusal};
+pub use problem::{Expected, FoundValue, MemoryKind, Problem, Refusal};
 pub use step::Cost;
 pub use verification::Verification;
 
@@ -135,7 +135,7 @@ impl Verified {
         let slot = size_of::<Instruction>() + 2 * size_of::<Op>() + size_of::<u16>() + 2;
         let data = &program.variables;
         program.code.len() * (slot + NATIVE_BYTES)
-            + program.lines.len() * size_of::<Line>()
+            + program.lines.len() * size_of::<SourcePosition>()
             + program.constants.len()
             + data.own.len()
             + data.shared.len()

@@ -5,12 +5,12 @@ use core::fmt;
 
 use crate::helpers::{Argument, Helper, StateKind};
 use crate::isa::Register;
-use crate::program::Line;
+use crate::program::SourcePosition;
 
 /// Memory of a program, in messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Memory {
+pub enum MemoryKind {
     /// Constant data.
     Constants,
     /// Variables of the queue pair.
@@ -23,7 +23,7 @@ pub enum Memory {
     Stack,
 }
 
-impl fmt::Display for Memory {
+impl fmt::Display for MemoryKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Constants => "constant data",
@@ -38,18 +38,18 @@ impl fmt::Display for Memory {
 /// What was found in a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Found {
+pub enum FoundValue {
     /// Uninitialised on at least one path.
     Nothing,
     /// A number from the first to the second, signed.
     Number(i64, i64),
     /// An address in that memory.
-    Address(Memory),
+    Address(MemoryKind),
     /// The handle of a declared state of that kind.
     Handle(StateKind),
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for FoundValue {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => out.write_str("nothing, or different things on different paths"),
@@ -136,7 +136,7 @@ pub enum Problem {
         /// The register that has the address.
         register: Register,
         /// Which memory.
-        memory: Memory,
+        memory: MemoryKind,
         /// The least offset of the access.
         least: i64,
         /// The greatest offset of the access.
@@ -149,21 +149,21 @@ pub enum Problem {
     /// Memory is written that is read-only.
     ReadOnly {
         /// Which memory.
-        memory: Memory,
+        memory: MemoryKind,
     },
     /// An address is wanted.
     NotAnAddress {
         /// In which register.
         register: Register,
         /// What there is.
-        found: Found,
+        found: FoundValue,
     },
     /// A number is wanted.
     NotANumber {
         /// In which register.
         register: Register,
         /// What there is.
-        found: Found,
+        found: FoundValue,
     },
     /// An operation on addresses that is not allowed.
     AddressArithmetic,
@@ -177,7 +177,7 @@ pub enum Problem {
     /// An address would be written where others can read it.
     AddressEscapes {
         /// Where to.
-        memory: Memory,
+        memory: MemoryKind,
     },
     /// An address or handle is stored in pieces, or not aligned to eight bytes.
     AddressInPieces,
@@ -194,12 +194,12 @@ pub enum Problem {
         /// What is wanted.
         expected: Expected,
         /// What there is.
-        found: Found,
+        found: FoundValue,
     },
     /// The result is not a number.
     ResultIsNoNumber {
         /// What it is.
-        found: Found,
+        found: FoundValue,
     },
     /// A function returns an address of its own frame.
     Dangling,
@@ -389,8 +389,8 @@ impl Problem {
                     "argument {argument} of {helper}, in r{argument}, must be {expected}, but is {found}"
                 )?;
                 match (expected.0, found) {
-                    (Argument::Length(_), Found::Number(..)) => write!(out, ": {BOUND}"),
-                    (_, Found::Nothing) => out.write_str(": set it on every path"),
+                    (Argument::Length(_), FoundValue::Number(..)) => write!(out, ": {BOUND}"),
+                    (_, FoundValue::Nothing) => out.write_str(": set it on every path"),
                     (Argument::Readable(_) | Argument::Writable(_), _) => {
                         out.write_str(": pass the address of a variable")
                     }
@@ -429,7 +429,7 @@ pub struct Refusal {
     /// The instruction as text.
     pub instruction: String,
     /// Where it came from, if that is known.
-    pub line: Option<Line>,
+    pub line: Option<SourcePosition>,
     /// What is wrong.
     pub problem: Problem,
 }
@@ -450,7 +450,7 @@ impl fmt::Display for Refusal {
 impl core::error::Error for Refusal {}
 
 /// A refused argument.
-pub(super) fn bad_argument(helper: &Helper, at: usize, found: Found) -> Problem {
+pub(super) fn bad_argument(helper: &Helper, at: usize, found: FoundValue) -> Problem {
     Problem::BadArgument {
         helper: helper.name,
         argument: at as u8 + 1,

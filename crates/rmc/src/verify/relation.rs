@@ -17,13 +17,13 @@
 //! that of [`Scalar::alu`], which wraps as the machine does, so that no rule here needs a condition on overflow, but
 //! where an order is read as a difference ([`Stepper::order`]). There are at most [`RELATIONS_MAX`]; further ones
 //! replace the oldest. Two numbers are the same value if they have the same symbol, or are the same constant; numbers
-//! of equal sets are not. So an operand of a relation has a symbol or is a constant, and the sum of a [`Kind::Half`]
+//! of equal sets are not. So an operand of a relation has a symbol or is a constant, and the sum of a [`RelationKind::Half`]
 //! has a symbol.
 
 use super::interned::{Id, Interned};
-use super::link::{Link, Renaming};
+use super::link::{Renaming, SymbolLink};
 use super::scalar::Scalar;
-use super::state::{Number, State, Value};
+use super::state::{AbstractState, Number, Value};
 use super::step::Stepper;
 use crate::isa::{AluOp, Condition, Operand, Register, Width};
 
@@ -39,7 +39,7 @@ const SMALL: i64 = 1 << 20;
 
 /// How the numbers of a relation are related.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+pub(super) enum RelationKind {
     /// `terms[0] + terms[1] = sum`.
     Sum,
     /// The same, where the sum of unsigned numbers does not overflow: neither term is greater than `sum`.
@@ -51,7 +51,7 @@ pub(super) enum Kind {
 /// A relation of three numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Relation {
-    pub(super) kind: Kind,
+    pub(super) kind: RelationKind,
     pub(super) terms: [Number; 2],
     pub(super) sum: Number,
 }
@@ -66,29 +66,29 @@ impl Relation {
     }
 
     fn is_sum(&self) -> bool {
-        matches!(self.kind, Kind::Sum | Kind::Parts)
+        matches!(self.kind, RelationKind::Sum | RelationKind::Parts)
     }
 
-    fn mentions(&self, link: Link) -> bool {
+    fn mentions(&self, link: SymbolLink) -> bool {
         self.numbers().iter().any(|number| number.link.is_related(link))
     }
 
     /// The other term, where this is one of them.
-    fn other(&self, term: Link) -> Option<Number> {
+    fn other(&self, term: SymbolLink) -> Option<Number> {
         let [first, second] = self.terms;
         let is = |number: Number| self.is_sum() && number.link.is_related(term);
         if is(first) { Some(second) } else { is(second).then_some(first) }
     }
 
-    fn is_sum_of(&self, first: Link, second: Link) -> bool {
+    fn is_sum_of(&self, first: SymbolLink, second: SymbolLink) -> bool {
         let pair = |a: Number, b: Number| a.link.is_related(first) && b.link.is_related(second);
         let [a, b] = self.terms;
         self.is_sum() && (pair(a, b) || pair(b, a))
     }
 
     /// The half of a symbol.
-    fn half_of(&self, whole: Link) -> Option<Number> {
-        let is = self.kind == Kind::Half && self.terms[0].link.is_related(whole);
+    fn half_of(&self, whole: SymbolLink) -> Option<Number> {
+        let is = self.kind == RelationKind::Half && self.terms[0].link.is_related(whole);
         is.then_some(self.sum)
     }
 
@@ -138,7 +138,7 @@ impl Relation {
     }
 }
 
-impl State {
+impl AbstractState {
     /// Whether every relation here holds in the other state. The numbers of both must have been compared before.
     pub(super) fn relations_follow_from(
         &self,
@@ -164,10 +164,12 @@ impl State {
                         || others.into_iter().any(|(_, other)| other.mentions(number.link)))
             };
             let is_of_use = match relation.kind {
-                Kind::Parts if known.get(relation.sum.id).most == u64::MAX => false,
-                Kind::Sum | Kind::Parts => relation.numbers().iter().filter(is_named).count() >= 2,
+                RelationKind::Parts if known.get(relation.sum.id).most == u64::MAX => false,
+                RelationKind::Sum | RelationKind::Parts => {
+                    relation.numbers().iter().filter(is_named).count() >= 2
+                }
                 // Halves are found by the whole.
-                Kind::Half => self.names(relation.terms[0].link),
+                RelationKind::Half => self.names(relation.terms[0].link),
             };
             if is_of_use {
                 at += 1;
@@ -180,7 +182,7 @@ impl State {
     }
 
     /// The relation of two terms.
-    fn sum_of(&self, first: Link, second: Link) -> Option<&Relation> {
+    fn sum_of(&self, first: SymbolLink, second: SymbolLink) -> Option<&Relation> {
         self.relations.iter().find(|relation| relation.is_sum_of(first, second))
     }
 }
@@ -212,7 +214,7 @@ impl Stepper {
     }
 
     /// Gives the number in a register a symbol, if it has none and is no constant.
-    fn be_linked(&mut self, state: &mut State, register: Register) -> Option<Number> {
+    fn be_linked(&mut self, state: &mut AbstractState, register: Register) -> Option<Number> {
         self.link(state, register);
         match state.value(register) {
             Value::Number(number) | Value::Address(_, number) => Some(number),
@@ -223,7 +225,7 @@ impl Stepper {
     /// Links a number that is added to a constant, so that the sum is known as the number at a distance.
     pub(super) fn link_term(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         (width, op): (Width, AluOp),
         (dst, src): (Register, Operand),
     ) {
@@ -240,7 +242,7 @@ impl Stepper {
     }
 
     /// Adds a relation, of which each number is in the set that follows from the others.
-    fn relate(&self, state: &mut State, relation: Relation) {
+    fn relate(&self, state: &mut AbstractState, relation: Relation) {
         if state.relations.len() == RELATIONS_MAX {
             state.forget_relations(&self.known);
         }
@@ -252,7 +254,7 @@ impl Stepper {
 
     /// The lower half of a number that has a symbol of its own, if that is known to be from 0 to 2^31 - 1: by itself,
     /// or by a register that has it.
-    fn half(&mut self, state: &mut State, whole: Number) -> Option<Number> {
+    fn half(&mut self, state: &mut AbstractState, whole: Number) -> Option<Number> {
         if !whole.link.is_whole() || whole.link.add() != 0 {
             return None;
         }
@@ -274,12 +276,12 @@ impl Stepper {
             None => return None,
         };
         let terms = [Number { id: Id::UNKNOWN, ..whole }, Number::UNKNOWN];
-        self.relate(state, Relation { kind: Kind::Half, terms, sum: named });
+        self.relate(state, Relation { kind: RelationKind::Half, terms, sum: named });
         Some(named)
     }
 
     /// A number that is an extended lower half, as what is known of that half.
-    pub(super) fn halved(&mut self, state: &mut State, number: Number) -> Number {
+    pub(super) fn halved(&mut self, state: &mut AbstractState, number: Number) -> Number {
         if state.relations.is_empty() || !number.link.is_half() {
             return number;
         }
@@ -303,7 +305,7 @@ impl Stepper {
     /// extension of the lower half.
     pub(super) fn scaled(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         (width, op): (Width, AluOp),
         (a, b): (Number, Number),
         result: Number,
@@ -316,7 +318,7 @@ impl Stepper {
             return result;
         }
         if state.relations.iter().any(|it| it.other(a.link).is_some()) {
-            return Number { link: a.link.scaled(by).unwrap_or(Link::NONE), ..result };
+            return Number { link: a.link.scaled(by).unwrap_or(SymbolLink::NONE), ..result };
         }
         let half = state.relations.iter().find_map(|it| it.half_of(a.link));
         let Some(half) = half.filter(|_| a.link.is_whole() && a.link.add() == 0) else {
@@ -330,7 +332,7 @@ impl Stepper {
         let sum = Number { id: self.known.intern(&set), link };
         let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
         let terms = [whole, Number::UNKNOWN];
-        self.relate(state, Relation { kind: Kind::Half, terms, sum });
+        self.relate(state, Relation { kind: RelationKind::Half, terms, sum });
         Number { link: whole.link, ..result }
     }
 
@@ -346,7 +348,7 @@ impl Stepper {
     /// either extension of the lower half of `a op b`.
     fn related_halves(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         op: AluOp,
         (dst, src): (Register, Register),
         (a, b): (Number, Number),
@@ -377,7 +379,7 @@ impl Stepper {
             if half.link.is_none() { Number { link: self.new_symbol(), ..half } } else { half };
         let whole = Number { id: Id::UNKNOWN, link: self.new_symbol() };
         let terms = [whole, Number::UNKNOWN];
-        self.relate(state, Relation { kind: Kind::Half, terms, sum: half });
+        self.relate(state, Relation { kind: RelationKind::Half, terms, sum: half });
         Some(Number { link: whole.link, ..result })
     }
 
@@ -388,7 +390,7 @@ impl Stepper {
     /// `x = y + z` is `z + (c - d)`, modulo 2^64.
     pub(super) fn related(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         (width, op): (Width, AluOp),
         (dst, src): (Register, Operand),
         (a, b): (Number, Number),
@@ -424,7 +426,7 @@ impl Stepper {
     /// they have none.
     fn combined(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         op: AluOp,
         (a, b): (Number, Number),
         result: Number,
@@ -453,7 +455,7 @@ impl Stepper {
                 let set = *self.known.get(result.id);
                 let symbol = self.fresh(&Scalar::alu(Width::Double, AluOp::Sub, &set, &by));
                 let (terms, sum) = if is_sum { ([a, b], symbol) } else { ([symbol, b], a) };
-                self.relate(state, Relation { kind: Kind::Sum, terms, sum });
+                self.relate(state, Relation { kind: RelationKind::Sum, terms, sum });
                 symbol
             }
         };
@@ -466,7 +468,12 @@ impl Stepper {
 
     /// The greatest that `offset + length` may be, by a relation of the two, or of what both are scaled from. Both
     /// are far from the ends of the numbers, so that their sum is what it is modulo 2^64.
-    pub(super) fn end_of(&mut self, state: &State, offset: Number, length: Number) -> Option<i64> {
+    pub(super) fn end_of(
+        &mut self,
+        state: &AbstractState,
+        offset: Number,
+        length: Number,
+    ) -> Option<i64> {
         let relation = *state.sum_of(offset.link, length.link)?;
         let scale = offset.link.scale().filter(|scale| length.link.scale() == Some(*scale))?;
         if !self.near(offset) || !self.near(length) {
@@ -479,13 +486,13 @@ impl Stepper {
     }
 
     /// Learns of the other numbers of relations what follows from what is known of this symbol now.
-    pub(super) fn propagate(&mut self, state: &mut State, symbol: Link) {
+    pub(super) fn propagate(&mut self, state: &mut AbstractState, symbol: SymbolLink) {
         for at in 0..state.relations.len() {
             let relation = state.relations[at];
             if symbol.is_none() || !relation.mentions(symbol) {
                 continue;
             }
-            if relation.kind == Kind::Half {
+            if relation.kind == RelationKind::Half {
                 // Either extension of the lower half is this number, so that other forms of the whole learn of it.
                 if relation.sum.link.is_related(symbol) && relation.sum.link.add() == 0 {
                     let link = relation.terms[0].link.half();
@@ -503,7 +510,7 @@ impl Stepper {
             let sum = state.relations[at].sum;
             for (term, other) in [(first, second), (second, first)] {
                 let mut rest = of(self, AluOp::Sub, sum, other);
-                if relation.kind == Kind::Parts {
+                if relation.kind == RelationKind::Parts {
                     let part = Scalar::range(0, self.known.get(sum.id).most);
                     rest = rest.meet(&part).unwrap_or(rest);
                 }
@@ -513,7 +520,7 @@ impl Stepper {
     }
 
     /// A number of a relation is in this set too.
-    fn learn_set(&mut self, state: &mut State, number: Number, set: &Scalar) {
+    fn learn_set(&mut self, state: &mut AbstractState, number: Number, set: &Scalar) {
         let before = self.known.get(number.id);
         // A contradiction means that no concrete path reaches this point, so any state is sound.
         let Some(met) = before.meet(set) else { return };
@@ -527,7 +534,7 @@ impl Stepper {
     /// Whether a comparison of two numbers may relate them, before it. If so, both get symbols.
     pub(super) fn may_relate(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         (width, condition): (Width, Condition),
         (dst, src): (Register, Operand),
         target: usize,
@@ -545,7 +552,7 @@ impl Stepper {
             (Value::Address(at, a), Value::Address(place, b)) if at == place => (a, b),
             _ => return false,
         };
-        let is_term = |link: Link| state.relations.iter().any(|it| it.other(link).is_some());
+        let is_term = |link: SymbolLink| state.relations.iter().any(|it| it.other(link).is_some());
         // Of a copy that is compared the whole is used.
         let matters = |register: Register, number: Number| {
             let is_whole = |it: Number| it.link.is_whole() && it.link.is_related(number.link);
@@ -580,7 +587,7 @@ impl Stepper {
     /// `x + z = s - (y - x)`, which is `s - d + (e - c)`.
     pub(super) fn order(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         (condition, holds): (Condition, bool),
         (dst, src): (Register, Register),
     ) {
@@ -636,7 +643,7 @@ impl Stepper {
                 None => {
                     let slack = self.fresh(&slack);
                     let terms = [x, slack];
-                    self.relate(state, Relation { kind: Kind::Sum, terms, sum: y });
+                    self.relate(state, Relation { kind: RelationKind::Sum, terms, sum: y });
                     self.propagate(state, slack.link);
                 }
             }
@@ -647,7 +654,12 @@ impl Stepper {
     /// bounds the other.
     ///
     /// Sound: `d = greatest - least` is at most `greatest`, and `least + d` does not overflow.
-    fn part(&mut self, state: &mut State, (least, greatest): (Number, Number), is_strict: bool) {
+    fn part(
+        &mut self,
+        state: &mut AbstractState,
+        (least, greatest): (Number, Number),
+        is_strict: bool,
+    ) {
         let is_symbol = |number: Number| number.link.is_whole() && number.link.add() == 0;
         let known = |relation: &Relation| {
             relation.sum.link.is_related(greatest.link) && relation.other(least.link).is_some()
@@ -661,11 +673,14 @@ impl Stepper {
         }
         let most = self.known.get(greatest.id).most.saturating_sub(self.known.get(least.id).least);
         let slack = self.fresh(&Scalar::range(u64::from(is_strict), most));
-        self.relate(state, Relation { kind: Kind::Parts, terms: [least, slack], sum: greatest });
+        self.relate(
+            state,
+            Relation { kind: RelationKind::Parts, terms: [least, slack], sum: greatest },
+        );
     }
 
     /// A sum of two symbols is in this set.
-    fn sum_is_in(&mut self, state: &mut State, (x, z): (Number, Number), set: &Scalar) {
+    fn sum_is_in(&mut self, state: &mut AbstractState, (x, z): (Number, Number), set: &Scalar) {
         if let Some(relation) = state.sum_of(x.link, z.link) {
             let sum = relation.sum;
             self.learn_set(state, sum, set);
@@ -676,7 +691,7 @@ impl Stepper {
         let sum = Scalar::alu(Width::Double, AluOp::Add, first, second);
         if let Some(met) = sum.meet(set) {
             let sum = self.fresh(&met);
-            self.relate(state, Relation { kind: Kind::Sum, terms: [x, z], sum });
+            self.relate(state, Relation { kind: RelationKind::Sum, terms: [x, z], sum });
             self.propagate(state, sum.link);
         }
     }

@@ -1,12 +1,12 @@
 //! Abstract states: the values of registers and stack of every frame at one program point, with their partial
-//! order ([`State::contains`]) and join ([`State::merge`]).
+//! order ([`AbstractState::contains`]) and join ([`AbstractState::merge`]).
 
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::counted::Count;
 use super::interned::{Id, Interned};
-use super::link::{Link, Renaming};
+use super::link::{Renaming, SymbolLink};
 use super::relation::Relation;
 use super::scalar::Scalar;
 use crate::isa::Register;
@@ -14,7 +14,7 @@ use crate::limits::FRAME_BYTES;
 
 /// Memory that an address leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum Pointee {
     Constants,
     Own,
     Shared,
@@ -31,7 +31,7 @@ pub(super) const CELLS_MAX: usize = 1 << 18;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Number {
     pub(super) id: Id,
-    pub(super) link: Link,
+    pub(super) link: SymbolLink,
 }
 
 impl Number {
@@ -39,7 +39,7 @@ impl Number {
 
     /// A number of which only the set is known.
     pub(super) const fn unlinked(id: Id) -> Self {
-        Self { id, link: Link::NONE }
+        Self { id, link: SymbolLink::NONE }
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Value {
     Nothing,
     Number(Number),
     /// An address at a signed offset from the start of its memory.
-    Address(Place, Number),
+    Address(Pointee, Number),
     /// A declared state.
     Handle(u32),
 }
@@ -102,7 +102,7 @@ impl Value {
     }
 
     fn leads_to_frame(&self, depth: u8) -> bool {
-        matches!(self, Self::Address(Place::Stack(at), _) if *at >= depth)
+        matches!(self, Self::Address(Pointee::Stack(at), _) if *at >= depth)
     }
 
     /// The number, or the offset of the address.
@@ -186,7 +186,7 @@ impl Stack {
                 (_, Some((_, other))) => value.contains(other, links, known),
                 (Value::Number(number), None) => {
                     set_contains(number.id, Id::UNKNOWN, known)
-                        && links.holds(number.link, Link::NONE)
+                        && links.holds(number.link, SymbolLink::NONE)
                 }
                 _ => false,
             }
@@ -221,18 +221,18 @@ fn masks(bits: Range<usize>) -> impl Iterator<Item = (usize, u64)> {
 
 /// One frame.
 #[derive(Clone, Debug)]
-pub(super) struct Frame {
+pub(super) struct AbstractFrame {
     pub(super) registers: [Value; Register::COUNT],
     stack: Stack,
     /// The slot after the call that created it.
     pub(super) back: usize,
 }
 
-impl Frame {
+impl AbstractFrame {
     /// `end` is the offset of the end of a frame.
     pub(super) fn new(depth: u8, back: usize, end: Id) -> Self {
         let mut registers = [Value::Nothing; Register::COUNT];
-        registers[10] = Value::Address(Place::Stack(depth), Number::unlinked(end));
+        registers[10] = Value::Address(Pointee::Stack(depth), Number::unlinked(end));
         Self { registers, stack: Stack::EMPTY, back }
     }
 
@@ -327,21 +327,21 @@ impl Spot {
 
 /// All frames; the last one runs.
 #[derive(Clone, Debug)]
-pub(super) struct State {
-    pub(super) frames: Vec<Frame>,
+pub(super) struct AbstractState {
+    pub(super) frames: Vec<AbstractFrame>,
     /// Counts of the summarized loops that the path may return to, outer ones first.
     pub(super) counts: Vec<Count>,
     /// Sums that relate numbers with symbols, the oldest first.
     pub(super) relations: Vec<Relation>,
 }
 
-impl State {
+impl AbstractState {
     /// The state at the start of a program.
     pub(super) fn new(context_bytes_max: usize, known: &mut Interned) -> Self {
         let end = known.intern(&Scalar::constant(u64::from(FRAME_BYTES)));
-        let mut frame = Frame::new(0, 0, end);
+        let mut frame = AbstractFrame::new(0, 0, end);
         let start = known.intern(&Scalar::constant(0));
-        frame.registers[1] = Value::Address(Place::Context, Number::unlinked(start));
+        frame.registers[1] = Value::Address(Pointee::Context, Number::unlinked(start));
         let bytes = known.intern(&Scalar::range(0, context_bytes_max as u64));
         frame.registers[2] = Value::Number(Number::unlinked(bytes));
         Self { frames: alloc::vec![frame], counts: Vec::new(), relations: Vec::new() }
@@ -366,11 +366,11 @@ impl State {
         (self.frames.len() - 1) as u8
     }
 
-    pub(super) fn frame(&self) -> &Frame {
+    pub(super) fn frame(&self) -> &AbstractFrame {
         &self.frames[self.frames.len() - 1]
     }
 
-    pub(super) fn frame_mut(&mut self) -> &mut Frame {
+    pub(super) fn frame_mut(&mut self) -> &mut AbstractFrame {
         let last = self.frames.len() - 1;
         &mut self.frames[last]
     }
@@ -453,14 +453,14 @@ impl State {
         }
     }
 
-    /// The first register or slot of the running frame that makes [`State::contains`] false.
+    /// The first register or slot of the running frame that makes [`AbstractState::contains`] false.
     pub(super) fn differs_at(&self, other: &Self, known: &Interned) -> Option<Spot> {
         let registers = (0..Register::COUNT).map(|at| Spot(at as u8));
         let held = self.frame().stack.held.iter().map(|(slot, _)| Spot(Spot::STACK + slot));
         registers.chain(held).find(|spot| !self.may_contain_at(other, *spot, known))
     }
 
-    /// Whether [`State::contains`] can be true as far as one register or slot of the running frame shows.
+    /// Whether [`AbstractState::contains`] can be true as far as one register or slot of the running frame shows.
     #[inline]
     pub(super) fn may_contain_at(&self, other: &Self, spot: Spot, known: &Interned) -> bool {
         let (frame, other) = (self.frame(), other.frame());
@@ -485,7 +485,7 @@ impl State {
 
     /// All numbers and offsets of all frames and relations.
     pub(super) fn numbers_mut(&mut self) -> impl Iterator<Item = &mut Number> {
-        let values = self.frames.iter_mut().flat_map(Frame::values);
+        let values = self.frames.iter_mut().flat_map(AbstractFrame::values);
         let values = values.filter_map(|value| match value {
             Value::Number(number) | Value::Address(_, number) => Some(number),
             Value::Nothing | Value::Handle(_) => None,
@@ -502,7 +502,7 @@ impl State {
     }
 
     /// Whether some register or stack slot holds a number with the symbol of this link.
-    pub(super) fn names(&self, link: Link) -> bool {
+    pub(super) fn names(&self, link: SymbolLink) -> bool {
         self.number_that(|number| number.link.is_related(link)).is_some()
     }
 
@@ -513,7 +513,7 @@ impl State {
 
     /// Removes the running frame, and every address of it on stacks. Registers of callers hold none, since a call
     /// clobbers R0 to R5.
-    pub(super) fn leave(&mut self) -> Option<Frame> {
+    pub(super) fn leave(&mut self) -> Option<AbstractFrame> {
         let left = self.frames.pop()?;
         let depth = self.frames.len() as u8;
         for frame in &mut self.frames {

@@ -2,13 +2,13 @@
 
 use alloc::vec::Vec;
 
-use super::interned::{Id, Interned, Kind, pair, unpair};
-use super::link::Link;
+use super::interned::{ComputationKind, Id, Interned, pair, unpair};
+use super::link::SymbolLink;
 use super::live::Live;
-use super::problem::{Found, Memory, Problem};
+use super::problem::{FoundValue, MemoryKind, Problem};
 use super::refine::refine;
 use super::scalar::Scalar;
-use super::state::{Frame, Number, Place, State, Value};
+use super::state::{AbstractFrame, AbstractState, Number, Pointee, Value};
 use super::tnum::Bits;
 use crate::isa::{
     AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width, compare,
@@ -177,9 +177,9 @@ pub(super) struct Stepper {
     /// Whether loops may be summarized.
     pub(super) counts: bool,
     /// The state at the target of the last jump with two successors.
-    pub(super) jumped: Option<State>,
+    pub(super) jumped: Option<AbstractState>,
     /// Unused states, kept to reuse their memory.
-    pub(super) spare: Vec<State>,
+    pub(super) spare: Vec<AbstractState>,
 }
 
 impl Stepper {
@@ -221,7 +221,7 @@ impl Stepper {
     }
 
     /// Drops dead values from the state of a path at a join point.
-    pub(super) fn forget_dead(&mut self, state: &mut State, at: usize) {
+    pub(super) fn forget_dead(&mut self, state: &mut AbstractState, at: usize) {
         let live = &self.facts.live;
         let frame = state.frame_mut();
         let mut dead = !live.registers[at] & ((1 << Register::R10.index()) - 1);
@@ -248,7 +248,7 @@ impl Stepper {
         }
     }
 
-    pub(super) fn copy(&mut self, state: &State) -> State {
+    pub(super) fn copy(&mut self, state: &AbstractState) -> AbstractState {
         let Some(mut copy) = self.spare.pop() else {
             return state.clone();
         };
@@ -257,7 +257,7 @@ impl Stepper {
     }
 
     /// Applies the instruction at `at` to `state`.
-    pub(super) fn step(&mut self, state: &mut State, at: usize) -> Result<Next, Problem> {
+    pub(super) fn step(&mut self, state: &mut AbstractState, at: usize) -> Result<Next, Problem> {
         self.at = at;
         self.was_reached = core::mem::replace(&mut self.facts.reached[at], true);
         self.cost.instructions = self.cost.instructions.saturating_add(1);
@@ -310,7 +310,7 @@ impl Stepper {
 
     fn arithmetic(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         width: Width,
         op: AluOp,
         dst: Register,
@@ -369,7 +369,7 @@ impl Stepper {
     /// Whether a copy is of a register that holds nothing, on all paths: clang makes such at -O1 of values that are
     /// not used on the first iteration. What it copies to holds nothing, and the instruction becomes a zero, so that
     /// no engine copies what it left in a register. A copy that is one of a value too is refused.
-    fn is_undefined(&mut self, state: &State, src: Register) -> Result<bool, Problem> {
+    fn is_undefined(&mut self, state: &AbstractState, src: Register) -> Result<bool, Problem> {
         let is_nothing = state.value(src) == Value::Nothing;
         let undefined = &mut self.facts.undefined;
         let was_nothing = !undefined.is_empty() && undefined.contains(&self.at);
@@ -390,7 +390,7 @@ impl Stepper {
     /// those of its offset. The number has no other bits, and none that the offset may have.
     fn adds(
         &self,
-        state: &State,
+        state: &AbstractState,
         (width, op): (Width, AluOp),
         (dst, src): (Register, Operand),
     ) -> bool {
@@ -422,7 +422,8 @@ impl Stepper {
     ) -> Number {
         // Placeholders for the links of the operands, so that the result shows which of them it has.
         const LINKS: (u32, u32) = (1, 2);
-        let [id, kept, ..] = match self.known.computed(self.at, Kind::Result, a.id, b.id) {
+        let [id, kept, ..] = match self.known.computed(self.at, ComputationKind::Result, a.id, b.id)
+        {
             Some(known) => known,
             None => {
                 let first = Scalar { link: LINKS.0, ..*self.known.get(a.id) };
@@ -430,14 +431,14 @@ impl Stepper {
                 let result = of(&first, &second);
                 let kept = Id::of_link(result.link);
                 let results = [self.known.intern(&result), kept, Id::UNKNOWN, Id::UNKNOWN];
-                self.known.compute(self.at, Kind::Result, (a.id, b.id), results);
+                self.known.compute(self.at, ComputationKind::Result, (a.id, b.id), results);
                 results
             }
         };
         let link = match kept.as_link() {
             1 => a.link,
             2 => b.link,
-            _ => Link::NONE,
+            _ => SymbolLink::NONE,
         };
         Number { id, link }
     }
@@ -455,13 +456,13 @@ impl Stepper {
     }
 
     /// A new symbol.
-    pub(super) fn new_symbol(&mut self) -> Link {
+    pub(super) fn new_symbol(&mut self) -> SymbolLink {
         self.symbols += 1;
-        Link::of(self.symbols)
+        SymbolLink::of(self.symbols)
     }
 
     /// Makes the next copy of a register known as one.
-    pub(super) fn link(&mut self, state: &mut State, src: Register) {
+    pub(super) fn link(&mut self, state: &mut AbstractState, src: Register) {
         let last = state.frames.len() - 1;
         let value = &mut state.frames[last].registers[src.index()];
         let (Value::Number(number) | Value::Address(_, number)) = value else {
@@ -469,12 +470,12 @@ impl Stepper {
         };
         if number.link.is_none() && self.known.get(number.id).as_constant().is_none() {
             self.symbols += 1;
-            number.link = Link::of(self.symbols);
+            number.link = SymbolLink::of(self.symbols);
         }
     }
 
     /// Gives a number and its copies a symbol of their own, if they are another function of one than a sum.
-    fn name(&mut self, state: &mut State, register: Register) {
+    fn name(&mut self, state: &mut AbstractState, register: Register) {
         let Value::Number(number) = state.value(register) else { return };
         if number.link.may_be_whole() {
             return;
@@ -514,7 +515,7 @@ impl Stepper {
     }
 
     /// Propagates a refined number to all related ones.
-    fn learn(&mut self, state: &mut State, learnt: Number) {
+    fn learn(&mut self, state: &mut AbstractState, learnt: Number) {
         self.learn_linked(state, learnt);
         if !state.relations.is_empty() {
             self.propagate(state, learnt.link);
@@ -522,7 +523,7 @@ impl Stepper {
     }
 
     /// The same for numbers with the same symbol only.
-    pub(super) fn learn_linked(&mut self, state: &mut State, learnt: Number) {
+    pub(super) fn learn_linked(&mut self, state: &mut AbstractState, learnt: Number) {
         if learnt.link.is_none() {
             return;
         }
@@ -543,7 +544,7 @@ impl Stepper {
 
     fn branch(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         width: Width,
         condition: Condition,
         dst: Register,
@@ -556,13 +557,13 @@ impl Stepper {
         let ways = match (a, b) {
             (Value::Number(a), Value::Number(b)) => {
                 let number = |id, of: Number| Value::Number(Number { id, ..of });
-                let ways = self.ways(Kind::Jump, (width, condition), (a.id, b.id));
+                let ways = self.ways(ComputationKind::Jump, (width, condition), (a.id, b.id));
                 ways.map(|way| way.map(|(x, y)| (number(x, a), number(y, b))))
             }
             (Value::Address(at, x), Value::Address(place, y)) if double && at == place => {
                 let compared = (width, of_offsets(condition)?);
                 let number = |id, of: Number| Value::Address(at, Number { id, ..of });
-                let ways = self.ways(Kind::JumpOfOffsets, compared, (x.id, y.id));
+                let ways = self.ways(ComputationKind::JumpOfOffsets, compared, (x.id, y.id));
                 ways.map(|way| way.map(|(a, b)| (number(a, x), number(b, y))))
             }
             // No address is zero.
@@ -575,20 +576,21 @@ impl Stepper {
             }
             _ => return Err(Problem::AddressArithmetic),
         };
-        let learn = |stepper: &mut Self, state: &mut State, (a, b): (Value, Value), holds: bool| {
-            state.set(dst, a);
-            if let Operand::Register(src) = src {
-                state.set(src, b);
-            }
-            for value in [a, b] {
-                if let Value::Number(learnt) | Value::Address(_, learnt) = value {
-                    stepper.learn(state, learnt);
+        let learn =
+            |stepper: &mut Self, state: &mut AbstractState, (a, b): (Value, Value), holds: bool| {
+                state.set(dst, a);
+                if let Operand::Register(src) = src {
+                    state.set(src, b);
                 }
-            }
-            if let (true, Operand::Register(src)) = (relates, src) {
-                stepper.order(state, (condition, holds), (dst, src));
-            }
-        };
+                for value in [a, b] {
+                    if let Value::Number(learnt) | Value::Address(_, learnt) = value {
+                        stepper.learn(state, learnt);
+                    }
+                }
+                if let (true, Operand::Register(src)) = (relates, src) {
+                    stepper.order(state, (condition, holds), (dst, src));
+                }
+            };
         match ways {
             [Some(taken), Some(not)] => {
                 let mut jumped = self.copy(state);
@@ -613,7 +615,7 @@ impl Stepper {
     /// Refines two numbers for the path on which the condition holds, and for the other one.
     fn ways(
         &mut self,
-        kind: Kind,
+        kind: ComputationKind,
         (width, condition): (Width, Condition),
         (a, b): (Id, Id),
     ) -> [Option<(Id, Id)>; 2] {
@@ -645,14 +647,14 @@ impl Stepper {
         ways
     }
 
-    fn call(&mut self, state: &mut State, offset: i32) -> Result<Next, Problem> {
+    fn call(&mut self, state: &mut AbstractState, offset: i32) -> Result<Next, Problem> {
         let target = self.at as i64 + 1 + i64::from(offset);
         let to = usize::try_from(target).map_err(|_| Problem::NoFunction { target })?;
         if state.frames.len() >= FRAMES_MAX {
             return Err(Problem::TooDeep { most: FRAMES_MAX });
         }
         let end = self.known.intern(&Scalar::constant(u64::from(FRAME_BYTES)));
-        let mut frame = Frame::new(state.depth() + 1, self.at + 1, end);
+        let mut frame = AbstractFrame::new(state.depth() + 1, self.at + 1, end);
         frame.registers[1..6].copy_from_slice(&state.frame().registers[1..6]);
         state.frame_mut().registers[0..6].fill(Value::Nothing);
         state.frames.push(frame);
@@ -660,7 +662,7 @@ impl Stepper {
         Ok(Next::At(to))
     }
 
-    fn exit(&mut self, state: &mut State) -> Result<Next, Problem> {
+    fn exit(&mut self, state: &mut AbstractState) -> Result<Next, Problem> {
         let result = state.value(Register::R0);
         if state.frames.len() == 1 {
             self.facts.ends = true;
@@ -670,7 +672,7 @@ impl Stepper {
                 found => Err(Problem::ResultIsNoNumber { found: self.describe(&found) }),
             };
         }
-        if matches!(result, Value::Address(Place::Stack(depth), _) if depth == state.depth()) {
+        if matches!(result, Value::Address(Pointee::Stack(depth), _) if depth == state.depth()) {
             return Err(Problem::Dangling);
         }
         let Some(left) = state.leave() else {
@@ -682,7 +684,7 @@ impl Stepper {
 
     fn atomic(
         &mut self,
-        state: &mut State,
+        state: &mut AbstractState,
         (op, fetch, size): (AtomicOp, bool, Size),
         (base, offset): (Register, i16),
         src: Register,
@@ -711,7 +713,7 @@ impl Stepper {
     }
 
     /// An address after arithmetic.
-    fn moved(&self, place: Place, offset: Number) -> Result<Value, Problem> {
+    fn moved(&self, place: Pointee, offset: Number) -> Result<Value, Problem> {
         let to = self.known.get(offset.id);
         let (least, most) = (to.signed_least, to.signed_most);
         if least < -FAR || most > FAR {
@@ -729,16 +731,18 @@ impl Stepper {
         let mut offset = |at: u32| Number::unlinked(self.constant(u64::from(at)));
         match value {
             Wide::Value(value) => Value::Number(Number::unlinked(self.constant(value))),
-            Wide::Constant(at) => Value::Address(Place::Constants, offset(at)),
+            Wide::Constant(at) => Value::Address(Pointee::Constants, offset(at)),
             Wide::StateHandle(number) => Value::Handle(number),
-            Wide::Variable { shared: false, offset: at } => Value::Address(Place::Own, offset(at)),
+            Wide::Variable { shared: false, offset: at } => {
+                Value::Address(Pointee::Own, offset(at))
+            }
             Wide::Variable { shared: true, offset: at } => {
-                Value::Address(Place::Shared, offset(at))
+                Value::Address(Pointee::Shared, offset(at))
             }
         }
     }
 
-    fn operand(&mut self, state: &State, operand: Operand) -> Result<Value, Problem> {
+    fn operand(&mut self, state: &AbstractState, operand: Operand) -> Result<Value, Problem> {
         match operand {
             Operand::Register(register) => value(state, register),
             Operand::Immediate(value) => {
@@ -748,7 +752,7 @@ impl Stepper {
         }
     }
 
-    fn number(&self, state: &State, register: Register) -> Result<Number, Problem> {
+    fn number(&self, state: &AbstractState, register: Register) -> Result<Number, Problem> {
         match value(state, register)? {
             Value::Number(number) => Ok(number),
             found => Err(Problem::NotANumber { register, found: self.describe(&found) }),
@@ -758,10 +762,10 @@ impl Stepper {
     /// The memory and offset addressed by a register plus an offset.
     pub(super) fn address(
         &mut self,
-        state: &State,
+        state: &AbstractState,
         base: Register,
         offset: i16,
-    ) -> Result<(Place, Scalar), Problem> {
+    ) -> Result<(Pointee, Scalar), Problem> {
         match value(state, base)? {
             Value::Address(place, at) => {
                 let by = Scalar::constant(i64::from(offset) as u64);
@@ -773,18 +777,18 @@ impl Stepper {
     }
 
     /// Describes a value for a refusal.
-    pub(super) fn describe(&self, value: &Value) -> Found {
+    pub(super) fn describe(&self, value: &Value) -> FoundValue {
         match value {
-            Value::Nothing => Found::Nothing,
+            Value::Nothing => FoundValue::Nothing,
             Value::Number(number) => {
                 let number = self.known.get(number.id);
-                Found::Number(number.signed_least, number.signed_most)
+                FoundValue::Number(number.signed_least, number.signed_most)
             }
-            Value::Address(place, _) => Found::Address(memory(*place)),
+            Value::Address(place, _) => FoundValue::Address(memory(*place)),
             Value::Handle(handle) => {
                 // The structure of the program has been checked: there is such a state.
                 let state = self.program.states.get(*handle as usize);
-                state.map_or(Found::Nothing, |state| Found::Handle(state.kind))
+                state.map_or(FoundValue::Nothing, |state| FoundValue::Handle(state.kind))
             }
         }
     }
@@ -804,7 +808,7 @@ fn of_offsets(condition: Condition) -> Result<Condition, Problem> {
 }
 
 /// Reads a register, which must be initialised.
-pub(super) fn value(state: &State, register: Register) -> Result<Value, Problem> {
+pub(super) fn value(state: &AbstractState, register: Register) -> Result<Value, Problem> {
     match state.value(register) {
         Value::Nothing => Err(Problem::Uninitialised { register }),
         value => Ok(value),
@@ -812,12 +816,12 @@ pub(super) fn value(state: &State, register: Register) -> Result<Value, Problem>
 }
 
 /// Describes a memory for a refusal.
-pub(super) fn memory(place: Place) -> Memory {
+pub(super) fn memory(place: Pointee) -> MemoryKind {
     match place {
-        Place::Constants => Memory::Constants,
-        Place::Own => Memory::Own,
-        Place::Shared => Memory::Shared,
-        Place::Context => Memory::Context,
-        Place::Stack(_) => Memory::Stack,
+        Pointee::Constants => MemoryKind::Constants,
+        Pointee::Own => MemoryKind::Own,
+        Pointee::Shared => MemoryKind::Shared,
+        Pointee::Context => MemoryKind::Context,
+        Pointee::Stack(_) => MemoryKind::Stack,
     }
 }

@@ -1,16 +1,16 @@
 //! The arithmetic of sets against that of numbers: whatever an operation makes of members of sets is a
 //! member of what it makes of the sets.
 
-use super::link::{Link, Renaming};
+use super::link::{Renaming, SymbolLink};
 use super::refine::refine;
 use super::scalar::Scalar;
 use super::tnum::Bits;
 use crate::isa::{AluOp, Condition, Order, Size, Width, alu, byte_swap, compare};
 
 /// Random numbers, many of them close to an overflow.
-struct Chance(u64);
+struct ScalarGenerator(u64);
 
-impl Chance {
+impl ScalarGenerator {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -83,7 +83,7 @@ fn has(scalar: &Scalar, value: u64) -> bool {
 
 #[test]
 fn sets_have_their_members() {
-    let mut chance = Chance(11);
+    let mut chance = ScalarGenerator(11);
     for _ in 0..20_000 {
         let (scalar, members) = chance.set();
         for value in members {
@@ -98,7 +98,7 @@ fn sets_have_their_members() {
 
 #[test]
 fn arithmetic_on_sets_is_sound() {
-    let mut chance = Chance(12);
+    let mut chance = ScalarGenerator(12);
     for _ in 0..60_000 {
         let ((a, of_a), (b, of_b)) = (chance.set(), chance.set());
         for width in [Width::Word, Width::Double] {
@@ -126,7 +126,7 @@ fn arithmetic_on_sets_is_sound() {
 
 #[test]
 fn what_jumps_teach_is_sound() {
-    let mut chance = Chance(13);
+    let mut chance = ScalarGenerator(13);
     let mut impossible = 0;
     for _ in 0..60_000 {
         let ((a, of_a), (b, of_b)) = (chance.set(), chance.set());
@@ -153,7 +153,7 @@ fn what_jumps_teach_is_sound() {
 
 #[test]
 fn joins_and_widenings_contain_both() {
-    let mut chance = Chance(14);
+    let mut chance = ScalarGenerator(14);
     let thresholds = [-1, 0, 1, 63, 64, 65, 4_096];
     for _ in 0..60_000 {
         let ((a, of_a), (b, of_b)) = (chance.set(), chance.set());
@@ -170,7 +170,7 @@ fn joins_and_widenings_contain_both() {
 
 #[test]
 fn widening_ends() {
-    let mut chance = Chance(15);
+    let mut chance = ScalarGenerator(15);
     let thresholds = [-1, 0, 1, 63, 64, 65, 4_096];
     for _ in 0..500 {
         let (mut set, _) = chance.set();
@@ -187,8 +187,8 @@ fn widening_ends() {
 }
 
 /// A number that some instructions make of a value, and its link.
-fn derived(chance: &mut Chance, value: u64) -> (u64, Link) {
-    let (mut number, mut link) = (value, Link::of(1));
+fn derived(chance: &mut ScalarGenerator, value: u64) -> (u64, SymbolLink) {
+    let (mut number, mut link) = (value, SymbolLink::of(1));
     for _ in 0..chance.below(4) {
         let (width, op, by) = match chance.below(8) {
             0 => (Width::Double, AluOp::Add, chance.below(2_000)),
@@ -212,7 +212,7 @@ fn derived(chance: &mut Chance, value: u64) -> (u64, Link) {
 
 #[test]
 fn what_linked_numbers_imply_is_sound() {
-    let (mut chance, mut bounded) = (Chance(16), 0);
+    let (mut chance, mut bounded) = (ScalarGenerator(16), 0);
     for _ in 0..200_000 {
         let (value, other) = (chance.number(), chance.number());
         let ((a, of_a), (b, of_b)) = (derived(&mut chance, value), derived(&mut chance, value));
@@ -227,10 +227,10 @@ fn what_linked_numbers_imply_is_sound() {
 
 #[test]
 fn remainders_of_clang_are_bounded() {
-    let mut chance = Chance(17);
+    let mut chance = ScalarGenerator(17);
     for _ in 0..20_000 {
         let (value, by) = (chance.number(), 2 + chance.below(5_000));
-        let plus = |by: u64| Link::of(3).through(Width::Double, AluOp::Add, Some(by), false);
+        let plus = |by: u64| SymbolLink::of(3).through(Width::Double, AluOp::Add, Some(by), false);
         let (near, far) = (chance.below(3_000), chance.below(3_000));
         let quotient = plus(near).through(Width::Double, AluOp::Div, Some(by), false);
         let multiple = quotient.through(Width::Double, AluOp::Mul, Some(by), false);
@@ -241,21 +241,22 @@ fn remainders_of_clang_are_bounded() {
         assert!(above.signed_most - above.signed_least < by as i64);
         assert!(plus(far).above(quotient).is_none() && plus(far).above(plus(near)).is_none());
         assert!(quotient.through(Width::Double, AluOp::Mul, Some(by + 1), false).is_none());
-        assert!(Link::of(4).above(multiple).is_none());
+        assert!(SymbolLink::of(4).above(multiple).is_none());
     }
 }
 
 #[test]
 fn renamed_symbols_hold_at_one_distance_alone() {
-    let plus =
-        |symbol: u32, by: u64| Link::of(symbol).through(Width::Double, AluOp::Add, Some(by), false);
+    let plus = |symbol: u32, by: u64| {
+        SymbolLink::of(symbol).through(Width::Double, AluOp::Add, Some(by), false)
+    };
     let mut renaming = Renaming::default();
     assert!(renaming.holds(plus(1, 3), plus(7, 5)));
     assert!(renaming.holds(plus(1, 4), plus(7, 6)), "as far from each other");
     assert!(!renaming.holds(plus(1, 4), plus(7, 7)), "farther");
     assert!(!renaming.holds(plus(1, 3), plus(8, 5)), "another value");
-    assert!(!renaming.holds(plus(1, 3), Link::NONE));
+    assert!(!renaming.holds(plus(1, 3), SymbolLink::NONE));
     let half = plus(1, 3).through(Width::Word, AluOp::Move, None, false);
     assert!(!renaming.holds(half, plus(7, 5)), "another function");
-    assert!(renaming.holds(Link::NONE, plus(9, 0)));
+    assert!(renaming.holds(SymbolLink::NONE, plus(9, 0)));
 }

@@ -50,12 +50,12 @@ static VERIFIED: AtomicU64 = AtomicU64::new(0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Verification {
-    stage: Stage,
+    stage: VerificationStage,
     walked: u64,
 }
 
 /// The next stage. The stepper, which has the program, is passed from each stage to the next.
-enum Stage {
+enum VerificationStage {
     /// What can be seen without running anything; slots before this one are right.
     Structure(Box<Stepper>, usize),
     /// Which registers are read later.
@@ -84,7 +84,7 @@ impl Verification {
     /// With a new table of numbers.
     pub(super) fn with_numbers(program: Program, limits: &Limits, numbers: Interned) -> Self {
         let stepper = Box::new(Stepper::new(program, limits, numbers));
-        Self { stage: Stage::Structure(stepper, 0), walked: 0 }
+        Self { stage: VerificationStage::Structure(stepper, 0), walked: 0 }
     }
 
     /// Analyses up to `instructions` more, and at least one. Returns the verdict once, when the verification ends, and
@@ -100,15 +100,19 @@ impl Verification {
     /// within one step: up to some milliseconds for a program that fills the memory limit of the analysis.
     pub fn step(&mut self, instructions: u32) -> Option<Result<Verified, Box<Refusal>>> {
         let instructions = instructions.max(1);
-        let next = match replace(&mut self.stage, Stage::Over) {
-            Stage::Structure(stepper, slot) => check(stepper, slot, instructions),
-            Stage::Liveness(stepper, liveness) => Ok(settle(stepper, liveness, instructions)),
-            Stage::Paths(explorer, proven) => self.explore(explorer, proven, instructions),
-            Stage::Fixpoint(fixpoint) => self.widen(fixpoint, instructions),
-            Stage::Operations(stepper, worst, metered) => {
+        let next = match replace(&mut self.stage, VerificationStage::Over) {
+            VerificationStage::Structure(stepper, slot) => check(stepper, slot, instructions),
+            VerificationStage::Liveness(stepper, liveness) => {
+                Ok(settle(stepper, liveness, instructions))
+            }
+            VerificationStage::Paths(explorer, proven) => {
+                self.explore(explorer, proven, instructions)
+            }
+            VerificationStage::Fixpoint(fixpoint) => self.widen(fixpoint, instructions),
+            VerificationStage::Operations(stepper, worst, metered) => {
                 return Some(Ok(accept(*stepper, worst, metered)));
             }
-            Stage::Over => return None,
+            VerificationStage::Over => return None,
         };
         match next {
             Ok(stage) => {
@@ -129,12 +133,12 @@ impl Verification {
         mut explorer: Box<Explorer>,
         proven: Option<(Facts, Cost)>,
         instructions: u32,
-    ) -> Result<Stage, Box<Refusal>> {
+    ) -> Result<VerificationStage, Box<Refusal>> {
         let before = explorer.walked();
         let explored = explorer.explore(instructions);
         self.walked += explorer.walked() - before;
         let explored = match explored {
-            Ok(None) => return Ok(Stage::Paths(explorer, proven)),
+            Ok(None) => return Ok(VerificationStage::Paths(explorer, proven)),
             Ok(Some(explored)) => explored,
             Err(found) => return again(explorer.stepper, found),
         };
@@ -145,7 +149,7 @@ impl Verification {
                 Err(refusal(&explorer.stepper, None, Problem::NeverEnds))
             }
             Explored::Closed(worst) if within(&worst, &budget) => {
-                Ok(Stage::Operations(explorer.stepper, worst, false))
+                Ok(VerificationStage::Operations(explorer.stepper, worst, false))
             }
             // Unrolled, the worst case may be lower.
             Explored::Closed(worst) if has_counted && worst != Cost::ENDLESS => {
@@ -153,29 +157,33 @@ impl Verification {
             }
             Explored::Closed(worst) => {
                 let worst = metered_worst(worst, budget);
-                Ok(Stage::Operations(explorer.stepper, worst, true))
+                Ok(VerificationStage::Operations(explorer.stepper, worst, true))
             }
             Explored::TooMuch if has_counted => Ok(exactly(explorer.stepper, None)),
             Explored::TooMuch => match proven {
                 Some((facts, worst)) => {
                     let mut stepper = explorer.stepper;
                     stepper.facts = Facts { live: take(&mut stepper.facts.live), ..facts };
-                    Ok(Stage::Operations(stepper, metered_worst(worst, budget), true))
+                    Ok(VerificationStage::Operations(stepper, metered_worst(worst, budget), true))
                 }
-                None => Ok(Stage::Fixpoint(Fixpoint::new(*explorer))),
+                None => Ok(VerificationStage::Fixpoint(Fixpoint::new(*explorer))),
             },
         }
     }
 
-    fn widen(&mut self, mut fixpoint: Fixpoint, instructions: u32) -> Result<Stage, Box<Refusal>> {
+    fn widen(
+        &mut self,
+        mut fixpoint: Fixpoint,
+        instructions: u32,
+    ) -> Result<VerificationStage, Box<Refusal>> {
         let before = fixpoint.walked();
         let found = fixpoint.find(instructions);
         self.walked += fixpoint.walked() - before;
         match found {
-            Ok(false) => Ok(Stage::Fixpoint(fixpoint)),
+            Ok(false) => Ok(VerificationStage::Fixpoint(fixpoint)),
             Ok(true) if fixpoint.stepper.facts.ends => {
                 let worst = metered_worst(Cost::ENDLESS, fixpoint.stepper.limits.budget);
-                Ok(Stage::Operations(fixpoint.stepper, worst, true))
+                Ok(VerificationStage::Operations(fixpoint.stepper, worst, true))
             }
             Ok(true) => Err(refusal(&fixpoint.stepper, None, Problem::NeverEnds)),
             Err(found) if !fixpoint.stepper.is_patient => {
@@ -192,13 +200,17 @@ impl Verification {
 
 impl fmt::Debug for Verification {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let over = matches!(self.stage, Stage::Over);
+        let over = matches!(self.stage, VerificationStage::Over);
         let mut out = out.debug_struct("Verification");
         out.field("walked", &self.walked).field("over", &over).finish_non_exhaustive()
     }
 }
 
-fn check(stepper: Box<Stepper>, slot: usize, slots: u32) -> Result<Stage, Box<Refusal>> {
+fn check(
+    stepper: Box<Stepper>,
+    slot: usize,
+    slots: u32,
+) -> Result<VerificationStage, Box<Refusal>> {
     let program = &stepper.program;
     if slot == 0 {
         structure::whole(program, &stepper.limits)
@@ -208,30 +220,34 @@ fn check(stepper: Box<Stepper>, slot: usize, slots: u32) -> Result<Stage, Box<Re
     structure::check(program, slot..end)
         .map_err(|(slot, problem)| refusal(&stepper, Some(slot), problem))?;
     if end < program.code.len() {
-        return Ok(Stage::Structure(stepper, end));
+        return Ok(VerificationStage::Structure(stepper, end));
     }
     let liveness = Liveness::new(program);
-    Ok(Stage::Liveness(stepper, liveness))
+    Ok(VerificationStage::Liveness(stepper, liveness))
 }
 
-fn settle(mut stepper: Box<Stepper>, mut liveness: Liveness, instructions: u32) -> Stage {
+fn settle(
+    mut stepper: Box<Stepper>,
+    mut liveness: Liveness,
+    instructions: u32,
+) -> VerificationStage {
     match liveness.settle(instructions) {
         Some(live) => {
             stepper.facts.live = live;
             stepper.facts.meetings = structure::meeting_points(&stepper.program);
             paths(stepper, None)
         }
-        None => Stage::Liveness(stepper, liveness),
+        None => VerificationStage::Liveness(stepper, liveness),
     }
 }
 
-fn paths(stepper: Box<Stepper>, proven: Option<(Facts, Cost)>) -> Stage {
-    Stage::Paths(Box::new(Explorer::new(stepper)), proven)
+fn paths(stepper: Box<Stepper>, proven: Option<(Facts, Cost)>) -> VerificationStage {
+    VerificationStage::Paths(Box::new(Explorer::new(stepper)), proven)
 }
 
 /// Repeats the exploration with unrolled loops, after summarization gave too high a cost; safety may be proven already,
 /// with this worst case.
-fn exactly(mut stepper: Box<Stepper>, worst: Option<Cost>) -> Stage {
+fn exactly(mut stepper: Box<Stepper>, worst: Option<Cost>) -> VerificationStage {
     let facts = stepper.again();
     stepper.counts = false;
     paths(stepper, worst.map(|worst| (facts, worst)))
@@ -241,7 +257,7 @@ fn exactly(mut stepper: Box<Stepper>, worst: Option<Cost>) -> Stage {
 fn again(
     mut stepper: Box<Stepper>,
     (slot, problem): (usize, Problem),
-) -> Result<Stage, Box<Refusal>> {
+) -> Result<VerificationStage, Box<Refusal>> {
     let (slot, problem) = stepper.refused.take().unwrap_or((slot, problem));
     let by_faint = stepper.has_forgotten_faint && matches!(problem, Problem::AddressTooFar { .. });
     if !stepper.has_forgotten && !by_faint {

@@ -11,20 +11,20 @@ mod sums;
 mod words;
 
 use farside_rmc::assembler::Builder;
-use farside_rmc::helpers::{Call, Effect, HELPERS, Helper, StateKind};
+use farside_rmc::helpers::{Call, HELPERS, Helper, HelperEffect, StateKind};
 use farside_rmc::isa::{
     AluOp, AtomicOp, Condition, Instruction, Operand, Order, Register, Size, Wide, Width, decode,
     encode,
 };
 use farside_rmc::program::{Scope, StateDeclaration};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::{Compiled, Region};
+use farside_rmc::run::native::{Compiled, NativeRegion};
 use farside_rmc::run::{Buffers, Near, Outcome, Reply, Request, Stop};
 use farside_rmc::{Budget, Limits, Program, Verified, verify};
 
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
-use interpreted::{Compiled, Region};
-use runs::{Way, run_checked, run_fast, run_moved, run_native};
+use interpreted::{Compiled, NativeRegion};
+use runs::{NativeMode, run_checked, run_fast, run_moved, run_native};
 use words::REGIONS;
 
 #[allow(unused_imports, reason = "each user takes what it needs")]
@@ -38,9 +38,9 @@ mod interpreted {
     use farside_rmc::run::{Lent, Machine, Near, Outcome, StartError};
     use farside_rmc::{Budget, Verified};
 
-    pub(crate) struct Region;
+    pub(crate) struct NativeRegion;
 
-    impl Region {
+    impl NativeRegion {
         pub(crate) fn of(_: &[u8]) -> Self {
             Self
         }
@@ -61,7 +61,7 @@ mod interpreted {
             &self,
             machine: &mut Machine,
             lent: Lent<'_>,
-            _: &[Region],
+            _: &[NativeRegion],
             near: &mut impl Near,
         ) -> Outcome {
             machine.run(&self.0, lent, near)
@@ -72,7 +72,7 @@ mod interpreted {
             machine: &mut Machine,
             instructions: u64,
             lent: Lent<'_>,
-            _: &[Region],
+            _: &[NativeRegion],
             near: &mut impl Near,
         ) -> Outcome {
             machine.run_slice(&self.0, instructions, lent, near)
@@ -84,7 +84,7 @@ mod interpreted {
             context: &[u8],
             budget: Budget,
             lent: Lent<'_>,
-            regions: &[Region],
+            regions: &[NativeRegion],
             near: &mut impl Near,
         ) -> Result<Outcome, StartError> {
             machine.start(&self.0, context, budget)?;
@@ -109,9 +109,9 @@ const R: [Register; 11] = [
 
 /// Numbers by chance.
 #[derive(Clone)]
-pub(crate) struct Chance(u64);
+pub(crate) struct FuzzRandom(u64);
 
-impl Chance {
+impl FuzzRandom {
     pub(crate) fn new(seed: u64) -> Self {
         let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -162,7 +162,7 @@ impl Chance {
 /// Builds one program. R6 is the context, R7 a small number; R0, R8 and R9 are numbers; R1 to R5 are for
 /// the moment.
 struct Maker<'a> {
-    chance: &'a mut Chance,
+    chance: &'a mut FuzzRandom,
     builder: Builder,
     depth: u32,
     /// Bits of registers that count, which pieces mostly leave alone.
@@ -170,7 +170,7 @@ struct Maker<'a> {
 }
 
 /// A program that nearly or just passes.
-pub(crate) fn program(chance: &mut Chance) -> Program {
+pub(crate) fn program(chance: &mut FuzzRandom) -> Program {
     let mut maker = Maker { chance, builder: Builder::new("chance"), depth: 0, reserved: 0 };
     maker.data();
     maker.start();
@@ -185,7 +185,7 @@ pub(crate) fn program(chance: &mut Chance) -> Program {
 }
 
 /// Changes a field of an instruction or two.
-fn mutate(chance: &mut Chance, program: &mut Program) {
+fn mutate(chance: &mut FuzzRandom, program: &mut Program) {
     for _ in 0..1 + chance.below(2) {
         let at = chance.below(program.code.len().max(1) as u64) as usize;
         let Some(instruction) = program.code.get(at).copied() else {
@@ -631,13 +631,13 @@ impl Maker<'_> {
 /// An executor with random answers, the same for the same seed, except for bytes of its regions.
 #[derive(Clone)]
 pub(crate) struct AnyHost {
-    chance: Chance,
+    chance: FuzzRandom,
     /// All that was asked of it, in one number, but for words and reads of its regions.
     asked: u64,
 }
 
 impl AnyHost {
-    fn new(chance: Chance) -> Self {
+    fn new(chance: FuzzRandom) -> Self {
         Self { chance, asked: 0 }
     }
 
@@ -658,7 +658,7 @@ impl AnyHost {
     }
 
     fn result(&mut self, helper: &Helper) -> Reply {
-        if helper.effect == Effect::Word && self.chance.one_in(64) {
+        if helper.effect == HelperEffect::Word && self.chance.one_in(64) {
             return Reply::Refused;
         }
         let number = self.chance.number();
@@ -713,7 +713,7 @@ impl Near for AnyHost {
 
 /// What became of a program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
+pub(crate) enum FuzzVerdict {
     Refused,
     Accepted { metered: bool },
 }
@@ -722,7 +722,7 @@ pub(crate) enum Verdict {
 type End = (Outcome, Vec<u8>, Vec<u8>, Vec<u8>);
 
 /// Verifies a program and runs what is accepted. An error is a defect of this crate.
-pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, String> {
+pub(crate) fn judge(program: Program, chance: &mut FuzzRandom) -> Result<FuzzVerdict, String> {
     let budget = if chance.one_in(16) {
         Budget { instructions: chance.below(60), helper_calls: 8, bytes: 300 }
     } else if chance.one_in(4) {
@@ -739,7 +739,7 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         ..Limits::DEFAULT
     };
     let Ok(verified) = verify(program, &limits) else {
-        return Ok(Verdict::Refused);
+        return Ok(FuzzVerdict::Refused);
     };
     let compiled = Compiled::new(verified.clone()).map_err(|error| error.to_string())?;
     for _ in 0..2 {
@@ -747,7 +747,7 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
         for word in context.chunks_exact_mut(8) {
             word.copy_from_slice(&chance.number().to_le_bytes());
         }
-        let host = AnyHost::new(Chance::new(chance.next()));
+        let host = AnyHost::new(FuzzRandom::new(chance.next()));
         let text = |why: &str| format!("{why}\n{:#?}\n{context:x?}", verified.program().code);
         let (checked, executed) = run_checked(&verified, &context, host.clone(), budget);
         if let Outcome::Stopped(Stop::Fault(_) | Stop::BadReply { .. }) = checked.0 {
@@ -767,7 +767,7 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
             slices::run_sliced(&compiled, &context, &host, budget, &whole, chance)
                 .map_err(|why| text(&why))?;
         }
-        for way in [Way::Started, Way::Called, Way::Beside] {
+        for way in [NativeMode::Started, NativeMode::Called, NativeMode::Beside] {
             let native = run_native(&compiled, &context, host.clone(), budget, way);
             if native != checked {
                 let text = text(&format!("checked {:?}, compiled {:?}", checked.0, native.0));
@@ -780,16 +780,16 @@ pub(crate) fn judge(program: Program, chance: &mut Chance) -> Result<Verdict, St
             return Err(text(&format!("checked {:?}, moved {:?}", checked.0, moved.0)));
         }
     }
-    Ok(Verdict::Accepted { metered: verified.metered() })
+    Ok(FuzzVerdict::Accepted { metered: verified.metered() })
 }
 
 /// How a call ends in the checked interpreter, and its output.
 pub(crate) fn checked_end(
     verified: &Verified,
     context: &[u8],
-    chance: &mut Chance,
+    chance: &mut FuzzRandom,
 ) -> (Outcome, Vec<u8>) {
-    let host = AnyHost::new(Chance::new(chance.next()));
+    let host = AnyHost::new(FuzzRandom::new(chance.next()));
     let ((outcome, output, ..), _) = run_checked(verified, context, host, verified.limits().budget);
     (outcome, output)
 }

@@ -1,13 +1,13 @@
 //! Straight code without memory, for engines of others.
 
-use super::{Chance, R};
+use super::{FuzzRandom, R};
 use farside_rmc::isa::{
     AluOp, Condition, Instruction, Operand, Order, Register, Size, Wide, Width, encode,
 };
 
 /// A program of arithmetic, jumps forward and memory that other engines understand in the same way: no
 /// division by zero, no number with a sign where they disagree.
-pub(crate) fn plain(chance: &mut Chance) -> Vec<Instruction> {
+pub(crate) fn plain(chance: &mut FuzzRandom) -> Vec<Instruction> {
     let mut groups: Vec<Vec<Instruction>> = Vec::new();
     let numbers = [0, 2, 3, 4, 5, 7, 8, 9];
     let word = |dst, op, src| Instruction::Alu { width: Width::Word, op, dst, src };
@@ -60,7 +60,7 @@ pub(crate) fn plain(chance: &mut Chance) -> Vec<Instruction> {
 }
 
 fn plain_group(
-    chance: &mut Chance,
+    chance: &mut FuzzRandom,
     dst: Register,
     src: Register,
     word: impl Fn(Register, AluOp, Operand) -> Instruction,

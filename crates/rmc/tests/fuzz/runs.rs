@@ -5,7 +5,7 @@ use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Stop};
 use farside_rmc::{Budget, Verified};
 
 use super::words::REGIONS;
-use super::{AnyHost, Compiled, End, Region};
+use super::{AnyHost, Compiled, End, NativeRegion};
 
 pub(super) fn variables(verified: &Verified) -> (Vec<u8>, Vec<u8>) {
     let variables = &verified.program().variables;
@@ -46,7 +46,7 @@ pub(super) fn run_fast(
 
 /// How machine code is run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum NativeMode {
     /// By a machine that was started.
     Started,
     /// Started by the code itself.
@@ -60,13 +60,13 @@ pub(super) fn run_native(
     context: &[u8],
     mut host: AnyHost,
     budget: Budget,
-    way: Way,
+    way: NativeMode,
 ) -> End {
     let mut machine = Machine::new();
     let (mut own, mut shared) = variables(compiled.verified());
     let lent = Lent { own: &mut own, shared: &mut shared };
-    let regions = if way == Way::Beside { &REGIONS.map(Region::of)[..] } else { &[] };
-    let outcome = if way == Way::Started {
+    let regions = if way == NativeMode::Beside { &REGIONS.map(NativeRegion::of)[..] } else { &[] };
+    let outcome = if way == NativeMode::Started {
         let started = machine.start(compiled.verified(), context, budget);
         started.map(|()| compiled.run(&mut machine, lent, regions, &mut host))
     } else {
@@ -90,7 +90,7 @@ pub(super) fn run_moved(
         return Ok((Outcome::Stopped(Stop::NotRunning), own, shared, Vec::new()));
     }
     let mut turn = 0;
-    let lent_regions = REGIONS.map(Region::of);
+    let lent_regions = REGIONS.map(NativeRegion::of);
     let regions = if host.chance.clone().one_in(2) { &lent_regions[..] } else { &[] };
     loop {
         turn += 1;

@@ -6,7 +6,7 @@ use farside_rmc::{Budget, Verified};
 
 use super::runs::variables;
 use super::words::REGIONS;
-use super::{AnyHost, Chance, Compiled, End, Region};
+use super::{AnyHost, Compiled, End, FuzzRandom, NativeRegion};
 
 /// What a whole run is compared by: its end, what it asked, and what its machine is then.
 pub(super) type Whole = (End, u64, Vec<u8>);
@@ -15,14 +15,14 @@ pub(super) type Whole = (End, u64, Vec<u8>);
 const STRETCH: u64 = 257;
 
 /// A machine with what it works on.
-struct Side {
+struct Sliced {
     machine: Machine,
     own: Vec<u8>,
     shared: Vec<u8>,
     host: AnyHost,
 }
 
-impl Side {
+impl Sliced {
     fn new(verified: &Verified, host: &AnyHost) -> Self {
         let (own, shared) = variables(verified);
         Self { machine: Machine::new(), own, shared, host: host.clone() }
@@ -53,7 +53,7 @@ pub(super) fn run_whole(
     host: &AnyHost,
     budget: Budget,
 ) -> Option<Whole> {
-    let mut side = Side::new(verified, host);
+    let mut side = Sliced::new(verified, host);
     side.machine.start(verified, context, budget).ok()?;
     let lent = Lent { own: &mut side.own, shared: &mut side.shared };
     let outcome = side.machine.run(verified, lent, &mut side.host);
@@ -67,16 +67,16 @@ pub(super) fn run_sliced(
     host: &AnyHost,
     budget: Budget,
     whole: &Whole,
-    chance: &mut Chance,
+    chance: &mut FuzzRandom,
 ) -> Result<u64, String> {
     let verified = compiled.verified();
-    let (mut one, mut checked) = (Side::new(verified, host), Side::new(verified, host));
+    let (mut one, mut checked) = (Sliced::new(verified, host), Sliced::new(verified, host));
     for side in [&mut one, &mut checked] {
         side.machine.start(verified, context, budget).map_err(|error| error.to_string())?;
     }
     let most = chance.of(&[1, 2, 10, 100, 100, 1_000, 6_000]);
     let engines = chance.below(4);
-    let lent_regions = REGIONS.map(Region::of);
+    let lent_regions = REGIONS.map(NativeRegion::of);
     let regions = if chance.one_in(2) { &lent_regions[..] } else { &[] };
     let (mut moved, mut pauses) = (false, 0);
     loop {

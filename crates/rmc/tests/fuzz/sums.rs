@@ -1,7 +1,7 @@
 //! Offsets and lengths that are bounded together, in the forms that compilers make of `offset + length <= size`, and some
 //! that are nearly right: what the relations of the verifier are tested by.
 
-use super::{Chance, Maker, R};
+use super::{FuzzRandom, Maker, R};
 use farside_rmc::Program;
 use farside_rmc::assembler::{Builder, Label};
 use farside_rmc::helpers::Call;
@@ -10,7 +10,7 @@ use farside_rmc::isa::{AluOp, Condition, Instruction, Operand, Register, Size, W
 const GREATER: [Condition; 2] = [Condition::Greater, Condition::SignedGreater];
 
 /// A program of such pieces alone.
-pub(crate) fn sums(chance: &mut Chance) -> Program {
+pub(crate) fn sums(chance: &mut FuzzRandom) -> Program {
     let mut maker = Maker { chance, builder: Builder::new("sums"), depth: 0, reserved: 0 };
     maker.data();
     maker.start();

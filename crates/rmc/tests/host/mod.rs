@@ -9,23 +9,23 @@ use farside_rmc::run::{Buffers, Near, Outcome, Reply, Request, Stop};
 
 /// Regions of memory, and states by handle.
 #[derive(Clone, Default)]
-pub(crate) struct Host {
+pub(crate) struct TestHost {
     pub(crate) regions: Vec<Vec<u8>>,
     /// The global memory, of node 0 in lines of any size.
     pub(crate) global: Vec<u8>,
-    states: Vec<State>,
+    states: Vec<DeclaredState>,
     clock_ns: u64,
 }
 
 #[derive(Clone)]
-enum State {
+enum DeclaredState {
     Array(Vec<Vec<u8>>),
     Counters(Vec<u64>),
     Map(HashMap<Vec<u8>, Vec<u8>>, usize),
     Locks(Vec<bool>),
 }
 
-impl Host {
+impl TestHost {
     pub(crate) fn new(regions: Vec<Vec<u8>>) -> Self {
         Self { regions, ..Self::default() }
     }
@@ -35,11 +35,11 @@ impl Host {
             let entries = state.entries as usize;
             match state.kind {
                 StateKind::Array => {
-                    State::Array(vec![vec![0; state.value_bytes as usize]; entries])
+                    DeclaredState::Array(vec![vec![0; state.value_bytes as usize]; entries])
                 }
-                StateKind::Counters => State::Counters(vec![0; entries]),
-                StateKind::Map => State::Map(HashMap::new(), entries),
-                StateKind::Locks => State::Locks(vec![false; entries]),
+                StateKind::Counters => DeclaredState::Counters(vec![0; entries]),
+                StateKind::Map => DeclaredState::Map(HashMap::new(), entries),
+                StateKind::Locks => DeclaredState::Locks(vec![false; entries]),
             }
         });
         Self { regions, states: states.collect(), ..Self::default() }
@@ -88,7 +88,7 @@ impl Host {
             Call::Crc32cOf => u64::from(crc32c(self.bytes(a, b, c)?, d as u32)),
             Call::Xxhash64Of => xxhash64(self.bytes(a, b, c)?, d),
             Call::CounterAdd => match self.states.get_mut(a as usize)? {
-                State::Counters(counters) => {
+                DeclaredState::Counters(counters) => {
                     let counter = counters.get_mut(usize::try_from(b).ok()?)?;
                     *counter = counter.wrapping_add(c);
                     *counter
@@ -108,30 +108,30 @@ impl Host {
         }
         let state = self.states.get_mut(a as usize)?;
         Some(match (request.call, state) {
-            (Call::ArrayRead, State::Array(values)) => match values.get(b as usize) {
+            (Call::ArrayRead, DeclaredState::Array(values)) => match values.get(b as usize) {
                 Some(value) => copied(value, output),
                 None => status::OUT_OF_RANGE,
             },
-            (Call::ArrayWrite, State::Array(values)) => match values.get_mut(b as usize) {
+            (Call::ArrayWrite, DeclaredState::Array(values)) => match values.get_mut(b as usize) {
                 Some(value) => copied(inputs[0], value),
                 None => status::OUT_OF_RANGE,
             },
-            (Call::MapGet, State::Map(map, _)) => match map.get(inputs[0]) {
+            (Call::MapGet, DeclaredState::Map(map, _)) => match map.get(inputs[0]) {
                 Some(value) => copied(value, output),
                 None => status::NOT_FOUND,
             },
-            (Call::MapPut, State::Map(map, most)) => {
+            (Call::MapPut, DeclaredState::Map(map, most)) => {
                 if map.len() >= *most && !map.contains_key(inputs[0]) {
                     return Some(status::FULL);
                 }
                 map.insert(inputs[0].to_vec(), inputs[1].to_vec());
                 status::OK
             }
-            (Call::MapRemove, State::Map(map, _)) => match map.remove(inputs[0]) {
+            (Call::MapRemove, DeclaredState::Map(map, _)) => match map.remove(inputs[0]) {
                 Some(_) => status::OK,
                 None => status::NOT_FOUND,
             },
-            (Call::Lock | Call::TryLock | Call::Unlock, State::Locks(locks)) => {
+            (Call::Lock | Call::TryLock | Call::Unlock, DeclaredState::Locks(locks)) => {
                 let takes = request.call != Call::Unlock;
                 match locks.get_mut(b as usize) {
                     Some(true) if takes => status::BUSY,
@@ -200,7 +200,7 @@ fn copied(from: &[u8], to: &mut [u8]) -> i64 {
     status::OK
 }
 
-impl Near for Host {
+impl Near for TestHost {
     fn load_u64(&mut self, region: u64, offset: u64) -> Reply {
         self.word(region, offset).map_or(Reply::Refused, Reply::Now)
     }

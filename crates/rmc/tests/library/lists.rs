@@ -1,35 +1,35 @@
 //! Linked lists and hash tables.
 
 use farside_rmc::helpers::{Call, status, xxhash64};
-use farside_rmc::library::{Checksum, HashLookup, ListSearch, Place, answer};
+use farside_rmc::library::{Checksum, HashLookup, HostWord, ListSearch, answer};
 use farside_rmc::run::{Outcome, Resource, Stop};
 
-use crate::host::Host;
+use crate::host::TestHost;
 use crate::programs::Programs;
-use crate::runner::{Chance, call, put};
+use crate::runner::{SeededRandom, call, put};
 
-fn place(region: u64, offset: u64) -> Place {
-    Place::new(region as u16, offset).unwrap()
+fn place(region: u64, offset: u64) -> HostWord {
+    HostWord::new(region as u16, offset).unwrap()
 }
 
 /// Lists of all lengths in two regions, in any order: the first node that has the key.
 pub(crate) fn lists(programs: &Programs) {
     let search = programs.verified("list_search");
     for seed in 0..60 {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let length = if seed < 4 { seed as usize } else { chance.below(70) as usize };
-        let mut host = Host::new(vec![vec![0; 24 * 80], vec![0; 24 * 80]]);
+        let mut host = TestHost::new(vec![vec![0; 24 * 80], vec![0; 24 * 80]]);
         // Place 0 is unused: it marks the end of a list.
         let order = chance.order(150);
         let at = |k: usize| place(order[k] as u64 / 75, 24 * (1 + order[k] as u64 % 75));
         let nodes: Vec<_> = (0..length).map(|_| (chance.below(100), chance.next() >> 8)).collect();
         for (k, (key, value)) in nodes.iter().enumerate() {
-            let next = if k + 1 < length { at(k + 1) } else { Place::NONE };
+            let next = if k + 1 < length { at(k + 1) } else { HostWord::NONE };
             let here = at(k);
             let node = [*key, *value, next.word()];
             put(&mut host, here.region() as usize, here.offset(), &node);
         }
-        let head = if length == 0 { Place::NONE } else { at(0) };
+        let head = if length == 0 { HostWord::NONE } else { at(0) };
         for key in 0..100 {
             let done = call(&search, &mut host, &ListSearch { head, key }.to_bytes());
             let found = nodes.iter().position(|node| node.0 == key);
@@ -46,7 +46,7 @@ pub(crate) fn lists(programs: &Programs) {
 /// A list that never ends: the meter ends the call.
 pub(crate) fn cycles(programs: &Programs) {
     let search = programs.verified("list_search");
-    let mut host = Host::new(vec![vec![0; 256]]);
+    let mut host = TestHost::new(vec![vec![0; 256]]);
     put(&mut host, 0, 24, &[1, 10, 48]);
     put(&mut host, 0, 48, &[2, 20, 24]);
     let found = call(&search, &mut host, &ListSearch { head: place(0, 24), key: 2 }.to_bytes());
@@ -60,7 +60,7 @@ pub(crate) fn cycles(programs: &Programs) {
 
 /// A table in memory.
 struct Table {
-    host: Host,
+    host: TestHost,
     mask: u64,
     /// The bytes that are taken.
     used: u64,
@@ -72,7 +72,7 @@ impl Table {
     const BUCKETS: u64 = 64;
 
     fn new(buckets: u64) -> Self {
-        let host = Host::new(vec![vec![], vec![0; 600_000]]);
+        let host = TestHost::new(vec![vec![], vec![0; 600_000]]);
         let used = Self::BUCKETS + 8 * buckets;
         Self { host, mask: buckets - 1, used, chains: vec![vec![]; buckets as usize] }
     }
@@ -103,7 +103,7 @@ impl Table {
 pub(crate) fn tables(programs: &Programs) {
     let lookup = programs.verified("hash_lookup");
     for (seed, buckets) in [(1, 2), (2, 4), (3, 8), (4, 64)] {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let mut table = Table::new(buckets);
         for _ in 0..40 {
             let length =
@@ -151,7 +151,7 @@ pub(crate) fn long_chains_and_values(programs: &Programs) {
 
 /// Memory that the caller may not access: by buffers a status, by words the end of the call.
 pub(crate) fn foreign_memory(programs: &Programs) {
-    let mut host = Host::new(vec![vec![0; 64]]);
+    let mut host = TestHost::new(vec![vec![0; 64]]);
     let search = programs.verified("list_search");
     let done = call(&search, &mut host, &ListSearch { head: place(0, 60), key: 1 }.to_bytes());
     assert_eq!((done.result(), done.accesses), (status::NOT_PERMITTED, 1));

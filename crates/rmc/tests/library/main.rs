@@ -13,7 +13,7 @@ mod trees;
 mod updates;
 mod versions;
 
-use farside_rmc::library::{ENTRIES, Entry};
+use farside_rmc::library::{ENTRIES, LibraryEntry};
 use farside_rmc::verify::Cost;
 use farside_rmc::{Limits, verify};
 use programs::Programs;
@@ -69,7 +69,7 @@ fn the_sources_do_the_same_as_the_objects() {
 #[test]
 fn worst_cases_are_proven() {
     let cost = |name: &str| {
-        let program = Entry::with_name(name).unwrap().program().unwrap();
+        let program = LibraryEntry::with_name(name).unwrap().program().unwrap();
         let verified = verify(program, &Limits::DEFAULT).unwrap();
         assert_eq!(verified.unreached(), 0, "{name}");
         let Cost { helper_calls, bytes, words, .. } = verified.worst();
@@ -116,5 +116,5 @@ fn every_source_is_in_the_library() {
         let line = program.line_at(0).expect("objects keep their lines");
         assert!(line.file.starts_with("library/"), "{line}");
     }
-    assert_eq!(Entry::with_name("no such call"), None);
+    assert_eq!(LibraryEntry::with_name("no such call"), None);
 }

@@ -12,7 +12,7 @@ pub(crate) struct Programs(BTreeMap<String, Program>);
 
 impl Programs {
     pub(crate) fn of_the_library() -> Self {
-        let named = |entry: &farside_rmc::library::Entry| {
+        let named = |entry: &farside_rmc::library::LibraryEntry| {
             (entry.name.to_owned(), entry.program().unwrap_or_else(|e| panic!("{e}")))
         };
         Self(ENTRIES.iter().map(named).collect())

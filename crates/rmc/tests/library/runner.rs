@@ -1,15 +1,15 @@
 //! Calls in every form, which must agree: with local and with remote memory.
 
-use farside_rmc::helpers::{Call, Effect, Helper};
+use farside_rmc::helpers::{Call, Helper, HelperEffect};
 use farside_rmc::run::{Buffers, Far, Lent, Machine, Near, Outcome, Reply, Request, Stop};
 use farside_rmc::{Limits, Verified};
 
-use crate::host::Host;
+use crate::host::TestHost;
 
 /// Numbers by chance, the same for the same seed.
-pub(crate) struct Chance(u64);
+pub(crate) struct SeededRandom(u64);
 
-impl Chance {
+impl SeededRandom {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -79,7 +79,7 @@ impl Stepped {
     }
 
     /// Runs to the next access and carries it out; the outcome when there is none any more.
-    pub(crate) fn step(&mut self, host: &mut Host) -> Option<Outcome> {
+    pub(crate) fn step(&mut self, host: &mut TestHost) -> Option<Outcome> {
         let lent = Lent { own: &mut self.own, shared: &mut [] };
         match self.machine.run(&self.verified, lent, &mut Far) {
             Outcome::Suspended(request) => self.answer(&request, host).map(Outcome::Stopped),
@@ -87,7 +87,7 @@ impl Stepped {
         }
     }
 
-    fn answer(&mut self, request: &Request, host: &mut Host) -> Option<Stop> {
+    fn answer(&mut self, request: &Request, host: &mut TestHost) -> Option<Stop> {
         self.accesses += 1;
         self.locks += u64::from(request.call == Call::Lock);
         let program = self.verified.program();
@@ -117,7 +117,7 @@ impl Stepped {
             }
             _ => {
                 let helper = Helper::with_number(request.call as u32).unwrap();
-                assert_eq!(helper.effect, Effect::Word, "{request:?}");
+                assert_eq!(helper.effect, HelperEffect::Word, "{request:?}");
                 Some(self.machine.refuse().unwrap())
             }
         }
@@ -140,7 +140,7 @@ fn own(verified: &Verified) -> Vec<u8> {
 }
 
 /// Runs a call in every form on the same memory. `host` is afterwards as the call left it.
-pub(crate) fn call(verified: &Verified, host: &mut Host, parameters: &[u8]) -> Done {
+pub(crate) fn call(verified: &Verified, host: &mut TestHost, parameters: &[u8]) -> Done {
     let before = host.clone();
     let mut machine = Machine::new();
     machine.start(verified, parameters, Limits::DEFAULT.budget).unwrap();
@@ -179,11 +179,11 @@ pub(crate) fn call(verified: &Verified, host: &mut Host, parameters: &[u8]) -> D
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 fn compiled(
     verified: &Verified,
-    before: &Host,
+    before: &TestHost,
     parameters: &[u8],
-    (outcome, output, expected): (Outcome, &[u8], &Host),
+    (outcome, output, expected): (Outcome, &[u8], &TestHost),
 ) {
-    use farside_rmc::run::native::{Compiled, Region};
+    use farside_rmc::run::native::{Compiled, NativeRegion};
 
     let compiled = Compiled::new(verified.clone()).unwrap();
     let mut host = before.clone();
@@ -196,7 +196,7 @@ fn compiled(
     assert_eq!(expected.regions, host.regions);
     // If nothing is written, machine code may read the memory directly.
     if expected.regions == before.regions && variables.is_empty() {
-        let regions: Vec<_> = before.regions.iter().map(|bytes| Region::of(bytes)).collect();
+        let regions: Vec<_> = before.regions.iter().map(|bytes| NativeRegion::of(bytes)).collect();
         machine.start(compiled.verified(), parameters, Limits::DEFAULT.budget).unwrap();
         let same = compiled.run(&mut machine, Lent::default(), &regions, &mut host);
         assert_eq!((outcome, output), (same, machine.output()));
@@ -204,7 +204,7 @@ fn compiled(
 }
 
 /// Puts words into a region.
-pub(crate) fn put(host: &mut Host, region: usize, offset: u64, words: &[u64]) {
+pub(crate) fn put(host: &mut TestHost, region: usize, offset: u64, words: &[u64]) {
     let at = offset as usize;
     for (place, word) in host.regions[region][at..].chunks_exact_mut(8).zip(words) {
         place.copy_from_slice(&word.to_le_bytes());
@@ -212,7 +212,7 @@ pub(crate) fn put(host: &mut Host, region: usize, offset: u64, words: &[u64]) {
 }
 
 /// A word of a region.
-pub(crate) fn word(host: &Host, region: usize, offset: u64) -> u64 {
+pub(crate) fn word(host: &TestHost, region: usize, offset: u64) -> u64 {
     let at = offset as usize;
     u64::from_le_bytes(host.regions[region][at..at + 8].try_into().unwrap())
 }

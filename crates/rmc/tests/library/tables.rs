@@ -3,9 +3,9 @@
 use farside_rmc::helpers::status;
 use farside_rmc::library::DhtLookup;
 
-use crate::host::Host;
+use crate::host::TestHost;
 use crate::programs::Programs;
-use crate::runner::{Chance, Done, call};
+use crate::runner::{Done, SeededRandom, call};
 
 const MEMORY: usize = 96 << 10;
 const BUCKET: usize = 512;
@@ -119,7 +119,7 @@ struct Made {
 }
 
 impl Made {
-    fn new(chance: &mut Chance) -> Self {
+    fn new(chance: &mut SeededRandom) -> Self {
         let mut memory = vec![0; MEMORY];
         let depth = chance.below(25) as u8;
         let tag = chance.below(1 << 24) as u32;
@@ -137,7 +137,7 @@ impl Made {
     }
 
     /// Puts a record and its entry; where the next one may begin.
-    fn put(&mut self, chance: &mut Chance, slot: usize, at: usize) -> usize {
+    fn put(&mut self, chance: &mut SeededRandom, slot: usize, at: usize) -> usize {
         let class = chance.below(5);
         let line = 64_usize << class;
         let at = at.next_multiple_of(line);
@@ -180,7 +180,7 @@ impl Made {
     fn check(&self, what: &str, verified: &farside_rmc::Verified, key: &[u8]) -> i64 {
         let lookup = DhtLookup { table: TABLE, bucket: BUCKET as u64, tag: self.tag, key };
         let expected = expected(&self.memory, &lookup);
-        let mut host = Host::for_program(vec![], verified.program());
+        let mut host = TestHost::for_program(vec![], verified.program());
         host.global.clone_from(&self.memory);
         let done = call(verified, &mut host, &lookup.to_bytes().unwrap());
         assert_eq!(done.result(), expected.result, "{what}");
@@ -202,7 +202,7 @@ pub(crate) fn lookups(programs: &Programs) {
     let verified = programs.verified("dht_lookup");
     let mut found = 0;
     for seed in 0..150 {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let made = Made::new(&mut chance);
         for key in &made.keys {
             found += usize::from(made.check(&format!("seed {seed}"), &verified, key) == status::OK);
@@ -218,7 +218,7 @@ pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
     let verified = programs.verified("dht_lookup");
     let mut results = std::collections::BTreeMap::<i64, u32>::new();
     for seed in 0..1_200 {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let mut made = Made::new(&mut chance);
         let Some(key) = made.keys.first().cloned() else { continue };
         let links = made.memory[BUCKET + 136..][..8 * SLOTS].to_vec();
@@ -255,7 +255,7 @@ pub(crate) fn lookups_in_odd_bytes(programs: &Programs) {
 pub(crate) fn lookups_in_noise(programs: &Programs) {
     let verified = programs.verified("dht_lookup");
     for seed in 0..200 {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let mut memory = chance.bytes(MEMORY);
         memory[BUCKET..][..8].copy_from_slice(&TABLE.to_le_bytes());
         memory[BUCKET + 8..][..8].fill(0);
@@ -273,7 +273,7 @@ pub(crate) fn lookups_nowhere(programs: &Programs) {
     let verified = programs.verified("dht_lookup");
     let ask = |bucket: u64, key: &[u8]| {
         let lookup = DhtLookup { table: TABLE, bucket, tag: 1, key };
-        let mut host = Host::for_program(vec![], verified.program());
+        let mut host = TestHost::for_program(vec![], verified.program());
         host.global = vec![0; MEMORY];
         let done = call(&verified, &mut host, &lookup.to_bytes().unwrap());
         (done.result(), done.accesses)

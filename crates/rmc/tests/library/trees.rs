@@ -4,19 +4,19 @@ use std::collections::BTreeMap;
 
 use farside_rmc::Limits;
 use farside_rmc::helpers::status;
-use farside_rmc::library::{BtreeLookup, Place, RangeScan};
+use farside_rmc::library::{BtreeLookup, HostWord, RangeScan};
 
-use crate::host::Host;
+use crate::host::TestHost;
 use crate::programs::Programs;
-use crate::runner::{Chance, call, put};
+use crate::runner::{SeededRandom, call, put};
 
 const KEYS: usize = 15;
 const NODE_BYTES: u64 = 256;
 
 /// A tree in memory, made of sorted entries.
 struct Tree {
-    host: Host,
-    root: Place,
+    host: TestHost,
+    root: HostWord,
     height: u64,
     entries: BTreeMap<u64, u64>,
     /// The first key of each leaf, in order.
@@ -24,21 +24,21 @@ struct Tree {
 }
 
 /// A node and the least key below it.
-type Child = (u64, Place);
+type Child = (u64, HostWord);
 
 struct Builder<'a> {
-    host: Host,
+    host: TestHost,
     places: Vec<usize>,
-    chance: &'a mut Chance,
+    chance: &'a mut SeededRandom,
 }
 
 impl Builder<'_> {
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> HostWord {
         let at = self.places.pop().expect("there are enough places") as u64;
-        Place::new(0, NODE_BYTES * (1 + at)).unwrap()
+        HostWord::new(0, NODE_BYTES * (1 + at)).unwrap()
     }
 
-    fn node(&mut self, at: Place, level: u64, keys: &[u64], values: &[u64]) {
+    fn node(&mut self, at: HostWord, level: u64, keys: &[u64], values: &[u64]) {
         let mut words = vec![level | (keys.len() as u64) << 32];
         words.extend(keys);
         words.resize(1 + KEYS, u64::MAX);
@@ -89,9 +89,9 @@ impl Builder<'_> {
 }
 
 impl Tree {
-    fn new(entries: BTreeMap<u64, u64>, chance: &mut Chance) -> Self {
+    fn new(entries: BTreeMap<u64, u64>, chance: &mut SeededRandom) -> Self {
         let count = 2 * entries.len() + 8;
-        let host = Host::new(vec![vec![0; (count + 1) * NODE_BYTES as usize]]);
+        let host = TestHost::new(vec![vec![0; (count + 1) * NODE_BYTES as usize]]);
         let places = chance.order(count);
         let mut builder = Builder { host, places, chance };
         let all: Vec<_> = entries.iter().map(|(key, value)| (*key, *value)).collect();
@@ -102,12 +102,12 @@ impl Tree {
             level = builder.inner(height, &level);
             height += 1;
         }
-        let root = level.first().map_or(Place::NONE, |child| child.1);
+        let root = level.first().map_or(HostWord::NONE, |child| child.1);
         Self { host: builder.host, root, height, entries, leaves }
     }
 
     fn by_chance(seed: u64) -> Self {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let count = if seed < 3 { seed } else { chance.below(700) };
         let far = seed.is_multiple_of(2);
         let mut key =
@@ -145,8 +145,8 @@ pub(crate) fn trees(programs: &Programs) {
 /// Inner nodes that lead to themselves, a key that cannot be, and a root that is not there.
 pub(crate) fn no_trees(programs: &Programs) {
     let (lookup, scan) = (programs.verified("btree_lookup"), programs.verified("range_scan"));
-    let mut host = Host::new(vec![vec![0xff; 1_024]]);
-    let at = Place::new(0, 256).unwrap();
+    let mut host = TestHost::new(vec![vec![0xff; 1_024]]);
+    let at = HostWord::new(0, 256).unwrap();
     put(&mut host, 0, 256, &[5]);
     for child in 0..16 {
         put(&mut host, 0, 256 + 128 + 8 * child, &[at.word()]);
@@ -158,7 +158,7 @@ pub(crate) fn no_trees(programs: &Programs) {
     assert_eq!((done.result(), done.accesses), (status::OUT_OF_RANGE, 12));
     let done = call(&lookup, &mut host, &BtreeLookup { root: at, key: u64::MAX }.to_bytes());
     assert_eq!((done.result(), done.accesses), (status::OUT_OF_RANGE, 0));
-    let root = Place::new(0, 900).unwrap();
+    let root = HostWord::new(0, 900).unwrap();
     let done = call(&lookup, &mut host, &BtreeLookup { root, key: 7 }.to_bytes());
     assert_eq!((done.result(), done.accesses), (status::NOT_PERMITTED, 1));
 }
@@ -174,10 +174,10 @@ pub(crate) fn ranges(programs: &Programs) {
     let mut several = 0;
     for seed in 0..40 {
         let mut tree = Tree::by_chance(seed);
-        let mut chance = Chance::new(seed + 1_000);
+        let mut chance = SeededRandom::new(seed + 1_000);
         for turn in 0..12 {
             let keys: Vec<_> = tree.entries.keys().copied().collect();
-            let any = |chance: &mut Chance| match keys.len() as u64 {
+            let any = |chance: &mut SeededRandom| match keys.len() as u64 {
                 0 => chance.next(),
                 count => {
                     keys[chance.below(count) as usize].wrapping_add(chance.below(3)).wrapping_sub(1)
@@ -208,9 +208,9 @@ pub(crate) fn ranges(programs: &Programs) {
     }
     assert!(several > 0, "no range took several calls");
     // Whose first is above its last needs no access.
-    let mut host = Host::new(vec![vec![]]);
+    let mut host = TestHost::new(vec![vec![]]);
     let nothing =
-        RangeScan { root: Place::NONE, first: 2, last: 1, mask: 0, wanted: 0, leaves: 16 };
+        RangeScan { root: HostWord::NONE, first: 2, last: 1, mask: 0, wanted: 0, leaves: 16 };
     let done = call(&scan, &mut host, &nothing.to_bytes());
     assert_eq!((done.result(), done.accesses), (0, 0));
 }
@@ -236,7 +236,8 @@ fn accesses(tree: &Tree, first: u64, last: u64, leaves: u64) -> u64 {
 pub(crate) fn small_outputs(programs: &Programs) {
     let limits = Limits { output_bytes_max: 100, ..Limits::DEFAULT };
     let scan = programs.within("range_scan", &limits);
-    let mut tree = Tree::new((10..60).map(|key| (key, key * key)).collect(), &mut Chance::new(3));
+    let mut tree =
+        Tree::new((10..60).map(|key| (key, key * key)).collect(), &mut SeededRandom::new(3));
     let (mut first, mut found, mut calls) = (0, Vec::new(), 0);
     loop {
         let all = RangeScan { root: tree.root, first, last: 55, mask: 0, wanted: 0, leaves: 16 };

@@ -1,19 +1,19 @@
 //! Changing several words, and logs, among others who do the same.
 
 use farside_rmc::helpers::{crc32c, status};
-use farside_rmc::library::{Change, LogAppend, MultiCas, MultiCasRecover, Place};
+use farside_rmc::library::{Change, HostWord, LogAppend, MultiCas, MultiCasRecover};
 use farside_rmc::run::Outcome;
 
-use crate::host::Host;
+use crate::host::TestHost;
 use crate::programs::Programs;
-use crate::runner::{Chance, Stepped, call, put, word};
+use crate::runner::{SeededRandom, Stepped, call, put, word};
 
 const LOCK: u64 = 8;
 const WORDS: u64 = 64;
 const RECORDS: u64 = 512;
 
-fn memory() -> Host {
-    Host::new(vec![vec![0; 4_096]])
+fn memory() -> TestHost {
+    TestHost::new(vec![vec![0; 4_096]])
 }
 
 fn record(caller: u64) -> u64 {
@@ -28,7 +28,7 @@ fn change(at: u64, expected: u64, desired: u64) -> Change {
     Change { offset: WORDS + 8 * at, expected, desired }
 }
 
-fn values(host: &Host, count: u64) -> Vec<u64> {
+fn values(host: &TestHost, count: u64) -> Vec<u64> {
     (0..count).map(|at| word(host, 0, WORDS + 8 * at)).collect()
 }
 
@@ -146,7 +146,7 @@ pub(crate) fn callers_among_each_other(programs: &Programs) {
     let cas = programs.verified("multi_cas");
     let (mut all, mut busy, mut different) = (0, 0, 0);
     for seed in 0..60 {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let mut host = memory();
         let mut callers: Vec<Option<Stepped>> = (0..4).map(|_| None).collect();
         let mut succeeded = 0;
@@ -188,12 +188,12 @@ pub(crate) fn callers_among_each_other(programs: &Programs) {
 const LOG: u64 = 16;
 
 fn append(slots: u64, slot_bytes: u64, record: &[u8]) -> Vec<u8> {
-    let log = Place::new(0, LOG).unwrap();
+    let log = HostWord::new(0, LOG).unwrap();
     LogAppend { log, slots, slot_bytes, record }.to_bytes().unwrap()
 }
 
 /// The committed record of a slot.
-fn committed(host: &Host, slot: u64, slot_bytes: u64) -> Option<Vec<u8>> {
+fn committed(host: &TestHost, slot: u64, slot_bytes: u64) -> Option<Vec<u8>> {
     let at = LOG + 8 + slot * slot_bytes;
     let commit = word(host, 0, at);
     let length = (commit & 0x7fff_ffff) as usize;
@@ -209,7 +209,7 @@ fn committed(host: &Host, slot: u64, slot_bytes: u64) -> Option<Vec<u8>> {
 /// One caller: records of all lengths, a log that gets full, and what makes no sense.
 pub(crate) fn logs(programs: &Programs) {
     let log_append = programs.verified("log_append");
-    let mut chance = Chance::new(7);
+    let mut chance = SeededRandom::new(7);
     let mut host = memory();
     let lengths = [0, 1, 7, 8, 100, 127, 128];
     for (slot, length) in lengths.into_iter().enumerate() {
@@ -240,7 +240,7 @@ pub(crate) fn logs(programs: &Programs) {
     let done = call(&log_append, &mut host, &append(1_000, 136, &[1]));
     assert_eq!((done.result(), done.accesses), (status::NOT_PERMITTED, 2));
     let record = [0; 129];
-    let log = LogAppend { log: Place::NONE, slots: 1, slot_bytes: 256, record: &record };
+    let log = LogAppend { log: HostWord::NONE, slots: 1, slot_bytes: 256, record: &record };
     assert_eq!(log.to_bytes().unwrap_err().most, 128);
 }
 
@@ -250,7 +250,7 @@ pub(crate) fn logs_of_many(programs: &Programs) {
     let log_append = programs.verified("log_append");
     let mut gaps = 0;
     for seed in 0..40 {
-        let mut chance = Chance::new(seed);
+        let mut chance = SeededRandom::new(seed);
         let mut host = memory();
         let mut callers: Vec<Option<(Stepped, Vec<u8>)>> = (0..3).map(|_| None).collect();
         let mut reported: Vec<(u64, Vec<u8>)> = Vec::new();

@@ -1,28 +1,28 @@
 //! Several pieces at one moment, and checksums.
 
 use farside_rmc::helpers::{crc32c, status, xxhash64};
-use farside_rmc::library::{Checksum, MultiRead, Piece, Place};
+use farside_rmc::library::{Checksum, HostWord, MultiRead, VersionedPiece};
 use farside_rmc::run::Outcome;
 
-use crate::host::Host;
+use crate::host::TestHost;
 use crate::programs::Programs;
-use crate::runner::{Chance, Stepped, call, put, word};
+use crate::runner::{SeededRandom, Stepped, call, put, word};
 
-fn parameters(pieces: &[Piece]) -> Vec<u8> {
+fn parameters(pieces: &[VersionedPiece]) -> Vec<u8> {
     MultiRead { region: 0, pieces }.to_bytes().unwrap()
 }
 
 /// Without a concurrent writer: all pieces, of all lengths.
 pub(crate) fn versions(programs: &Programs) {
     let read = programs.verified("multi_read");
-    let mut chance = Chance::new(1);
-    let mut host = Host::new(vec![chance.bytes(1_024)]);
+    let mut chance = SeededRandom::new(1);
+    let mut host = TestHost::new(vec![chance.bytes(1_024)]);
     put(&mut host, 0, 0, &[2, 40, 6, 1 << 40]);
     for lengths in [&[1u64][..], &[0, 5], &[8, 16, 24], &[64, 64, 64, 64], &[256], &[0, 0, 0, 0]] {
         let pieces: Vec<_> = lengths
             .iter()
             .enumerate()
-            .map(|(at, bytes)| Piece {
+            .map(|(at, bytes)| VersionedPiece {
                 version: 8 * at as u64,
                 offset: 500 - 100 * at as u64,
                 bytes: *bytes,
@@ -37,19 +37,19 @@ pub(crate) fn versions(programs: &Programs) {
         assert_eq!((done.result(), done.accesses), (status::OK, 3), "{lengths:?}");
         assert_eq!(done.output, expected, "{lengths:?}");
     }
-    let one = Piece { version: 0, offset: 64, bytes: 8 };
+    let one = VersionedPiece { version: 0, offset: 64, bytes: 8 };
     // A writer that has died in between, or takes for ever.
     put(&mut host, 0, 0, &[3]);
     let done = call(&read, &mut host, &parameters(&[one]));
     assert_eq!((done.result(), done.accesses, done.output.len()), (status::BUSY, 9, 0));
-    let far = Piece { offset: 1_020, ..one };
+    let far = VersionedPiece { offset: 1_020, ..one };
     let done = call(&read, &mut host, &parameters(&[far]));
     assert_eq!((done.result(), done.accesses), (status::NOT_PERMITTED, 2));
     // Too many pieces or bytes: at the builder, and at the program where that is passed by.
     assert!(MultiRead { region: 0, pieces: &[one; 5] }.to_bytes().is_err());
-    let long = Piece { bytes: 129, ..one };
+    let long = VersionedPiece { bytes: 129, ..one };
     assert!(MultiRead { region: 0, pieces: &[long; 2] }.to_bytes().is_err());
-    let huge = Piece { bytes: u64::MAX, ..one };
+    let huge = VersionedPiece { bytes: u64::MAX, ..one };
     assert!(MultiRead { region: 0, pieces: &[one, huge] }.to_bytes().is_err());
     let good = parameters(&[one, one]);
     for (field, value) in [(1, 5), (1, u64::MAX), (4, 257), (7, 249), (7, u64::MAX)] {
@@ -61,16 +61,18 @@ pub(crate) fn versions(programs: &Programs) {
 }
 
 /// A writer of two pieces, one step at a time.
-struct Writer {
+struct PieceWriter {
     step: u64,
 }
 
-impl Writer {
-    const PIECES: [Piece; 2] =
-        [Piece { version: 0, offset: 64, bytes: 24 }, Piece { version: 8, offset: 128, bytes: 24 }];
+impl PieceWriter {
+    const PIECES: [VersionedPiece; 2] = [
+        VersionedPiece { version: 0, offset: 64, bytes: 24 },
+        VersionedPiece { version: 8, offset: 128, bytes: 24 },
+    ];
 
     /// Makes one piece after the other odd, changes it word by word, and makes it even again.
-    fn go_on(&mut self, host: &mut Host) {
+    fn go_on(&mut self, host: &mut TestHost) {
         let piece = Self::PIECES[(self.step / 5 % 2) as usize];
         let version = word(host, 0, piece.version);
         match self.step % 5 {
@@ -86,13 +88,13 @@ pub(crate) fn writers_in_the_way(programs: &Programs) {
     let read = programs.verified("multi_read");
     let (mut good, mut again, mut busy) = (0, 0, 0);
     for seed in 0..300 {
-        let mut chance = Chance::new(seed);
-        let mut host = Host::new(vec![vec![0; 256]]);
-        let mut writer = Writer { step: 0 };
+        let mut chance = SeededRandom::new(seed);
+        let mut host = TestHost::new(vec![vec![0; 256]]);
+        let mut writer = PieceWriter { step: 0 };
         for _ in 0..5 * chance.below(8) {
             writer.go_on(&mut host);
         }
-        let mut reader = Stepped::new(&read, &parameters(&Writer::PIECES));
+        let mut reader = Stepped::new(&read, &parameters(&PieceWriter::PIECES));
         let pace = 2 + chance.below(12);
         let outcome = loop {
             if let Some(outcome) = reader.step(&mut host) {
@@ -131,11 +133,11 @@ pub(crate) fn writers_in_the_way(programs: &Programs) {
 pub(crate) fn checksums(programs: &Programs) {
     let (crc, hash) =
         (programs.verified("checksum_crc32c"), programs.verified("checksum_xxhash64"));
-    let memory = Chance::new(5).bytes((1 << 20) + 64);
-    let mut host = Host::new(vec![vec![], memory.clone()]);
+    let memory = SeededRandom::new(5).bytes((1 << 20) + 64);
+    let mut host = TestHost::new(vec![vec![], memory.clone()]);
     for bytes in [0, 1, 31, 32, 4_096, 1 << 20] {
         for start in [0, 0xdead_beef] {
-            let buffer = Place::new(1, 13).unwrap();
+            let buffer = HostWord::new(1, 13).unwrap();
             let parameters = Checksum { buffer, bytes, start }.to_bytes();
             let all = &memory[13..13 + bytes as usize];
             let done = call(&crc, &mut host, &parameters);
@@ -145,7 +147,7 @@ pub(crate) fn checksums(programs: &Programs) {
             assert_eq!(done.result() as u64, xxhash64(all, start), "{bytes}");
         }
     }
-    let buffer = Place::new(1, 0).unwrap();
+    let buffer = HostWord::new(1, 0).unwrap();
     let too_long = Checksum { buffer, bytes: (1 << 20) + 1, start: 0 }.to_bytes();
     for program in [&crc, &hash] {
         let done = call(program, &mut host, &too_long);

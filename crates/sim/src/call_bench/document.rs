@@ -1,7 +1,7 @@
 //! The table ours / paper and the workload that changes, as Markdown.
 
 use super::{
-    CALLS, Figure, NETWORK_PS_PER_BYTE, PHASES, PRICES, Place, ROUND_TRIP_NS, Study, figures,
+    CALLS, Figure, NETWORK_PS_PER_BYTE, PHASES, PRICES, ROUND_TRIP_NS, SimSite, Study, figures,
 };
 use farside::Error;
 use std::fmt::Write;
@@ -112,7 +112,7 @@ fn findings(out: &mut String, all: &[Figure]) {
 
 /// Which place costs most and which least, for the numbers of accesses of Figure 7.
 fn costs(figure: Option<&Figure>) -> String {
-    let cost = |place: Place, at: usize| {
+    let cost = |place: SimSite, at: usize| {
         let line = figure.and_then(|figure| figure.lines.get(place as usize));
         line.and_then(|line| line.points.get(at)).map_or(0.0, |point| point.0)
     };
@@ -122,14 +122,14 @@ fn costs(figure: Option<&Figure>) -> String {
         let found: Vec<String> = found.map(|(_, accesses)| accesses.to_string()).collect();
         found.join(", ")
     };
-    let dearest = those(&|at| cost(Place::Client, at) > cost(Place::Host, at));
-    let cheaper = those(&|at| cost(Place::Nic, at) < cost(Place::Host, at));
+    let dearest = those(&|at| cost(SimSite::Client, at) > cost(SimSite::Host, at));
+    let cheaper = those(&|at| cost(SimSite::Nic, at) < cost(SimSite::Host, at));
     format!(
         "latencies and growth so (the table below). With the prices chosen here one-sided costs more than \
          the host for N = {dearest}, not for N = 1 ({:.2} against {:.2}): the host's core is paid for from \
          when a call has come, before it takes it up. The NIC costs less than the host for N = {cheaper}",
-        cost(Place::Client, 0),
-        cost(Place::Host, 0)
+        cost(SimSite::Client, 0),
+        cost(SimSite::Host, 0)
     )
 }
 
@@ -190,11 +190,11 @@ fn study(out: &mut String, study: &Study) {
     out.push_str(
         "| phase | nodes | until the NIC begins | until the host begins | network | local link |",
     );
-    for place in Place::ALL {
+    for place in SimSite::ALL {
         let _ = write!(out, " {place} |");
     }
     out.push_str(" chosen | by the best |\n");
-    let _ = writeln!(out, "| --- |{}", " --- |".repeat(5 + Place::ALL.len() + 2));
+    let _ = writeln!(out, "| --- |{}", " --- |".repeat(5 + SimSite::ALL.len() + 2));
     let ms = |ns: u64| ns as f64 / 1e6;
     let us = |ns: u64| ns as f64 / 1e3;
     for (phase, times) in PHASES.iter().zip(&study.phases) {

@@ -1,6 +1,6 @@
 //! Figures 3 to 7 of 003, from calls that were run in virtual time.
 
-use super::{NFP6000, NICS, Place, Scene};
+use super::{CallScene, NFP6000, NICS, SimSite};
 use farside::Error;
 use farside::call::{PlaceModel, Prices};
 
@@ -16,12 +16,12 @@ pub struct Figure {
     /// The label of the vertical axis.
     pub up: &'static str,
     /// What is drawn.
-    pub lines: Vec<Line>,
+    pub lines: Vec<FigureLine>,
 }
 
 /// A line of a figure.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Line {
+pub struct FigureLine {
     /// Which place, and which adapter.
     pub name: String,
     /// Across and up.
@@ -55,7 +55,7 @@ pub(super) const ACCESSES: [u64; 4] = [1, 8, 32, 128];
 /// All of them; the same at every call.
 ///
 /// # Errors
-/// As [`Scene::new`].
+/// As [`CallScene::new`].
 pub fn figures() -> Result<Vec<Figure>, Error> {
     let [latency, bytes] = scans()?;
     let [hash_latency, hash_bytes] = hashes()?;
@@ -99,28 +99,28 @@ pub fn figures() -> Result<Vec<Figure>, Error> {
 }
 
 /// What is drawn: each adapter's calls, and one-sided requests once.
-fn series() -> Vec<(String, super::Nic, Place)> {
-    let mut all = vec![(Place::Client.to_string(), NFP6000, Place::Client)];
-    all.extend(NICS.map(|nic| (format!("call, {}", nic.name), nic, Place::Nic)));
+fn series() -> Vec<(String, super::Nic, SimSite)> {
+    let mut all = vec![(SimSite::Client.to_string(), NFP6000, SimSite::Client)];
+    all.extend(NICS.map(|nic| (format!("call, {}", nic.name), nic, SimSite::Nic)));
     all
 }
 
-fn scans() -> Result<[Vec<Line>; 2], Error> {
+fn scans() -> Result<[Vec<FigureLine>; 2], Error> {
     lines(&NODES, |scene, nodes| scene.counted(|scene| scene.search(nodes)))
 }
 
-fn hashes() -> Result<[Vec<Line>; 2], Error> {
+fn hashes() -> Result<[Vec<FigureLine>; 2], Error> {
     lines(&BYTES, |scene, bytes| scene.counted(|scene| scene.checksum(bytes)))
 }
 
 /// Latency and bytes of a call of each size.
 fn lines(
     sizes: &[u64],
-    call: impl Fn(&mut Scene, u64) -> Result<super::Counted, Error>,
-) -> Result<[Vec<Line>; 2], Error> {
+    call: impl Fn(&mut CallScene, u64) -> Result<super::Counted, Error>,
+) -> Result<[Vec<FigureLine>; 2], Error> {
     let mut all = [Vec::new(), Vec::new()];
     for (name, nic, place) in series() {
-        let mut scene = Scene::new(&nic, Prices::LATENCY)?;
+        let mut scene = CallScene::new(&nic, Prices::LATENCY)?;
         scene.pin(Some(place));
         let mut points = [Vec::new(), Vec::new()];
         for size in sizes {
@@ -129,17 +129,17 @@ fn lines(
             points[1].push((*size as f64, counted.network_bytes() as f64));
         }
         for (lines, points) in all.iter_mut().zip(points) {
-            lines.push(Line { name: name.clone(), points });
+            lines.push(FigureLine { name: name.clone(), points });
         }
     }
     Ok(all)
 }
 
 /// Cost and latency at each place, for each number of accesses.
-fn costs() -> Result<Vec<Line>, Error> {
+fn costs() -> Result<Vec<FigureLine>, Error> {
     let mut all = Vec::new();
-    for place in Place::ALL {
-        let mut scene = Scene::new(&NFP6000, PRICES)?;
+    for place in SimSite::ALL {
+        let mut scene = CallScene::new(&NFP6000, PRICES)?;
         scene.pin(Some(place));
         let mut points = Vec::new();
         for accesses in ACCESSES {
@@ -151,7 +151,7 @@ fn costs() -> Result<Vec<Line>, Error> {
             let cost = model.cost(counted.took_ns as f64, accesses, &PRICES);
             points.push((cost, counted.took_ns as f64 / 1e3));
         }
-        all.push(Line { name: place.to_string(), points });
+        all.push(FigureLine { name: place.to_string(), points });
     }
     Ok(all)
 }
@@ -159,7 +159,7 @@ fn costs() -> Result<Vec<Line>, Error> {
 impl Figure {
     /// Where the line of this name first is below the one-sided one, if it is anywhere.
     pub fn crossover(&self, name: &str) -> Option<f64> {
-        let base = self.lines.iter().find(|line| line.name == Place::Client.to_string())?;
+        let base = self.lines.iter().find(|line| line.name == SimSite::Client.to_string())?;
         let line = self.lines.iter().find(|line| line.name.ends_with(name))?;
         let mut both = base.points.iter().zip(&line.points);
         both.find(|(base, line)| line.1 < base.1).map(|(base, _)| base.0)

@@ -27,13 +27,13 @@ use crate::fabric::Path;
 use std::fmt;
 
 pub use document::document;
-pub use figures::{Figure, Line, PRICES, figures};
-pub use scene::{Counted, NODES_MAX, Scene};
+pub use figures::{Figure, FigureLine, PRICES, figures};
+pub use scene::{CallScene, Counted, NODES_MAX};
 pub use study::{CALLS, PHASES, Phase, PhaseTimes, Study};
 
 /// Where a call runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Place {
+pub enum SimSite {
     /// At the client, by one-sided requests.
     Client,
     /// At the host.
@@ -42,12 +42,12 @@ pub enum Place {
     Nic,
 }
 
-impl Place {
+impl SimSite {
     /// All of them, in the order of a scene's places.
     pub const ALL: [Self; 3] = [Self::Client, Self::Host, Self::Nic];
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SimSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Client => "one-sided",

@@ -2,19 +2,19 @@
 
 use super::charged::{Charged, Toll};
 use super::{
-    FROM_NIC_NS, HOST_ACCESS_NS, HOST_START_NS, NIC_START_NS, Nic, Place, ROUND_TRIP_NS, TO_NIC_NS,
-    network,
+    FROM_NIC_NS, HOST_ACCESS_NS, HOST_START_NS, NIC_START_NS, Nic, ROUND_TRIP_NS, SimSite,
+    TO_NIC_NS, network,
 };
 use crate::fabric::{INFINIBAND, NO_COSTS, NO_TIME, Path, SimNet, SimOptions, Traffic};
-use crate::stage::{Actor, Spent, Stage, Stopped, Then};
-use farside::call::rmc::library::{Checksum, Entry, ListSearch, Place as Word};
+use crate::stage::{Actor, ActorNetwork, Spent, Stopped, Then};
+use farside::call::rmc::library::{Checksum, HostWord as Word, LibraryEntry, ListSearch};
 use farside::call::{
     CallOptions, CallServer, Caller, CallerOptions, LearningOptions, PlaceModel, Placed,
     PlacedAnswer, PlacedProgram, PlacedTicket, Prices, Processor, Program, ServerOptions, Site,
 };
 use farside::{Error, ErrorCode};
 use farside_base::Access;
-use farside_fabric::{CountFabric, Counts, Fabric};
+use farside_fabric::{CountFabric, Fabric, FabricCounts};
 use std::sync::Arc;
 
 /// Nodes of the net.
@@ -36,7 +36,7 @@ pub struct Counted {
     /// From call to answer, in virtual time.
     pub took_ns: u64,
     /// At the client, the adapter's processor and the host.
-    pub at: [Counts; 3],
+    pub at: [FabricCounts; 3],
     /// Client to host, and back.
     pub host: [Traffic; 2],
     /// Client to the adapter's processor, and back.
@@ -65,7 +65,7 @@ struct Client {
     net: SimNet,
     placed: Placed,
     jobs: Vec<Job>,
-    under_way: Vec<PlacedTicket>,
+    in_flight: Vec<PlacedTicket>,
     begun_ns: u64,
     ended: Vec<Result<PlacedAnswer, Error>>,
     took_ns: u64,
@@ -97,7 +97,7 @@ impl Client {
                 &job.parameters,
                 CallOptions::new().accesses(job.hint),
             ) {
-                Ok(Some(ticket)) => self.under_way.push(ticket),
+                Ok(Some(ticket)) => self.in_flight.push(ticket),
                 Ok(None) => self.ended.push(Err(ErrorCode::OverQuota.into())),
                 Err(error) => self.ended.push(Err(error)),
             }
@@ -105,15 +105,15 @@ impl Client {
         // Its errors are reported by the calls.
         let _ = self.placed.turn();
         let (placed, ended) = (&mut self.placed, &mut self.ended);
-        let before = self.under_way.len();
-        self.under_way.retain(|ticket| match placed.poll(*ticket) {
+        let before = self.in_flight.len();
+        self.in_flight.retain(|ticket| match placed.poll(*ticket) {
             Some(end) => {
                 ended.push(end);
                 false
             }
             None => true,
         });
-        if self.under_way.len() < before {
+        if self.in_flight.len() < before {
             self.took_ns = self.net.now_ns() - self.begun_ns;
         }
         self.placed.is_ready()
@@ -121,19 +121,19 @@ impl Client {
 }
 
 /// The client, the adapter's processor and the host, with their clocks.
-pub struct Scene {
+pub struct CallScene {
     net: SimNet,
-    stage: Stage<Party>,
+    stage: ActorNetwork<Party>,
     fabrics: [Arc<CountFabric>; 3],
     tolls: [Toll; 3],
     search: PlacedProgram,
     checksum: PlacedProgram,
     host_start_ns: u64,
-    /// In the order of [`Place::ALL`].
+    /// In the order of [`SimSite::ALL`].
     models: [PlaceModel; 3],
 }
 
-impl std::fmt::Debug for Scene {
+impl std::fmt::Debug for CallScene {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Scene").field("net", &self.net).finish_non_exhaustive()
     }
@@ -142,7 +142,7 @@ impl std::fmt::Debug for Scene {
 /// The initial cost models of the sites for the chooser: those of the scene.
 fn models(nic: &Nic) -> [PlaceModel; 3] {
     let model =
-        |place: Place, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
+        |place: SimSite, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
             name: place.to_string().into(),
             core,
             round_trip_ns,
@@ -154,13 +154,20 @@ fn models(nic: &Nic) -> [PlaceModel; 3] {
     let to_nic_ns = TO_NIC_NS + FROM_NIC_NS;
     let local_ns = nic.host_round_trip_ns;
     [
-        model(Place::Client, Processor::Client, 0, 0, ROUND_TRIP_NS, [0, NODE_BYTES]),
-        model(Place::Host, Processor::Host, ROUND_TRIP_NS, HOST_START_NS, HOST_ACCESS_NS, [32, 0]),
-        model(Place::Nic, Processor::Nic, to_nic_ns, NIC_START_NS, local_ns, [32, 0]),
+        model(SimSite::Client, Processor::Client, 0, 0, ROUND_TRIP_NS, [0, NODE_BYTES]),
+        model(
+            SimSite::Host,
+            Processor::Host,
+            ROUND_TRIP_NS,
+            HOST_START_NS,
+            HOST_ACCESS_NS,
+            [32, 0],
+        ),
+        model(SimSite::Nic, Processor::Nic, to_nic_ns, NIC_START_NS, local_ns, [32, 0]),
     ]
 }
 
-impl Scene {
+impl CallScene {
     /// Three ends that are connected, and a list of [`NODES_MAX`] nodes.
     ///
     /// # Errors
@@ -191,12 +198,12 @@ impl Scene {
         placed.add(to_host, &[(Site::Local, client), (Site::Remote, at_host)])?;
         placed.add(to_nic, &[(Site::Remote, at_nic)])?;
         let [search, checksum] = [search, checksum].map(|known| placed.add_program(known));
-        let mut stage = Stage::new(&net, NO_COSTS);
+        let mut stage = ActorNetwork::new(&net, NO_COSTS);
         let client = Client {
             net: net.clone(),
             placed,
             jobs: Vec::new(),
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             begun_ns: 0,
             ended: Vec::new(),
             took_ns: 0,
@@ -249,15 +256,15 @@ impl Scene {
     }
 
     /// Every call runs there from now on, or where it costs least.
-    pub fn pin(&mut self, place: Option<Place>) {
-        let at = place.and_then(|place| Place::ALL.iter().position(|other| *other == place));
+    pub fn pin(&mut self, place: Option<SimSite>) {
+        let at = place.and_then(|place| SimSite::ALL.iter().position(|other| *other == place));
         if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
             client.placed.placement().pin(at);
         }
     }
 
     /// What the chooser knows of a place.
-    pub fn model(&self, place: Place) -> PlaceModel {
+    pub fn model(&self, place: SimSite) -> PlaceModel {
         self.models[place as usize].clone()
     }
 
@@ -398,7 +405,7 @@ fn register(
     name: &str,
 ) -> Result<Vec<Program>, Error> {
     let mut known = Vec::new();
-    let entry = Entry::with_name(name).ok_or(ErrorCode::NoProgram)?;
+    let entry = LibraryEntry::with_name(name).ok_or(ErrorCode::NoProgram)?;
     for at in 0..callers.len() {
         until(net, callers, servers, |callers| callers[at].begin_register(entry.object))?;
         until(net, callers, servers, |callers| {

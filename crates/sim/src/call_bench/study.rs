@@ -1,8 +1,8 @@
 //! A workload with changing lists, load and link: the chooser's choices compared with each fixed site (003 §5.2).
 
 use super::{
-    FROM_NIC_NS, HOST_START_NS, LIQUIDIO, NFP6000, NIC_START_NS, Nic, Place, ROUND_TRIP_NS, Scene,
-    TO_NIC_NS,
+    CallScene, FROM_NIC_NS, HOST_START_NS, LIQUIDIO, NFP6000, NIC_START_NS, Nic, ROUND_TRIP_NS,
+    SimSite, TO_NIC_NS,
 };
 use farside::Error;
 use farside::call::Prices;
@@ -59,7 +59,7 @@ pub const PHASES: [Phase; 8] = [
 pub struct PhaseTimes {
     /// All calls where the chooser put them.
     pub chosen_ns: u64,
-    /// All calls at each place, in the order of [`Place::ALL`].
+    /// All calls at each place, in the order of [`SimSite::ALL`].
     pub fixed_ns: [u64; 3],
     /// How many calls the chooser put at each place.
     pub chosen: [u32; 3],
@@ -67,9 +67,9 @@ pub struct PhaseTimes {
 
 impl PhaseTimes {
     /// The best place.
-    pub fn best(&self) -> (Place, u64) {
-        let all = Place::ALL.into_iter().zip(self.fixed_ns);
-        all.min_by_key(|(_, ns)| *ns).unwrap_or((Place::Client, 0))
+    pub fn best(&self) -> (SimSite, u64) {
+        let all = SimSite::ALL.into_iter().zip(self.fixed_ns);
+        all.min_by_key(|(_, ns)| *ns).unwrap_or((SimSite::Client, 0))
     }
 }
 
@@ -81,15 +81,15 @@ pub struct Study {
 }
 
 impl Study {
-    /// Site it: the same at every call.
+    /// SimSite it: the same at every call.
     ///
     /// # Errors
-    /// As [`Scene::new`].
+    /// As [`CallScene::new`].
     pub fn run() -> Result<Self, Error> {
         let mut phases = vec![PhaseTimes::default(); PHASES.len()];
         for pinned in [None, Some(0), Some(1), Some(2)] {
-            let mut scene = Scene::new(&NFP6000, Prices::LATENCY)?;
-            scene.pin(pinned.map(|at: usize| Place::ALL[at]));
+            let mut scene = CallScene::new(&NFP6000, Prices::LATENCY)?;
+            scene.pin(pinned.map(|at: usize| SimSite::ALL[at]));
             for (phase, times) in PHASES.iter().zip(&mut phases) {
                 let more_ns = phase.round_trip_ns - ROUND_TRIP_NS;
                 scene.set_host(phase.round_trip_ns);

@@ -1,6 +1,6 @@
 //! The threads of a study as actors: senders, receivers, and ends that alternate between both.
 
-use super::Request;
+use super::BenchRequest;
 use super::charges::Charges;
 use crate::fabric::SimNet;
 use crate::random::Random;
@@ -36,7 +36,7 @@ pub(super) struct Score {
 pub(super) type Scores = Rc<RefCell<Score>>;
 
 impl Score {
-    pub(super) fn new(request: &Request) -> Self {
+    pub(super) fn new(request: &BenchRequest) -> Self {
         let messages = u64::from(request.messages.max(1));
         let warm = messages / 8 + 1;
         Self { warm, goal: warm + messages, ..Self::default() }
@@ -211,12 +211,12 @@ fn step(scores: &Scores, step: Result<Then, Error>) -> Spent {
 }
 
 /// Sends as much as it may.
-pub(super) struct Source {
+pub(super) struct BenchSource {
     pub(super) outbox: Outbox,
     pub(super) scores: Scores,
 }
 
-impl Source {
+impl BenchSource {
     fn step(&mut self) -> Result<Then, Error> {
         match self.outbox.give()? {
             Gave::Taken | Gave::Copying => Ok(Then::Run),
@@ -225,7 +225,7 @@ impl Source {
     }
 }
 
-impl Actor for Source {
+impl Actor for BenchSource {
     fn run(&mut self) -> Spent {
         let result = self.step();
         step(&self.scores, result)

@@ -14,7 +14,7 @@
 //! | a word stored at the adapter | a doorbell | it goes over the bus, as a doorbell does |
 //! | a copy into a log | a copy | 001 figure 4 |
 
-use super::{Cluster, Request};
+use super::{BenchRequest, ChannelCluster};
 use crate::fabric::ProcessorCosts;
 use crate::stage::Spent;
 use farside::channel::{Family, Kind};
@@ -91,7 +91,7 @@ pub(super) struct Charges {
 }
 
 impl Charges {
-    pub(super) fn new(request: &Request, cluster: &Cluster, by_slices: bool) -> Self {
+    pub(super) fn new(request: &BenchRequest, cluster: &ChannelCluster, by_slices: bool) -> Self {
         let kind = request.kind;
         let (senders, _) = request.pattern.ends();
         Self {
@@ -161,7 +161,7 @@ impl Charges {
 }
 
 /// Words stored at an adapter for each message: by the sender, by the receiver.
-fn device_stores(request: &Request) -> [u64; 2] {
+fn device_stores(request: &BenchRequest) -> [u64; 2] {
     let (head, tail) = (request.device.has_head(), request.device.has_tail());
     match request.kind.family() {
         Family::SharedRing => [0, u64::from(tail)],
@@ -179,8 +179,8 @@ mod tests {
     use super::*;
     use farside::channel::DeviceWords;
 
-    fn charges(kind: Kind, bytes: u32, change: impl FnOnce(&mut Request)) -> Charges {
-        let mut request = Request::new(kind, bytes, Pattern::ManyToOne(4));
+    fn charges(kind: Kind, bytes: u32, change: impl FnOnce(&mut BenchRequest)) -> Charges {
+        let mut request = BenchRequest::new(kind, bytes, Pattern::ManyToOne(4));
         change(&mut request);
         Charges::new(&request, &CONNECTX5, false)
     }

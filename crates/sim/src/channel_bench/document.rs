@@ -1,7 +1,7 @@
 //! The table ours / paper, as Markdown.
 
 use super::findings::FINDINGS;
-use super::{CONNECTX5, Entry, Pattern, Request, measure};
+use super::{BenchEntry, BenchRequest, CONNECTX5, Pattern, measure};
 use farside::Error;
 use farside::channel::{Kind, table};
 use std::fmt::Write;
@@ -58,7 +58,11 @@ stand beside ratios. Figures that are no ratios name their unit.
 ";
 
 /// One row for each channel.
-fn table(out: &mut String, pattern: Pattern, cell: impl Fn(&Entry) -> String) -> Result<(), Error> {
+fn table(
+    out: &mut String,
+    pattern: Pattern,
+    cell: impl Fn(&BenchEntry) -> String,
+) -> Result<(), Error> {
     out.push_str("| channel | half round trips |");
     for bytes in SIZES {
         let _ = write!(out, " {bytes} B |");
@@ -75,7 +79,7 @@ fn table(out: &mut String, pattern: Pattern, cell: impl Fn(&Entry) -> String) ->
             }
             // What repeats itself after a few messages need not be repeated often.
             let messages = if bytes > 16_384 { 200 } else { 1_000 };
-            let request = Request { messages, ..Request::new(kind, bytes, pattern) };
+            let request = BenchRequest { messages, ..BenchRequest::new(kind, bytes, pattern) };
             let entry = measure(&request, &CONNECTX5)?;
             let _ = write!(out, " {} |", cell(&entry));
         }

@@ -1,7 +1,7 @@
 //! The findings of 001 §6 as ratios, measured here. `crates/sim/tests/channel_findings.rs` asserts those that hold;
 //! [`document`](super::document()) prints them.
 
-use super::{CONNECTX5, Entry, Pattern, Request, Times, measure};
+use super::{BenchEntry, BenchRequest, CONNECTX5, Pattern, Times, measure};
 use farside::Error;
 use farside::channel::table;
 use farside::channel::{DeviceWords, Kind};
@@ -49,20 +49,20 @@ fn figure(label: impl Into<String>, value: f64) -> Figure {
 }
 
 fn ping(kind: Kind, bytes: u32) -> Result<f64, Error> {
-    median(&Request::new(kind, bytes, Pattern::PingPong))
+    median(&BenchRequest::new(kind, bytes, Pattern::PingPong))
 }
 
-fn median(request: &Request) -> Result<f64, Error> {
+fn median(request: &BenchRequest) -> Result<f64, Error> {
     let entry = measure(request, &CONNECTX5)?;
     Ok(entry.round_trip.map_or(0.0, |times| times.median_ns as f64))
 }
 
 fn stream(kind: Kind, bytes: u32) -> Result<f64, Error> {
-    rate(&Request { messages: 2_000, ..Request::new(kind, bytes, Pattern::Stream) })
+    rate(&BenchRequest { messages: 2_000, ..BenchRequest::new(kind, bytes, Pattern::Stream) })
 }
 
-fn rate(request: &Request) -> Result<f64, Error> {
-    measure(request, &CONNECTX5).map(|entry: Entry| entry.messages_per_second)
+fn rate(request: &BenchRequest) -> Result<f64, Error> {
+    measure(request, &CONNECTX5).map(|entry: BenchEntry| entry.messages_per_second)
 }
 
 /// What `of` gives for each kind and size, over that of `to`.
@@ -126,7 +126,7 @@ fn read_ring_spread() -> Result<Vec<Figure>, Error> {
     for bytes in [64, 8_192] {
         // One READ after the other brings one message each.
         let read_ns = 1e9 / stream(Kind::ReadRingInlined, bytes)?;
-        let request = Request::new(Kind::ReadRingInlined, bytes, Pattern::PingPong);
+        let request = BenchRequest::new(Kind::ReadRingInlined, bytes, Pattern::PingPong);
         if let Some(trip) = measure(&request, &CONNECTX5)?.round_trip {
             let spread_ns = (trip.p99_ns - trip.best_ns) as f64;
             figures.push(figure(format!("{bytes} B"), spread_ns / read_ns));
@@ -151,9 +151,9 @@ fn detached_rate() -> Result<Vec<Figure>, Error> {
 fn zero_copy() -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     for bytes in [64, 1_024, 4_096, 16_384] {
-        let request = |pattern, copies_out| Request {
+        let request = |pattern, copies_out| BenchRequest {
             copies_out,
-            ..Request::new(Kind::Send, bytes, pattern)
+            ..BenchRequest::new(Kind::Send, bytes, pattern)
         };
         let trip = |copies_out| median(&request(Pattern::PingPong, copies_out));
         let rate = |copies_out| rate(&request(Pattern::Stream, copies_out));
@@ -169,7 +169,7 @@ fn device_latency() -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     for kind in SHARED {
         let times = |device| {
-            let request = Request { device, ..Request::new(kind, 64, Pattern::PingPong) };
+            let request = BenchRequest { device, ..BenchRequest::new(kind, 64, Pattern::PingPong) };
             let entry = measure(&request, &CONNECTX5)?;
             let median = |times: Option<Times>| times.map_or(0.0, |times| times.median_ns as f64);
             Ok::<_, Error>((median(entry.one_way), median(entry.round_trip)))
@@ -190,8 +190,9 @@ fn device_latency() -> Result<Vec<Figure>, Error> {
 fn device_rate() -> Result<Vec<Figure>, Error> {
     let mut figures = Vec::new();
     for kind in SHARED {
-        let request = Request { messages: 8_000, ..Request::new(kind, 16, Pattern::ManyToOne(8)) };
-        let device = Request { device: DeviceWords::Head, ..request };
+        let request =
+            BenchRequest { messages: 8_000, ..BenchRequest::new(kind, 16, Pattern::ManyToOne(8)) };
+        let device = BenchRequest { device: DeviceWords::Head, ..request };
         let memory = rate(&request)?;
         figures.push(figure(format!("{kind}"), rate(&device)? / memory));
         figures.push(figure(format!("{kind}, M/s with main memory"), memory / 1e6));
@@ -200,10 +201,10 @@ fn device_rate() -> Result<Vec<Figure>, Error> {
 }
 
 fn broadcast(kind: Kind, bytes: u32) -> Result<f64, Error> {
-    let request = Request {
+    let request = BenchRequest {
         outstanding: Some(16),
         messages: 8_000,
-        ..Request::new(kind, bytes, Pattern::OneToMany(4))
+        ..BenchRequest::new(kind, bytes, Pattern::OneToMany(4))
     };
     rate(&request)
 }
@@ -213,8 +214,8 @@ fn broadcast_rate() -> Result<Vec<Figure>, Error> {
     over(&kinds, Kind::ReadRingInlined, &[64, 256, 1_024, 4_096], broadcast)
 }
 
-fn prefetch(bytes: u32, prefetch_bytes: u32, pattern: Pattern) -> Request {
-    Request { prefetch_bytes, ..Request::new(Kind::ReadRingInlined, bytes, pattern) }
+fn prefetch(bytes: u32, prefetch_bytes: u32, pattern: Pattern) -> BenchRequest {
+    BenchRequest { prefetch_bytes, ..BenchRequest::new(Kind::ReadRingInlined, bytes, pattern) }
 }
 
 fn prefetch_rate() -> Result<Vec<Figure>, Error> {

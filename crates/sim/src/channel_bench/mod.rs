@@ -9,14 +9,14 @@
 //! | [`Pattern::ManyToOne`] | clients on one node, as in 001 §6 on one machine; one receiver | messages released at the receiver, by time |
 //! | [`Pattern::OneToMany`] | one sender; readers on one node | messages released at all readers together, by time |
 //!
-//! Each end is one polling thread on a separate core, an actor of a [`Stage`]: its calls of ports are charged as the
+//! Each end is one polling thread on a separate core, an actor of a [`ActorNetwork`]: its calls of ports are charged as the
 //! fabric counts them, the rest by the table in `charges.rs`.
 //! Between two round trips of a ping-pong the first end pauses for a time drawn from the seed, so
 //! that polls by READ meet messages at any phase.
 //!
 //! A message that fits into its request is sent as bytes; so is one of a channel that copies it
 //! anyway. Longer ones are sent from registered memory, without a copy. Receivers read the first
-//! line of a message and copy nothing, unless [`Request::copies_out`].
+//! line of a message and copy nothing, unless [`BenchRequest::copies_out`].
 //!
 //! Not modelled: what [`stage`](crate::stage) and [`HardwareProfile`] exclude, and sleep.
 
@@ -29,7 +29,7 @@ mod scene;
 use crate::fabric::{
     CONNECTX5_ROCE, EPYC_7742, HardwareProfile, INFINIBAND, ProcessorCosts, ProgramCounts,
 };
-use crate::stage::{Stage, Stopped};
+use crate::stage::{ActorNetwork, Stopped};
 use actors::{Score, Scores};
 use farside::channel::{DeviceWords, Family, Kind};
 use farside::{Error, ErrorCode};
@@ -42,7 +42,7 @@ pub use findings::{FINDINGS, Figure, Finding};
 
 /// Two machines and what is between them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Cluster {
+pub struct ChannelCluster {
     /// Its name, for people.
     pub name: &'static str,
     /// What the fabric declares.
@@ -54,7 +54,7 @@ pub struct Cluster {
 }
 
 /// The cluster of 001 §6.
-pub const CONNECTX5: Cluster = Cluster {
+pub const CONNECTX5: ChannelCluster = ChannelCluster {
     name: "connectx5",
     capabilities: INFINIBAND,
     hardware: CONNECTX5_ROCE,
@@ -85,9 +85,9 @@ impl Pattern {
     }
 }
 
-/// What is to be measured. Start from [`Request::new`].
+/// What is to be measured. Start from [`BenchRequest::new`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
+pub struct BenchRequest {
     /// Which channel.
     pub kind: Kind,
     /// Bytes of each message; of the bufferless channel always four.
@@ -111,7 +111,7 @@ pub struct Request {
     pub seed: u64,
 }
 
-impl Request {
+impl BenchRequest {
     /// A thousand messages, bells in main memory, no prefetching, no copies.
     pub const fn new(kind: Kind, message_bytes: u32, pattern: Pattern) -> Self {
         Self {
@@ -153,9 +153,9 @@ pub struct Times {
 
 /// What was measured. Equal for equal requests on equal clusters.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Entry {
+pub struct BenchEntry {
     /// What was asked.
-    pub request: Request,
+    pub request: BenchRequest,
     /// Bytes of each message.
     pub message_bytes: u32,
     /// Of a ping-pong; its half is what is called latency.
@@ -175,7 +175,7 @@ pub struct Entry {
     pub receives: f64,
 }
 
-impl Entry {
+impl BenchEntry {
     /// Half of the median round trip.
     pub fn latency_ns(&self) -> Option<f64> {
         self.round_trip.map(|trip| trip.median_ns as f64 / 2.0)
@@ -187,7 +187,7 @@ impl Entry {
 /// # Errors
 /// What the channel says: `FabricLacks`, `BadConfiguration` and so on; `TimedOut` when messages stop
 /// coming.
-pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
+pub fn measure(request: &BenchRequest, cluster: &ChannelCluster) -> Result<BenchEntry, Error> {
     measure_each(request, cluster).map(|(entry, _)| entry)
 }
 
@@ -196,11 +196,14 @@ pub fn measure(request: &Request, cluster: &Cluster) -> Result<Entry, Error> {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn measure_each(request: &Request, cluster: &Cluster) -> Result<(Entry, Vec<u64>), Error> {
+pub fn measure_each(
+    request: &BenchRequest,
+    cluster: &ChannelCluster,
+) -> Result<(BenchEntry, Vec<u64>), Error> {
     let scores: Scores = Rc::new(RefCell::new(Score::new(request)));
-    let scene = scene::Scene::new(request, cluster)?;
+    let scene = scene::ChannelScene::new(request, cluster)?;
     let net = scene.net.clone();
-    let mut stage = Stage::new(&net, cluster.costs);
+    let mut stage = ActorNetwork::new(&net, cluster.costs);
     scene.play(request, cluster, &scores, &mut stage)?;
     let mut began = false;
     let end_ns = net.now_ns() + END_NS;
@@ -228,7 +231,7 @@ pub fn measure_each(request: &Request, cluster: &Cluster) -> Result<(Entry, Vec<
 /// No study takes longer.
 const END_NS: u64 = 10_000_000_000;
 
-fn entry(request: &Request, score: &Score, counts: &[ProgramCounts; 2]) -> Entry {
+fn entry(request: &BenchRequest, score: &Score, counts: &[ProgramCounts; 2]) -> BenchEntry {
     let message_bytes = request.bytes();
     let (round_trip, one_way) = (times(&score.trips_ns), times(&score.one_way_ns));
     let (messages, elapsed_ns) = match round_trip {
@@ -238,7 +241,7 @@ fn entry(request: &Request, score: &Score, counts: &[ProgramCounts; 2]) -> Entry
     let messages_per_second = messages as f64 * 1e9 / (elapsed_ns as f64).max(1.0);
     let each = |count: u64| count as f64 / (score.measured() as f64).max(1.0);
     let [senders, receivers] = counts;
-    Entry {
+    BenchEntry {
         request: *request,
         message_bytes,
         round_trip,

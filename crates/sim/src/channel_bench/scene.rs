@@ -1,11 +1,11 @@
 //! The ends of a study, connected, and the actors that play them.
 
-use super::actors::{Echo, Inbox, Outbox, Pinger, Scores, Sink, Source, Trip};
+use super::actors::{BenchSource, Echo, Inbox, Outbox, Pinger, Scores, Sink, Trip};
 use super::charges::Charges;
-use super::{Cluster, Pattern, Request};
+use super::{BenchRequest, ChannelCluster, Pattern};
 use crate::fabric::{ProgramCounts, SimNet, SimOptions};
 use crate::random::Random;
-use crate::stage::{Actor, Stage};
+use crate::stage::{Actor, ActorNetwork};
 use farside::channel::{Family, Kind, Options, Receiver, Sender};
 use farside::{Error, ErrorCode};
 use farside_fabric::Fabric;
@@ -24,7 +24,7 @@ pub(super) fn take_counts(net: &SimNet) -> [ProgramCounts; 2] {
 }
 
 /// Senders and receivers that are connected.
-pub(super) struct Scene {
+pub(super) struct ChannelScene {
     pub(super) net: SimNet,
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
@@ -32,8 +32,8 @@ pub(super) struct Scene {
     back: Option<(Sender, Receiver)>,
 }
 
-impl Scene {
-    pub(super) fn new(request: &Request, cluster: &Cluster) -> Result<Self, Error> {
+impl ChannelScene {
+    pub(super) fn new(request: &BenchRequest, cluster: &ChannelCluster) -> Result<Self, Error> {
         let options = SimOptions::on_hardware(cluster.capabilities, cluster.hardware);
         let net = SimNet::new(request.seed, options);
         let fabrics = [SENDERS, RECEIVERS].map(|node| -> Arc<dyn Fabric> { net.fabric(node) });
@@ -81,10 +81,10 @@ impl Scene {
     /// Puts an actor for each end on the stage.
     pub(super) fn play(
         self,
-        request: &Request,
-        cluster: &Cluster,
+        request: &BenchRequest,
+        cluster: &ChannelCluster,
         scores: &Scores,
-        stage: &mut Stage<Box<dyn Actor>>,
+        stage: &mut ActorNetwork<Box<dyn Actor>>,
     ) -> Result<(), Error> {
         let net = &self.net;
         let outbox = |sender| outbox(request, cluster, net, sender);
@@ -94,7 +94,7 @@ impl Scene {
                 stage.add(RECEIVERS, Box::new(Sink { inbox: inbox(receiver) }));
             }
             for sender in self.senders {
-                let source = Source { outbox: outbox(sender)?, scores: scores.clone() };
+                let source = BenchSource { outbox: outbox(sender)?, scores: scores.clone() };
                 stage.add(SENDERS, Box::new(source));
             }
             return Ok(());
@@ -108,7 +108,7 @@ impl Scene {
             Some((back, receiver)) => {
                 let echo = Echo { inbox: there, outbox: outbox(back)?, due: 0 };
                 stage.add(RECEIVERS, Box::new(echo));
-                let request = Request { copies_out: false, ..*request };
+                let request = BenchRequest { copies_out: false, ..*request };
                 Some(self::inbox(&request, cluster, net, scores, receiver))
             }
             None => {
@@ -133,7 +133,7 @@ fn answers(kind: Kind) -> bool {
     !matches!(kind.family(), Family::SharedRing | Family::ReadRing)
 }
 
-fn options(request: &Request) -> Options {
+fn options(request: &BenchRequest) -> Options {
     let (senders, receivers) = request.pattern.ends();
     let peers = senders.max(receivers);
     let outstanding = request.outstanding();
@@ -156,7 +156,7 @@ fn options(request: &Request) -> Options {
 
 /// The ends of one direction.
 fn ends(
-    request: &Request,
+    request: &BenchRequest,
     name: &str,
     at_senders: &Arc<dyn Fabric>,
     at_receivers: &Arc<dyn Fabric>,
@@ -183,8 +183,8 @@ fn ends(
 }
 
 fn outbox(
-    request: &Request,
-    cluster: &Cluster,
+    request: &BenchRequest,
+    cluster: &ChannelCluster,
     net: &SimNet,
     sender: Sender,
 ) -> Result<Outbox, Error> {
@@ -211,8 +211,8 @@ fn outbox(
 }
 
 fn inbox(
-    request: &Request,
-    cluster: &Cluster,
+    request: &BenchRequest,
+    cluster: &ChannelCluster,
     net: &SimNet,
     scores: &Scores,
     receiver: Receiver,

@@ -16,26 +16,26 @@ const GAP: u64 = 24;
 
 /// Why an end stops before it is done.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum SoakStop {
     /// It says so, with an error of the channel.
     Error(Error),
     /// A message is not what was sent.
     Corrupt(String),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for SoakStop {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
 /// An end of a channel, driven by polls.
-pub(super) trait End: Send {
+pub(super) trait ChannelEnd: Send {
     /// Performs a step. Returns whether it made progress.
     ///
     /// # Errors
-    /// [`Stop`].
-    fn turn(&mut self) -> Result<bool, Stop>;
+    /// [`SoakStop`].
+    fn turn(&mut self) -> Result<bool, SoakStop>;
     /// Whether it has nothing left to do except to serve its peers.
     fn is_done(&self) -> bool;
     /// Messages that have passed it.
@@ -72,7 +72,7 @@ struct Places {
 }
 
 /// A sender that sends messages from number zero on.
-pub(super) struct Source {
+pub(super) struct SoakSource {
     pub(super) sender: Sender,
     who: usize,
     next: u64,
@@ -90,7 +90,7 @@ pub(super) struct Source {
     batch: Vec<Vec<u8>>,
 }
 
-impl Source {
+impl SoakSource {
     pub(super) fn new(
         sender: Sender,
         who: usize,
@@ -211,8 +211,8 @@ fn cut(
     Ok(slices)
 }
 
-impl End for Source {
-    fn turn(&mut self) -> Result<bool, Stop> {
+impl ChannelEnd for SoakSource {
+    fn turn(&mut self) -> Result<bool, SoakStop> {
         if self.pauses.pauses(&mut self.random) {
             return Ok(false);
         }
@@ -243,7 +243,7 @@ impl End for Source {
 }
 
 /// A message that is held back.
-struct Held {
+struct HeldBack {
     message: Message,
     who: usize,
     number: u64,
@@ -255,7 +255,7 @@ pub(super) struct Sink {
     trackers: Vec<Tracker>,
     /// Senders that will not send the rest.
     pub(super) dead: Vec<bool>,
-    held: Vec<Held>,
+    held: Vec<HeldBack>,
     held_max: usize,
     random: Random,
     pauses: Pauses,
@@ -302,14 +302,14 @@ impl Sink {
         })
     }
 
-    fn take(&mut self, message: Message) -> Result<(), Stop> {
+    fn take(&mut self, message: Message) -> Result<(), SoakStop> {
         let who = message.from();
         self.read(&message)?;
         let Some(tracker) = self.trackers.get_mut(who) else {
-            return Err(Stop::Corrupt(format!("a message of the unknown sender {who}")));
+            return Err(SoakStop::Corrupt(format!("a message of the unknown sender {who}")));
         };
-        let number = tracker.take(&self.bytes).map_err(Stop::Corrupt)?;
-        self.held.push(Held { message, who, number });
+        let number = tracker.take(&self.bytes).map_err(SoakStop::Corrupt)?;
+        self.held.push(HeldBack { message, who, number });
         Ok(())
     }
 
@@ -318,15 +318,15 @@ impl Sink {
         message.read(0, &mut self.bytes)
     }
 
-    fn release_one(&mut self) -> Result<bool, Stop> {
+    fn release_one(&mut self) -> Result<bool, SoakStop> {
         if self.held.is_empty() {
             return Ok(false);
         }
-        let Held { message, who, number } =
+        let HeldBack { message, who, number } =
             self.held.swap_remove(self.random.index(self.held.len()));
         self.read(&message)?;
         let checked = self.trackers[who].check(number, &self.bytes);
-        checked.map_err(|what| Stop::Corrupt(format!("while it was held: {what}")))?;
+        checked.map_err(|what| SoakStop::Corrupt(format!("while it was held: {what}")))?;
         self.receiver.release(message);
         if self.random.chance(50) {
             self.receiver.acknowledge();
@@ -335,7 +335,7 @@ impl Sink {
     }
 
     /// Fetches offers to destinations that the receiver chooses.
-    fn fetch(&mut self) -> Result<bool, Stop> {
+    fn fetch(&mut self) -> Result<bool, SoakStop> {
         let Some(into) = &mut self.into else {
             return Ok(false);
         };
@@ -346,7 +346,7 @@ impl Sink {
             into.fetching.pop_front();
             self.bytes.resize(bytes as usize, 0);
             into.buffer.read(place, &mut self.bytes)?;
-            self.trackers[0].take(&self.bytes).map_err(Stop::Corrupt)?;
+            self.trackers[0].take(&self.bytes).map_err(SoakStop::Corrupt)?;
             came = true;
         }
         if into.fetching.len() < PLACES
@@ -363,8 +363,8 @@ impl Sink {
     }
 }
 
-impl End for Sink {
-    fn turn(&mut self) -> Result<bool, Stop> {
+impl ChannelEnd for Sink {
+    fn turn(&mut self) -> Result<bool, SoakStop> {
         if self.pauses.pauses(&mut self.random) {
             return Ok(false);
         }

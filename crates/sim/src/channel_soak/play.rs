@@ -1,6 +1,6 @@
 //! Plays a round: connects the ends and polls them until every message has arrived.
 
-use super::ends::{End, Sink, Source, Stop};
+use super::ends::{ChannelEnd, Sink, SoakSource, SoakStop};
 use super::round::{Death, Round, Topology};
 use crate::fabric::SimNet;
 use crate::random::Random;
@@ -116,7 +116,7 @@ impl From<Error> for Trouble {
 
 /// The ends of a round.
 struct Cast {
-    sources: Vec<Source>,
+    sources: Vec<SoakSource>,
     sinks: Vec<Sink>,
 }
 
@@ -186,7 +186,7 @@ fn open(round: &Round, ground: &Ground) -> Result<Cast, Trouble> {
         .map(|who| each + u64::from(who < round.messages % senders_count as u64))
         .collect();
     let sources = senders.into_iter().enumerate();
-    let sources = sources.map(|(who, sender)| Source::new(sender, who, counts[who], round));
+    let sources = sources.map(|(who, sender)| SoakSource::new(sender, who, counts[who], round));
     let sinks = receivers.into_iter().enumerate();
     let sinks = sinks.map(|(at, receiver)| Sink::new(receiver, at, &counts, round));
     Ok(Cast {
@@ -209,7 +209,7 @@ fn connect(ground: &Ground, mut there: impl FnMut() -> Result<bool, Error>) -> R
 struct Turns<'a> {
     round: &'a Round,
     ground: &'a Ground,
-    sources: Vec<Option<Source>>,
+    sources: Vec<Option<SoakSource>>,
     sinks: Vec<Option<Sink>>,
     /// Senders and receivers that were notified of the loss of all peers.
     bereft: (Vec<bool>, Vec<bool>),
@@ -246,7 +246,7 @@ impl<'a> Turns<'a> {
             let hurry = (idle / HURRY_TURNS).min(1_000);
             self.ground.step(1 + hurry + self.random.below(self.round.steps_max));
         }
-        let sinks = self.sinks.iter().flatten().map(End::passed);
+        let sinks = self.sinks.iter().flatten().map(ChannelEnd::passed);
         Ok(self.received + sinks.sum::<u64>())
     }
 
@@ -265,13 +265,13 @@ impl<'a> Turns<'a> {
         };
         match result {
             Ok(progress) => Ok(progress),
-            Err(Stop::Error(error))
+            Err(SoakStop::Error(error))
                 if error.code == ErrorCode::PeerLost && self.round.death.is_some() =>
             {
                 Ok(!std::mem::replace(bereft, true))
             }
-            Err(Stop::Error(error)) => Err(Trouble::Error(error)),
-            Err(Stop::Corrupt(what)) => Err(Trouble::Corrupt(what)),
+            Err(SoakStop::Error(error)) => Err(Trouble::Error(error)),
+            Err(SoakStop::Corrupt(what)) => Err(Trouble::Corrupt(what)),
         }
     }
 
@@ -297,8 +297,8 @@ impl<'a> Turns<'a> {
     /// been notified of the loss.
     fn is_over(&self) -> bool {
         let Some(death) = self.round.death else {
-            return self.sources.iter().flatten().all(End::is_done)
-                && self.sinks.iter().flatten().all(End::is_done);
+            return self.sources.iter().flatten().all(ChannelEnd::is_done)
+                && self.sinks.iter().flatten().all(ChannelEnd::is_done);
         };
         let alone = |survivors: bool| survivors && self.death.is_none();
         let sources_alone = alone(!death.sender && self.sinks.len() == 1);
@@ -312,8 +312,8 @@ impl<'a> Turns<'a> {
     }
 
     fn describe(&self) -> String {
-        let sources = self.sources.iter().flatten().map(End::describe);
-        let sinks = self.sinks.iter().flatten().map(End::describe);
+        let sources = self.sources.iter().flatten().map(ChannelEnd::describe);
+        let sinks = self.sinks.iter().flatten().map(ChannelEnd::describe);
         let mut all: Vec<String> = sources.chain(sinks).collect();
         all.push(format!("bereft {:?}", self.bereft));
         if let Some(net) = &self.ground.net {
@@ -326,9 +326,9 @@ impl<'a> Turns<'a> {
 /// A thread for each end.
 fn play_on_threads(cast: Cast) -> Result<u64, Trouble> {
     let Cast { mut sources, mut sinks } = cast;
-    let mut ends: Vec<&mut dyn End> = Vec::new();
-    ends.extend(sources.iter_mut().map(|source| source as &mut dyn End));
-    ends.extend(sinks.iter_mut().map(|sink| sink as &mut dyn End));
+    let mut ends: Vec<&mut dyn ChannelEnd> = Vec::new();
+    ends.extend(sources.iter_mut().map(|source| source as &mut dyn ChannelEnd));
+    ends.extend(sinks.iter_mut().map(|sink| sink as &mut dyn ChannelEnd));
     let busy = AtomicUsize::new(ends.len());
     let over = AtomicBool::new(false);
     let trouble = Mutex::new(None);
@@ -345,17 +345,21 @@ fn play_on_threads(cast: Cast) -> Result<u64, Trouble> {
     });
     match trouble.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(trouble) => Err(trouble),
-        None => Ok(sinks.iter().map(End::passed).sum()),
+        None => Ok(sinks.iter().map(ChannelEnd::passed).sum()),
     }
 }
 
-fn play_end(end: &mut dyn End, busy: &AtomicUsize, over: &AtomicBool) -> Result<(), Trouble> {
+fn play_end(
+    end: &mut dyn ChannelEnd,
+    busy: &AtomicUsize,
+    over: &AtomicBool,
+) -> Result<(), Trouble> {
     let (mut idle, mut counted) = (0_u64, false);
     while !over.load(Ordering::Relaxed) && busy.load(Ordering::Relaxed) > 0 {
         let progress = match end.turn() {
             Ok(progress) => progress,
-            Err(Stop::Corrupt(what)) => return Err(Trouble::Corrupt(what)),
-            Err(Stop::Error(error)) => return Err(Trouble::Error(error)),
+            Err(SoakStop::Corrupt(what)) => return Err(Trouble::Corrupt(what)),
+            Err(SoakStop::Error(error)) => return Err(Trouble::Error(error)),
         };
         if end.is_done() && !counted {
             counted = true;

@@ -1,7 +1,7 @@
 //! Nodes that die or leave and others that replace them, with so few node numbers that each is reused: a value written
 //! at one address never appears at another, and no member waits forever.
 
-use super::{Cluster, Error, ErrorCode, GlobalAddress, IDLE_SWEEPS_MAX, Random, Session, Task};
+use super::{Error, ErrorCode, GlobalAddress, IDLE_SWEEPS_MAX, Random, Session, SimCluster, Task};
 use farside::{AllocationHint, AllocationSpec, Joining};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -24,14 +24,14 @@ pub struct RestartSummary {
 
 /// What all tasks share.
 #[derive(Default)]
-struct Shared {
+struct RestartState {
     addresses: RefCell<Vec<GlobalAddress>>,
     operations: Cell<u64>,
     failed: Cell<u64>,
     trouble: RefCell<Option<String>>,
 }
 
-impl Shared {
+impl RestartState {
     fn accept<T>(&self, what: &str, result: Result<T, Error>) -> Option<T> {
         use ErrorCode::{LineLost, NodeClosed, NodeLeft, NodeLost, OutOfMemory, Unallocated};
         match result {
@@ -52,7 +52,7 @@ impl Shared {
 }
 
 /// A word holds zero or its own address.
-async fn work(mut session: Session, shared: Rc<Shared>, mut random: Random, count: u16) {
+async fn work(mut session: Session, shared: Rc<RestartState>, mut random: Random, count: u16) {
     for _ in 0..count {
         let known = shared.addresses.borrow().len();
         if known == 0 || random.chance(200) {
@@ -103,8 +103,8 @@ pub fn simulate_restarts(seed: u64, rounds: u16) -> Result<RestartSummary, Strin
 }
 
 fn run(seed: u64, rounds: u16) -> Result<RestartSummary, String> {
-    let mut cluster = Cluster::start_with(seed, NUMBERS - 1, 2, None, NUMBERS)?;
-    let shared = Rc::new(Shared::default());
+    let mut cluster = SimCluster::start_with(seed, NUMBERS - 1, 2, None, NUMBERS)?;
+    let shared = Rc::new(RestartState::default());
     let mut summary = RestartSummary::default();
     for _ in 0..rounds {
         round(&mut cluster, &shared, &mut summary)?;
@@ -120,8 +120,8 @@ fn run(seed: u64, rounds: u16) -> Result<RestartSummary, String> {
 
 /// All members work; one dies or leaves meanwhile, and another joins.
 fn round(
-    cluster: &mut Cluster,
-    shared: &Rc<Shared>,
+    cluster: &mut SimCluster,
+    shared: &Rc<RestartState>,
     summary: &mut RestartSummary,
 ) -> Result<(), String> {
     let alive = cluster.alive();
@@ -157,7 +157,7 @@ fn round(
     Ok(())
 }
 
-impl Cluster {
+impl SimCluster {
     /// Polls each task; whether one has ended.
     fn poll_tasks(&mut self, tasks: &mut [(u16, Option<Task>)]) -> bool {
         let mut context = Context::from_waker(Waker::noop());
@@ -211,7 +211,7 @@ impl Cluster {
 }
 
 /// Runs until all members agree on who is alive: cached data is valid until then.
-fn agree(cluster: &mut Cluster) -> Result<(), String> {
+fn agree(cluster: &mut SimCluster) -> Result<(), String> {
     let mut idle = 0;
     loop {
         let count = cluster.alive().len();
@@ -229,8 +229,8 @@ fn agree(cluster: &mut Cluster) -> Result<(), String> {
 }
 
 /// Addresses of memory that is gone are refused by all members, the others are not.
-fn check_gone(cluster: &mut Cluster, shared: &Shared) -> Result<(), String> {
-    let memories = |cluster: &Cluster| -> BTreeSet<_> {
+fn check_gone(cluster: &mut SimCluster, shared: &RestartState) -> Result<(), String> {
+    let memories = |cluster: &SimCluster| -> BTreeSet<_> {
         cluster.nodes.iter().flatten().filter_map(farside::Node::memory).collect()
     };
     let known = shared.addresses.borrow().clone();

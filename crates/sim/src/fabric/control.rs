@@ -4,7 +4,8 @@ use super::port::SimWaiter;
 use super::program::ProgramCounts;
 use super::request::{Phase, Progress};
 use super::world::{
-    End, Event, Link, LinkState, Node, NodeKey, PortKey, PortState, ReceiveQueue, Registered, World,
+    LinkEnd, LinkState, NodeKey, PortKey, PortState, SimLink, SimNode, SimReceiveQueue, SimRegion,
+    World, WorldEvent,
 };
 use farside_base::{
     CompletionKind, CompletionStatus, LinkId, ReceiveQueueId, RegionId, RegionKind, RegionToken,
@@ -21,7 +22,7 @@ impl World {
         if let Some(node) = self.find_node(name) {
             return node;
         }
-        self.nodes.push(Node {
+        self.nodes.push(SimNode {
             name: name.to_owned(),
             alive: true,
             paused: false,
@@ -36,7 +37,7 @@ impl World {
     }
 
     pub(super) fn find_node(&self, name: &str) -> Option<NodeKey> {
-        let living = |node: &Node| node.alive && node.name == name;
+        let living = |node: &SimNode| node.alive && node.name == name;
         self.nodes.iter().rposition(living).map(NodeKey)
     }
 
@@ -57,7 +58,7 @@ impl World {
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
         let access = spec.access;
-        let registered = Registered { arena: arena.clone(), key, access, kind: spec.kind };
+        let registered = SimRegion { arena: arena.clone(), key, access, kind: spec.kind };
         node.regions.insert(id, registered);
         let token = RegionToken { region: id, key, bytes: arena.len() as u64, access };
         Ok(Region { id, arena, token, device: None })
@@ -144,7 +145,7 @@ impl World {
 
     pub(super) fn create_receive_queue(&mut self, port: PortKey, depth: usize) -> ReceiveQueueId {
         let port = self.port_mut(port);
-        port.queues.push(ReceiveQueue {
+        port.queues.push(SimReceiveQueue {
             depth,
             posted: VecDeque::new(),
             unpolled: 0,
@@ -182,14 +183,14 @@ impl World {
         let far = self.host_of(to).filter(|there| !self.reaches(self.port(from).node, *there));
         if far.is_some() {
             self.join_queue(from, receives)?;
-            let here = End { port: from, link: self.next_link(from) };
-            let link = Link::new(here, LinkState::Connecting, Some(receives));
+            let here = LinkEnd { port: from, link: self.next_link(from) };
+            let link = SimLink::new(here, LinkState::Connecting, Some(receives));
             self.port_mut(from).links.push(link);
-            self.after(self.options.control_ns, Event::NotReached(here));
+            self.after(self.options.control_ns, WorldEvent::NotReached(here));
             return Ok(here.link);
         }
         let listener = self.listener(to);
-        let listener = listener.ok_or_else(|| FabricError::NobodyThere(to.to_owned()))?;
+        let listener = listener.ok_or_else(|| FabricError::NoListener(to.to_owned()))?;
         for port in [from, listener] {
             let links = self.port(port).links.iter();
             let open = links.filter(|link| link.state != LinkState::Closed).count();
@@ -198,17 +199,17 @@ impl World {
             }
         }
         self.join_queue(from, receives)?;
-        let here = End { port: from, link: self.next_link(from) };
+        let here = LinkEnd { port: from, link: self.next_link(from) };
         // Placeholder peer, so that a port that connects to itself numbers its ends apart.
-        let link = Link::new(here, LinkState::Connecting, Some(receives));
+        let link = SimLink::new(here, LinkState::Connecting, Some(receives));
         self.port_mut(from).links.push(link);
-        let there = End { port: listener, link: self.next_link(listener) };
-        let mut link = Link::new(here, LinkState::Coming, None);
+        let there = LinkEnd { port: listener, link: self.next_link(listener) };
+        let mut link = SimLink::new(here, LinkState::Coming, None);
         link.greeting = hello.to_vec();
         self.port_mut(listener).links.push(link);
         self.link_mut(here).peer = there;
         self.tell("connect", here, 0, hello.len() as u64);
-        self.after(self.options.control_ns, Event::Requested(there));
+        self.after(self.options.control_ns, WorldEvent::Requested(there));
         Ok(here.link)
     }
 
@@ -219,7 +220,7 @@ impl World {
         all.into_iter().find(|node| self.host(*node).is_some_and(|at| at.to_string() == host))
     }
 
-    pub(super) fn not_reached(&mut self, end: End) {
+    pub(super) fn not_reached(&mut self, end: LinkEnd) {
         if self.link(end).state != LinkState::Connecting {
             return;
         }
@@ -246,7 +247,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn requested(&mut self, end: End) {
+    pub(super) fn requested(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if link.state != LinkState::Coming {
             return;
@@ -260,7 +261,7 @@ impl World {
 
     pub(super) fn accept(
         &mut self,
-        end: End,
+        end: LinkEnd,
         reply: &[u8],
         receives: ReceiveQueueId,
     ) -> Result<(), FabricError> {
@@ -274,12 +275,12 @@ impl World {
         asking.accepted = true;
         asking.greeting = reply.to_vec();
         self.tell("accept", end, 0, reply.len() as u64);
-        self.after(self.options.control_ns, Event::Connected(peer));
+        self.after(self.options.control_ns, WorldEvent::Connected(peer));
         Ok(())
     }
 
     /// Whether `end` waits for an answer. That its peer has gone meanwhile is noticed now, or later.
-    fn answerable(&mut self, end: End) -> Result<(), FabricError> {
+    fn answerable(&mut self, end: LinkEnd) -> Result<(), FabricError> {
         let link = self.port(end.port).links.get(end.link.0 as usize);
         let link = link.ok_or(FabricError::Unknown("link"))?;
         let gone = match link.state {
@@ -297,7 +298,7 @@ impl World {
         }
     }
 
-    pub(super) fn connected(&mut self, end: End) {
+    pub(super) fn connected(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if link.state != LinkState::Connecting {
             return;
@@ -309,7 +310,7 @@ impl World {
         self.port_mut(end.port).notify(LinkEvent::Connected { link, reply });
     }
 
-    pub(super) fn refuse(&mut self, end: End, reason: &[u8]) -> Result<(), FabricError> {
+    pub(super) fn refuse(&mut self, end: LinkEnd, reason: &[u8]) -> Result<(), FabricError> {
         match self.answerable(end) {
             Ok(()) => {}
             Err(FabricError::PeerLost) => return Ok(()),
@@ -319,11 +320,11 @@ impl World {
         self.forget(end);
         self.link_mut(peer).greeting = reason.to_vec();
         self.tell("refuse-link", end, 0, reason.len() as u64);
-        self.after(self.options.control_ns, Event::Refused(peer));
+        self.after(self.options.control_ns, WorldEvent::Refused(peer));
         Ok(())
     }
 
-    pub(super) fn refused(&mut self, end: End) {
+    pub(super) fn refused(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if link.state != LinkState::Connecting {
             return;
@@ -337,7 +338,7 @@ impl World {
 
     pub(super) fn import(
         &mut self,
-        end: End,
+        end: LinkEnd,
         token: &RegionToken,
     ) -> Result<RemoteRegionId, FabricError> {
         let link = self.port(end.port).links.get(end.link.0 as usize);
@@ -369,7 +370,7 @@ impl World {
         Ok(number)
     }
 
-    pub(super) fn close(&mut self, end: End) {
+    pub(super) fn close(&mut self, end: LinkEnd) {
         let link = self.port(end.port).links.get(end.link.0 as usize);
         if link.is_none_or(|link| link.state == LinkState::Closed) {
             return;
@@ -383,13 +384,13 @@ impl World {
     pub(super) fn close_port(&mut self, port: PortKey) {
         self.listeners.retain(|_, listener| *listener != port);
         for link in 0..self.next_link(port).0 {
-            self.close(End { port, link: LinkId(link) });
+            self.close(LinkEnd { port, link: LinkId(link) });
         }
         self.port_mut(port).open = false;
     }
 
     /// Closes a link and removes its events that were not polled.
-    fn forget(&mut self, end: End) {
+    fn forget(&mut self, end: LinkEnd) {
         let port = self.port_mut(end.port);
         let link = &mut port.links[end.link.0 as usize];
         link.state = LinkState::Closed;
@@ -412,7 +413,7 @@ impl World {
             self.listeners.retain(|_, listener| *listener != port);
             self.port_mut(port).open = false;
             for link in 0..self.next_link(port).0 {
-                let end = End { port, link: LinkId(link) };
+                let end = LinkEnd { port, link: LinkId(link) };
                 if self.link(end).state != LinkState::Closed {
                     self.part(end);
                 }
@@ -428,7 +429,7 @@ impl World {
                 continue;
             }
             for link in 0..self.ports[port].links.len() {
-                let end = End { port: PortKey(port), link: LinkId(link as u32) };
+                let end = LinkEnd { port: PortKey(port), link: LinkId(link as u32) };
                 let peer = self.link(end).peer;
                 let there = self.port(peer.port).node;
                 if there == other && self.link(end).state != LinkState::Closed {
@@ -441,7 +442,7 @@ impl World {
 
     /// Takes this end down: its messages to the peer may or may not arrive, the peer will notice, and no message of the
     /// peer takes effect here any more; those already answered are in memory.
-    fn part(&mut self, end: End) {
+    fn part(&mut self, end: LinkEnd) {
         while let Some(inbound) = self.link(end).inbound.front() {
             let number = inbound.message.number;
             self.land_answered(end, number);
@@ -454,7 +455,7 @@ impl World {
 
     /// Severs `end` from its peer: of the requests in flight, those answered take effect, of the rest a random part;
     /// then the loss is noticed.
-    fn sever(&mut self, end: End, ended: bool) {
+    fn sever(&mut self, end: LinkEnd, ended: bool) {
         let link = self.link(end);
         if link.severed || link.state == LinkState::Closed || !self.node(end).alive {
             return;
@@ -497,19 +498,19 @@ impl World {
                 let reset = self.reaches(here, there);
                 let most_ns = if reset { silence_ns / 4 } else { silence_ns * 9 / 10 };
                 let at_ns = self.now_ns + self.random.below(most_ns);
-                self.at(at_ns, Event::Lost(end));
+                self.at(at_ns, WorldEvent::Lost(end));
             }
-            None => self.after(self.options.loss_ns, Event::Lost(end)),
+            None => self.after(self.options.loss_ns, WorldEvent::Lost(end)),
         }
     }
 
     /// How many messages at the front happen for certain.
-    fn certain(&self, end: End) -> usize {
+    fn certain(&self, end: LinkEnd) -> usize {
         let last = self.link(end).inbound.iter().rposition(must_happen);
         last.map_or(0, |at| at + 1)
     }
 
-    fn drop_message(&mut self, end: End, number: u64) {
+    fn drop_message(&mut self, end: LinkEnd, number: u64) {
         self.marks.dropped_by_death += 1;
         let inbound = self.link_mut(end).inbound(number);
         let begun = inbound.is_some_and(|one| {
@@ -520,7 +521,7 @@ impl World {
     }
 
     /// Drops this message and, on an ordered link, all after it.
-    pub(super) fn drop_from(&mut self, end: End, number: u64) {
+    pub(super) fn drop_from(&mut self, end: LinkEnd, number: u64) {
         let ordered = self.options.capabilities.message_order;
         let all = self.link(end).inbound.iter().map(|one| one.message.number);
         let gone: Vec<u64> =
@@ -531,7 +532,7 @@ impl World {
     }
 
     /// Delivers a random prefix of the answers in flight to `end` and drops the rest.
-    fn thin_answers(&mut self, end: End) {
+    fn thin_answers(&mut self, end: LinkEnd) {
         let mut through = true;
         for at in 0..self.link(end).requests.len() {
             through &= self.random.chance(600);
@@ -542,13 +543,13 @@ impl World {
         }
     }
 
-    pub(super) fn lost(&mut self, end: End) {
+    pub(super) fn lost(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         match link.state {
             LinkState::Closed => {}
             LinkState::Coming => self.forget(end),
             LinkState::Connecting if link.accepted => {
-                self.after(self.options.control_ns, Event::Lost(end));
+                self.after(self.options.control_ns, WorldEvent::Lost(end));
             }
             LinkState::Connecting
             | LinkState::Requested
@@ -562,7 +563,7 @@ impl World {
     }
 
     /// Tells the program of a loss once everything that arrived before has been delivered.
-    pub(super) fn lose_if_drained(&mut self, end: End) {
+    pub(super) fn lose_if_drained(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if !link.losing || !link.inbound.is_empty() {
             return;

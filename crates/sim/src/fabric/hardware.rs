@@ -244,7 +244,7 @@ pub(super) struct Packet {
 
 /// A message that is leaving, packet by packet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flight {
+pub(super) struct DepartingMessage {
     pub(super) number: u64,
     pub(super) then: Then,
     /// Payload that has not left.
@@ -255,7 +255,7 @@ pub(super) struct Flight {
     pub(super) ready_ns: u64,
 }
 
-impl Flight {
+impl DepartingMessage {
     pub(super) fn new(number: u64, then: Then, bytes: u64, ready_ns: u64) -> Self {
         Self { number, then, bytes, whole: true, ready_ns }
     }
@@ -274,12 +274,12 @@ impl Flight {
 pub(super) struct Lanes {
     /// The link's share of the send engine.
     pub(super) send: Resource,
-    pub(super) requests: VecDeque<Flight>,
-    pub(super) answers: VecDeque<Flight>,
+    pub(super) requests: VecDeque<DepartingMessage>,
+    pub(super) answers: VecDeque<DepartingMessage>,
 }
 
 impl Lanes {
-    pub(super) fn of(&mut self, lane: Lane) -> &mut VecDeque<Flight> {
+    pub(super) fn of(&mut self, lane: Lane) -> &mut VecDeque<DepartingMessage> {
         match lane {
             Lane::Requests => &mut self.requests,
             Lane::Answers => &mut self.answers,
@@ -302,12 +302,12 @@ mod tests {
 
     #[test]
     fn a_flight_is_cut_into_packets() {
-        let mut flight = Flight::new(1, Then::Arrive, 5_000, 0);
+        let mut flight = DepartingMessage::new(1, Then::Arrive, 5_000, 0);
         let packets = [flight.packet(4_096), flight.packet(4_096)];
         assert_eq!(packets.map(|packet| packet.bytes), [4_096, 904]);
         assert_eq!(packets.map(|packet| packet.first), [true, false]);
         assert_eq!(packets.map(|packet| packet.last), [false, true]);
-        let empty = Flight::new(1, Then::Arrive, 0, 0).packet(4_096);
+        let empty = DepartingMessage::new(1, Then::Arrive, 0, 0).packet(4_096);
         assert!(empty.first && empty.last && empty.bytes == 0);
     }
 

@@ -1,10 +1,10 @@
 //! What the hardware profile measures, as ratios and ranges of virtual time.
 
-use super::scene::{NAMES, Scene};
+use super::scene::{LinkedNodes, NAMES};
 use super::{
     CONNECTX5_ROCE, EPYC_7742, HardwareProfile, INFINIBAND, ONE_RMA, ProgramCounts, SimOptions,
 };
-use crate::stage::{Actor, Spent, Stage, Stopped, Then};
+use crate::stage::{Actor, ActorNetwork, Spent, Stopped, Then};
 use farside_base::{
     Access, Capabilities, CompletionStatus, LocalSlice, Operation, Receive, RegionKind,
     RemoteRegionId, RemoteSlice, Source, Work, WorkFlags, WorkId,
@@ -14,16 +14,16 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-fn cluster(nodes: usize) -> Scene {
+fn cluster(nodes: usize) -> LinkedNodes {
     on(INFINIBAND, CONNECTX5_ROCE, nodes)
 }
 
-fn on(capabilities: Capabilities, hardware: HardwareProfile, nodes: usize) -> Scene {
-    Scene::with(1, SimOptions::on_hardware(capabilities, hardware), nodes)
+fn on(capabilities: Capabilities, hardware: HardwareProfile, nodes: usize) -> LinkedNodes {
+    LinkedNodes::with(1, SimOptions::on_hardware(capabilities, hardware), nodes)
 }
 
 /// Posts a list in one call; only the last of it is signalled.
-fn post_list(scene: &mut Scene, from: usize, list: &[(usize, Operation<'_>)]) {
+fn post_list(scene: &mut LinkedNodes, from: usize, list: &[(usize, Operation<'_>)]) {
     let works: Vec<_> = list
         .iter()
         .enumerate()
@@ -38,13 +38,13 @@ fn post_list(scene: &mut Scene, from: usize, list: &[(usize, Operation<'_>)]) {
     assert_eq!((posted.accepted, posted.stop), (list.len(), None));
 }
 
-fn inline(scene: &Scene, from: usize, to: usize, offset: u64) -> Operation<'static> {
+fn inline(scene: &LinkedNodes, from: usize, to: usize, offset: u64) -> Operation<'static> {
     let (source, to) = (Source::Inline(&[9; 8]), scene.at(from, to, offset));
     Operation::Write { source, to, immediate: None }
 }
 
 /// From now until node `node` has polled `count` completions that succeeded.
-fn time_to_complete(scene: &mut Scene, node: usize, count: usize) -> u64 {
+fn time_to_complete(scene: &mut LinkedNodes, node: usize, count: usize) -> u64 {
     let start_ns = scene.net.now_ns();
     let mut done = 0;
     while done < count {
@@ -57,9 +57,9 @@ fn time_to_complete(scene: &mut Scene, node: usize, count: usize) -> u64 {
 }
 
 /// From now until memory of node `node` has changed.
-fn time_to_see(scene: &Scene, node: usize, offset: u64) -> u64 {
+fn time_to_see(scene: &LinkedNodes, node: usize, offset: u64) -> u64 {
     let start_ns = scene.net.now_ns();
-    let word = |scene: &Scene| scene.sides[node].region.arena.load(offset, Ordering::Acquire);
+    let word = |scene: &LinkedNodes| scene.sides[node].region.arena.load(offset, Ordering::Acquire);
     let before = word(scene).unwrap();
     while word(scene).unwrap() == before {
         assert!(scene.net.step());
@@ -67,14 +67,14 @@ fn time_to_see(scene: &Scene, node: usize, offset: u64) -> u64 {
     scene.net.now_ns() - start_ns
 }
 
-fn read_time(scene: &mut Scene, bytes: u32) -> u64 {
+fn read_time(scene: &mut LinkedNodes, bytes: u32) -> u64 {
     let into = [scene.slice(0, 0, bytes)];
     let from = scene.at(0, 1, 0);
     scene.post(0, 1, 1, Operation::Read { into: &into, from });
     time_to_complete(scene, 0, 1)
 }
 
-fn write_time(scene: &mut Scene, bytes: u32) -> u64 {
+fn write_time(scene: &mut LinkedNodes, bytes: u32) -> u64 {
     scene.write(0, 1, 1, 0, bytes);
     time_to_complete(scene, 0, 1)
 }
@@ -177,7 +177,7 @@ fn a_small_message_waits_for_packets_and_not_for_messages_of_others() {
 }
 
 /// How long the receiver of `senders` times 8 messages is busy with each.
-fn inbound_ns(how: impl Fn(&Scene, usize) -> Operation<'static>) -> u64 {
+fn inbound_ns(how: impl Fn(&LinkedNodes, usize) -> Operation<'static>) -> u64 {
     let mut scene = cluster(9);
     for id in 0..64 {
         let into = scene.slice(0, 60_000, 8);
@@ -208,7 +208,7 @@ fn receives_cost_the_receiver() {
 
 /// A region of this kind at node 0, imported by all others.
 fn region_for_all(
-    scene: &mut Scene,
+    scene: &mut LinkedNodes,
     kind: RegionKind,
 ) -> (farside_fabric::Arena, Vec<RemoteRegionId>) {
     let spec = RegionSpec { bytes: 4_096, access: Access::ALL, kind };
@@ -297,7 +297,7 @@ fn a_write_by_read_takes_two_round_trips() {
     let (read_ns, plain_ns) = (read_time(&mut scene, 64), write_time(&mut scene, 64));
     let options =
         SimOptions { write_by_read: true, ..SimOptions::on_hardware(ONE_RMA, CONNECTX5_ROCE) };
-    let mut scene = Scene::with(1, options, 2);
+    let mut scene = LinkedNodes::with(1, options, 2);
     let by_read_ns = write_time(&mut scene, 64);
     assert!(by_read_ns > plain_ns + 700 && by_read_ns > read_ns + 700, "{plain_ns} {by_read_ns}");
     assert_eq!(scene.net.marks().writes_read_back, 1);
@@ -305,7 +305,7 @@ fn a_write_by_read_takes_two_round_trips() {
 
 /// Posts requests one by one or all at once, as a program would that does nothing else.
 struct Poster {
-    scene: Rc<RefCell<Scene>>,
+    scene: Rc<RefCell<LinkedNodes>>,
     lists: Vec<Vec<usize>>,
     /// Work before each list.
     before_ns: u64,
@@ -332,7 +332,7 @@ fn posting_ns(before_ns: u64, lists: Vec<Vec<usize>>) -> (u64, u64) {
     net.take_counts(NAMES[0]);
     let requests: usize = lists.iter().map(Vec::len).sum();
     let work_ns = before_ns * lists.len() as u64;
-    let mut stage = Stage::new(&net, EPYC_7742);
+    let mut stage = ActorNetwork::new(&net, EPYC_7742);
     let poster = stage.add(NAMES[0], Poster { scene: Rc::clone(&scene), lists, before_ns });
     assert_eq!(stage.run_until(u64::MAX, |_| false), Stopped::Stuck);
     let counts = net.take_counts(NAMES[0]);
@@ -391,7 +391,7 @@ fn what_a_program_does_is_counted() {
 
 /// One side of a ping-pong by WRITEs and polled memory.
 struct Paddle {
-    scene: Rc<RefCell<Scene>>,
+    scene: Rc<RefCell<LinkedNodes>>,
     node: usize,
     round: u64,
     rounds: u64,
@@ -425,14 +425,15 @@ impl Actor for Paddle {
 /// A ping-pong: the time of all rounds, how often actors ran, and the net's fingerprint.
 fn ping_pong(seed: u64, rounds: u64) -> (u64, u64, u64) {
     let options = SimOptions::on_hardware(INFINIBAND, CONNECTX5_ROCE);
-    let scene = Rc::new(RefCell::new(Scene::with(seed, options, 2)));
+    let scene = Rc::new(RefCell::new(LinkedNodes::with(seed, options, 2)));
     let net = scene.borrow().net.clone();
     let start_ns = net.now_ns();
-    let mut stage = Stage::new(&net, EPYC_7742);
+    let mut stage = ActorNetwork::new(&net, EPYC_7742);
     for (node, name) in NAMES.iter().enumerate().take(2) {
         stage.add(name, Paddle { scene: Rc::clone(&scene), node, round: 0, rounds });
     }
-    let ended = |stage: &Stage<Paddle>| stage.actor(0).is_none_or(|paddle| paddle.round > rounds);
+    let ended =
+        |stage: &ActorNetwork<Paddle>| stage.actor(0).is_none_or(|paddle| paddle.round > rounds);
     assert_eq!(stage.run_until(u64::MAX, ended), Stopped::Stuck);
     (stage.clock_ns(0).unwrap() - start_ns, stage.runs(), net.fingerprint())
 }

@@ -2,7 +2,7 @@
 
 use super::SimNet;
 use super::hardware::Resource;
-use super::world::{End, NodeKey, World};
+use super::world::{LinkEnd, NodeKey, World};
 use std::collections::BTreeMap;
 
 /// The path from one node to another in place of the profile's wires and switch: a bus to a processor at an adapter,
@@ -61,12 +61,12 @@ impl SimNet {
 
 impl World {
     /// The way to this end from its peer.
-    fn way_to(&self, to: End) -> Way {
+    fn way_to(&self, to: LinkEnd) -> Way {
         (self.port(self.link(to).peer.port).node, self.port(to.port).node)
     }
 
     /// Counts a message that leaves for `to`.
-    pub(super) fn count_traffic(&mut self, to: End, answer: bool, bytes: u64) {
+    pub(super) fn count_traffic(&mut self, to: LinkEnd, answer: bool, bytes: u64) {
         let way = self.way_to(to);
         let traffic = self.paths.traffic.entry(way).or_default();
         traffic.requests += u64::from(!answer);
@@ -76,7 +76,7 @@ impl World {
 
     /// Sends `bytes` over the cable to this end, if there is one. Returns when transmission begins and ends, and the
     /// path.
-    pub(super) fn take_cable(&mut self, to: End, bytes: u64) -> Option<(u64, u64, Path)> {
+    pub(super) fn take_cable(&mut self, to: LinkEnd, bytes: u64) -> Option<(u64, u64, Path)> {
         let (way, now_ns) = (self.way_to(to), self.now_ns);
         let cable = self.paths.cables.get_mut(&way)?;
         let (start_ns, sent_ns) = cable.wire.take(now_ns, bytes * cable.path.ps_per_byte);
@@ -85,7 +85,7 @@ impl World {
 
     /// The transmission time of `bytes` over the cable to this end, if there is one. A cable carries one direction of
     /// one pair only.
-    pub(super) fn cable_ns(&self, to: End, bytes: u64) -> Option<u64> {
+    pub(super) fn cable_ns(&self, to: LinkEnd, bytes: u64) -> Option<u64> {
         let cable = self.paths.cables.get(&self.way_to(to))?;
         Some((bytes * cable.path.ps_per_byte).div_ceil(1_000))
     }

@@ -2,7 +2,7 @@
 
 use super::SimNet;
 use super::program::ProgramCounts;
-use super::world::{End, NodeKey, PortKey, PortState, World};
+use super::world::{LinkEnd, NodeKey, PortKey, PortState, World};
 use farside_base::{
     Access, Capabilities, Completion, LinkId, Receive, ReceiveQueueId, RegionId, RegionToken,
     RemoteRegionId, Work,
@@ -101,8 +101,8 @@ struct SimPort {
 }
 
 impl SimPort {
-    fn end(&self, link: LinkId) -> End {
-        End { port: self.port, link }
+    fn end(&self, link: LinkId) -> LinkEnd {
+        LinkEnd { port: self.port, link }
     }
 
     /// Runs a control call of a living node.

@@ -1,6 +1,6 @@
 //! The protocols of 001 Table 1: what each lacks is refused by name, and what it may disorder it does.
 
-use super::scene::Scene;
+use super::scene::LinkedNodes;
 use super::{ADAPTIVE_ROUTING, EFA, INFINIBAND, Marks, ONE_RMA, SimOptions};
 use farside_base::{
     Capabilities, Completion, CompletionStatus, Operation, Source, Work, WorkFlags, WorkId,
@@ -14,7 +14,7 @@ fn options(seed: u64, capabilities: Capabilities) -> SimOptions {
 
 /// What each kind of request is refused for, in the order of Table 1; nothing if it is taken.
 fn refusals(capabilities: Capabilities) -> Vec<Option<&'static str>> {
-    let mut scene = Scene::with(1, options(1, capabilities), 2);
+    let mut scene = LinkedNodes::with(1, options(1, capabilities), 2);
     let (link, _) = scene.sides[0].links[1].unwrap();
     let slices = [scene.slice(0, 0, 8)];
     let source = Source::Gather(&slices);
@@ -51,7 +51,7 @@ fn what_a_protocol_lacks_is_refused_by_name() {
 #[test]
 fn messages_longer_than_a_packet_are_refused() {
     for (capabilities, most) in [(EFA, 8_192), (ONE_RMA, 4_096)] {
-        let mut scene = Scene::with(1, options(1, capabilities), 2);
+        let mut scene = LinkedNodes::with(1, options(1, capabilities), 2);
         let (link, _) = scene.sides[0].links[1].unwrap();
         for (bytes, stop) in [(most, None), (most + 1, Some(Stop::Invalid("transfer too long")))] {
             let into = [scene.slice(0, 0, bytes)];
@@ -65,7 +65,7 @@ fn messages_longer_than_a_packet_are_refused() {
 
 /// Posts several outstanding requests of each kind that the protocol has; all succeed.
 fn mixed(seed: u64, capabilities: Capabilities) -> (Marks, u64) {
-    let mut scene = Scene::with(seed, options(seed, capabilities), 2);
+    let mut scene = LinkedNodes::with(seed, options(seed, capabilities), 2);
     let mut posted = 0;
     for round in 0..8 {
         if capabilities.write {
@@ -108,7 +108,7 @@ fn disorder_really_happens() {
 fn a_write_by_read_takes_the_bytes_that_are_there_when_the_target_asks() {
     let mut late = 0;
     for seed in 0..40 {
-        let mut scene = Scene::with(seed, options(seed, ONE_RMA), 2);
+        let mut scene = LinkedNodes::with(seed, options(seed, ONE_RMA), 2);
         scene.fill(0, 0, 64, 1);
         scene.write(0, 1, 1, 0, 64);
         // The target has the request; nothing of it has been read.
@@ -130,7 +130,7 @@ fn a_write_by_read_takes_the_bytes_that_are_there_when_the_target_asks() {
 fn death_of_writer_by_read_leaves_whole_lines_and_is_reported() {
     let (mut none, mut all) = (0, 0);
     for seed in 0..200 {
-        let mut scene = Scene::with(seed, options(seed, ONE_RMA), 2);
+        let mut scene = LinkedNodes::with(seed, options(seed, ONE_RMA), 2);
         scene.fill(0, 0, 256, 1);
         scene.write(0, 1, 1, 0, 256);
         for _ in 0..seed % 12 {

@@ -127,7 +127,7 @@ impl ProcessorCosts {
 
 /// The clock of the program that runs now.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Program {
+pub(super) struct ProgramClock {
     at_ns: u64,
     costs: ProcessorCosts,
 }
@@ -146,7 +146,7 @@ impl SimNet {
     /// with a hardware profile requests are posted at its time, which may be later than that of the net, until
     /// [`end_program`](Self::end_program).
     pub fn begin_program(&self, at_ns: u64, costs: ProcessorCosts) {
-        self.lock().program = Some(Program { at_ns, costs });
+        self.lock().program = Some(ProgramClock { at_ns, costs });
     }
 
     /// The program that runs works for so long at something that is not the fabric's: what it posts

@@ -11,7 +11,7 @@ const LINE_BYTES: u64 = 64;
 
 /// A stretch of local memory, found when the request was posted.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct LocalRange {
     pub(super) arena: Arena,
     pub(super) offset: u64,
     pub(super) bytes: usize,
@@ -21,12 +21,12 @@ pub(super) struct Place {
 
 /// The bytes of a message: still in their sender's memory, or taken from there.
 #[derive(Clone, Debug)]
-pub(super) enum Payload {
-    Unsampled(Vec<Place>),
+pub(super) enum MessagePayload {
+    Unsampled(Vec<LocalRange>),
     Sampled(Vec<u8>),
 }
 
-impl Payload {
+impl MessagePayload {
     /// Reads the sender's memory now, unless that happened before.
     pub(super) fn sample(&mut self) {
         let Self::Unsampled(places) = self else {
@@ -102,33 +102,33 @@ pub(super) type RemotePlace = (RegionToken, u64);
 
 /// What travels to the other adapter.
 #[derive(Clone, Debug)]
-pub(super) struct Message {
+pub(super) struct AdapterMessage {
     pub(super) number: u64,
     pub(super) kind: CompletionKind,
     pub(super) at: Option<RemotePlace>,
     pub(super) access: Access,
     pub(super) immediate: Option<u32>,
-    pub(super) payload: Payload,
+    pub(super) payload: MessagePayload,
     pub(super) change: Option<Change>,
     pub(super) bytes: usize,
     /// A receive of the peer was set aside for it (`BackPressure::AtPost`).
     pub(super) reserved: bool,
 }
 
-impl Message {
+impl AdapterMessage {
     pub(super) fn new(
         number: u64,
         work: &Work<'_>,
         parts: &Parts<'_>,
-        places: &[Place],
+        places: &[LocalRange],
         at: Option<RemotePlace>,
     ) -> Self {
         let payload = match (parts.kind, parts.inline) {
-            (_, Some(bytes)) => Payload::Sampled(bytes.to_vec()),
+            (_, Some(bytes)) => MessagePayload::Sampled(bytes.to_vec()),
             (CompletionKind::Write | CompletionKind::Send, None) => {
-                Payload::Unsampled(places.to_vec())
+                MessagePayload::Unsampled(places.to_vec())
             }
-            _ => Payload::Sampled(Vec::new()),
+            _ => MessagePayload::Sampled(Vec::new()),
         };
         Self {
             number,
@@ -158,11 +158,11 @@ pub(super) fn fetches(kind: CompletionKind) -> bool {
 #[derive(Debug)]
 pub(super) enum Progress {
     /// In the send queue.
-    Queued(Message),
+    Queued(AdapterMessage),
     /// In flight; no answer yet.
     Departed,
     /// The responder has answered; the answer is in flight.
-    Answered(Answer),
+    Answered(Response),
     /// What was fetched is being put into local memory.
     Landing(Vec<u8>, Pieces),
     /// Ended; completes when those before it have.
@@ -171,14 +171,14 @@ pub(super) enum Progress {
 
 /// The responder's answer.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Response {
     pub(super) status: CompletionStatus,
     pub(super) fetched: Vec<u8>,
 }
 
 /// The requester's record.
 #[derive(Debug)]
-pub(super) struct Request {
+pub(super) struct RequestRecord {
     pub(super) number: u64,
     pub(super) id: WorkId,
     pub(super) kind: CompletionKind,
@@ -187,11 +187,11 @@ pub(super) struct Request {
     /// When the adapter has it; without a hardware profile it waits for nothing.
     pub(super) rung_ns: u64,
     pub(super) bytes: u32,
-    pub(super) into: Vec<Place>,
+    pub(super) into: Vec<LocalRange>,
     pub(super) progress: Progress,
 }
 
-impl Request {
+impl RequestRecord {
     pub(super) fn done(&self) -> Option<CompletionStatus> {
         match self.progress {
             Progress::Done(status) => Some(status),
@@ -220,13 +220,13 @@ pub(super) enum Phase {
 /// The responder's record.
 #[derive(Debug)]
 pub(super) struct Inbound {
-    pub(super) message: Message,
+    pub(super) message: AdapterMessage,
     pub(super) phase: Phase,
     pub(super) pieces: Pieces,
     /// What a READ has sampled, or an atomic has loaded.
     pub(super) fetched: Vec<u8>,
     /// The receive that it consumed, and its memory.
-    pub(super) receive: Option<(Receive, Option<Place>)>,
+    pub(super) receive: Option<(Receive, Option<LocalRange>)>,
     /// The requester was answered; from now on it takes effect even if the requester dies.
     pub(super) answered: bool,
     /// The requester died in the middle of it: some pieces never land.
@@ -240,7 +240,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    pub(super) fn new(message: Message) -> Self {
+    pub(super) fn new(message: AdapterMessage) -> Self {
         Self {
             message,
             phase: Phase::Flying,
@@ -258,7 +258,7 @@ impl Inbound {
 
 /// One piece: bytes of the transfer from `start` on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Piece {
+pub(super) struct TransferPiece {
     pub(super) start: usize,
     pub(super) bytes: usize,
 }
@@ -266,7 +266,7 @@ pub(super) struct Piece {
 /// The pieces of a transfer and how many are still to come.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pieces {
-    pub(super) all: Vec<Piece>,
+    pub(super) all: Vec<TransferPiece>,
     pub(super) left: usize,
 }
 
@@ -282,7 +282,7 @@ impl Pieces {
             let mut start = 0;
             for cut in cuts {
                 let end = ((first_line + cut) * LINE_BYTES - offset).min(bytes as u64) as usize;
-                all.push(Piece { start, bytes: end - start });
+                all.push(TransferPiece { start, bytes: end - start });
                 start = end;
             }
         }

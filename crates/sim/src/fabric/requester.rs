@@ -1,8 +1,10 @@
 //! The requester's adapter: accepts and starts requests, and delivers answers.
 
 use super::hardware::Then;
-use super::request::{Answer, Inbound, Message, Pieces, Place, Progress, RemotePlace, Request};
-use super::world::{End, Event, LinkState, PortKey, World};
+use super::request::{
+    AdapterMessage, Inbound, LocalRange, Pieces, Progress, RemotePlace, RequestRecord, Response,
+};
+use super::world::{LinkEnd, LinkState, PortKey, World, WorldEvent};
 use farside_base::{
     BackPressure, Completion, CompletionKind, CompletionStatus, LocalSlice, RegionKind, Work,
 };
@@ -16,17 +18,17 @@ impl World {
         work: &Work<'_>,
         rung_ns: u64,
     ) -> Result<(), Stop> {
-        let end = End { port, link: work.link };
+        let end = LinkEnd { port, link: work.link };
         let parts = Parts::of(&work.operation);
         let (places, at) = self.check(end, &parts)?;
         let reserved = self.set_receive_aside(end, &parts)?;
         let link = self.link_mut(end);
         let number = link.requests_made;
         link.requests_made += 1;
-        let mut message = Message::new(number, work, &parts, &places, at);
+        let mut message = AdapterMessage::new(number, work, &parts, &places, at);
         message.reserved = reserved;
         let fetches = message.fetches();
-        link.requests.push_back(Request {
+        link.requests.push_back(RequestRecord {
             number,
             id: work.id,
             kind: parts.kind,
@@ -53,9 +55,9 @@ impl World {
     /// Everything that can be said without the peer. Nothing has happened when it refuses.
     fn check(
         &self,
-        end: End,
+        end: LinkEnd,
         parts: &Parts<'_>,
-    ) -> Result<(Vec<Place>, Option<RemotePlace>), Stop> {
+    ) -> Result<(Vec<LocalRange>, Option<RemotePlace>), Stop> {
         let capabilities = &self.options.capabilities;
         let links = &self.port(end.port).links;
         let link = links.get(end.link.0 as usize);
@@ -81,18 +83,18 @@ impl World {
     }
 
     /// The memory of a local slice.
-    pub(super) fn place(&self, end: End, slice: &LocalSlice) -> Result<Place, Stop> {
+    pub(super) fn place(&self, end: LinkEnd, slice: &LocalSlice) -> Result<LocalRange, Stop> {
         let region = self.node(end).regions.get(&slice.region);
         let region = region.ok_or(Stop::Invalid("local region"))?;
         let (arena, device) = (&region.arena, region.kind == RegionKind::Device);
         let inside = arena.at(slice.offset, slice.bytes as usize);
         inside.map_err(|_| Stop::Invalid("local bounds"))?;
         let (offset, bytes) = (slice.offset, slice.bytes as usize);
-        Ok(Place { arena: arena.clone(), offset, bytes, device })
+        Ok(LocalRange { arena: arena.clone(), offset, bytes, device })
     }
 
     /// Sets a receive of the peer aside where senders must (`BackPressure::AtPost`).
-    fn set_receive_aside(&mut self, end: End, parts: &Parts<'_>) -> Result<bool, Stop> {
+    fn set_receive_aside(&mut self, end: LinkEnd, parts: &Parts<'_>) -> Result<bool, Stop> {
         let capabilities = &self.options.capabilities;
         if capabilities.receiver_not_ready != BackPressure::AtPost
             || !parts.takes_receive()
@@ -116,7 +118,7 @@ impl World {
     }
 
     /// Ends a request that never leaves.
-    fn end_request(&mut self, end: End, number: u64, status: CompletionStatus) {
+    fn end_request(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         if let Some(request) = self.link_mut(end).request(number) {
             request.progress = Progress::Done(status);
         }
@@ -124,7 +126,7 @@ impl World {
     }
 
     /// Lets the adapter start the next request, unless it is about to or has to wait.
-    pub(super) fn schedule_departure(&mut self, end: End) {
+    pub(super) fn schedule_departure(&mut self, end: LinkEnd) {
         let link = self.link(end);
         if link.departing || link.state != LinkState::Ready {
             return;
@@ -140,8 +142,10 @@ impl World {
                     let rung_ns = request.rung_ns;
                     self.link_mut(end).departing = true;
                     match hardware {
-                        Some(_) => self.at(self.departure_ns(end, rung_ns), Event::Depart(end)),
-                        None => self.after(self.options.issue_ns, Event::Depart(end)),
+                        Some(_) => {
+                            self.at(self.departure_ns(end, rung_ns), WorldEvent::Depart(end))
+                        }
+                        None => self.after(self.options.issue_ns, WorldEvent::Depart(end)),
                     }
                 }
                 return;
@@ -150,14 +154,14 @@ impl World {
         }
     }
 
-    pub(super) fn depart(&mut self, end: End) {
+    pub(super) fn depart(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         link.departing = false;
         if link.state != LinkState::Ready {
             return;
         }
         let peer = link.peer;
-        let queued = |request: &&mut Request| matches!(request.progress, Progress::Queued(_));
+        let queued = |request: &&mut RequestRecord| matches!(request.progress, Progress::Queued(_));
         let Some(request) = link.requests.iter_mut().find(queued) else {
             return;
         };
@@ -171,7 +175,7 @@ impl World {
     }
 
     /// Puts a message on its way. Its bytes are read now or as late as its arrival.
-    fn fly(&mut self, to: End, mut message: Message) {
+    fn fly(&mut self, to: LinkEnd, mut message: AdapterMessage) {
         if self.link(to).severed || self.link(to).state == LinkState::Closed || !self.node(to).alive
         {
             return;
@@ -196,16 +200,16 @@ impl World {
         let link = self.link_mut(to);
         link.arrival_ns = link.arrival_ns.max(at_ns);
         link.inbound.push_back(Inbound::new(message));
-        self.at(at_ns, Event::Arrive(to, number));
+        self.at(at_ns, WorldEvent::Arrive(to, number));
     }
 
     /// Whether the target of this message fetches its bytes (`SimOptions::write_by_read`).
-    pub(super) fn by_read(&self, message: &Message) -> bool {
+    pub(super) fn by_read(&self, message: &AdapterMessage) -> bool {
         self.options.write_by_read && message.kind == CompletionKind::Write
     }
 
     /// The target of a WRITE by READ reads its bytes here.
-    pub(super) fn fetch(&mut self, end: End, number: u64) {
+    pub(super) fn fetch(&mut self, end: LinkEnd, number: u64) {
         let peer = self.link(end).peer;
         let Some(inbound) = self.link_mut(peer).inbound(number) else {
             return;
@@ -217,12 +221,12 @@ impl World {
         self.tell("fetch", end, number, bytes);
         match self.options.hardware {
             Some(_) => self.launch_fetched(end, number, bytes),
-            None => self.after(self.options.flight_ns, Event::Fetched(peer, number)),
+            None => self.after(self.options.flight_ns, WorldEvent::Fetched(peer, number)),
         }
     }
 
     /// The responder at `from` answers request `number` of its peer.
-    pub(super) fn answer(&mut self, from: End, number: u64, answer: Answer) {
+    pub(super) fn answer(&mut self, from: LinkEnd, number: u64, answer: Response) {
         let end = self.link(from).peer;
         if self.link(from).severed {
             return;
@@ -235,12 +239,12 @@ impl World {
             request.progress = Progress::Answered(answer);
             match self.options.hardware {
                 Some(_) => self.launch_answer(from, number, Then::Response, bytes),
-                None => self.after(self.options.response_ns, Event::Response(end, number)),
+                None => self.after(self.options.response_ns, WorldEvent::Response(end, number)),
             }
         }
     }
 
-    pub(super) fn response(&mut self, end: End, number: u64) {
+    pub(super) fn response(&mut self, end: LinkEnd, number: u64) {
         let Some(request) = self.link_mut(end).request(number) else {
             return;
         };
@@ -256,8 +260,8 @@ impl World {
         for piece in 0..pieces.all.len() {
             // With a hardware profile the way over the bus is in the time of the response.
             match self.options.hardware {
-                Some(_) => self.at(self.now_ns, Event::Land(end, number, piece)),
-                None => self.after(self.options.place_ns, Event::Land(end, number, piece)),
+                Some(_) => self.at(self.now_ns, WorldEvent::Land(end, number, piece)),
+                None => self.after(self.options.place_ns, WorldEvent::Land(end, number, piece)),
             }
         }
         let empty = pieces.left == 0;
@@ -270,7 +274,7 @@ impl World {
         }
     }
 
-    pub(super) fn land(&mut self, end: End, number: u64, piece: usize) {
+    pub(super) fn land(&mut self, end: LinkEnd, number: u64, piece: usize) {
         let Some(request) = self.link_mut(end).request(number) else {
             return;
         };
@@ -295,10 +299,10 @@ impl World {
     }
 
     /// Completes the requests at the front that have ended; the first failure ends the link.
-    pub(super) fn complete(&mut self, end: End) {
+    pub(super) fn complete(&mut self, end: LinkEnd) {
         loop {
             let link = self.link_mut(end);
-            let Some(status) = link.requests.front().and_then(Request::done) else {
+            let Some(status) = link.requests.front().and_then(RequestRecord::done) else {
                 break;
             };
             if let Some(request) = link.requests.pop_front() {
@@ -312,7 +316,7 @@ impl World {
         self.schedule_departure(end);
     }
 
-    fn report(&mut self, end: End, request: &Request, status: CompletionStatus) {
+    fn report(&mut self, end: LinkEnd, request: &RequestRecord, status: CompletionStatus) {
         self.tell("complete", end, request.number, status as u64);
         let success = status == CompletionStatus::Success;
         if success && !request.signalled {
@@ -332,14 +336,14 @@ impl World {
         self.port_mut(end.port).finish(completion, None);
     }
 
-    fn unplaced(&self, end: End, number: u64) -> bool {
+    fn unplaced(&self, end: LinkEnd, number: u64) -> bool {
         let peer = self.link(end).peer;
         let mut inbound = self.link(peer).inbound.iter();
         inbound.any(|inbound| inbound.message.number == number)
     }
 
     /// Flushes what is left; the link takes no further part in anything.
-    pub(super) fn fail_link(&mut self, end: End) {
+    pub(super) fn fail_link(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if link.state != LinkState::Closed {
             link.state = LinkState::Failed;
@@ -354,7 +358,7 @@ impl World {
 }
 
 /// Puts bytes of what was fetched, from byte `start` of it on, into the places.
-fn scatter(places: &[Place], start: usize, bytes: &[u8]) {
+fn scatter(places: &[LocalRange], start: usize, bytes: &[u8]) {
     let mut skip = start;
     let mut bytes = bytes;
     for place in places {

@@ -1,8 +1,8 @@
 //! The responder's adapter: what arrives takes effect piece by piece, within the declared order.
 
 use super::hardware::Then;
-use super::request::{Answer, Inbound, Phase, Piece, Pieces};
-use super::world::{End, Event, LinkState, PortKey, World};
+use super::request::{Inbound, Phase, Pieces, Response, TransferPiece};
+use super::world::{LinkEnd, LinkState, PortKey, World, WorldEvent};
 use farside_base::{
     Access, AtomicScope, BackPressure, Completion, CompletionKind, CompletionStatus, Receive,
     ReceiveQueueId, RegionId, WordScope,
@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 
 impl World {
     /// A message of the peer is here. With order it is the oldest that was flying.
-    pub(super) fn arrive(&mut self, end: End, number: u64) {
+    pub(super) fn arrive(&mut self, end: LinkEnd, number: u64) {
         let ordered = self.options.capabilities.message_order;
         let (now_ns, by_read) = (self.now_ns, self.options.write_by_read);
         let state = self.link(end).state;
         if matches!(state, LinkState::Connecting) {
             // The peer has accepted and sent at once; its acceptance is still in flight.
-            self.after(self.options.control_ns, Event::Arrive(end, number));
+            self.after(self.options.control_ns, WorldEvent::Arrive(end, number));
             return;
         }
         let mut flying = self.link_mut(end).inbound.iter_mut().filter(|inbound| {
@@ -48,7 +48,7 @@ impl World {
     }
 
     /// The target memory of a message, if the owner's record permits it. Of the token, only number and key are used.
-    fn target(&self, end: End, number: u64) -> Result<Option<(Arena, u64)>, CompletionStatus> {
+    fn target(&self, end: LinkEnd, number: u64) -> Result<Option<(Arena, u64)>, CompletionStatus> {
         let mut all = self.link(end).inbound.iter();
         let refused = CompletionStatus::RemoteAccess;
         let inbound = all.find(|inbound| inbound.message.number == number);
@@ -69,14 +69,14 @@ impl World {
     }
 
     /// Starts every message that may start now.
-    fn admit(&mut self, end: End) {
+    fn admit(&mut self, end: LinkEnd) {
         while let Some(number) = self.next_turn(end) {
             self.start(end, number);
         }
     }
 
     /// The first message that has arrived and has to wait for none of those before it.
-    fn next_turn(&mut self, end: End) -> Option<u64> {
+    fn next_turn(&mut self, end: LinkEnd) -> Option<u64> {
         let ordered = self.options.capabilities.message_order;
         let strict = self.options.reads_in_order;
         let (mut writes_before, mut fetches_before, mut flying_before) = (false, false, false);
@@ -99,7 +99,7 @@ impl World {
         None
     }
 
-    fn start(&mut self, end: End, number: u64) {
+    fn start(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -125,8 +125,8 @@ impl World {
     }
 
     /// Lets a piece of a running message happen: some time, or when the hardware gets to it.
-    fn place_later(&mut self, end: End, number: u64, piece: usize) {
-        let event = Event::Piece(end, number, piece);
+    fn place_later(&mut self, end: LinkEnd, number: u64, piece: usize) {
+        let event = WorldEvent::Piece(end, number, piece);
         match self.options.hardware {
             Some(hardware) => {
                 let at_ns = self.placed_ns(&hardware, end, number).max(self.now_ns);
@@ -137,18 +137,18 @@ impl World {
     }
 
     /// Asks the requester's adapter for the bytes of a WRITE by READ.
-    fn read_back(&mut self, end: End, number: u64) {
+    fn read_back(&mut self, end: LinkEnd, number: u64) {
         match self.options.hardware {
             Some(_) => self.launch_answer(end, number, Then::Fetch, 0),
             None => {
                 let peer = self.link(end).peer;
-                self.after(self.options.response_ns, Event::Fetch(peer, number));
+                self.after(self.options.response_ns, WorldEvent::Fetch(peer, number));
             }
         }
     }
 
     /// The bytes of a WRITE by READ are here.
-    pub(super) fn fetched(&mut self, end: End, number: u64) {
+    pub(super) fn fetched(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -159,7 +159,7 @@ impl World {
 
     /// Answers a WRITE on arrival, before any of it is in memory, if that is permitted: not with
     /// `completion_means_placed`, and not after a message that may still fail.
-    fn acknowledge_early(&mut self, end: End, number: u64) {
+    fn acknowledge_early(&mut self, end: LinkEnd, number: u64) {
         if self.options.capabilities.completion_means_placed
             || self.options.write_by_read
             || (self.options.hardware.is_none() && self.random.chance(300))
@@ -181,7 +181,7 @@ impl World {
     }
 
     /// Whether the target's memory has relaxed ordering.
-    fn is_relaxed(&self, end: End, number: u64) -> bool {
+    fn is_relaxed(&self, end: LinkEnd, number: u64) -> bool {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number);
         let place = inbound.and_then(|inbound| inbound.message.at);
@@ -190,7 +190,7 @@ impl World {
     }
 
     /// Whether the pieces of a transfer are performed in order.
-    fn is_in_order(&self, end: End, number: u64) -> bool {
+    fn is_in_order(&self, end: LinkEnd, number: u64) -> bool {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number);
         self.options.capabilities.byte_order
@@ -199,7 +199,7 @@ impl World {
     }
 
     /// Cuts a transfer and schedules its pieces: at random, or in order.
-    fn run_pieces(&mut self, end: End, number: u64, offset: u64) {
+    fn run_pieces(&mut self, end: LinkEnd, number: u64, offset: u64) {
         let pieces_max = self.pieces_max();
         let (relaxed, in_order) = (self.is_relaxed(end, number), self.is_in_order(end, number));
         let Some(inbound) = self.ports[end.port.0].links[end.link.0 as usize].inbound(number)
@@ -226,7 +226,7 @@ impl World {
         }
     }
 
-    pub(super) fn piece(&mut self, end: End, number: u64, index: usize) {
+    pub(super) fn piece(&mut self, end: LinkEnd, number: u64, index: usize) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Where a running message reads or writes; `None` when that memory was withdrawn meanwhile.
-    fn running_place(&self, end: End, number: u64) -> Option<(Arena, u64)> {
+    fn running_place(&self, end: LinkEnd, number: u64) -> Option<(Arena, u64)> {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number)?;
         if inbound.message.kind != CompletionKind::Send {
@@ -277,12 +277,12 @@ impl World {
 
     fn move_piece(
         &mut self,
-        end: End,
+        end: LinkEnd,
         number: u64,
         index: usize,
         arena: &Arena,
         offset: u64,
-    ) -> Option<(Piece, usize)> {
+    ) -> Option<(TransferPiece, usize)> {
         let inbound = self.link_mut(end).inbound(number)?;
         let piece = inbound.pieces.all.get(index).copied()?;
         let at = offset + piece.start as u64;
@@ -305,7 +305,7 @@ impl World {
     }
 
     /// The bytes of a message have all been read or written.
-    fn moved(&mut self, end: End, number: u64) {
+    fn moved(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -313,7 +313,7 @@ impl World {
             CompletionKind::Read => {
                 let fetched = std::mem::take(&mut inbound.fetched);
                 let status = CompletionStatus::Success;
-                self.answer(end, number, Answer { status, fetched });
+                self.answer(end, number, Response { status, fetched });
                 self.finish(end, number);
             }
             CompletionKind::Write if inbound.message.immediate.is_some() => {
@@ -328,18 +328,18 @@ impl World {
     }
 
     /// Says yes to a WRITE or SEND, once.
-    fn acknowledge(&mut self, end: End, number: u64) {
+    fn acknowledge(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
         if !std::mem::replace(&mut inbound.answered, true) {
             let status = CompletionStatus::Success;
-            self.answer(end, number, Answer { status, fetched: Vec::new() });
+            self.answer(end, number, Response { status, fetched: Vec::new() });
         }
     }
 
     /// Gives the next posted receive to a message that needs one, or makes it wait.
-    fn take_receive(&mut self, end: End, number: u64) {
+    fn take_receive(&mut self, end: LinkEnd, number: u64) {
         let Some(queue) = self.link(end).queue else {
             return self.refuse_message(end, number, CompletionStatus::PeerLost);
         };
@@ -376,7 +376,7 @@ impl World {
         self.run_pieces(end, number, receive.into.offset);
     }
 
-    fn wait_for_receive(&mut self, end: End, number: u64) {
+    fn wait_for_receive(&mut self, end: LinkEnd, number: u64) {
         debug_assert_eq!(
             self.options.capabilities.receiver_not_ready,
             BackPressure::Retried,
@@ -397,29 +397,29 @@ impl World {
         self.tell("no-receive", end, number, 0);
         if let Some(patience_ns) = self.options.receiver_not_ready_ns {
             let at_ns = self.now_ns.saturating_add(patience_ns);
-            self.at(at_ns, Event::ReceiverNotReady(end, number));
+            self.at(at_ns, WorldEvent::ReceiverNotReady(end, number));
         }
     }
 
-    pub(super) fn look_for_receive(&mut self, end: End, number: u64) {
+    pub(super) fn look_for_receive(&mut self, end: LinkEnd, number: u64) {
         if self.waits_for_receive(end, number) {
             self.take_receive(end, number);
         }
     }
 
-    pub(super) fn receiver_not_ready(&mut self, end: End, number: u64) {
+    pub(super) fn receiver_not_ready(&mut self, end: LinkEnd, number: u64) {
         if self.waits_for_receive(end, number) {
             self.refuse_message(end, number, CompletionStatus::ReceiverNotReady);
         }
     }
 
-    fn waits_for_receive(&mut self, end: End, number: u64) -> bool {
+    fn waits_for_receive(&mut self, end: LinkEnd, number: u64) -> bool {
         let inbound = self.link_mut(end).inbound(number);
         inbound.is_some_and(|inbound| inbound.phase == Phase::Waiting)
     }
 
     pub(super) fn post_receive(&mut self, port: PortKey, receive: &Receive) -> Result<(), Stop> {
-        let anywhere = End { port, link: farside_base::LinkId(0) };
+        let anywhere = LinkEnd { port, link: farside_base::LinkId(0) };
         self.place(anywhere, &receive.into)?;
         let queue = self.port_mut(port).queues.get_mut(receive.queue.0 as usize);
         let queue = queue.filter(|queue| !queue.ended);
@@ -440,11 +440,11 @@ impl World {
             let link_id = farside_base::LinkId(number as u32);
             let here = link.queue == Some(queue);
             for inbound in link.inbound.iter().filter(|one| here && one.phase == Phase::Waiting) {
-                waiting.push((End { port, link: link_id }, inbound.message.number));
+                waiting.push((LinkEnd { port, link: link_id }, inbound.message.number));
             }
         }
         for (end, number) in waiting {
-            let look = Event::LookForReceive(end, number);
+            let look = WorldEvent::LookForReceive(end, number);
             match self.options.hardware {
                 Some(hardware) => self.at(self.now_ns + hardware.retry_ns, look),
                 None => self.after(self.options.flight_ns, look),
@@ -453,7 +453,7 @@ impl World {
     }
 
     /// A receive that was set aside at `end` for a message that never comes is free again.
-    pub(super) fn give_receive_back(&mut self, end: End, reserved: bool) {
+    pub(super) fn give_receive_back(&mut self, end: LinkEnd, reserved: bool) {
         let Some(queue) = self.link(end).queue.filter(|_| reserved) else {
             return;
         };
@@ -461,7 +461,7 @@ impl World {
     }
 
     /// Reports the receive that the message took, if it took one.
-    fn deliver(&mut self, end: End, number: u64, status: CompletionStatus) {
+    fn deliver(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -490,7 +490,7 @@ impl World {
         self.port_mut(end.port).finish(completion, Some(receive.queue));
     }
 
-    fn atomic_load(&mut self, end: End, number: u64) {
+    fn atomic_load(&mut self, end: LinkEnd, number: u64) {
         let Some((arena, offset)) = self.running_place(end, number) else {
             return self.withdrawn(end, number);
         };
@@ -516,7 +516,7 @@ impl World {
             self.atomic_end(end, number, after);
         } else {
             self.node_mut(end).busy_words.push(word);
-            let store = Event::AtomicStore(end, number);
+            let store = WorldEvent::AtomicStore(end, number);
             match self.options.hardware {
                 // The atomic unit has had both in its time.
                 Some(_) => self.at(self.now_ns, store),
@@ -526,7 +526,7 @@ impl World {
     }
 
     /// Stores what an atomic makes of the word that it loaded, whatever the word is by now.
-    pub(super) fn atomic_store(&mut self, end: End, number: u64) {
+    pub(super) fn atomic_store(&mut self, end: LinkEnd, number: u64) {
         let Some((arena, offset)) = self.running_place(end, number) else {
             return self.withdrawn(end, number);
         };
@@ -544,24 +544,24 @@ impl World {
         self.atomic_end(end, number, after);
     }
 
-    fn atomic_end(&mut self, end: End, number: u64, after: u64) {
+    fn atomic_end(&mut self, end: LinkEnd, number: u64, after: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
         let fetched = std::mem::take(&mut inbound.fetched);
         self.tell("atomic-store", end, number, after);
         let status = CompletionStatus::Success;
-        self.answer(end, number, Answer { status, fetched });
+        self.answer(end, number, Response { status, fetched });
         self.finish(end, number);
     }
 
-    fn region_of(&mut self, end: End, number: u64) -> RegionId {
+    fn region_of(&mut self, end: LinkEnd, number: u64) -> RegionId {
         let inbound = self.link_mut(end).inbound(number);
         let at = inbound.and_then(|inbound| inbound.message.at);
         at.map_or(RegionId(0), |(token, _)| token.region)
     }
 
-    fn release_word(&mut self, end: End, number: u64) {
+    fn release_word(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -573,7 +573,7 @@ impl World {
     }
 
     /// The memory of a running message was deregistered under it.
-    fn withdrawn(&mut self, end: End, number: u64) {
+    fn withdrawn(&mut self, end: LinkEnd, number: u64) {
         if self.link_mut(end).inbound(number).is_some_and(|one| one.answered) {
             return self.finish(end, number);
         }
@@ -582,7 +582,7 @@ impl World {
     }
 
     /// Answers no; later messages of the link are ignored, as the requester will flush them.
-    pub(super) fn refuse_message(&mut self, end: End, number: u64, status: CompletionStatus) {
+    pub(super) fn refuse_message(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         self.tell("refuse", end, number, status as u64);
         self.marks.requests_refused += 1;
         let link = self.link_mut(end);
@@ -596,18 +596,18 @@ impl World {
         for number in later {
             self.discard(end, number);
         }
-        self.answer(end, number, Answer { status, fetched: Vec::new() });
+        self.answer(end, number, Response { status, fetched: Vec::new() });
         self.finish(end, number);
     }
 
     /// Removes a completed message, and starts those after it.
-    fn finish(&mut self, end: End, number: u64) {
+    fn finish(&mut self, end: LinkEnd, number: u64) {
         self.discard(end, number);
         self.admit(end);
     }
 
     /// Places the rest of a WRITE that has completed at the requester.
-    pub(super) fn land_answered(&mut self, end: End, number: u64) {
+    pub(super) fn land_answered(&mut self, end: LinkEnd, number: u64) {
         let Ok(Some((arena, offset))) = self.target(end, number) else {
             return;
         };
@@ -622,7 +622,7 @@ impl World {
     }
 
     /// Takes a message out.
-    pub(super) fn discard(&mut self, end: End, number: u64) {
+    pub(super) fn discard(&mut self, end: LinkEnd, number: u64) {
         self.release_word(end, number);
         let link = self.link_mut(end);
         let at = link.inbound.iter().position(|one| one.message.number == number);

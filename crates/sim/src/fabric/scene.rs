@@ -9,7 +9,7 @@ use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Region, RegionSpec};
 
 pub(super) const NAMES: [&str; 9] = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
 
-pub(super) struct Side {
+pub(super) struct LinkedNode {
     pub(super) port: Box<dyn Port>,
     pub(super) region: Region,
     pub(super) queue: ReceiveQueueId,
@@ -18,12 +18,12 @@ pub(super) struct Side {
 }
 
 /// Some nodes, all linked with each other.
-pub(super) struct Scene {
+pub(super) struct LinkedNodes {
     pub(super) net: SimNet,
-    pub(super) sides: Vec<Side>,
+    pub(super) sides: Vec<LinkedNode>,
 }
 
-impl Scene {
+impl LinkedNodes {
     pub(super) fn new(seed: u64, capabilities: Capabilities, nodes: usize) -> Self {
         Self::with(seed, SimOptions::draw(seed, capabilities), nodes)
     }
@@ -139,11 +139,11 @@ impl Scene {
     }
 }
 
-pub(super) fn side(net: &SimNet, name: &str, nodes: usize, access: Access) -> Side {
+pub(super) fn side(net: &SimNet, name: &str, nodes: usize, access: Access) -> LinkedNode {
     let fabric = net.fabric(name);
     let listen = Some(name.to_owned());
     let mut port = fabric.open(&PortSpec { listen }).unwrap();
     let queue = port.create_receive_queue(64).unwrap();
     let spec = RegionSpec { bytes: 65_536, access, kind: RegionKind::Memory };
-    Side { port, region: fabric.register(&spec).unwrap(), queue, links: vec![None; nodes] }
+    LinkedNode { port, region: fabric.register(&spec).unwrap(), queue, links: vec![None; nodes] }
 }

@@ -1,7 +1,7 @@
 //! What the adversary may do it does, given seeds enough; what it may not do it never does.
 
 use super::hardware::CONNECTX5_ROCE;
-use super::scene::{Scene, side};
+use super::scene::{LinkedNodes, side};
 use super::{ADAPTIVE_ROUTING, INFINIBAND, Marks, SHARED_MEMORY, SimOptions, UNORDERED};
 use farside_base::{
     Access, Capabilities, Completion, CompletionKind, CompletionStatus, Operation, WordScope,
@@ -17,7 +17,7 @@ fn busy(seed: u64, capabilities: Capabilities) -> (u64, Marks) {
 
 fn busy_with(seed: u64, options: SimOptions) -> (u64, Marks) {
     let capabilities = options.capabilities;
-    let mut scene = Scene::with(seed, options, 3);
+    let mut scene = LinkedNodes::with(seed, options, 3);
     for round in 0..6 {
         for (from, to) in [(0, 1), (1, 2), (2, 0), (0, 2)] {
             scene.receive(to, round);
@@ -101,7 +101,7 @@ fn every_rare_case_is_met() {
 /// Overwrites a block by a WRITE and reads the target after each step. Returns the states seen, each as the set of
 /// lines that have the new value.
 fn partial_states(seed: u64, capabilities: Capabilities) -> Vec<u8> {
-    let mut scene = Scene::new(seed, capabilities, 2);
+    let mut scene = LinkedNodes::new(seed, capabilities, 2);
     scene.fill(0, 0, 256, 1);
     scene.write(0, 1, 1, 0, 256);
     let mut seen = Vec::new();
@@ -137,7 +137,7 @@ fn tears_words(words: WordScope, access: Access, bytes: u32) -> bool {
     let capabilities = Capabilities { words, ..INFINIBAND };
     (0..100).any(|seed| {
         let options = SimOptions::draw(seed, capabilities);
-        let mut scene = Scene::with_access(seed, options, 2, access);
+        let mut scene = LinkedNodes::with_access(seed, options, 2, access);
         scene.fill(0, 0, bytes as usize, 1);
         scene.write(0, 1, 1, 0, bytes);
         let mut torn = false;
@@ -169,7 +169,7 @@ fn memory_without_order_fills_in_any_order() {
     let relaxed = Access::ALL.with(Access::RELAXED_ORDERING);
     let rising = (0..60).all(|seed| {
         let options = SimOptions::draw(seed, INFINIBAND);
-        let mut scene = Scene::with_access(seed, options, 2, relaxed);
+        let mut scene = LinkedNodes::with_access(seed, options, 2, relaxed);
         scene.fill(0, 0, 256, 1);
         scene.write(0, 1, 1, 0, 256);
         let mut rising = true;
@@ -185,7 +185,7 @@ fn memory_without_order_fills_in_any_order() {
 fn reads_are_torn_by_concurrent_writes() {
     let mut torn = false;
     for seed in 0..60 {
-        let mut scene = Scene::new(seed, INFINIBAND, 2);
+        let mut scene = LinkedNodes::new(seed, INFINIBAND, 2);
         let into = [scene.slice(0, 0, 256)];
         let read = Operation::Read { into: &into, from: scene.at(0, 1, 0) };
         scene.post(0, 1, 1, read);
@@ -204,7 +204,7 @@ fn reads_are_torn_by_concurrent_writes() {
 
 /// Adds by an atomic of the adapter and by the processor in between; whether an update was lost.
 fn loses_updates(seed: u64, capabilities: Capabilities) -> bool {
-    let mut scene = Scene::new(seed, capabilities, 2);
+    let mut scene = LinkedNodes::new(seed, capabilities, 2);
     let add =
         Operation::FetchAdd { at: scene.at(0, 1, 8), add: 1 << 32, into: scene.slice(0, 8, 8) };
     for id in 0..4 {
@@ -230,7 +230,7 @@ fn atomics_meet_the_processor_only_with_system_scope() {
 fn what_is_promised_before_death_happens_and_the_rest_is_a_prefix() {
     let (mut none, mut some, mut all) = (0, 0, 0);
     for (seed, options) in (0..200).flat_map(|seed| both(seed, INFINIBAND).map(|one| (seed, one))) {
-        let mut scene = Scene::with(seed, options, 2);
+        let mut scene = LinkedNodes::with(seed, options, 2);
         for id in 0..8 {
             scene.receive(1, id);
         }
@@ -275,7 +275,7 @@ fn what_is_promised_before_death_happens_and_the_rest_is_a_prefix() {
 #[test]
 fn work_for_a_dead_node_ends_as_peer_lost_and_then_flushed() {
     for (seed, options) in (0..50).flat_map(|seed| both(seed, INFINIBAND).map(|one| (seed, one))) {
-        let mut scene = Scene::with(seed, options, 3);
+        let mut scene = LinkedNodes::with(seed, options, 3);
         for id in 0..5 {
             scene.write(0, 1, id, 0, 100);
             scene.write(0, 2, id, 0, 100);
@@ -306,7 +306,7 @@ fn work_for_a_dead_node_ends_as_peer_lost_and_then_flushed() {
 fn a_deregistered_region_is_never_touched_again() {
     let mut refused = 0;
     for seed in 0..60 {
-        let mut scene = Scene::new(seed, INFINIBAND, 2);
+        let mut scene = LinkedNodes::new(seed, INFINIBAND, 2);
         scene.fill(0, 0, 4_096, 9);
         scene.write(0, 1, 1, 0, 4_096);
         for _ in 0..seed % 10 {
@@ -326,7 +326,7 @@ fn a_deregistered_region_is_never_touched_again() {
 #[test]
 fn a_paused_program_is_still_reached_one_sidedly_and_a_frozen_machine_is_not() {
     for options in both(4, INFINIBAND) {
-        pause_and_freeze(Scene::with(4, options, 2));
+        pause_and_freeze(LinkedNodes::with(4, options, 2));
     }
 }
 
@@ -336,7 +336,7 @@ fn both(seed: u64, capabilities: Capabilities) -> [SimOptions; 2] {
     [SimOptions::draw(seed, capabilities), hardware]
 }
 
-fn pause_and_freeze(mut scene: Scene) {
+fn pause_and_freeze(mut scene: LinkedNodes) {
     scene.receive(1, 1);
     scene.fill(0, 0, 64, 5);
     assert!(scene.net.pause("b") && !scene.net.runs("b"));
@@ -360,11 +360,11 @@ fn pause_and_freeze(mut scene: Scene) {
 #[test]
 fn cut_links_fail_at_both_nodes_and_reconnect() {
     for options in both(5, SHARED_MEMORY) {
-        cut_and_connect(Scene::with(5, options, 3));
+        cut_and_connect(LinkedNodes::with(5, options, 3));
     }
 }
 
-fn cut_and_connect(mut scene: Scene) {
+fn cut_and_connect(mut scene: LinkedNodes) {
     scene.write(0, 1, 1, 0, 64);
     assert!(scene.net.cut("a", "b"));
     scene.net.run_until_idle();
@@ -381,7 +381,7 @@ fn cut_and_connect(mut scene: Scene) {
 
 #[test]
 fn a_new_node_of_an_old_name_has_nothing_of_the_old() {
-    let mut scene = Scene::new(6, INFINIBAND, 2);
+    let mut scene = LinkedNodes::new(6, INFINIBAND, 2);
     let (link, _) = scene.sides[0].links[1].unwrap();
     let old = scene.sides[1].region.token;
     scene.net.kill("b");

@@ -1,14 +1,14 @@
 //! The path of a message through the resources of a [`HardwareProfile`], packet by packet.
 
-use super::hardware::{Adapter, Flight, HardwareProfile, Lane, Packet, Then};
+use super::hardware::{Adapter, DepartingMessage, HardwareProfile, Lane, Packet, Then};
 use super::program::ProgramCounts;
-use super::request::{Inbound, Message, Payload};
-use super::world::{End, Event, PortKey, World};
+use super::request::{AdapterMessage, Inbound, MessagePayload};
+use super::world::{LinkEnd, PortKey, World, WorldEvent};
 use farside_base::{CompletionKind, LinkId, RegionKind, Work};
 use std::collections::BTreeMap;
 
 impl World {
-    fn adapter(&mut self, end: End) -> &mut Adapter {
+    fn adapter(&mut self, end: LinkEnd) -> &mut Adapter {
         let node = self.port(end.port).node;
         self.adapters.of(node)
     }
@@ -45,18 +45,23 @@ impl World {
     }
 
     /// When the send engine may start a request of this link that it has had since `rung_ns`.
-    pub(super) fn departure_ns(&self, end: End, rung_ns: u64) -> u64 {
+    pub(super) fn departure_ns(&self, end: LinkEnd, rung_ns: u64) -> u64 {
         self.now_ns.max(rung_ns).max(self.link(end).lanes.send.free_ns())
     }
 
     /// Lets the adapter at `from` work on a request: fetch its bytes, then send.
-    pub(super) fn dispatch(&mut self, hardware: &HardwareProfile, from: End, message: &Message) {
+    pub(super) fn dispatch(
+        &mut self,
+        hardware: &HardwareProfile,
+        from: LinkEnd,
+        message: &AdapterMessage,
+    ) {
         let (slices, fetched) = match &message.payload {
-            Payload::Unsampled(places) => {
+            MessagePayload::Unsampled(places) => {
                 let host = places.iter().filter(|place| !place.device);
                 (places.len() as u64, host.map(|place| place.bytes as u64).sum())
             }
-            Payload::Sampled(_) => (0, 0_u64),
+            MessagePayload::Sampled(_) => (0, 0_u64),
         };
         let gather_ns = hardware.gather_ns * slices.saturating_sub(1);
         let now_ns = self.now_ns;
@@ -75,12 +80,18 @@ impl World {
         self.launch(
             from,
             Lane::Requests,
-            Flight::new(message.number, Then::Arrive, bytes, ready_ns),
+            DepartingMessage::new(message.number, Then::Arrive, bytes, ready_ns),
         );
     }
 
     /// When the first packet of `bytes` bytes of main memory is at the adapter; at once if `bytes` is 0.
-    fn read_bus(&mut self, hardware: &HardwareProfile, end: End, at_ns: u64, bytes: u64) -> u64 {
+    fn read_bus(
+        &mut self,
+        hardware: &HardwareProfile,
+        end: LinkEnd,
+        at_ns: u64,
+        bytes: u64,
+    ) -> u64 {
         if bytes == 0 {
             return at_ns;
         }
@@ -91,37 +102,41 @@ impl World {
     }
 
     /// Queues a message for transmission.
-    pub(super) fn launch(&mut self, from: End, lane: Lane, flight: Flight) {
+    pub(super) fn launch(&mut self, from: LinkEnd, lane: Lane, flight: DepartingMessage) {
         let to = self.link(from).peer;
         self.count_traffic(to, lane == Lane::Answers, flight.bytes);
         let waiting = self.link_mut(from).lanes.of(lane);
         waiting.push_back(flight);
         if waiting.len() == 1 {
-            self.at(flight.ready_ns.max(self.now_ns), Event::Emit(from, lane));
+            self.at(flight.ready_ns.max(self.now_ns), WorldEvent::Emit(from, lane));
         }
     }
 
     /// Sends an answer with `bytes` bytes that are at the adapter already.
-    pub(super) fn launch_answer(&mut self, from: End, number: u64, then: Then, bytes: u64) {
+    pub(super) fn launch_answer(&mut self, from: LinkEnd, number: u64, then: Then, bytes: u64) {
         let Some(hardware) = self.options.hardware else {
             return;
         };
         let ready_ns = self.now_ns + hardware.pipeline_ns;
-        self.launch(from, Lane::Answers, Flight::new(number, then, bytes, ready_ns));
+        self.launch(from, Lane::Answers, DepartingMessage::new(number, then, bytes, ready_ns));
     }
 
     /// Sends the bytes that the target of a WRITE by READ has asked for.
-    pub(super) fn launch_fetched(&mut self, from: End, number: u64, bytes: u64) {
+    pub(super) fn launch_fetched(&mut self, from: LinkEnd, number: u64, bytes: u64) {
         let Some(hardware) = self.options.hardware else {
             return;
         };
         let now_ns = self.now_ns;
         let ready_ns = self.read_bus(&hardware, from, now_ns, bytes) + hardware.pipeline_ns;
-        self.launch(from, Lane::Answers, Flight::new(number, Then::Fetched, bytes, ready_ns));
+        self.launch(
+            from,
+            Lane::Answers,
+            DepartingMessage::new(number, Then::Fetched, bytes, ready_ns),
+        );
     }
 
     /// Sends the next packet of a lane. Lanes alternate: each has one packet queued.
-    pub(super) fn emit(&mut self, from: End, lane: Lane) {
+    pub(super) fn emit(&mut self, from: LinkEnd, lane: Lane) {
         let Some(hardware) = self.options.hardware else {
             return;
         };
@@ -146,14 +161,14 @@ impl World {
                 (start_ns, sent_ns, hardware.path_ns)
             }
         };
-        self.at(start_ns + latency_ns, Event::Hop(to, number, packet));
+        self.at(start_ns + latency_ns, WorldEvent::Hop(to, number, packet));
         if let Some(next_ns) = next_ns {
-            self.at(sent_ns.max(next_ns), Event::Emit(from, lane));
+            self.at(sent_ns.max(next_ns), WorldEvent::Emit(from, lane));
         }
     }
 
     /// Moves a packet over the last wire to the adapter; the last one of a message triggers the message's effect.
-    pub(super) fn hop(&mut self, to: End, number: u64, packet: Packet) {
+    pub(super) fn hop(&mut self, to: LinkEnd, number: u64, packet: Packet) {
         let Some(hardware) = self.options.hardware else {
             return;
         };
@@ -195,19 +210,19 @@ impl World {
                 let link = self.link_mut(to);
                 let at_ns = seen_ns.max(link.arrival_ns);
                 link.arrival_ns = at_ns;
-                self.at(at_ns, Event::Arrive(to, number));
+                self.at(at_ns, WorldEvent::Arrive(to, number));
             }
             Then::Response => {
-                self.at(landed_ns + hardware.completion_ns, Event::Response(to, number));
+                self.at(landed_ns + hardware.completion_ns, WorldEvent::Response(to, number));
             }
-            Then::Fetch => self.at(seen_ns, Event::Fetch(to, number)),
-            Then::Fetched => self.at(seen_ns, Event::Fetched(to, number)),
+            Then::Fetch => self.at(seen_ns, WorldEvent::Fetch(to, number)),
+            Then::Fetched => self.at(seen_ns, WorldEvent::Fetched(to, number)),
         }
     }
 
     /// What a message meets at its target.
-    fn target_of(&mut self, to: End, number: u64, then: Then) -> Target {
-        let mut target = Target { receives: false, device: false };
+    fn target_of(&mut self, to: LinkEnd, number: u64, then: Then) -> TargetDelay {
+        let mut target = TargetDelay { receives: false, device: false };
         if !matches!(then, Then::Arrive | Then::Fetched) {
             return target;
         }
@@ -221,7 +236,7 @@ impl World {
     }
 
     /// Whether the memory that a message is for is at the adapter.
-    fn at_device(&self, end: End, number: u64) -> bool {
+    fn at_device(&self, end: LinkEnd, number: u64) -> bool {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number);
         let Some((token, _)) = inbound.and_then(|inbound| inbound.message.at) else {
@@ -232,7 +247,12 @@ impl World {
     }
 
     /// When a message that is at the adapter has read or written memory.
-    pub(super) fn placed_ns(&mut self, hardware: &HardwareProfile, end: End, number: u64) -> u64 {
+    pub(super) fn placed_ns(
+        &mut self,
+        hardware: &HardwareProfile,
+        end: LinkEnd,
+        number: u64,
+    ) -> u64 {
         let device = self.at_device(end, number);
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return self.now_ns;
@@ -258,7 +278,7 @@ impl World {
 
 /// What a message meets at its target.
 #[derive(Clone, Copy, Debug)]
-struct Target {
+struct TargetDelay {
     /// It takes a receive.
     receives: bool,
     /// Its memory is at the adapter.

@@ -4,8 +4,8 @@ use super::hardware::{Adapters, Lane, Lanes, Packet};
 use super::options::{DelayRange, SimOptions};
 use super::paths::Paths;
 use super::port::SimWaiter;
-use super::program::{Program, ProgramCounts};
-use super::request::{Inbound, Request};
+use super::program::{ProgramClock, ProgramCounts};
+use super::request::{Inbound, RequestRecord};
 use super::transcript::{Transcript, TranscriptLine};
 use crate::random::Random;
 use farside_base::{
@@ -25,7 +25,7 @@ pub(super) struct PortKey(pub(super) usize);
 
 /// One end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct End {
+pub(super) struct LinkEnd {
     pub(super) port: PortKey,
     pub(super) link: LinkId,
 }
@@ -33,53 +33,53 @@ pub(super) struct End {
 /// What can happen next. An event names the end where it happens; requests are named by their
 /// number within the requester's link.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Event {
+pub(super) enum WorldEvent {
     /// The requester's adapter starts the first queued request.
-    Depart(End),
+    Depart(LinkEnd),
     /// A message is here; which one is said where links have no order, else it is the oldest.
-    Arrive(End, u64),
+    Arrive(LinkEnd, u64),
     /// One piece of a running message is placed or sampled.
-    Piece(End, u64, usize),
+    Piece(LinkEnd, u64, usize),
     /// The second half of an atomic that is atomic only within the adapter.
-    AtomicStore(End, u64),
+    AtomicStore(LinkEnd, u64),
     /// A message that found no receive checks again.
-    LookForReceive(End, u64),
+    LookForReceive(LinkEnd, u64),
     /// A message has waited too long for a receive.
-    ReceiverNotReady(End, u64),
+    ReceiverNotReady(LinkEnd, u64),
     /// The answer to a request is back.
-    Response(End, u64),
+    Response(LinkEnd, u64),
     /// One piece of what was fetched is put into local memory.
-    Land(End, u64, usize),
+    Land(LinkEnd, u64, usize),
     /// A connection request is here.
-    Requested(End),
+    Requested(LinkEnd),
     /// The peer's acceptance is here.
-    Connected(End),
+    Connected(LinkEnd),
     /// The peer's refusal is here.
-    Refused(End),
+    Refused(LinkEnd),
     /// No process answers.
-    NotReached(End),
+    NotReached(LinkEnd),
     /// The adapter notices that the peer is gone.
-    Lost(End),
+    Lost(LinkEnd),
     /// The target of a WRITE by READ asks for its bytes, here at the requester.
-    Fetch(End, u64),
+    Fetch(LinkEnd, u64),
     /// Those bytes are at the target.
-    Fetched(End, u64),
+    Fetched(LinkEnd, u64),
     /// With a hardware profile: the next packet of a lane leaves this end.
-    Emit(End, Lane),
+    Emit(LinkEnd, Lane),
     /// With a hardware profile: a packet is at the last wire before this end.
-    Hop(End, u64, Packet),
+    Hop(LinkEnd, u64, Packet),
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct SimNode {
     pub(super) name: String,
     pub(super) alive: bool,
     /// The program is stopped.
     pub(super) paused: bool,
     /// The adapter is stopped too; its events are kept in `held`.
     pub(super) frozen: bool,
-    pub(super) held: Vec<Event>,
-    pub(super) regions: BTreeMap<RegionId, Registered>,
+    pub(super) held: Vec<WorldEvent>,
+    pub(super) regions: BTreeMap<RegionId, SimRegion>,
     pub(super) regions_made: u32,
     /// Words that the adapter is in the middle of an atomic on.
     pub(super) busy_words: Vec<(RegionId, u64)>,
@@ -89,7 +89,7 @@ pub(super) struct Node {
 
 /// A region as its owner knows it: what a request is judged by.
 #[derive(Debug)]
-pub(super) struct Registered {
+pub(super) struct SimRegion {
     pub(super) arena: Arena,
     pub(super) key: RemoteKey,
     pub(super) access: Access,
@@ -99,10 +99,10 @@ pub(super) struct Registered {
 pub(super) struct PortState {
     pub(super) node: NodeKey,
     pub(super) open: bool,
-    pub(super) links: Vec<Link>,
+    pub(super) links: Vec<SimLink>,
     pub(super) imports_made: u32,
-    pub(super) queues: Vec<ReceiveQueue>,
-    pub(super) completions: VecDeque<Finished>,
+    pub(super) queues: Vec<SimReceiveQueue>,
+    pub(super) completions: VecDeque<UnpolledCompletion>,
     pub(super) events: VecDeque<LinkEvent>,
     pub(super) armed: bool,
     pub(super) waiter: Arc<SimWaiter>,
@@ -111,12 +111,12 @@ pub(super) struct PortState {
 }
 
 /// A completion, and the receive queue that gets its place back when it is polled.
-pub(super) struct Finished {
+pub(super) struct UnpolledCompletion {
     pub(super) completion: Completion,
     pub(super) queue: Option<ReceiveQueueId>,
 }
 
-pub(super) struct ReceiveQueue {
+pub(super) struct SimReceiveQueue {
     pub(super) depth: usize,
     pub(super) posted: VecDeque<Receive>,
     /// Consumed receives with completions that were not polled yet.
@@ -147,14 +147,14 @@ pub(super) enum LinkState {
     Closed,
 }
 
-pub(super) struct Link {
-    pub(super) peer: End,
+pub(super) struct SimLink {
+    pub(super) peer: LinkEnd,
     pub(super) state: LinkState,
     pub(super) queue: Option<ReceiveQueueId>,
     pub(super) imports: BTreeMap<RemoteRegionId, RegionToken>,
     /// What was said at connecting, on its way to the program.
     pub(super) greeting: Vec<u8>,
-    pub(super) requests: VecDeque<Request>,
+    pub(super) requests: VecDeque<RequestRecord>,
     pub(super) requests_made: u64,
     /// Completions of requests that were not polled yet.
     pub(super) unpolled: usize,
@@ -178,8 +178,8 @@ pub(super) struct Link {
     pub(super) lanes: Lanes,
 }
 
-impl Link {
-    pub(super) fn new(peer: End, state: LinkState, queue: Option<ReceiveQueueId>) -> Self {
+impl SimLink {
+    pub(super) fn new(peer: LinkEnd, state: LinkState, queue: Option<ReceiveQueueId>) -> Self {
         Self {
             peer,
             state,
@@ -201,7 +201,7 @@ impl Link {
         }
     }
 
-    pub(super) fn request(&mut self, number: u64) -> Option<&mut Request> {
+    pub(super) fn request(&mut self, number: u64) -> Option<&mut RequestRecord> {
         let first = self.requests.front()?.number;
         let at = usize::try_from(number.checked_sub(first)?).ok()?;
         self.requests.get_mut(at)
@@ -246,9 +246,9 @@ pub(super) struct World {
     pub(super) options: SimOptions,
     pub(super) random: Random,
     pub(super) now_ns: u64,
-    queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    queue: BinaryHeap<Reverse<(u64, u64, WorldEvent)>>,
     scheduled: u64,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<SimNode>,
     pub(super) ports: Vec<PortState>,
     pub(super) listeners: BTreeMap<String, PortKey>,
     /// Hosts that do not reach each other, the lower one first.
@@ -258,7 +258,7 @@ pub(super) struct World {
     pub(super) adapters: Adapters,
     pub(super) paths: Paths,
     /// The program that runs now, if it has a clock.
-    pub(super) program: Option<Program>,
+    pub(super) program: Option<ProgramClock>,
 }
 
 impl World {
@@ -294,13 +294,13 @@ impl World {
         let key = self.node_of(event);
         let node = &mut self.nodes[key.0];
         // Packets on the wire proceed in any state of their ends.
-        let on_wire = matches!(event, Event::Emit(..) | Event::Hop(..));
+        let on_wire = matches!(event, WorldEvent::Emit(..) | WorldEvent::Hop(..));
         if node.frozen && !on_wire {
             node.held.push(event);
         } else if node.alive || on_wire {
             self.perform(event);
         }
-        let unseen = on_wire || matches!(event, Event::Depart(..) | Event::Fetch(..));
+        let unseen = on_wire || matches!(event, WorldEvent::Depart(..) | WorldEvent::Fetch(..));
         Some(if unseen { None } else { Some(key) })
     }
 
@@ -308,47 +308,47 @@ impl World {
         self.queue.peek().map(|Reverse((at_ns, _, _))| *at_ns)
     }
 
-    fn perform(&mut self, event: Event) {
+    fn perform(&mut self, event: WorldEvent) {
         match event {
-            Event::Depart(end) => self.depart(end),
-            Event::Arrive(end, number) => self.arrive(end, number),
-            Event::Piece(end, number, piece) => self.piece(end, number, piece),
-            Event::AtomicStore(end, number) => self.atomic_store(end, number),
-            Event::LookForReceive(end, number) => self.look_for_receive(end, number),
-            Event::ReceiverNotReady(end, number) => self.receiver_not_ready(end, number),
-            Event::Response(end, number) => self.response(end, number),
-            Event::Land(end, number, piece) => self.land(end, number, piece),
-            Event::Requested(end) => self.requested(end),
-            Event::Connected(end) => self.connected(end),
-            Event::Refused(end) => self.refused(end),
-            Event::NotReached(end) => self.not_reached(end),
-            Event::Lost(end) => self.lost(end),
-            Event::Fetch(end, number) => self.fetch(end, number),
-            Event::Fetched(end, number) => self.fetched(end, number),
-            Event::Emit(end, lane) => self.emit(end, lane),
-            Event::Hop(end, number, packet) => self.hop(end, number, packet),
+            WorldEvent::Depart(end) => self.depart(end),
+            WorldEvent::Arrive(end, number) => self.arrive(end, number),
+            WorldEvent::Piece(end, number, piece) => self.piece(end, number, piece),
+            WorldEvent::AtomicStore(end, number) => self.atomic_store(end, number),
+            WorldEvent::LookForReceive(end, number) => self.look_for_receive(end, number),
+            WorldEvent::ReceiverNotReady(end, number) => self.receiver_not_ready(end, number),
+            WorldEvent::Response(end, number) => self.response(end, number),
+            WorldEvent::Land(end, number, piece) => self.land(end, number, piece),
+            WorldEvent::Requested(end) => self.requested(end),
+            WorldEvent::Connected(end) => self.connected(end),
+            WorldEvent::Refused(end) => self.refused(end),
+            WorldEvent::NotReached(end) => self.not_reached(end),
+            WorldEvent::Lost(end) => self.lost(end),
+            WorldEvent::Fetch(end, number) => self.fetch(end, number),
+            WorldEvent::Fetched(end, number) => self.fetched(end, number),
+            WorldEvent::Emit(end, lane) => self.emit(end, lane),
+            WorldEvent::Hop(end, number, packet) => self.hop(end, number, packet),
         }
     }
 
-    fn node_of(&self, event: Event) -> NodeKey {
+    fn node_of(&self, event: WorldEvent) -> NodeKey {
         let port = match event {
-            Event::Depart(end)
-            | Event::Arrive(end, _)
-            | Event::Piece(end, _, _)
-            | Event::AtomicStore(end, _)
-            | Event::LookForReceive(end, _)
-            | Event::ReceiverNotReady(end, _)
-            | Event::Response(end, _)
-            | Event::Land(end, _, _)
-            | Event::Requested(end)
-            | Event::Connected(end)
-            | Event::Refused(end)
-            | Event::NotReached(end)
-            | Event::Lost(end)
-            | Event::Fetch(end, _)
-            | Event::Fetched(end, _)
-            | Event::Emit(end, _)
-            | Event::Hop(end, _, _) => end.port,
+            WorldEvent::Depart(end)
+            | WorldEvent::Arrive(end, _)
+            | WorldEvent::Piece(end, _, _)
+            | WorldEvent::AtomicStore(end, _)
+            | WorldEvent::LookForReceive(end, _)
+            | WorldEvent::ReceiverNotReady(end, _)
+            | WorldEvent::Response(end, _)
+            | WorldEvent::Land(end, _, _)
+            | WorldEvent::Requested(end)
+            | WorldEvent::Connected(end)
+            | WorldEvent::Refused(end)
+            | WorldEvent::NotReached(end)
+            | WorldEvent::Lost(end)
+            | WorldEvent::Fetch(end, _)
+            | WorldEvent::Fetched(end, _)
+            | WorldEvent::Emit(end, _)
+            | WorldEvent::Hop(end, _, _) => end.port,
         };
         self.ports[port.0].node
     }
@@ -367,14 +367,14 @@ impl World {
     }
 
     /// Lets `event` happen after a delay of `range`; events of one instant in any order.
-    pub(super) fn after(&mut self, range: DelayRange, event: Event) {
+    pub(super) fn after(&mut self, range: DelayRange, event: WorldEvent) {
         let at_ns = self.now_ns.saturating_add(self.delay(range));
         self.at(at_ns, event);
     }
 
     /// Lets `event` happen then; with a hardware profile events of one instant in the order of
     /// these calls.
-    pub(super) fn at(&mut self, at_ns: u64, event: Event) {
+    pub(super) fn at(&mut self, at_ns: u64, event: WorldEvent) {
         self.scheduled += 1;
         let tie = match self.options.hardware {
             Some(_) => self.scheduled,
@@ -396,25 +396,25 @@ impl World {
         &mut self.ports[port.0]
     }
 
-    pub(super) fn link(&self, end: End) -> &Link {
+    pub(super) fn link(&self, end: LinkEnd) -> &SimLink {
         &self.ports[end.port.0].links[end.link.0 as usize]
     }
 
-    pub(super) fn link_mut(&mut self, end: End) -> &mut Link {
+    pub(super) fn link_mut(&mut self, end: LinkEnd) -> &mut SimLink {
         &mut self.ports[end.port.0].links[end.link.0 as usize]
     }
 
-    pub(super) fn node(&self, end: End) -> &Node {
+    pub(super) fn node(&self, end: LinkEnd) -> &SimNode {
         &self.nodes[self.port(end.port).node.0]
     }
 
-    pub(super) fn node_mut(&mut self, end: End) -> &mut Node {
+    pub(super) fn node_mut(&mut self, end: LinkEnd) -> &mut SimNode {
         let node = self.port(end.port).node;
         &mut self.nodes[node.0]
     }
 
     /// Writes a transcript line about a request of a link.
-    pub(super) fn tell(&mut self, event: &'static str, end: End, request: u64, detail: u64) {
+    pub(super) fn tell(&mut self, event: &'static str, end: LinkEnd, request: u64, detail: u64) {
         self.transcript.write(TranscriptLine {
             at_ns: self.now_ns,
             event,
@@ -446,7 +446,7 @@ impl PortState {
             Some(queue) => self.queues[queue.0 as usize].unpolled += 1,
             None => self.links[completion.link.0 as usize].unpolled += 1,
         }
-        self.completions.push_back(Finished { completion, queue });
+        self.completions.push_back(UnpolledCompletion { completion, queue });
         self.wake();
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 /// One operation of a history.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Call<O, A> {
+pub struct HistoryCall<O, A> {
     /// Who called; for people.
     pub process: u64,
     /// What.
@@ -23,7 +23,7 @@ pub enum Verdict {
     /// There is an order that explains every answer.
     Linearizable,
     /// There is none.
-    NotLinearizable(Failure),
+    NotLinearizable(CheckFailure),
     /// The bound of configurations was reached first.
     GaveUp {
         /// What could not be decided.
@@ -51,7 +51,7 @@ impl Verdict {
 
 /// Where the search came furthest, and what it could not explain there.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub struct CheckFailure {
     /// The key or object; empty when there is only one.
     pub part: String,
     /// How many operations could be put in order at most.
@@ -64,7 +64,7 @@ pub struct Failure {
     pub next: Vec<String>,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CheckFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -85,7 +85,10 @@ const CONFIGURATIONS_MAX: usize = 5_000_000;
 ///
 /// Cost: about one configuration per operation when few run at a time; exponential in the number
 /// of operations that overlap or whose outcome is unknown, in the worst case.
-pub fn check<S: Specification>(initial: &S, calls: &[Call<S::Operation, S::Answer>]) -> Verdict {
+pub fn check<S: Specification>(
+    initial: &S,
+    calls: &[HistoryCall<S::Operation, S::Answer>],
+) -> Verdict {
     check_part(initial, calls, "")
 }
 
@@ -94,7 +97,7 @@ pub fn check<S: Specification>(initial: &S, calls: &[Call<S::Operation, S::Answe
 /// The first part that fails or cannot be decided, by rising key, is the verdict.
 pub fn check_each<S: Specification, K: Ord + fmt::Debug>(
     initial: &S,
-    calls: impl IntoIterator<Item = (K, Call<S::Operation, S::Answer>)>,
+    calls: impl IntoIterator<Item = (K, HistoryCall<S::Operation, S::Answer>)>,
 ) -> Verdict {
     let mut parts: BTreeMap<K, Vec<_>> = BTreeMap::new();
     for (key, call) in calls {
@@ -111,18 +114,20 @@ pub fn check_each<S: Specification, K: Ord + fmt::Debug>(
 
 fn check_part<S: Specification>(
     initial: &S,
-    calls: &[Call<S::Operation, S::Answer>],
+    calls: &[HistoryCall<S::Operation, S::Answer>],
     part: &str,
 ) -> Verdict {
     let mut known: Vec<_> = calls.iter().filter(|call| call.returned.is_some()).collect();
     known.sort_by_key(|call| call.invoke_ns);
-    let unknown = |call: &&Call<_, _>| call.returned.is_none() && !S::is_read(&call.operation);
+    let unknown =
+        |call: &&HistoryCall<_, _>| call.returned.is_none() && !S::is_read(&call.operation);
     let mut unknown: Vec<_> = calls.iter().filter(unknown).collect();
     unknown.sort_by_key(|call| call.invoke_ns);
     Search { known, unknown, seen: HashSet::new() }.run(initial, part)
 }
 
-type Calls<'a, S> = Vec<&'a Call<<S as Specification>::Operation, <S as Specification>::Answer>>;
+type Calls<'a, S> =
+    Vec<&'a HistoryCall<<S as Specification>::Operation, <S as Specification>::Answer>>;
 
 struct Search<'a, S: Specification> {
     /// By invocation.
@@ -188,7 +193,7 @@ impl<S> Configuration<S> {
 }
 
 /// A configuration on the way, and which of its candidates are still to be tried.
-struct Frame<S> {
+struct SearchFrame<S> {
     configuration: Configuration<S>,
     candidates: Vec<Candidate>,
 }
@@ -242,7 +247,7 @@ impl<S: Specification> Search<'_, S> {
 
     /// The candidates of a configuration, the most promising last: of the known ones the one that
     /// returned first, and unknown ones only when those do not help.
-    fn frame(&self, configuration: Configuration<S>) -> Frame<S> {
+    fn frame(&self, configuration: Configuration<S>) -> SearchFrame<S> {
         let mut known = Vec::new();
         let mut first_return_ns = u64::MAX;
         for (at, call) in self.known.iter().enumerate().skip(configuration.base) {
@@ -266,16 +271,16 @@ impl<S: Specification> Search<'_, S> {
         let untaken = |at: &usize| configuration.taken.binary_search(&(*at as u32)).is_err();
         let unknown = unknown.map(|(at, _)| at).filter(untaken).map(Candidate::Unknown);
         let candidates = unknown.chain(known.into_iter().map(|(_, at)| Candidate::Known(at)));
-        Frame { candidates: candidates.collect(), configuration }
+        SearchFrame { candidates: candidates.collect(), configuration }
     }
 
-    fn failure(&self, furthest: &Configuration<S>, part: &str) -> Failure {
+    fn failure(&self, furthest: &Configuration<S>, part: &str) -> CheckFailure {
         let frame = self.frame(furthest.clone());
         let told = |candidate: &Candidate| match candidate {
             Candidate::Known(known) => format!("{:?}", self.known[*known]),
             Candidate::Unknown(unknown) => format!("{:?}", self.unknown[*unknown]),
         };
-        Failure {
+        CheckFailure {
             part: part.to_owned(),
             explained: furthest.explained(),
             operations: self.known.len() + self.unknown.len(),
@@ -292,7 +297,7 @@ mod tests {
     use crate::random::Random;
     use RegisterOperation::{CompareSwap, FetchAdd, Read, Swap, Write};
 
-    type RegisterCall = Call<RegisterOperation, u64>;
+    type RegisterCall = HistoryCall<RegisterOperation, u64>;
 
     fn call(
         process: u64,
@@ -301,11 +306,11 @@ mod tests {
         to: u64,
         answer: u64,
     ) -> RegisterCall {
-        Call { process, operation, invoke_ns: from, returned: Some((to, answer)) }
+        HistoryCall { process, operation, invoke_ns: from, returned: Some((to, answer)) }
     }
 
     fn pending(operation: RegisterOperation, from: u64) -> RegisterCall {
-        Call { process: 99, operation, invoke_ns: from, returned: None }
+        HistoryCall { process: 99, operation, invoke_ns: from, returned: None }
     }
 
     #[track_caller]
@@ -389,7 +394,7 @@ mod tests {
     fn assert_lock(calls: &[(LockOperation, u64, u64, bool)], linearizable: bool) {
         let calls: Vec<_> = calls
             .iter()
-            .map(|(operation, from, to, answer)| Call {
+            .map(|(operation, from, to, answer)| HistoryCall {
                 process: 0,
                 operation: *operation,
                 invoke_ns: *from,
@@ -462,7 +467,7 @@ mod tests {
             let answer = if matches!(operation, Write(_)) { 0 } else { before };
             let lost = random.chance(1);
             let returned = (!lost).then_some((return_ns, answer));
-            calls.push((key, Call { process, operation, invoke_ns, returned }));
+            calls.push((key, HistoryCall { process, operation, invoke_ns, returned }));
         }
         if wrong {
             let reads = |(_, call): &&mut (u64, RegisterCall)| {

@@ -9,7 +9,7 @@
 //! or failed need have none. Fields that are not named here are ignored. A `scan` with a key says that the scan met
 //! that key with that value while it ran; one without is not checked.
 
-use super::check::{Call, Verdict, check_each};
+use super::check::{HistoryCall, Verdict, check_each};
 use super::specification::{KeyValue, KeyValueAnswer, KeyValueOperation};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -45,7 +45,7 @@ impl std::error::Error for Error {}
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct History {
     /// Key and operation. Equal values have equal numbers.
-    pub calls: Vec<(String, Call<KeyValueOperation, KeyValueAnswer>)>,
+    pub calls: Vec<(String, HistoryCall<KeyValueOperation, KeyValueAnswer>)>,
     /// Operations that say nothing that can be checked: reads without an answer, scans without a
     /// key, refused operations.
     pub unchecked: usize,
@@ -97,7 +97,7 @@ fn number_of(names: &mut BTreeMap<String, u64>, text: &str) -> u64 {
     number
 }
 
-type KeyCall = (String, Call<KeyValueOperation, KeyValueAnswer>);
+type KeyCall = (String, HistoryCall<KeyValueOperation, KeyValueAnswer>);
 
 fn call_of(
     fields: &BTreeMap<String, Scalar>,
@@ -148,8 +148,12 @@ fn call_of(
             Some((return_ns, answer))
         }
     };
-    let call =
-        Call { process: number_of(&mut names.processes, process), operation, invoke_ns, returned };
+    let call = HistoryCall {
+        process: number_of(&mut names.processes, process),
+        operation,
+        invoke_ns,
+        returned,
+    };
     Ok(Some((key, call)))
 }
 

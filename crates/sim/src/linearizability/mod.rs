@@ -13,7 +13,7 @@ mod check;
 mod history;
 mod specification;
 
-pub use check::{Call, Failure, Verdict, check, check_each};
+pub use check::{CheckFailure, HistoryCall, Verdict, check, check_each};
 pub use history::{Error as HistoryError, ErrorMeans, History, read_history};
 pub use specification::{
     KeyValue, KeyValueAnswer, KeyValueOperation, Lock, LockOperation, Register, RegisterOperation,

@@ -4,7 +4,7 @@
 
 use super::program::Condition::{Memory, Register};
 use super::program::Instruction::{self, Fence};
-use super::program::Verdict::{self, Allowed, Forbidden};
+use super::program::ModelVerdict::{self, Allowed, Forbidden};
 use super::program::{Condition, Litmus};
 
 const X: u8 = 0;
@@ -31,8 +31,8 @@ const fn test(
     name: &'static str,
     threads: &'static [&'static [Instruction]],
     witness: &'static [Condition],
-    pso: Verdict,
-    tso: Verdict,
+    pso: ModelVerdict,
+    tso: ModelVerdict,
 ) -> Litmus {
     Litmus { name, threads, witness, pso, tso }
 }

@@ -13,16 +13,17 @@
 //! Besides outcomes it checks that no two nodes may write a line, that none may read while another may write, that
 //! bytes land only in lines that no node may read, and that no frame is read after its release.
 
-use super::program::{Instruction, Litmus, Outcome};
+use super::program::{Instruction, Litmus, LitmusOutcome};
 use super::reference::MemoryModel;
-use super::report::{Observations, Report};
+use super::report::{LitmusReport, Observations};
 use super::run::Placement;
-use super::search::{Ends, Run, ends};
+use super::search::{RunEnds, RunModel, ends};
 use crate::explorer::{Model, Violation};
 use crate::random::Random;
 use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId};
 use farside_protocol::coherence::{
-    Coherence, Effect, Event, Extent, Frame, Held, Here, Level, Message, Target, Want,
+    Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Extent, Frame, HeldLine, Here,
+    Level, PlacementTarget, Want,
 };
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -55,7 +56,7 @@ impl Start {
 
 /// What does not change during a run.
 #[derive(Clone, Debug)]
-struct Setup {
+struct LitmusSetup {
     litmus: &'static Litmus,
     placement: Placement,
     lines: Vec<LineAddress>,
@@ -65,32 +66,32 @@ struct Setup {
 
 /// Equal for all states of one run, so it takes no part in comparing them.
 #[derive(Clone, Debug)]
-struct Shared(Rc<Setup>);
+struct RunConstants(Rc<LitmusSetup>);
 
-impl PartialEq for Shared {
+impl PartialEq for RunConstants {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Shared {}
+impl Eq for RunConstants {}
 
-impl Hash for Shared {
+impl Hash for RunConstants {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// A message in flight, and the line with bytes that land right before it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Packet {
-    message: Message,
+    message: CoherenceMessage,
     place: Option<usize>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Node {
+struct LitmusNode {
     machine: Coherence,
     /// By line.
-    tags: Vec<Held>,
+    tags: Vec<HeldLine>,
     /// By line: its words in this node's frame or, for an own line, its memory.
     words: Vec<Vec<u64>>,
     /// Placements not reported to the machine yet: line, target node, and whether it has landed.
@@ -98,7 +99,7 @@ struct Node {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Session {
+struct LitmusSession {
     next: usize,
     registers: Vec<u64>,
     /// Writes that wait for their grant: which instruction.
@@ -109,7 +110,7 @@ struct Session {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum MachineAction {
     /// The thread starts its next instruction.
     Execute(usize),
     /// The oldest message of a class arrives: from, to, class.
@@ -123,9 +124,9 @@ pub enum Action {
 /// A running program on coherence machines.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Machines {
-    setup: Shared,
-    nodes: Vec<Node>,
-    sessions: Vec<Session>,
+    setup: RunConstants,
+    nodes: Vec<LitmusNode>,
+    sessions: Vec<LitmusSession>,
     /// By sender, receiver and class.
     network: Vec<VecDeque<Packet>>,
     evictions_left: u8,
@@ -159,7 +160,7 @@ impl Machines {
         };
         let spots: Vec<_> = placement.variables.iter().map(spot).collect();
         let words = placement.variables.len();
-        let node = |number| Node {
+        let node = |number| LitmusNode {
             machine: machine(NodeId(number)),
             tags: lines.iter().map(|line| initial(*line, number)).collect(),
             words: vec![vec![0; words]; lines.len()],
@@ -168,11 +169,16 @@ impl Machines {
         let count = usize::from(placement.nodes);
         let mut machines = Self {
             nodes: (0..placement.nodes).map(node).collect(),
-            sessions: vec![Session::default(); litmus.threads.len()],
+            sessions: vec![LitmusSession::default(); litmus.threads.len()],
             network: vec![VecDeque::new(); count * count * CLASSES],
             evictions_left: 0,
             broken: None,
-            setup: Shared(Rc::new(Setup { litmus, placement: placement.clone(), lines, spots })),
+            setup: RunConstants(Rc::new(LitmusSetup {
+                litmus,
+                placement: placement.clone(),
+                lines,
+                spots,
+            })),
         };
         machines.warm(start);
         machines.evictions_left = evictions;
@@ -190,7 +196,7 @@ impl Machines {
                 Start::Owned => (Vec::from_iter(others.next_back()), Want::Write),
             };
             for node in fetching {
-                self.issue(node, NOBODY, line, want);
+                self.issue(node, NO_OPERATION, line, want);
                 self.settle();
             }
         }
@@ -199,7 +205,9 @@ impl Machines {
     /// Delivers all messages in flight.
     fn settle(&mut self) {
         loop {
-            let moves = |action: &Action| !matches!(action, Action::Execute(_) | Action::Evict(..));
+            let moves = |action: &MachineAction| {
+                !matches!(action, MachineAction::Execute(_) | MachineAction::Evict(..))
+            };
             let Some(action) = self.enabled().into_iter().find(moves) else {
                 return;
             };
@@ -317,7 +325,7 @@ impl Machines {
     }
 
     fn issue(&mut self, node: usize, operation: OperationId, line: usize, want: Want) {
-        let event = Event::Issue {
+        let event = CoherenceEvent::Issue {
             operation,
             line: self.setup.0.lines[line],
             want,
@@ -336,7 +344,7 @@ impl Machines {
         }
     }
 
-    fn step(&mut self, node: usize, event: Event) {
+    fn step(&mut self, node: usize, event: CoherenceEvent) {
         let mut effects = Vec::new();
         if let Err(violation) = self.nodes[node].machine.step(event, &mut effects) {
             self.broken = Some(format!("node {node} refuses {event:?}: {violation:?}"));
@@ -349,13 +357,13 @@ impl Machines {
         }
     }
 
-    fn perform(&mut self, node: usize, effect: Effect) {
+    fn perform(&mut self, node: usize, effect: CoherenceEffect) {
         match effect {
-            Effect::Send { to, message } => self.send(node, to, message, None),
-            Effect::Place { line, to, target, message } => {
+            CoherenceEffect::Send { to, message } => self.send(node, to, message, None),
+            CoherenceEffect::Place { line, to, target, message } => {
                 let line = self.line(line);
-                let frame = Target::Frame(Frame(line as u32));
-                if target != Target::Home && target != frame {
+                let frame = PlacementTarget::Frame(Frame(line as u32));
+                if target != PlacementTarget::Home && target != frame {
                     self.broken = Some(format!("line {line} is placed in {target:?}"));
                 }
                 if self.nodes[node].tags[line].level == Level::Dirty {
@@ -366,27 +374,31 @@ impl Machines {
                 places.push_back((line, usize::from(to.0), false));
                 self.send(node, to, message, Some(line));
             }
-            Effect::SetLevel { line, held, .. } => {
+            CoherenceEffect::SetLevel { line, held, .. } => {
                 let line = self.line(line);
                 self.nodes[node].tags[line] = held;
             }
-            Effect::Release { line } => {
+            CoherenceEffect::Release { line } => {
                 let line = self.line(line);
                 self.nodes[node].words[line].fill(POISON);
                 if self.nodes[node].tags[line].level != Level::Invalid {
                     self.broken = Some(format!("node {node} releases line {line} that it holds"));
                 }
             }
-            Effect::Ready { operation, line } => self.ready(node, operation, line),
-            Effect::Fail { operation, code, .. } => {
+            CoherenceEffect::Ready { operation, line } => self.ready(node, operation, line),
+            CoherenceEffect::Fail { operation, code, .. } => {
                 self.broken = Some(format!("{operation:?} fails: {code:?}"))
             }
-            Effect::Fill { .. } => self.broken = Some("a line is taken for lost".to_owned()),
-            Effect::DropHome { .. } => self.broken = Some("a node is taken for dead".to_owned()),
+            CoherenceEffect::Fill { .. } => {
+                self.broken = Some("a line is taken for lost".to_owned())
+            }
+            CoherenceEffect::DropHome { .. } => {
+                self.broken = Some("a node is taken for dead".to_owned())
+            }
         }
     }
 
-    fn send(&mut self, from: usize, to: NodeId, message: Message, place: Option<usize>) {
+    fn send(&mut self, from: usize, to: NodeId, message: CoherenceMessage, place: Option<usize>) {
         let class = message.class() as usize;
         let queue = self.queue(from, usize::from(to.0), class);
         self.network[queue].push_back(Packet { message, place });
@@ -403,7 +415,7 @@ impl Machines {
 
     /// An operation that waited is performed.
     fn ready(&mut self, node: usize, operation: OperationId, line: LineAddress) {
-        if operation == NOBODY {
+        if operation == NO_OPERATION {
             return;
         }
         let (thread, index) = (operation.0 as usize >> 8, operation.0 as usize & 0xff);
@@ -433,7 +445,7 @@ impl Machines {
             self.place(from, to, line);
         }
         let line = self.line(packet.message.line());
-        let event = Event::Received {
+        let event = CoherenceEvent::Received {
             from: NodeId(from as u16),
             message: packet.message,
             here: self.here(to, line),
@@ -465,13 +477,15 @@ impl Machines {
         if let Some(at) = places.iter().position(|place| place.0 == line) {
             places.remove(at);
         }
-        let event = Event::Placed { line: self.setup.0.lines[line], here: self.here(node, line) };
+        let event =
+            CoherenceEvent::Placed { line: self.setup.0.lines[line], here: self.here(node, line) };
         self.step(node, event);
     }
 
     fn evict(&mut self, node: usize, line: usize) {
         self.evictions_left -= 1;
-        let event = Event::Evict { line: self.setup.0.lines[line], here: self.here(node, line) };
+        let event =
+            CoherenceEvent::Evict { line: self.setup.0.lines[line], here: self.here(node, line) };
         self.step(node, event);
     }
 
@@ -502,7 +516,7 @@ fn healthy(node: NodeId) -> Coherence {
 }
 
 /// Operations that only fetch a line.
-const NOBODY: OperationId = OperationId(u64::MAX);
+const NO_OPERATION: OperationId = OperationId(u64::MAX);
 
 const fn operation_of(thread: usize, index: usize) -> OperationId {
     OperationId((thread << 8 | index) as u64)
@@ -515,45 +529,46 @@ fn address(home: u16, line: u16) -> LineAddress {
 }
 
 /// What a node holds of a line that was never accessed.
-fn initial(line: LineAddress, node: u16) -> Held {
-    Held {
+fn initial(line: LineAddress, node: u16) -> HeldLine {
+    HeldLine {
         level: if line.home() == NodeId(node) { Level::Dirty } else { Level::Invalid },
-        ..Held::default()
+        ..HeldLine::default()
     }
 }
 
 impl Model for Machines {
-    type Action = Action;
+    type Action = MachineAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<MachineAction> {
         let (nodes, lines) = (self.nodes.len(), self.setup.0.lines.len());
         let mut actions = Vec::new();
         let threads = 0..self.sessions.len();
-        actions.extend(threads.filter(|thread| self.can_execute(*thread)).map(Action::Execute));
+        actions
+            .extend(threads.filter(|thread| self.can_execute(*thread)).map(MachineAction::Execute));
         for (at, queue) in self.network.iter().enumerate() {
             if !queue.is_empty() {
                 let (from, to) = (at / CLASSES / nodes, at / CLASSES % nodes);
-                actions.push(Action::Deliver(from, to, at % CLASSES));
+                actions.push(MachineAction::Deliver(from, to, at % CLASSES));
             }
         }
         let evicts = self.evictions_left > 0 && !self.all_done();
         for (node, line) in (0..nodes * lines).map(|at| (at / lines, at % lines)) {
             if self.landed(node, line) {
-                actions.push(Action::Placed(node, line));
+                actions.push(MachineAction::Placed(node, line));
             }
             if evicts && self.can_evict(node, line) {
-                actions.push(Action::Evict(node, line));
+                actions.push(MachineAction::Evict(node, line));
             }
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: MachineAction) {
         match action {
-            Action::Execute(thread) => self.execute(thread),
-            Action::Deliver(from, to, class) => self.deliver(from, to, class),
-            Action::Placed(node, line) => self.placed(node, line),
-            Action::Evict(node, line) => self.evict(node, line),
+            MachineAction::Execute(thread) => self.execute(thread),
+            MachineAction::Deliver(from, to, class) => self.deliver(from, to, class),
+            MachineAction::Placed(node, line) => self.placed(node, line),
+            MachineAction::Evict(node, line) => self.evict(node, line),
         }
     }
 
@@ -565,26 +580,28 @@ impl Model for Machines {
         Some(Violation::new(format!("line {line} has a writer and others")))
     }
 
-    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
+    fn narrate(&mut self, action: MachineAction, lines: &mut Vec<String>) {
         let told = match action {
-            Action::Deliver(from, to, class) => {
+            MachineAction::Deliver(from, to, class) => {
                 let queue = &self.network[self.queue(from, to, class)];
                 let message = queue.front().map(|packet| &packet.message);
                 message.map_or(String::new(), |message| format!("{from} -> {to}: {message:?}"))
             }
-            Action::Execute(thread) => format!("thread {thread}: {:?}", self.instruction(thread)),
-            Action::Placed(..) | Action::Evict(..) => format!("{action:?}"),
+            MachineAction::Execute(thread) => {
+                format!("thread {thread}: {:?}", self.instruction(thread))
+            }
+            MachineAction::Placed(..) | MachineAction::Evict(..) => format!("{action:?}"),
         };
         lines.push(told);
         self.apply(action);
     }
 }
 
-impl Run for Machines {
-    fn outcome(&self) -> Option<Outcome> {
+impl RunModel for Machines {
+    fn outcome(&self) -> Option<LitmusOutcome> {
         let ended = self.all_done() && self.sessions.iter().all(|session| !session.waits);
         let variables = 0..self.setup.0.spots.len();
-        ended.then(|| Outcome {
+        ended.then(|| LitmusOutcome {
             registers: self.sessions.iter().flat_map(|one| one.registers.clone()).collect(),
             memory: variables.map(|variable| self.value(variable)).collect(),
         })
@@ -601,7 +618,7 @@ pub fn machine_ends(
     start: Start,
     evictions: u8,
     states_max: u64,
-) -> Result<Ends, String> {
+) -> Result<RunEnds, String> {
     let machines = Machines::new(litmus, placement, start, evictions);
     ends(&machines, states_max)
         .map_err(|text| format!("{litmus} in {} from {start:?}: {text}", placement.name))
@@ -651,7 +668,11 @@ pub fn machine_walks_with(
 ///
 /// # Errors
 /// What went wrong, with what reproduces it; a forbidden outcome is for the report to find.
-pub fn machine_report(litmus: &'static Litmus, seed: u64, walks: u64) -> Result<Report, String> {
+pub fn machine_report(
+    litmus: &'static Litmus,
+    seed: u64,
+    walks: u64,
+) -> Result<LitmusReport, String> {
     let seen = if litmus.threads.len() > 2 {
         machine_walks(litmus, seed, walks)?
     } else {
@@ -666,7 +687,7 @@ pub fn machine_report(litmus: &'static Litmus, seed: u64, walks: u64) -> Result<
         }
         seen
     };
-    Ok(Report::new(litmus, "machine", MemoryModel::Pso, &seen))
+    Ok(LitmusReport::new(litmus, "machine", MemoryModel::Pso, &seen))
 }
 
 /// Most states of one exhaustive search; the largest of the catalog has about 40,000.
@@ -675,7 +696,7 @@ const STATES_MAX: u64 = 2_000_000;
 /// Most actions of a walk: a bound far beyond what a few instructions cause.
 const ACTIONS_MAX: usize = 100_000;
 
-fn machine_walk(mut machines: Machines, random: &mut Random) -> Result<Outcome, String> {
+fn machine_walk(mut machines: Machines, random: &mut Random) -> Result<LitmusOutcome, String> {
     // Some links and threads are slow in this walk and some fast, so that whole nodes lag behind.
     let nodes = machines.nodes.len();
     let mut draw =
@@ -687,11 +708,11 @@ fn machine_walk(mut machines: Machines, random: &mut Random) -> Result<Outcome, 
             return Err(violation.to_string());
         }
         let actions = machines.enabled();
-        let weight = |action: &Action| match action {
-            Action::Execute(thread) => threads[*thread],
-            Action::Deliver(from, to, _) => links[from * nodes + to],
-            Action::Placed(node, _) => placed[*node],
-            Action::Evict(..) => evict,
+        let weight = |action: &MachineAction| match action {
+            MachineAction::Execute(thread) => threads[*thread],
+            MachineAction::Deliver(from, to, _) => links[from * nodes + to],
+            MachineAction::Placed(node, _) => placed[*node],
+            MachineAction::Evict(..) => evict,
         };
         let all: u64 = actions.iter().map(weight).sum();
         let mut draw = random.below(all);

@@ -4,7 +4,7 @@
 //! - [`outcomes`] enumerates what a model allows, by a small reference machine.
 //! - A [`LitmusSubject`] is whatever runs the programs step by step, a [`FreeSubject`] whatever runs
 //!   them on real threads; [`walk`] and [`run_free`] drive them over [placements](Placement).
-//! - A [`Report`] compares what was seen with what is allowed: it fails on an outcome outside, and
+//! - A [`LitmusReport`] compares what was seen with what is allowed: it fails on an outcome outside, and
 //!   names the allowed ones that were never seen.
 
 mod catalog;
@@ -19,13 +19,13 @@ mod wire;
 
 pub use catalog::CATALOG;
 pub use machine::{
-    Action as MachineAction, LIMITS, Machines, Start, machine_ends, machine_report, machine_walks,
+    LIMITS, MachineAction, Machines, Start, machine_ends, machine_report, machine_walks,
     machine_walks_with,
 };
 pub use node::NodeSubject;
-pub use program::{Condition, Instruction, Litmus, Outcome, Outcomes, Verdict};
-pub use reference::{Action as ReferenceAction, MemoryModel, Reference, outcomes};
-pub use report::{Observations, Report, Row};
+pub use program::{Condition, Instruction, Litmus, LitmusOutcome, ModelVerdict, Outcomes};
+pub use reference::{MemoryModel, Reference, ReferenceAction, outcomes};
+pub use report::{LitmusReport, Observations, Row};
 pub use run::{FreeSubject, LitmusSubject, Pace, Placement, Spot, Stuck, observe, run_free, walk};
-pub use search::{Ends, Run, ends};
+pub use search::{RunEnds, RunModel, ends};
 pub use wire::WireSubject;

@@ -2,7 +2,7 @@
 
 use super::program::Instruction;
 use super::run::{LitmusSubject, Placement};
-use crate::cluster::Cluster;
+use crate::cluster::SimCluster;
 use crate::random::Random;
 use farside::{Error, GlobalAddress, NodeId, Session};
 use std::fmt;
@@ -22,7 +22,7 @@ enum Thread {
 /// Litmus programs on a simulated cluster. A new cluster is made when the number of nodes changes.
 pub struct NodeSubject {
     seed: u64,
-    cluster: Option<(u16, Cluster)>,
+    cluster: Option<(u16, SimCluster)>,
     threads: Vec<Thread>,
     variables: Vec<GlobalAddress>,
     lines: Vec<GlobalAddress>,
@@ -49,7 +49,7 @@ impl NodeSubject {
         }
     }
 
-    fn cluster(&mut self) -> Result<&mut Cluster, String> {
+    fn cluster(&mut self) -> Result<&mut SimCluster, String> {
         self.cluster.as_mut().map(|(_, cluster)| cluster).ok_or_else(|| "no cluster".to_owned())
     }
 
@@ -123,7 +123,7 @@ impl LitmusSubject for NodeSubject {
             self.disturbers.clear();
             self.lines.clear();
             self.cluster = None;
-            let cluster = Cluster::start(self.seed, placement.nodes, 1)?;
+            let cluster = SimCluster::start(self.seed, placement.nodes, 1)?;
             self.cluster = Some((placement.nodes, cluster));
         }
         let keys = placement.lines();

@@ -71,7 +71,7 @@ impl Instruction {
 
 /// How a run ended: every register, threads one after the other, and what memory holds at last.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Outcome {
+pub struct LitmusOutcome {
     /// In the order of threads and, within a thread, of its reads and atomics.
     pub registers: Vec<u64>,
     /// By variable.
@@ -86,7 +86,7 @@ pub(super) fn name_of(variable: u8) -> &'static str {
     NAMES.get(usize::from(variable)).unwrap_or(&"?")
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for LitmusOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, value) in self.registers.iter().enumerate() {
             write!(f, "r{number}={value} ")?;
@@ -102,7 +102,7 @@ impl fmt::Display for Outcome {
 /// One thing that the witness of a test requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// This register, numbered as in [`Outcome`], ends with this value.
+    /// This register, numbered as in [`LitmusOutcome`], ends with this value.
     Register(u8, u64),
     /// This variable ends with this value.
     Memory(u8, u64),
@@ -110,14 +110,14 @@ pub enum Condition {
 
 /// The verdict of a memory model on a test's witness.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub enum ModelVerdict {
     /// It may be seen.
     Allowed,
     /// It must never be seen.
     Forbidden,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ModelVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Allowed => "allowed",
@@ -136,9 +136,9 @@ pub struct Litmus {
     /// The outcome that the test is about: all of these together.
     pub witness: &'static [Condition],
     /// Writes may be delayed past later reads and past later writes to other variables.
-    pub pso: Verdict,
+    pub pso: ModelVerdict,
     /// Writes may be delayed past later reads only.
-    pub tso: Verdict,
+    pub tso: ModelVerdict,
 }
 
 impl PartialEq for Litmus {
@@ -175,7 +175,7 @@ impl Litmus {
     }
 
     /// Whether this is the outcome that the test is about.
-    pub fn is_witness(&self, outcome: &Outcome) -> bool {
+    pub fn is_witness(&self, outcome: &LitmusOutcome) -> bool {
         self.witness.iter().all(|condition| match *condition {
             Condition::Register(register, value) => {
                 outcome.registers.get(usize::from(register)) == Some(&value)
@@ -187,7 +187,7 @@ impl Litmus {
     }
 
     /// The verdict of `model` on the witness.
-    pub const fn verdict(&self, model: super::MemoryModel) -> Verdict {
+    pub const fn verdict(&self, model: super::MemoryModel) -> ModelVerdict {
         match model {
             super::MemoryModel::Pso => self.pso,
             super::MemoryModel::Tso => self.tso,
@@ -221,4 +221,4 @@ impl fmt::Display for Litmus {
 }
 
 /// The outcomes that a model allows.
-pub type Outcomes = BTreeSet<Outcome>;
+pub type Outcomes = BTreeSet<LitmusOutcome>;

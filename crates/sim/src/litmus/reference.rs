@@ -1,8 +1,8 @@
 //! The memory models as a small machine: one memory, and before it a store buffer per thread.
 //! It enumerates the allowed outcomes of a program; any other outcome of a subject is an error.
 
-use super::program::{Instruction, Litmus, Outcome, Outcomes};
-use super::search::{Run, ends};
+use super::program::{Instruction, Litmus, LitmusOutcome, Outcomes};
+use super::search::{RunModel, ends};
 use crate::explorer::{Model, Violation};
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ struct Thread {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum ReferenceAction {
     /// The thread performs its next instruction.
     Execute(usize),
     /// The thread's buffered write with this index becomes visible.
@@ -72,15 +72,15 @@ impl Reference {
 }
 
 impl Model for Reference {
-    type Action = Action;
+    type Action = ReferenceAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<ReferenceAction> {
         let mut actions = Vec::new();
         for (number, thread) in self.threads.iter().enumerate() {
             let next = self.litmus.threads[number].get(thread.next);
             let waits = |one: &Instruction| one.is_atomic() || *one == Instruction::Fence;
             if next.is_some_and(|next| !waits(next) || thread.buffer.is_empty()) {
-                actions.push(Action::Execute(number));
+                actions.push(ReferenceAction::Execute(number));
             }
             for (at, (variable, _)) in thread.buffer.iter().enumerate() {
                 let mut before = thread.buffer.iter().take(at);
@@ -89,17 +89,17 @@ impl Model for Reference {
                     MemoryModel::Pso => before.all(|(other, _)| other != variable),
                 };
                 if first {
-                    actions.push(Action::Drain(number, at));
+                    actions.push(ReferenceAction::Drain(number, at));
                 }
             }
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: ReferenceAction) {
         match action {
-            Action::Execute(number) => self.execute(number),
-            Action::Drain(number, at) => {
+            ReferenceAction::Execute(number) => self.execute(number),
+            ReferenceAction::Drain(number, at) => {
                 if let Some((variable, value)) = self.threads[number].buffer.remove(at) {
                     self.memory[usize::from(variable)] = value;
                 }
@@ -112,12 +112,12 @@ impl Model for Reference {
     }
 }
 
-impl Run for Reference {
-    fn outcome(&self) -> Option<Outcome> {
+impl RunModel for Reference {
+    fn outcome(&self) -> Option<LitmusOutcome> {
         let ended = |(number, thread): (usize, &Thread)| {
             thread.next == self.litmus.threads[number].len() && thread.buffer.is_empty()
         };
-        self.threads.iter().enumerate().all(ended).then(|| Outcome {
+        self.threads.iter().enumerate().all(ended).then(|| LitmusOutcome {
             registers: self.threads.iter().flat_map(|thread| thread.registers.clone()).collect(),
             memory: self.memory.clone(),
         })
@@ -132,7 +132,7 @@ pub fn outcomes(litmus: &'static Litmus, model: MemoryModel) -> Outcomes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CATALOG, Verdict};
+    use super::super::{CATALOG, ModelVerdict};
     use super::*;
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
             for model in [MemoryModel::Pso, MemoryModel::Tso] {
                 let possible = outcomes(litmus, model);
                 let seen = possible.iter().any(|outcome| litmus.is_witness(outcome));
-                let verdict = if seen { Verdict::Allowed } else { Verdict::Forbidden };
+                let verdict = if seen { ModelVerdict::Allowed } else { ModelVerdict::Forbidden };
                 assert_eq!(verdict, litmus.verdict(model), "{litmus} under {model:?}");
             }
         }

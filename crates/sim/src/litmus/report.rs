@@ -1,22 +1,22 @@
 //! What was seen against what is allowed.
 
-use super::program::{Condition, Litmus, Outcome, Verdict};
+use super::program::{Condition, Litmus, LitmusOutcome, ModelVerdict};
 use super::reference::{MemoryModel, outcomes};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
 /// How often each outcome was seen.
-pub type Observations = BTreeMap<Outcome, u64>;
+pub type Observations = BTreeMap<LitmusOutcome, u64>;
 
 /// One outcome of a test at one height.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Row {
     /// The outcome.
-    pub outcome: Outcome,
+    pub outcome: LitmusOutcome,
     /// How often it was seen.
     pub seen: u64,
     /// The verdict of the memory model.
-    pub verdict: Verdict,
+    pub verdict: ModelVerdict,
     /// Whether it is the one that the test is about.
     pub witness: bool,
 }
@@ -25,7 +25,7 @@ pub struct Row {
 ///
 /// `Display` prints a table; [`json_lines`](Self::json_lines) the same for machines.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Report {
+pub struct LitmusReport {
     /// The test.
     pub litmus: &'static Litmus,
     /// `machine`, `node`, `wire`, ...
@@ -36,7 +36,7 @@ pub struct Report {
     pub rows: Vec<Row>,
 }
 
-impl Report {
+impl LitmusReport {
     /// Compares observations with everything that `model` allows.
     pub fn new(
         litmus: &'static Litmus,
@@ -45,12 +45,16 @@ impl Report {
         observations: &Observations,
     ) -> Self {
         let allowed = outcomes(litmus, model);
-        let mut all: BTreeMap<&Outcome, u64> = allowed.iter().map(|one| (one, 0)).collect();
+        let mut all: BTreeMap<&LitmusOutcome, u64> = allowed.iter().map(|one| (one, 0)).collect();
         all.extend(observations.iter().map(|(outcome, seen)| (outcome, *seen)));
-        let row = |(outcome, seen): (&Outcome, u64)| Row {
+        let row = |(outcome, seen): (&LitmusOutcome, u64)| Row {
             outcome: outcome.clone(),
             seen,
-            verdict: if allowed.contains(outcome) { Verdict::Allowed } else { Verdict::Forbidden },
+            verdict: if allowed.contains(outcome) {
+                ModelVerdict::Allowed
+            } else {
+                ModelVerdict::Forbidden
+            },
             witness: litmus.is_witness(outcome),
         };
         Self { litmus, height: height.into(), model, rows: all.into_iter().map(row).collect() }
@@ -74,13 +78,13 @@ impl Report {
 
     /// Outcomes that were seen and must not be.
     pub fn forbidden_seen(&self) -> impl Iterator<Item = &Row> {
-        let forbidden = |row: &&Row| row.verdict == Verdict::Forbidden && row.seen > 0;
+        let forbidden = |row: &&Row| row.verdict == ModelVerdict::Forbidden && row.seen > 0;
         self.rows.iter().filter(forbidden)
     }
 
     /// Outcomes that may be and never were: a hint that the runs are too tame.
     pub fn allowed_unseen(&self) -> impl Iterator<Item = &Row> {
-        let unseen = |row: &&Row| row.verdict == Verdict::Allowed && row.seen == 0;
+        let unseen = |row: &&Row| row.verdict == ModelVerdict::Allowed && row.seen == 0;
         self.rows.iter().filter(unseen)
     }
 
@@ -103,7 +107,7 @@ impl Report {
             MemoryModel::Pso => "pso",
             MemoryModel::Tso => "tso",
         };
-        let mut line = |outcome: &str, seen: u64, verdict: Verdict, witness: bool| {
+        let mut line = |outcome: &str, seen: u64, verdict: ModelVerdict, witness: bool| {
             let _ = writeln!(
                 out,
                 "{{\"test\":\"{}\",\"height\":\"{}\",\"model\":\"{model}\",\"outcome\":\"{outcome}\",\
@@ -130,7 +134,7 @@ fn witness_text(conditions: &[Condition]) -> String {
     conditions.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for LitmusReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} at height {}, {:?}", self.litmus, self.height, self.model)?;
         writeln!(
@@ -142,9 +146,9 @@ impl fmt::Display for Report {
         )?;
         for row in &self.rows {
             let mark = match (row.verdict, row.seen) {
-                (Verdict::Forbidden, _) => "FORBIDDEN",
-                (Verdict::Allowed, 0) => "allowed, never seen",
-                (Verdict::Allowed, _) => "allowed",
+                (ModelVerdict::Forbidden, _) => "FORBIDDEN",
+                (ModelVerdict::Allowed, 0) => "allowed, never seen",
+                (ModelVerdict::Allowed, _) => "allowed",
             };
             let star = if row.witness { '*' } else { ' ' };
             writeln!(f, "  {star} {:<42} {:>9} seen  {mark}", row.outcome.to_string(), row.seen)?;
@@ -162,19 +166,19 @@ mod tests {
         CATALOG.iter().find(|litmus| litmus.name == "SB+fences").unwrap()
     }
 
-    fn outcome(registers: [u64; 2]) -> Outcome {
-        Outcome { registers: registers.to_vec(), memory: vec![1, 1] }
+    fn outcome(registers: [u64; 2]) -> LitmusOutcome {
+        LitmusOutcome { registers: registers.to_vec(), memory: vec![1, 1] }
     }
 
     #[test]
     fn a_forbidden_outcome_fails_and_an_unseen_one_is_named() {
         let mut seen = Observations::from([(outcome([1, 1]), 5), (outcome([0, 1]), 2)]);
-        let report = Report::new(sb_fences(), "test", MemoryModel::Pso, &seen);
+        let report = LitmusReport::new(sb_fences(), "test", MemoryModel::Pso, &seen);
         let report = report.holds().expect("nothing forbidden");
         assert_eq!(report.runs(), 7);
         assert!(report.allowed_unseen().map(|row| &row.outcome).eq([&outcome([1, 0])]));
         seen.insert(outcome([0, 0]), 1);
-        let report = Report::new(sb_fences(), "test", MemoryModel::Pso, &seen);
+        let report = LitmusReport::new(sb_fences(), "test", MemoryModel::Pso, &seen);
         assert_eq!(report.witness_seen(), 1);
         let text = report.holds().expect_err("r0=0 r1=0 is forbidden");
         assert!(text.contains("FORBIDDEN"), "{text}");
@@ -183,7 +187,7 @@ mod tests {
     #[test]
     fn json_lines_have_all_fields() {
         let seen = Observations::from([(outcome([1, 1]), 5)]);
-        let lines = Report::new(sb_fences(), "test", MemoryModel::Pso, &seen).json_lines();
+        let lines = LitmusReport::new(sb_fences(), "test", MemoryModel::Pso, &seen).json_lines();
         assert!(lines.starts_with(
             "{\"test\":\"SB+fences\",\"height\":\"test\",\"model\":\"pso\",\"outcome\":\"r0=0 r1=0\",\
              \"seen\":0,\"verdict\":\"forbidden\",\"witness\":true}\n"

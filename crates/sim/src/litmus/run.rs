@@ -1,6 +1,6 @@
 //! Running litmus tests: the placement of threads and variables, subjects, and drivers.
 
-use super::program::{Instruction, Litmus, Outcome};
+use super::program::{Instruction, Litmus, LitmusOutcome};
 use super::report::Observations;
 use crate::random::Random;
 use std::fmt;
@@ -138,7 +138,7 @@ impl fmt::Display for Stuck {
 }
 
 /// A running program on a subject.
-struct Walk<'a, S: ?Sized> {
+struct LitmusWalk<'a, S: ?Sized> {
     litmus: &'static Litmus,
     subject: &'a mut S,
     next: Vec<usize>,
@@ -147,7 +147,7 @@ struct Walk<'a, S: ?Sized> {
     weights: Vec<u64>,
 }
 
-impl<S: LitmusSubject + ?Sized> Walk<'_, S> {
+impl<S: LitmusSubject + ?Sized> LitmusWalk<'_, S> {
     /// The threads that have not ended.
     fn running(&self) -> Vec<usize> {
         let all = 0..self.litmus.threads.len();
@@ -189,7 +189,7 @@ pub fn walk<S: LitmusSubject + ?Sized>(
     subject: &mut S,
     placement: &Placement,
     random: &mut Random,
-) -> Result<Outcome, Stuck> {
+) -> Result<LitmusOutcome, Stuck> {
     subject.place(placement).map_err(Stuck)?;
     let pace = Pace::draw(random);
     for _ in 0..pace.disturbances_before {
@@ -197,7 +197,7 @@ pub fn walk<S: LitmusSubject + ?Sized>(
         while subject.advance() {}
     }
     let threads = litmus.threads.len();
-    let mut walk = Walk {
+    let mut walk = LitmusWalk {
         litmus,
         subject,
         next: vec![0; threads],
@@ -209,7 +209,7 @@ pub fn walk<S: LitmusSubject + ?Sized>(
         if running.is_empty() {
             while walk.subject.advance() {}
             let variables = 0..litmus.variables() as u8;
-            return Ok(Outcome {
+            return Ok(LitmusOutcome {
                 memory: variables.map(|variable| walk.subject.value(variable)).collect(),
                 registers: walk.registers.concat(),
             });
@@ -312,7 +312,7 @@ pub fn run_free<S: FreeSubject + ?Sized>(
             start.wait();
             end.wait();
             let variables = 0..litmus.variables() as u8;
-            let outcome = Outcome {
+            let outcome = LitmusOutcome {
                 registers: registers.iter().map(|one| one.load(Ordering::Acquire)).collect(),
                 memory: variables.map(|variable| subject.value(variable)).collect(),
             };
@@ -356,7 +356,7 @@ fn skew(random: &mut Random) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CATALOG, MemoryModel, Report, Verdict};
+    use super::super::{CATALOG, LitmusReport, MemoryModel, ModelVerdict};
     use super::*;
     use std::collections::VecDeque;
     use std::sync::Mutex;
@@ -433,9 +433,9 @@ mod tests {
         }
     }
 
-    fn report(litmus: &'static Litmus, toy: &mut Toy, model: MemoryModel) -> Report {
+    fn report(litmus: &'static Litmus, toy: &mut Toy, model: MemoryModel) -> LitmusReport {
         let seen = observe(litmus, toy, 1, 3_000).expect("every run ends");
-        Report::new(litmus, "toy", model, &seen)
+        LitmusReport::new(litmus, "toy", model, &seen)
     }
 
     #[test]
@@ -444,7 +444,7 @@ mod tests {
             for litmus in CATALOG {
                 let mut toy = Toy { pso, ..Toy::default() };
                 let report = report(litmus, &mut toy, model).holds().expect("nothing forbidden");
-                let wanted = litmus.verdict(model) == Verdict::Allowed;
+                let wanted = litmus.verdict(model) == ModelVerdict::Allowed;
                 assert_eq!(report.witness_seen() > 0, wanted, "{report}");
             }
         }
@@ -489,7 +489,7 @@ mod tests {
             let subject = Locked(Mutex::default());
             let placement = &Placement::all(litmus)[0];
             let seen = run_free(litmus, &subject, placement, 7, 200).unwrap();
-            let report = Report::new(litmus, "locked", MemoryModel::Tso, &seen);
+            let report = LitmusReport::new(litmus, "locked", MemoryModel::Tso, &seen);
             assert_eq!(report.holds().unwrap().runs(), 200);
         }
     }

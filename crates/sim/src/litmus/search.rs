@@ -1,20 +1,20 @@
 //! Exhaustive search for the ways in which runs of one program can end.
 
-use super::program::{Outcome, Outcomes};
+use super::program::{LitmusOutcome, Outcomes};
 use crate::explorer::{self, Coverage, Explorer, Model, Violation};
 use std::cell::RefCell;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 /// A model of a running program.
-pub trait Run: Model {
+pub trait RunModel: Model {
     /// The outcome of the run; `None` if some thread waits forever.
-    fn outcome(&self) -> Option<Outcome>;
+    fn outcome(&self) -> Option<LitmusOutcome>;
 }
 
 /// All ways in which a run can end.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ends {
+pub struct RunEnds {
     /// The outcomes.
     pub outcomes: Outcomes,
     /// How much was searched.
@@ -25,7 +25,7 @@ pub struct Ends {
 ///
 /// # Errors
 /// The transcript of a violation or of a run that does not end; or that the bound was reached.
-pub fn ends<R: Run>(start: &R, states_max: u64) -> Result<Ends, String> {
+pub fn ends<R: RunModel>(start: &R, states_max: u64) -> Result<RunEnds, String> {
     let collecting = Collecting { run: start.clone(), outcomes: Rc::default() };
     let explorer = Explorer::new().bounds(states_max, usize::MAX);
     let coverage = match explorer.explore(&collecting) {
@@ -36,7 +36,7 @@ pub fn ends<R: Run>(start: &R, states_max: u64) -> Result<Ends, String> {
         }
     };
     let outcomes = collecting.outcomes.take();
-    Ok(Ends { outcomes, coverage })
+    Ok(RunEnds { outcomes, coverage })
 }
 
 /// A run that records the outcomes of its final states in a shared set, which is not part of the state.
@@ -46,21 +46,21 @@ struct Collecting<R> {
     outcomes: Rc<RefCell<Outcomes>>,
 }
 
-impl<R: Run> PartialEq for Collecting<R> {
+impl<R: RunModel> PartialEq for Collecting<R> {
     fn eq(&self, other: &Self) -> bool {
         self.run == other.run
     }
 }
 
-impl<R: Run> Eq for Collecting<R> {}
+impl<R: RunModel> Eq for Collecting<R> {}
 
-impl<R: Run> Hash for Collecting<R> {
+impl<R: RunModel> Hash for Collecting<R> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.run.hash(state);
     }
 }
 
-impl<R: Run> Model for Collecting<R> {
+impl<R: RunModel> Model for Collecting<R> {
     type Action = R::Action;
 
     fn enabled(&self) -> Vec<R::Action> {

@@ -86,11 +86,11 @@ impl FreeSubject for WireSubject {
         let mut random = Random::new(round);
         for address in &variables {
             let node = random.index(self.nodes.len());
-            let mut somebody = self.nodes[node].session().map_err(text)?;
+            let mut session = self.nodes[node].session().map_err(text)?;
             if random.chance(500) {
-                somebody.fetch_add(*address, 0).map_err(text)?;
+                session.fetch_add(*address, 0).map_err(text)?;
             } else {
-                somebody.read_u64(*address).map_err(text)?;
+                session.read_u64(*address).map_err(text)?;
             }
         }
         *self.variables.write().unwrap_or_else(PoisonError::into_inner) = variables;

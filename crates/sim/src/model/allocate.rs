@@ -20,7 +20,7 @@ pub struct Home {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum AllocateAction {
     /// Ask for the size of this index.
     Allocate(usize),
     /// Free the block of this index.
@@ -113,22 +113,22 @@ impl Home {
 }
 
 impl Model for Home {
-    type Action = Action;
+    type Action = AllocateAction;
 
-    fn enabled(&self) -> Vec<Action> {
-        let frees = (0..self.blocks.len()).map(Action::Free);
+    fn enabled(&self) -> Vec<AllocateAction> {
+        let frees = (0..self.blocks.len()).map(AllocateAction::Free);
         let room = self.blocks.len() < self.blocks_max;
-        let asks = (0..self.sizes.len()).map(Action::Allocate);
+        let asks = (0..self.sizes.len()).map(AllocateAction::Allocate);
         frees.chain(asks.filter(|_| room)).collect()
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: AllocateAction) {
         match action {
-            Action::Allocate(at) => {
+            AllocateAction::Allocate(at) => {
                 let (bytes, line_size) = self.sizes[at];
                 self.allocate(bytes, line_size);
             }
-            Action::Free(at) => self.free(at),
+            AllocateAction::Free(at) => self.free(at),
         }
     }
 
@@ -189,12 +189,12 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_defects_are_found() {
-        use farside_protocol::allocate::Mutant;
+        use farside_protocol::allocate::AllocateMutant;
         let cases = [
-            (Mutant::RunForgotten, "refused although there is room"),
-            (Mutant::EndUnchecked, "freed what was not allocated"),
-            (Mutant::ZeroHandedOut, "offset 0"),
-            (Mutant::SegmentKept, "a segment does not come back"),
+            (AllocateMutant::RunForgotten, "refused although there is room"),
+            (AllocateMutant::EndUnchecked, "freed what was not allocated"),
+            (AllocateMutant::ZeroHandedOut, "offset 0"),
+            (AllocateMutant::SegmentKept, "a segment does not come back"),
         ];
         for (mutant, expected) in cases {
             let model = Home::new(BYTES, 4, &sizes(), |allocator| allocator.with_mutant(mutant));

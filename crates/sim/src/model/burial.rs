@@ -12,12 +12,12 @@
 use crate::explorer::{Model, Violation};
 use farside_base::{NodeId, NodeSet, ViewNumber};
 use farside_protocol::member::Burials;
-use farside_protocol::member::burial::{Effect, Event, Lane};
+use farside_protocol::member::burial::{Lane, RemovalEffect, RemovalEvent};
 use std::collections::VecDeque;
 
 /// A message from one survivor to another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Message {
+enum RemovalMessage {
     /// Bytes, on behalf of the bearer of number 0 that this view admitted.
     Bytes(u64),
     /// It knows that this bearer of a number is dead; an answer or not.
@@ -25,7 +25,7 @@ enum Message {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Node {
+struct RemovalNode {
     alive: bool,
     burials: Burials,
     /// Whose deaths it knows of, and which of them are settled for it.
@@ -43,16 +43,16 @@ struct Node {
 
 /// Node 0 and then perhaps others die.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Cluster {
-    nodes: Vec<Node>,
+pub struct RemovalCluster {
+    nodes: Vec<RemovalNode>,
     /// In flight, by sender, receiver and lane.
-    links: Vec<Vec<[VecDeque<Message>; 2]>>,
+    links: Vec<Vec<[VecDeque<RemovalMessage>; 2]>>,
     deaths: u8,
     /// How many more times number 0 is reused once all nodes have settled the death of its bearer.
     reuses: u8,
     /// The view that admitted the bearer of number 0, and the initial state of each bearer.
     born: u64,
-    first: Box<Node>,
+    first: Box<RemovalNode>,
     wrong: Option<&'static str>,
 }
 
@@ -61,7 +61,7 @@ const FIRST: u64 = 1;
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum RemovalAction {
     /// A node that takes node 0 to be alive sends bytes, or a recall, to another on behalf of it.
     Send(u16, u16, Lane),
     /// The oldest message of a lane from one node to another arrives.
@@ -76,11 +76,11 @@ pub enum Action {
     Reuse,
 }
 
-impl Cluster {
+impl RemovalCluster {
     /// Creates `nodes` nodes: the first is dead, and up to `deaths` more may die. Each of the others sends bytes
     /// `sends` times. `change` may plant a mutant.
     pub fn new(nodes: u16, deaths: u8, sends: u8, change: impl Fn(Burials) -> Burials) -> Self {
-        let node = |number: u16| Node {
+        let node = |number: u16| RemovalNode {
             alive: number > 0,
             burials: change(Burials::new(nodes)),
             knows: NodeSet::EMPTY,
@@ -91,7 +91,7 @@ impl Cluster {
             late: NodeSet::EMPTY,
         };
         let count = usize::from(nodes);
-        let first = Box::new(Node { sends: 0, ..node(0) });
+        let first = Box::new(RemovalNode { sends: 0, ..node(0) });
         Self {
             first,
             nodes: (0..nodes).map(node).collect(),
@@ -122,7 +122,7 @@ impl Cluster {
         self
     }
 
-    fn link(&mut self, from: u16, to: u16, lane: Lane) -> &mut VecDeque<Message> {
+    fn link(&mut self, from: u16, to: u16, lane: Lane) -> &mut VecDeque<RemovalMessage> {
         &mut self.links[usize::from(from)][usize::from(to)][lane as usize]
     }
 
@@ -136,17 +136,17 @@ impl Cluster {
         0..self.nodes.len() as u16
     }
 
-    fn node(&self, number: u16) -> &Node {
+    fn node(&self, number: u16) -> &RemovalNode {
         &self.nodes[usize::from(number)]
     }
 
     /// Whom a node takes to be alive, itself apart.
     fn linked(&self, number: u16) -> NodeSet {
-        let Node { knows, linked, .. } = self.node(number);
+        let RemovalNode { knows, linked, .. } = self.node(number);
         linked.iter().filter(|other| !knows.contains(*other)).collect()
     }
 
-    fn step(&mut self, number: u16, event: Event) {
+    fn step(&mut self, number: u16, event: RemovalEvent) {
         let mut effects = Vec::new();
         let node = &mut self.nodes[usize::from(number)];
         if node.burials.step(event, &mut effects).is_err() {
@@ -154,10 +154,10 @@ impl Cluster {
         }
         for effect in effects {
             match effect {
-                Effect::Tell { to, node, born, lane, answer } => {
-                    self.send(number, to.0, lane, Message::Buried(node.0, born.0, answer));
+                RemovalEffect::Tell { to, node, born, lane, answer } => {
+                    self.send(number, to.0, lane, RemovalMessage::Buried(node.0, born.0, answer));
                 }
-                Effect::Settled { node, .. } => {
+                RemovalEffect::Settled { node, .. } => {
                     if !self.nodes[usize::from(number)].settled.insert(node) {
                         self.wrong = Some("a death is settled twice");
                     }
@@ -166,7 +166,7 @@ impl Cluster {
         }
     }
 
-    fn send(&mut self, from: u16, to: u16, lane: Lane, message: Message) {
+    fn send(&mut self, from: u16, to: u16, lane: Lane, message: RemovalMessage) {
         if self.node(to).alive {
             self.link(from, to, lane).push_back(message);
         }
@@ -174,20 +174,20 @@ impl Cluster {
 
     fn deliver(&mut self, from: u16, to: u16, lane: Lane) {
         match self.link(from, to, lane).pop_front() {
-            Some(Message::Bytes(born)) if born < self.born => {
+            Some(RemovalMessage::Bytes(born)) if born < self.born => {
                 self.wrong = Some("bytes for a former bearer of a number arrive");
             }
-            Some(Message::Bytes(_)) if self.node(to).has_settled(0, from) => {
+            Some(RemovalMessage::Bytes(_)) if self.node(to).has_settled(0, from) => {
                 self.wrong = Some("bytes arrive after a death is settled");
             }
-            Some(Message::Buried(dead, born, answer)) => {
+            Some(RemovalMessage::Buried(dead, born, answer)) => {
                 let (from, node) = (NodeId(from), NodeId(dead));
                 let reused = dead == 0 && self.born > born;
                 let former = reused || self.node(to).ignorant.contains(node);
                 let born = ViewNumber(born);
-                self.step(to, Event::Buried { from, node, born, lane, answer, former });
+                self.step(to, RemovalEvent::Buried { from, node, born, lane, answer, former });
             }
-            Some(Message::Bytes(_)) | None => {}
+            Some(RemovalMessage::Bytes(_)) | None => {}
         }
     }
 
@@ -205,7 +205,7 @@ impl Cluster {
         self.nodes[usize::from(number)].knows.insert(NodeId(dead));
         let linked = self.linked(number);
         let born = ViewNumber(if dead == 0 { self.born } else { FIRST });
-        self.step(number, Event::Dead { node: NodeId(dead), born, linked });
+        self.step(number, RemovalEvent::Dead { node: NodeId(dead), born, linked });
     }
 
     /// Whether all that live have settled the death of node 0. Another dead node does not count any more when
@@ -213,8 +213,9 @@ impl Cluster {
     fn is_free(&self) -> bool {
         let dead = |at: &u16| !self.node(*at).alive;
         let dead: NodeSet = self.numbers().filter(dead).map(NodeId).collect();
-        let knows = |node: &Node| dead.iter().all(|dead| node.knows.contains(dead));
-        let free = |node: &Node| !node.alive || node.settled.contains(NodeId(0)) && knows(node);
+        let knows = |node: &RemovalNode| dead.iter().all(|dead| node.knows.contains(dead));
+        let free =
+            |node: &RemovalNode| !node.alive || node.settled.contains(NodeId(0)) && knows(node);
         !self.node(0).alive && self.nodes.iter().all(free)
     }
 
@@ -224,11 +225,11 @@ impl Cluster {
         let dead = self.numbers().filter(|at| *at > 0 && !self.node(*at).alive).map(NodeId);
         let dead: NodeSet = dead.collect();
         let linked = self.numbers().skip(1).map(NodeId).filter(|at| !dead.contains(*at)).collect();
-        let Node { burials, sends, .. } = (*self.first).clone();
+        let RemovalNode { burials, sends, .. } = (*self.first).clone();
         let (knows, settled, ignorant) = (dead, dead, dead);
         let late = NodeSet::EMPTY;
         self.nodes[0] =
-            Node { alive: true, burials, knows, settled, sends, linked, ignorant, late };
+            RemovalNode { alive: true, burials, knows, settled, sends, linked, ignorant, late };
         for node in &mut self.nodes[1..] {
             node.ignorant.remove(NodeId(0));
             node.knows.remove(NodeId(0));
@@ -238,7 +239,7 @@ impl Cluster {
     }
 }
 
-impl Node {
+impl RemovalNode {
     /// Whether another one sends nothing because of a dead node any more.
     fn has_settled(&self, dead: u16, from: u16) -> bool {
         let (dead, from) = (NodeId(dead), NodeId(from));
@@ -253,57 +254,57 @@ impl Node {
     }
 }
 
-impl Model for Cluster {
-    type Action = Action;
+impl Model for RemovalCluster {
+    type Action = RemovalAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<RemovalAction> {
         let mut actions = Vec::new();
         for from in self.numbers() {
             let node = self.node(from);
             if self.deaths > 0 && node.alive {
-                actions.push(Action::Die(from));
+                actions.push(RemovalAction::Die(from));
             }
             for other in self.numbers().filter(|other| *other != from) {
                 for lane in Lane::ALL {
                     let link = &self.links[usize::from(from)][usize::from(other)];
                     if !link[lane as usize].is_empty() {
-                        actions.push(Action::Deliver(from, other, lane));
+                        actions.push(RemovalAction::Deliver(from, other, lane));
                     }
                 }
                 let known = node.knows.contains(NodeId(other));
                 let linked = node.linked.contains(NodeId(other));
                 if from > other && !linked && node.alive && self.node(other).alive {
-                    actions.push(Action::Link(from, other));
+                    actions.push(RemovalAction::Link(from, other));
                 }
                 if node.alive && !known && !self.node(other).alive {
-                    actions.push(Action::Learn(from, other));
+                    actions.push(RemovalAction::Learn(from, other));
                 }
                 let for_first = node.alive && !node.knows.contains(NodeId(0)) && other != 0;
                 if node.sends > 0 && for_first && !known && linked {
-                    actions.extend(Lane::ALL.map(|lane| Action::Send(from, other, lane)));
+                    actions.extend(Lane::ALL.map(|lane| RemovalAction::Send(from, other, lane)));
                 }
             }
         }
         if self.reuses > 0 && self.is_free() {
-            actions.push(Action::Reuse);
+            actions.push(RemovalAction::Reuse);
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: RemovalAction) {
         match action {
-            Action::Send(from, to, lane) => {
+            RemovalAction::Send(from, to, lane) => {
                 self.nodes[usize::from(from)].sends -= 1;
-                self.send(from, to, lane, Message::Bytes(self.born));
+                self.send(from, to, lane, RemovalMessage::Bytes(self.born));
             }
-            Action::Deliver(from, to, lane) => self.deliver(from, to, lane),
-            Action::Die(number) => self.die(number),
-            Action::Learn(number, dead) => self.learn(number, dead),
-            Action::Link(one, other) => {
+            RemovalAction::Deliver(from, to, lane) => self.deliver(from, to, lane),
+            RemovalAction::Die(number) => self.die(number),
+            RemovalAction::Learn(number, dead) => self.learn(number, dead),
+            RemovalAction::Link(one, other) => {
                 self.nodes[usize::from(one)].link(other);
                 self.nodes[usize::from(other)].link(one);
             }
-            Action::Reuse => self.reuse(),
+            RemovalAction::Reuse => self.reuse(),
         }
     }
 
@@ -313,7 +314,7 @@ impl Model for Cluster {
 
     fn stuck(&self) -> Option<Violation> {
         let dead = self.nodes.iter().filter(|node| !node.alive).count();
-        let done = |node: &Node| !node.alive || node.settled.len() == dead;
+        let done = |node: &RemovalNode| !node.alive || node.settled.len() == dead;
         (!self.nodes.iter().all(done)).then(|| Violation::new("a death is never settled"))
     }
 }
@@ -324,7 +325,7 @@ mod tests {
     use crate::explorer::Explorer;
 
     fn states(nodes: u16, deaths: u8, sends: u8) -> u64 {
-        let model = Cluster::new(nodes, deaths, sends, |burials| burials);
+        let model = RemovalCluster::new(nodes, deaths, sends, |burials| burials);
         match Explorer::new().explore(&model).holds() {
             Ok(coverage) => coverage.states,
             Err(text) => panic!("{nodes} nodes, {deaths} more deaths, {sends} sends: {text}"),
@@ -339,7 +340,8 @@ mod tests {
     }
 
     fn states_of_joining(nodes: u16, deaths: u8, ignorant: bool, reuses: u8) -> u64 {
-        let model = Cluster::new(nodes, deaths, 1, |burials| burials).joining(ignorant, reuses);
+        let model =
+            RemovalCluster::new(nodes, deaths, 1, |burials| burials).joining(ignorant, reuses);
         match Explorer::new().explore(&model).holds() {
             Ok(coverage) => coverage.states,
             Err(text) => panic!("{nodes} nodes, {deaths} deaths, {ignorant}, {reuses}: {text}"),
@@ -364,14 +366,14 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_reuse_of_numbers_needs_its_rules() {
-        use farside_protocol::member::Mutant;
+        use farside_protocol::member::MemberMutant;
         let cases = [
-            (Mutant::FormerBurialCounts, false, 1, "bytes arrive after a death is settled"),
-            (Mutant::BurialUnanswered, true, 1, "a death is never settled"),
+            (MemberMutant::FormerBurialCounts, false, 1, "bytes arrive after a death is settled"),
+            (MemberMutant::BurialUnanswered, true, 1, "a death is never settled"),
         ];
         for (mutant, ignorant, deaths, expected) in cases {
             let change = |burials: Burials| burials.with_mutant(mutant);
-            let model = Cluster::new(3, deaths, 1, change).joining(ignorant, 2);
+            let model = RemovalCluster::new(3, deaths, 1, change).joining(ignorant, 2);
             let failure = Explorer::new().explore(&model).failure();
             let failure = failure.unwrap_or_else(|| panic!("{mutant:?} is not found"));
             assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
@@ -381,12 +383,12 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_defects_are_found() {
-        use farside_protocol::member::Mutant;
+        use farside_protocol::member::MemberMutant;
         for (mutant, steps) in
-            [(Mutant::DeathSettledAtOnce, 3), (Mutant::BurialOvertakesRecalls, 5)]
+            [(MemberMutant::DeathSettledAtOnce, 3), (MemberMutant::BurialOvertakesRecalls, 5)]
         {
             let change = |burials: Burials| burials.with_mutant(mutant);
-            let failure = Explorer::new().explore(&Cluster::new(3, 0, 1, change)).failure();
+            let failure = Explorer::new().explore(&RemovalCluster::new(3, 0, 1, change)).failure();
             let failure = failure.unwrap_or_else(|| panic!("{mutant:?} is not found"));
             let expected = ("bytes arrive after a death is settled", steps);
             let found = (failure.violation.0.as_str(), failure.trace.len());

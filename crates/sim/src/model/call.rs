@@ -5,8 +5,8 @@
 
 use crate::explorer::{Model, Violation};
 use farside_protocol::call::{
-    Asked, Call, Effect, Header, Invocation, Opened, Quota, Reply, Server, Session, SessionId,
-    Settings, Sizes, Verb, Window,
+    CallId, Effect, Header, Invocation, Opened, Quota, Reply, RuntimeAction, Server, Session,
+    SessionId, Settings, Sizes, Verb, Window,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +17,7 @@ const GRACE_NS: u64 = 1;
 
 /// How a call ended, as its caller knows.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum End {
+enum CallEnd {
     /// With a reply.
     Replied(Reply),
     /// With the session.
@@ -26,7 +26,7 @@ enum End {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum CallAction {
     /// The caller begins a call.
     Begin,
     /// The caller cancels the call in this slot.
@@ -64,11 +64,11 @@ pub struct Calls {
     /// What waits in slots, to be sent again as it was: the number of the call, and its bytes.
     asked: BTreeMap<u8, (u8, Carried)>,
     /// Parameters of calls that the executor runs.
-    running: BTreeMap<Call, u8>,
+    running: BTreeMap<CallId, u8>,
     /// By number of the call: how often it ran.
     runs: Vec<u8>,
     /// By number of the call: how it ended.
-    ends: Vec<Option<End>>,
+    ends: Vec<Option<CallEnd>>,
     calls: u8,
     cancels: u8,
     breaks: u8,
@@ -150,10 +150,10 @@ impl Calls {
         };
         let mut effects = Vec::new();
         match self.server.request(session, header, &body, 0, &mut effects) {
-            Ok(Asked::Run(call, PROGRAM, [number])) => {
+            Ok(RuntimeAction::Run(call, PROGRAM, [number])) => {
                 self.running.insert(call, *number);
             }
-            Ok(Asked::Nothing) => {}
+            Ok(RuntimeAction::Nothing) => {}
             other => self.broken = Some(format!("a request was taken as {other:?}")),
         }
         self.carry_out(effects);
@@ -194,13 +194,13 @@ impl Calls {
         match self.window.reply(header) {
             Ok(answered) => {
                 let Some((number, _)) = self.asked.remove(&answered.slot) else { return };
-                self.ended(number, End::Replied(reply));
+                self.ended(number, CallEnd::Replied(reply));
             }
             Err(violation) => self.broken = Some(violation.0.to_owned()),
         }
     }
 
-    fn ended(&mut self, number: u8, end: End) {
+    fn ended(&mut self, number: u8, end: CallEnd) {
         // Of a cancellation nothing is remembered.
         let Some(place) = self.ends.get_mut(usize::from(number)) else { return };
         if place.replace(end).is_some() {
@@ -245,7 +245,7 @@ impl Calls {
                 self.session = Some(session);
                 for header in self.window.over() {
                     if let Some((number, _)) = self.asked.remove(&header.slot) {
-                        self.ended(number, End::Unknown);
+                        self.ended(number, CallEnd::Unknown);
                     }
                 }
                 if let Err(refused) = self.server.register(
@@ -262,38 +262,38 @@ impl Calls {
 }
 
 impl Model for Calls {
-    type Action = Action;
+    type Action = CallAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<CallAction> {
         let room = self.window.room() > 0;
         let table = [
-            (Action::Begin, room && self.runs.len() < usize::from(self.calls)),
-            (Action::Take, !self.there.is_empty()),
-            (Action::Run, !self.server.is_idle()),
-            (Action::Arrive, !self.back.is_empty()),
-            (Action::Break, self.linked && self.breaks > 0),
-            (Action::Expire, !self.linked && self.server.sessions() > 0),
-            (Action::Link, !self.linked),
+            (CallAction::Begin, room && self.runs.len() < usize::from(self.calls)),
+            (CallAction::Take, !self.there.is_empty()),
+            (CallAction::Run, !self.server.is_idle()),
+            (CallAction::Arrive, !self.back.is_empty()),
+            (CallAction::Break, self.linked && self.breaks > 0),
+            (CallAction::Expire, !self.linked && self.server.sessions() > 0),
+            (CallAction::Link, !self.linked),
         ];
         let mut actions: Vec<_> =
             table.into_iter().filter(|(_, can)| *can).map(|(action, _)| action).collect();
         if room && self.cancels > 0 {
             let invoked = self.asked.values().filter(|(number, _)| *number != u8::MAX);
-            actions.extend(invoked.map(|(_, carried)| Action::Cancel(carried.header.slot)));
+            actions.extend(invoked.map(|(_, carried)| CallAction::Cancel(carried.header.slot)));
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: CallAction) {
         match action {
-            Action::Begin => self.begin(),
-            Action::Cancel(slot) => self.cancel(slot),
-            Action::Take => self.take(),
-            Action::Run => self.run(),
-            Action::Arrive => self.arrive(),
-            Action::Break => self.break_link(),
-            Action::Expire => self.expire(),
-            Action::Link => self.link(),
+            CallAction::Begin => self.begin(),
+            CallAction::Cancel(slot) => self.cancel(slot),
+            CallAction::Take => self.take(),
+            CallAction::Run => self.run(),
+            CallAction::Arrive => self.arrive(),
+            CallAction::Break => self.break_link(),
+            CallAction::Expire => self.expire(),
+            CallAction::Link => self.link(),
         }
     }
 
@@ -304,15 +304,15 @@ impl Model for Calls {
         for (number, end) in self.ends.iter().enumerate() {
             let ran = self.runs[number] == 1;
             match end {
-                Some(End::Replied(Reply { verb: Verb::Returned, result, .. }))
+                Some(CallEnd::Replied(Reply { verb: Verb::Returned, result, .. }))
                     if *result != number as u64 || !ran =>
                 {
                     return Some(Violation::new(format!("call {number} returned {result}")));
                 }
-                Some(End::Replied(Reply { verb: Verb::Stopped, .. })) if ran => {
+                Some(CallEnd::Replied(Reply { verb: Verb::Stopped, .. })) if ran => {
                     return Some(Violation::new(format!("call {number} was stopped and ran")));
                 }
-                Some(End::Unknown) if self.expired == 0 => {
+                Some(CallEnd::Unknown) if self.expired == 0 => {
                     let text = format!("call {number} ended with a session that lives");
                     return Some(Violation::new(text));
                 }
@@ -359,22 +359,22 @@ mod tests {
     }
 
     #[cfg(canary)]
-    fn found_in_server(mutant: farside_protocol::call::Mutant) -> String {
+    fn found_in_server(mutant: farside_protocol::call::CallMutant) -> String {
         found(|window, settings| (window, Server::with_mutant(settings, mutant)))
     }
 
     #[cfg(canary)]
     #[test]
     fn canary_defects_of_sessions_are_found() {
-        use farside_protocol::call::Mutant;
-        assert_eq!(found_in_server(Mutant::RunAgain), "call 0 ran twice");
-        assert_eq!(found_in_server(Mutant::ReplyForgotten), "a call never ends");
-        assert_eq!(found_in_server(Mutant::RepliedUnasked), "a reply to another request");
-        assert_eq!(found_in_server(Mutant::SlotsForgotten), "call 0 ran twice");
-        let text = found_in_server(Mutant::CancelledRuns);
+        use farside_protocol::call::CallMutant;
+        assert_eq!(found_in_server(CallMutant::RunAgain), "call 0 ran twice");
+        assert_eq!(found_in_server(CallMutant::ReplyForgotten), "a call never ends");
+        assert_eq!(found_in_server(CallMutant::RepliedUnasked), "a reply to another request");
+        assert_eq!(found_in_server(CallMutant::SlotsForgotten), "call 0 ran twice");
+        let text = found_in_server(CallMutant::CancelledRuns);
         assert!(text.ends_with("is scheduled and does not run"), "{text}");
         let silent = |window: Window, settings| {
-            (window.with_mutant(Mutant::NothingSentAgain), Server::new(settings))
+            (window.with_mutant(CallMutant::NothingSentAgain), Server::new(settings))
         };
         assert_eq!(found(silent), "a call never ends");
     }

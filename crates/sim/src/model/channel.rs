@@ -7,7 +7,7 @@ use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
 use std::collections::VecDeque;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct End {
+struct MessengerEnd {
     messenger: Messenger,
     /// Requests still to be issued.
     issues: u8,
@@ -22,7 +22,7 @@ struct End {
 /// Two ends and the messages in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Channel {
-    ends: [End; 2],
+    ends: [MessengerEnd; 2],
     requests: u8,
     receives: usize,
     /// How often the link may still break while both ends live.
@@ -38,7 +38,7 @@ pub struct Channel {
 
 /// What can happen next; the number is the end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum MessengerAction {
     /// The end's program issues a request.
     Issue(usize),
     /// The end posts the message that its messenger shows.
@@ -54,7 +54,7 @@ pub enum Action {
 impl Channel {
     /// Creates two ends with `credits` credits a class; each issues `requests` requests. `change` may plant a mutant.
     pub fn new(credits: u32, requests: u8, change: impl Fn(Messenger) -> Messenger) -> Self {
-        let end = || End {
+        let end = || MessengerEnd {
             messenger: change(Messenger::new(credits)),
             issues: requests,
             pushed: [0; 3],
@@ -150,43 +150,43 @@ impl Channel {
 }
 
 impl Model for Channel {
-    type Action = Action;
+    type Action = MessengerAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<MessengerAction> {
         let mut actions = Vec::new();
         if self.closed {
             return actions;
         }
         if self.breaks > 0 {
-            actions.push(Action::Break);
+            actions.push(MessengerAction::Break);
         }
         for (at, end) in self.ends.iter().enumerate() {
             if end.issues > 0 {
-                actions.push(Action::Issue(at));
+                actions.push(MessengerAction::Issue(at));
             }
             if end.messenger.clone().peek().is_some() {
-                actions.push(Action::Send(at));
+                actions.push(MessengerAction::Send(at));
             }
             if !end.wire.is_empty() {
-                actions.push(Action::Deliver(at));
+                actions.push(MessengerAction::Deliver(at));
             }
             if !end.wire.is_empty() && self.repeats > 0 {
-                actions.push(Action::Repeat(at));
+                actions.push(MessengerAction::Repeat(at));
             }
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: MessengerAction) {
         match action {
-            Action::Issue(at) => {
+            MessengerAction::Issue(at) => {
                 self.ends[at].issues -= 1;
                 self.push(at, Class::Request);
             }
-            Action::Send(at) => self.send(at),
-            Action::Deliver(at) => self.deliver(at),
-            Action::Break => self.break_link(),
-            Action::Repeat(at) => {
+            MessengerAction::Send(at) => self.send(at),
+            MessengerAction::Deliver(at) => self.deliver(at),
+            MessengerAction::Break => self.break_link(),
+            MessengerAction::Repeat(at) => {
                 self.repeats -= 1;
                 self.repeated = true;
                 if let Some(oldest) = self.ends[at].wire.front().copied() {
@@ -201,7 +201,7 @@ impl Model for Channel {
     }
 
     fn stuck(&self) -> Option<Violation> {
-        let done = |end: &End| end.taken == [self.requests; 3];
+        let done = |end: &MessengerEnd| end.taken == [self.requests; 3];
         let all_done = self.ends.iter().all(done);
         (!all_done && !self.closed).then(|| Violation::new("deadlock"))
     }
@@ -250,8 +250,8 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_loss_on_a_broken_link_is_found() {
-        use farside_protocol::channel::Mutant;
-        let change = |messenger: Messenger| messenger.with_mutant(Mutant::NothingSentAgain);
+        use farside_protocol::channel::ChannelMutant;
+        let change = |messenger: Messenger| messenger.with_mutant(ChannelMutant::NothingSentAgain);
         let model = Channel::new(2, 1, change).breaking(1);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         assert_eq!(failure.violation.0, "deadlock", "{}", failure.transcript);
@@ -260,15 +260,15 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_defects_are_found() {
-        use farside_protocol::channel::Mutant;
+        use farside_protocol::channel::ChannelMutant;
         let cases = [
-            (Mutant::CreditOffByOne, "more messages than credits", 6),
-            (Mutant::SharedPool, "deadlock", 18),
-            (Mutant::SequenceUnchecked, "lost, repeated or out of order", 6),
+            (ChannelMutant::CreditOffByOne, "more messages than credits", 6),
+            (ChannelMutant::SharedPool, "deadlock", 18),
+            (ChannelMutant::SequenceUnchecked, "lost, repeated or out of order", 6),
         ];
         for (mutant, expected, steps) in cases {
             let model = Channel::new(1, 3, |messenger| messenger.with_mutant(mutant));
-            let model = model.repeating(u8::from(mutant == Mutant::SequenceUnchecked));
+            let model = model.repeating(u8::from(mutant == ChannelMutant::SequenceUnchecked));
             let failure = Explorer::new().explore(&model).failure().expect("a failure");
             let found = (failure.violation.0.as_str(), failure.trace.len());
             assert_eq!(found, (expected, steps), "{mutant:?}: {}", failure.transcript);

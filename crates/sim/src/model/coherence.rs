@@ -27,13 +27,15 @@ mod runtime;
 
 use crate::explorer::{Model, Violation};
 use farside_base::{GlobalAddress, Grant, Limits, LineAddress, LineSize, NodeId, OperationId};
-use farside_protocol::coherence::{Coherence, Extent, Held, Here, Level, Message, Target, Want};
+use farside_protocol::coherence::{
+    Coherence, CoherenceMessage, Extent, HeldLine, Here, Level, PlacementTarget, Want,
+};
 use farside_protocol::wire::Class;
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 #[cfg(canary)]
-use farside_protocol::coherence::Mutant;
+use farside_protocol::coherence::CoherenceMutant;
 
 /// Bytes that must not be read.
 const JUNK: u8 = u8::MAX;
@@ -72,7 +74,7 @@ pub enum Lingers {
 
 /// What is modelled.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Setup {
+pub struct CoherenceSetup {
     /// The home of each line.
     pub homes: Vec<u16>,
     /// What each node may do.
@@ -106,13 +108,13 @@ pub struct Setup {
 
 /// Something that happens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Action {
+pub enum CoherenceAction {
     /// The next message of a class from one node to another arrives.
     Deliver(u16, u16, Class),
     /// The node learns that the bytes of its oldest place of the line have landed.
     Placed(u16, u8),
     /// An operation begins.
-    Start(u16, u8, Kind),
+    Start(u16, u8, CoherenceOperation),
     /// A pinned operation ends.
     Finish(u16, u8),
     /// The oldest operation that waits for the line is cancelled.
@@ -141,7 +143,7 @@ pub enum Action {
 
 /// Kinds of operations.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
+pub enum CoherenceOperation {
     /// Read.
     Read,
     /// Write.
@@ -156,7 +158,7 @@ pub enum Kind {
     Retire,
 }
 
-impl Kind {
+impl CoherenceOperation {
     const fn want(self) -> Want {
         match self {
             Self::Read | Self::Hold => Want::Read,
@@ -173,7 +175,7 @@ impl Kind {
 /// A node's tag, frame and bytes of a line; for its home, its memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Tag {
-    held: Held,
+    held: HeldLine,
     reserved: bool,
     value: u8,
 }
@@ -182,13 +184,13 @@ struct Tag {
 struct Operation {
     id: OperationId,
     line: u8,
-    kind: Kind,
+    kind: CoherenceOperation,
     /// The bytes at its `Ready`, for a pinned one; the node's last write at its start, for a write-back.
     seen: u8,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Node {
+struct CoherenceNode {
     machine: Coherence,
     alive: bool,
     /// Deaths it knows of, as bits.
@@ -205,15 +207,15 @@ struct Node {
 
 /// A message on its way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Flight {
+struct MessageInFlight {
     from: u16,
     to: u16,
-    message: Message,
+    message: CoherenceMessage,
     /// Bytes that have not landed yet.
-    bytes: Option<(Target, u8)>,
+    bytes: Option<(PlacementTarget, u8)>,
 }
 
-impl Flight {
+impl MessageInFlight {
     const fn link(&self) -> (u16, u16, u8) {
         (self.from, self.to, self.message.class() as u8)
     }
@@ -221,7 +223,7 @@ impl Flight {
 
 /// Bytes of a line of which `from` does not know yet that they have landed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Place {
+struct UnlandedWrite {
     from: u16,
     line: u8,
     to: u16,
@@ -233,7 +235,7 @@ struct Late {
     from: u16,
     to: u16,
     line: u8,
-    target: Target,
+    target: PlacementTarget,
 }
 
 /// The actual state of a line, which no single node knows.
@@ -247,12 +249,12 @@ struct Truth {
 /// A state of the whole.
 #[derive(Clone, Debug)]
 pub struct System {
-    setup: Rc<Setup>,
-    nodes: Vec<Node>,
+    setup: Rc<CoherenceSetup>,
+    nodes: Vec<CoherenceNode>,
     /// By link; in order of sending within a link.
-    flights: Vec<Flight>,
+    flights: Vec<MessageInFlight>,
     /// By source; in order of posting within a source.
-    places: Vec<Place>,
+    places: Vec<UnlandedWrite>,
     late: Vec<Late>,
     truths: Vec<Truth>,
     retires: u8,
@@ -272,23 +274,23 @@ pub struct System {
 
 impl System {
     /// The start: nothing shared, every line allocated, all at version 0.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: CoherenceSetup) -> Self {
         Self::with_machines(setup, |node| Coherence::new(node, &limits()))
     }
 
     /// The same with a defect in every machine.
     #[cfg(canary)]
-    pub fn with_mutant(setup: Setup, mutant: Mutant) -> Self {
+    pub fn with_mutant(setup: CoherenceSetup, mutant: CoherenceMutant) -> Self {
         Self::with_machines(setup, |node| Coherence::with_mutant(node, &limits(), mutant))
     }
 
-    fn with_machines(setup: Setup, machine: impl Fn(NodeId) -> Coherence) -> Self {
+    fn with_machines(setup: CoherenceSetup, machine: impl Fn(NodeId) -> Coherence) -> Self {
         let continued = |number: usize| {
             let mut machine = machine(NodeId(number as u16));
             machine.continue_grants(Grant(setup.last_grant));
             machine
         };
-        let node = |number: usize| Node {
+        let node = |number: usize| CoherenceNode {
             machine: continued(number),
             alive: true,
             noticed: 0,
@@ -346,11 +348,11 @@ impl System {
         self.setup.homes[usize::from(line)]
     }
 
-    fn node(&self, node: u16) -> &Node {
+    fn node(&self, node: u16) -> &CoherenceNode {
         &self.nodes[usize::from(node)]
     }
 
-    fn node_mut(&mut self, node: u16) -> &mut Node {
+    fn node_mut(&mut self, node: u16) -> &mut CoherenceNode {
         &mut self.nodes[usize::from(node)]
     }
 
@@ -389,7 +391,7 @@ impl System {
         ]
     }
 
-    fn alive(&self) -> impl Iterator<Item = (u16, &Node)> {
+    fn alive(&self) -> impl Iterator<Item = (u16, &CoherenceNode)> {
         (0..).zip(&self.nodes).filter(|(_, node)| node.alive)
     }
 }
@@ -399,7 +401,7 @@ impl Tag {
     fn new(own: bool) -> Self {
         let level = if own { Level::Dirty } else { Level::Invalid };
         Self {
-            held: Held { level, ..Held::default() },
+            held: HeldLine { level, ..HeldLine::default() },
             reserved: false,
             value: if own { 0 } else { JUNK },
         }
@@ -412,32 +414,34 @@ const fn limits() -> Limits {
 }
 
 impl Model for System {
-    type Action = Action;
+    type Action = CoherenceAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<CoherenceAction> {
         let mut actions = Vec::new();
         self.enabled_internal(&mut actions);
         self.enabled_external(&mut actions);
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: CoherenceAction) {
         match action {
-            Action::Deliver(from, to, class) => self.deliver(from, to, class),
-            Action::Placed(node, line) => self.placed(node, line),
-            Action::Start(node, line, kind) => self.start(node, line, kind),
-            Action::Finish(node, line) => self.finish(node, line),
-            Action::Cancel(node, line) => self.cancel(node, line),
-            Action::Evict(node, line) => self.evict(node, line),
-            Action::WriteBack(node, line) => self.write_back(node, line),
-            Action::Flush(node, line) => self.flush(node, line),
-            Action::Retire(line) => self.start(self.home(line), line, Kind::Retire),
-            Action::Allocate(line) => self.allocate(line),
-            Action::Die(node) => self.die(node),
-            Action::Notice(node, dead) => self.notice(node, dead),
-            Action::Settle(node, dead) => self.settle(node, dead),
-            Action::Quiet(node, dead) => self.quiet(node, dead),
-            Action::Reuse(node) => self.reuse(node),
+            CoherenceAction::Deliver(from, to, class) => self.deliver(from, to, class),
+            CoherenceAction::Placed(node, line) => self.placed(node, line),
+            CoherenceAction::Start(node, line, kind) => self.start(node, line, kind),
+            CoherenceAction::Finish(node, line) => self.finish(node, line),
+            CoherenceAction::Cancel(node, line) => self.cancel(node, line),
+            CoherenceAction::Evict(node, line) => self.evict(node, line),
+            CoherenceAction::WriteBack(node, line) => self.write_back(node, line),
+            CoherenceAction::Flush(node, line) => self.flush(node, line),
+            CoherenceAction::Retire(line) => {
+                self.start(self.home(line), line, CoherenceOperation::Retire)
+            }
+            CoherenceAction::Allocate(line) => self.allocate(line),
+            CoherenceAction::Die(node) => self.die(node),
+            CoherenceAction::Notice(node, dead) => self.notice(node, dead),
+            CoherenceAction::Settle(node, dead) => self.settle(node, dead),
+            CoherenceAction::Quiet(node, dead) => self.quiet(node, dead),
+            CoherenceAction::Reuse(node) => self.reuse(node),
         }
     }
 
@@ -453,7 +457,7 @@ impl Model for System {
         found.map(Violation)
     }
 
-    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
+    fn narrate(&mut self, action: CoherenceAction, lines: &mut Vec<String>) {
         self.log = Some(Vec::new());
         self.apply(action);
         lines.append(&mut self.log.take().unwrap_or_default());

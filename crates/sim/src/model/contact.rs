@@ -2,7 +2,7 @@
 //! late; the founder may continue alone. The network guarantees only that both ends know the end of a link, with its
 //! requests and answers in flight, within the time that a fabric needs to detect silence.
 //!
-//! With [`Pair::in_outage`] there is one outage of a given time: messages sent meanwhile are lost without notice to the
+//! With [`ContactPair::in_outage`] there is one outage of a given time: messages sent meanwhile are lost without notice to the
 //! sender. All others arrive at once.
 //!
 //! The other member asks the founder whether it is still a member, and uses its cache while that lease is valid
@@ -12,7 +12,9 @@
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::member::contact::{Contacts, Effect, Event, Failure, Patience};
+use farside_protocol::member::contact::{
+    ContactEffect, ContactEvent, Contacts, DialFailure, Patience,
+};
 use farside_protocol::member::{Death, RequestId, Standing};
 
 /// So long it takes at most to know that a link has ended.
@@ -38,7 +40,7 @@ impl Outage {
 
 /// What is on its way.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Mail {
+enum ContactMessage {
     Dial {
         link: u8,
         from: usize,
@@ -46,7 +48,7 @@ enum Mail {
     Answer {
         link: u8,
         to: usize,
-        answer: Reply,
+        answer: ContactReply,
     },
     /// To the founder: am I a member?
     Ask {
@@ -61,14 +63,14 @@ enum Mail {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-enum Reply {
+enum ContactReply {
     Taken,
     Busy,
     Expelled,
-    Nobody,
+    NoListener,
 }
 
-impl Mail {
+impl ContactMessage {
     const fn link(self) -> u8 {
         match self {
             Self::Dial { link, .. }
@@ -89,7 +91,7 @@ impl Mail {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Side {
+struct ContactEnd {
     contacts: Contacts,
     link: Option<u8>,
     dial: Option<u8>,
@@ -97,8 +99,8 @@ struct Side {
 
 /// The founder, another member, and what is between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Pair {
-    sides: [Side; 2],
+pub struct ContactPair {
+    sides: [ContactEnd; 2],
     /// The other member knows that it is removed.
     out: bool,
     /// The founder has settled what the other one had cached.
@@ -107,7 +109,7 @@ pub struct Pair {
     links: u8,
     /// Links that have ended and of which something is left, and since when.
     ended: Vec<(u8, u64)>,
-    mail: Vec<Mail>,
+    mail: Vec<ContactMessage>,
     breaks: u8,
     losses: u8,
     /// Requests that may still arrive after their sender has closed, before that is detected.
@@ -135,7 +137,7 @@ pub struct Pair {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum ContactAction {
     /// The link between them breaks.
     Break,
     /// A side notices that its link has ended.
@@ -158,7 +160,7 @@ pub enum Action {
     Tick,
 }
 
-impl Pair {
+impl ContactPair {
     /// Two linked members; the founder has the lower or the higher number. The parameters bound the breaks of the link,
     /// the lost requests or answers, and the requests that arrive after their sender has closed.
     pub fn new(
@@ -169,8 +171,8 @@ impl Pair {
         let numbers = if founder_is_lower { [0, 1] } else { [1, 0] };
         let side = |at: usize| {
             let mut contacts = Contacts::new(NodeId(numbers[at]), patience);
-            contacts.step(Event::Linked { node: NodeId(numbers[1 - at]) }, &mut Vec::new());
-            Side { contacts, link: Some(0), dial: None }
+            contacts.step(ContactEvent::Linked { node: NodeId(numbers[1 - at]) }, &mut Vec::new());
+            ContactEnd { contacts, link: Some(0), dial: None }
         };
         Self {
             sides: [side(0), side(1)],
@@ -275,13 +277,13 @@ impl Pair {
         self.asks -= 1;
         let asked = self.now;
         if let Some(link) = self.sides[1].link.filter(|link| !self.has_ended(*link)) {
-            self.mail.push(Mail::Ask { link, asked });
+            self.mail.push(ContactMessage::Ask { link, asked });
         }
     }
 
     fn confirmed(&mut self, asked: u64) {
         let founder = self.peer(1);
-        self.step(1, Event::Confirmed { node: founder, asked_ns: asked });
+        self.step(1, ContactEvent::Confirmed { node: founder, asked_ns: asked });
         let counts_from = if self.counts_from_answer { self.now } else { asked };
         self.standing.answered(founder, counts_from, |_| true);
     }
@@ -290,7 +292,7 @@ impl Pair {
         NodeId(u16::from(self.sides[at].contacts.me() == NodeId(0)))
     }
 
-    fn step(&mut self, at: usize, event: Event) {
+    fn step(&mut self, at: usize, event: ContactEvent) {
         let mut effects = Vec::new();
         self.sides[at].contacts.step(event, &mut effects);
         for effect in effects {
@@ -298,102 +300,116 @@ impl Pair {
         }
     }
 
-    fn route(&mut self, at: usize, effect: Effect) {
+    fn route(&mut self, at: usize, effect: ContactEffect) {
         let (now_ns, node) = (self.now, self.peer(at));
         let to = 1 - at;
         if self.outage.is_some()
             && matches!(
                 effect,
-                Effect::OutOfReach { .. } | Effect::Expelled { .. } | Effect::Dead { .. }
+                ContactEffect::OutOfReach { .. }
+                    | ContactEffect::Expelled { .. }
+                    | ContactEffect::Dead { .. }
             )
         {
             self.broken = Some("given up after a short outage");
         }
         match effect {
-            Effect::Close { .. } => {
+            ContactEffect::Close { .. } => {
                 let link = self.sides[at].link.take();
                 self.end(link);
             }
-            Effect::Dial { .. } => {
+            ContactEffect::Dial { .. } => {
                 let link = self.links;
                 self.links += 1;
                 self.sides[at].dial = Some(link);
-                self.mail.push(Mail::Dial { link, from: at });
+                self.mail.push(ContactMessage::Dial { link, from: at });
             }
-            Effect::HangUp { .. } => {
+            ContactEffect::HangUp { .. } => {
                 let link = self.sides[at].dial.take();
                 self.end(link);
             }
-            Effect::Accept { request, .. } => {
+            ContactEffect::Accept { request, .. } => {
                 let link = request.0 as u8;
                 if self.sides[at].link.replace(link).is_some() {
                     self.broken = Some("a second link was accepted");
                 }
-                self.mail.push(Mail::Answer { link, to, answer: Reply::Taken });
+                self.mail.push(ContactMessage::Answer { link, to, answer: ContactReply::Taken });
             }
-            Effect::TurnAway { request } => self.refuse(to, request, Reply::Busy),
-            Effect::Deny { request } => self.refuse(to, request, Reply::Expelled),
+            ContactEffect::TurnAway { request } => self.refuse(to, request, ContactReply::Busy),
+            ContactEffect::Deny { request } => self.refuse(to, request, ContactReply::Expelled),
             // The founder is the quorum and decides at once; the other member is removed.
-            Effect::OutOfReach { .. } | Effect::Expelled { .. } if at == 0 => {
+            ContactEffect::OutOfReach { .. } | ContactEffect::Expelled { .. } if at == 0 => {
                 self.removed = true;
-                self.step(0, Event::Cut { node });
-                self.step(0, Event::Dead { node, death: Death::Removed, now_ns });
+                self.step(0, ContactEvent::Cut { node });
+                self.step(0, ContactEvent::Dead { node, death: Death::Removed, now_ns });
             }
-            Effect::Dead { .. } if at == 0 => {
-                self.step(0, Event::Dead { node, death: Death::Ended, now_ns });
+            ContactEffect::Dead { .. } if at == 0 => {
+                self.step(0, ContactEvent::Dead { node, death: Death::Ended, now_ns });
             }
-            Effect::Dead { .. } if self.dead => {
+            ContactEffect::Dead { .. } if self.dead => {
                 self.alone = true;
                 if self.removed {
                     self.broken = Some("continues alone after it was removed");
                 }
             }
-            Effect::Dead { .. } | Effect::OutOfReach { .. } | Effect::Expelled { .. } => {
+            ContactEffect::Dead { .. }
+            | ContactEffect::OutOfReach { .. }
+            | ContactEffect::Expelled { .. } => {
                 self.out = true;
             }
-            Effect::Settle { .. } => self.settled = true,
+            ContactEffect::Settle { .. } => self.settled = true,
         }
     }
 
-    fn refuse(&mut self, to: usize, request: RequestId, answer: Reply) {
-        self.mail.push(Mail::Answer { link: request.0 as u8, to, answer });
+    fn refuse(&mut self, to: usize, request: RequestId, answer: ContactReply) {
+        self.mail.push(ContactMessage::Answer { link: request.0 as u8, to, answer });
     }
 
-    fn deliver(&mut self, mail: Mail) {
+    fn deliver(&mut self, mail: ContactMessage) {
         match mail {
-            Mail::Dial { link, from: 1 } if self.dead => {
-                self.mail.push(Mail::Answer { link, to: 1, answer: Reply::Nobody });
+            ContactMessage::Dial { link, from: 1 } if self.dead => {
+                self.mail.push(ContactMessage::Answer {
+                    link,
+                    to: 1,
+                    answer: ContactReply::NoListener,
+                });
             }
-            Mail::Answer { to: 0, .. } if self.dead => {}
-            Mail::Dial { link, from } if from == 0 && self.out => {
-                self.mail.push(Mail::Answer { link, to: from, answer: Reply::Nobody });
+            ContactMessage::Answer { to: 0, .. } if self.dead => {}
+            ContactMessage::Dial { link, from } if from == 0 && self.out => {
+                self.mail.push(ContactMessage::Answer {
+                    link,
+                    to: from,
+                    answer: ContactReply::NoListener,
+                });
             }
-            Mail::Dial { link, .. } if self.has_ended(link) && self.stale == 0 => {}
-            Mail::Dial { link, from } => {
+            ContactMessage::Dial { link, .. } if self.has_ended(link) && self.stale == 0 => {}
+            ContactMessage::Dial { link, from } => {
                 self.stale -= u8::from(self.has_ended(link));
                 let node = self.peer(1 - from);
                 let request = RequestId(u64::from(link));
-                self.step(1 - from, Event::Dialled { node, request });
+                self.step(1 - from, ContactEvent::Dialled { node, request });
             }
-            Mail::Answer { link, to, answer } => self.answered(link, to, answer),
+            ContactMessage::Answer { link, to, answer } => self.answered(link, to, answer),
             // Of a link that the founder has closed nothing is carried out.
-            Mail::Ask { link, asked } if !self.dead && self.sides[0].link == Some(link) => {
-                self.mail.push(Mail::Confirmed { link, asked });
+            ContactMessage::Ask { link, asked }
+                if !self.dead && self.sides[0].link == Some(link) =>
+            {
+                self.mail.push(ContactMessage::Confirmed { link, asked });
             }
-            Mail::Ask { .. } => {}
-            Mail::Confirmed { asked, .. } => self.confirmed(asked),
+            ContactMessage::Ask { .. } => {}
+            ContactMessage::Confirmed { asked, .. } => self.confirmed(asked),
         }
     }
 
-    fn answered(&mut self, link: u8, at: usize, answer: Reply) {
+    fn answered(&mut self, link: u8, at: usize, answer: ContactReply) {
         // A member that has abandoned the dial receives no answer.
         if self.sides[at].dial != Some(link) {
             return;
         }
         let (node, now_ns) = (self.peer(at), self.now);
         let why = match answer {
-            Reply::Taken => {
-                self.step(at, Event::Answered { node });
+            ContactReply::Taken => {
+                self.step(at, ContactEvent::Answered { node });
                 let side = &mut self.sides[at];
                 if side.dial.take_if(|dial| *dial == link).is_some()
                     && side.link.replace(link).is_some()
@@ -402,27 +418,27 @@ impl Pair {
                 }
                 return;
             }
-            Reply::Busy => Failure::Busy,
-            Reply::Expelled => Failure::Expelled,
-            Reply::Nobody => Failure::Ended,
+            ContactReply::Busy => DialFailure::Busy,
+            ContactReply::Expelled => DialFailure::Expelled,
+            ContactReply::NoListener => DialFailure::Ended,
         };
         self.sides[at].dial = None;
-        self.step(at, Event::Failed { node, why, now_ns });
+        self.step(at, ContactEvent::Failed { node, why, now_ns });
     }
 
-    fn lose(&mut self, mail: Mail) {
+    fn lose(&mut self, mail: ContactMessage) {
         self.losses -= 1;
         let link = mail.link();
         self.end(Some(link));
         let at = match mail {
-            Mail::Dial { from, .. } => from,
-            Mail::Answer { to, .. } => to,
-            Mail::Ask { .. } | Mail::Confirmed { .. } => return,
+            ContactMessage::Dial { from, .. } => from,
+            ContactMessage::Answer { to, .. } => to,
+            ContactMessage::Ask { .. } | ContactMessage::Confirmed { .. } => return,
         };
         if self.sides[at].dial == Some(link) {
             self.sides[at].dial = None;
             let (node, now_ns) = (self.peer(at), self.now);
-            self.step(at, Event::Failed { node, why: Failure::NoAnswer, now_ns });
+            self.step(at, ContactEvent::Failed { node, why: DialFailure::NoAnswer, now_ns });
         }
     }
 
@@ -438,38 +454,39 @@ impl Pair {
     }
 }
 
-impl Model for Pair {
-    type Action = Action;
+impl Model for ContactPair {
+    type Action = ContactAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<ContactAction> {
         let mut actions = Vec::new();
-        actions.extend((self.breaks > 0 && self.shared().is_some()).then_some(Action::Break));
+        actions
+            .extend((self.breaks > 0 && self.shared().is_some()).then_some(ContactAction::Break));
         let notices = |at: &usize| self.runs(*at) && self.notices(*at);
-        actions.extend([0, 1].into_iter().filter(notices).map(Action::Notice));
+        actions.extend([0, 1].into_iter().filter(notices).map(ContactAction::Notice));
         for (at, mail) in self.mail.iter().enumerate() {
             let hears = mail.to() == 0 || !self.stopped;
-            actions.extend(hears.then_some(Action::Deliver(at)));
-            actions.extend((self.losses > 0).then_some(Action::Lose(at)));
+            actions.extend(hears.then_some(ContactAction::Deliver(at)));
+            actions.extend((self.losses > 0).then_some(ContactAction::Lose(at)));
         }
         let asks = self.asks > 0 && !self.stopped && self.sides[1].link.is_some();
-        actions.extend(asks.then_some(Action::Ask));
-        actions.extend((self.stops > 0 && !self.stopped).then_some(Action::Stop));
-        actions.extend(self.stopped.then_some(Action::Continue));
-        actions.extend((self.ends && !self.dead).then_some(Action::End));
+        actions.extend(asks.then_some(ContactAction::Ask));
+        actions.extend((self.stops > 0 && !self.stopped).then_some(ContactAction::Stop));
+        actions.extend(self.stopped.then_some(ContactAction::Continue));
+        actions.extend((self.ends && !self.dead).then_some(ContactAction::End));
         let known = self.sides[0].contacts.knows(self.peer(0));
-        actions.extend((self.view.is_some() && known).then_some(Action::View));
+        actions.extend((self.view.is_some() && known).then_some(ContactAction::View));
         let wakes = |at: usize| self.runs(at) && self.sides[at].contacts.wakes_at_ns().is_some();
         let waits = (0..2).any(wakes) || self.uses();
         let aged = self.ended.iter().any(|(link, _)| self.is_noticeable(*link));
         let delays = self.outage.is_none() || self.mail.is_empty();
         let ticks = (waits || aged) && delays && !self.is_overdue();
-        actions.extend(ticks.then_some(Action::Tick));
+        actions.extend(ticks.then_some(ContactAction::Tick));
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: ContactAction) {
         match action {
-            Action::Break => {
+            ContactAction::Break => {
                 self.breaks -= 1;
                 let link = self.shared();
                 self.end(link);
@@ -477,45 +494,45 @@ impl Model for Pair {
                     outage.since = Some(self.now);
                 }
             }
-            Action::Notice(at) => {
+            ContactAction::Notice(at) => {
                 let (node, now_ns) = (self.peer(at), self.now);
                 let is_up = self.sides[at].contacts.is_up(node);
-                self.step(at, Event::Broken { node, now_ns });
+                self.step(at, ContactEvent::Broken { node, now_ns });
                 if !is_up {
                     self.sides[at].link = None;
                 }
             }
-            Action::Deliver(at) => {
+            ContactAction::Deliver(at) => {
                 let mail = self.mail.remove(at);
                 self.deliver(mail);
             }
-            Action::Lose(at) => {
+            ContactAction::Lose(at) => {
                 let mail = self.mail.remove(at);
                 self.lose(mail);
             }
-            Action::Ask => self.ask(),
-            Action::Stop => {
+            ContactAction::Ask => self.ask(),
+            ContactAction::Stop => {
                 self.stops -= 1;
                 self.stopped = true;
             }
-            Action::Continue => self.stopped = false,
-            Action::End => {
+            ContactAction::Continue => self.stopped = false,
+            ContactAction::End => {
                 self.dead = true;
                 for link in [self.sides[0].link, self.sides[0].dial] {
                     self.end(link);
                 }
             }
-            Action::View => {
+            ContactAction::View => {
                 let (node, now_ns) = (self.peer(0), self.now);
                 if let Some(death) = self.view.take() {
-                    self.step(0, Event::Dead { node, death, now_ns });
+                    self.step(0, ContactEvent::Dead { node, death, now_ns });
                 }
             }
-            Action::Tick => {
+            ContactAction::Tick => {
                 self.now += 1;
                 for at in [0, 1] {
                     if self.runs(at) {
-                        self.step(at, Event::Tick { now_ns: self.now });
+                        self.step(at, ContactEvent::Tick { now_ns: self.now });
                     }
                 }
             }
@@ -581,7 +598,7 @@ mod tests {
         ];
         let states = cases.map(|(lease_ns, lower, happens, dial_timeout_ns)| {
             let patience = patience(lease_ns, SILENCE + 1, SILENCE);
-            let model = Pair::new(Patience { dial_timeout_ns, ..patience }, lower, happens);
+            let model = ContactPair::new(Patience { dial_timeout_ns, ..patience }, lower, happens);
             match Explorer::new().explore(&model).holds() {
                 Ok(coverage) => coverage.states,
                 Err(text) => panic!("lease {lease_ns}, {lower}, {happens:?}: {text}"),
@@ -597,11 +614,11 @@ mod tests {
     /// Of the leases of a cluster and of its fabric, so that the shortest wait between dials is 1.
     const LEASES: (u64, u64) = (120, 4);
 
-    fn in_outage(patience: Patience, founder_is_lower: bool) -> Pair {
+    fn in_outage(patience: Patience, founder_is_lower: bool) -> ContactPair {
         let (lease, silence) = LEASES;
         // A peer sends at least four times per lease of the fabric.
         let noticed = (silence - silence / 4, silence);
-        Pair::in_outage(patience, founder_is_lower, lease + silence - 1, noticed)
+        ContactPair::in_outage(patience, founder_is_lower, lease + silence - 1, noticed)
     }
 
     #[test]
@@ -638,7 +655,7 @@ mod tests {
             (true, (1, 0, 0), (2, 2)),
         ];
         let states = cases.map(|(lower, happens, (asks, stops))| {
-            let model = Pair::new(patience(1, SILENCE + 1, SILENCE), lower, happens);
+            let model = ContactPair::new(patience(1, SILENCE + 1, SILENCE), lower, happens);
             let model = model.with_stops(asks, stops);
             match Explorer::new().explore(&model).holds() {
                 Ok(coverage) => coverage.states,
@@ -648,7 +665,7 @@ mod tests {
         assert_eq!(states, [3_565, 13_762, 38_959, 28_675], "{cases:?}");
     }
 
-    fn is_found(model: &Pair) {
+    fn is_found(model: &ContactPair) {
         let failure = Explorer::new().explore(model).failure().expect("a failure");
         assert_eq!(failure.violation.0, "settled while it is used", "{}", failure.transcript);
     }
@@ -656,13 +673,13 @@ mod tests {
     /// The model can see what the wait is for.
     #[test]
     fn memory_that_settles_at_once_is_still_used() {
-        is_found(&Pair::new(patience(1, 0, SILENCE), true, (1, 0, 0)).with_stops(1, 0));
+        is_found(&ContactPair::new(patience(1, 0, SILENCE), true, (1, 0, 0)).with_stops(1, 0));
     }
 
     #[test]
     fn member_removed_by_a_view_uses_nothing_that_is_settled() {
         let states = [true, false].map(|lower| {
-            let model = Pair::new(patience(1, SILENCE + 1, SILENCE), lower, (0, 0, 0));
+            let model = ContactPair::new(patience(1, SILENCE + 1, SILENCE), lower, (0, 0, 0));
             let model = model.with_stops(2, 1).with_view(Death::Removed);
             match Explorer::new().explore(&model).holds() {
                 Ok(coverage) => coverage.states,
@@ -675,12 +692,12 @@ mod tests {
     /// The model can see what the reason is for.
     #[test]
     fn member_taken_for_ended_while_its_link_is_up_is_found() {
-        let model = Pair::new(patience(1, SILENCE + 1, SILENCE), true, (0, 0, 0));
+        let model = ContactPair::new(patience(1, SILENCE + 1, SILENCE), true, (0, 0, 0));
         is_found(&model.with_stops(1, 0).with_view(Death::Ended));
     }
 
-    fn of_end(lease_ns: u64, lower: bool, (asks, stops): (u8, u8)) -> Pair {
-        let model = Pair::new(patience(lease_ns, SILENCE + 1, SILENCE), lower, (1, 0, 0));
+    fn of_end(lease_ns: u64, lower: bool, (asks, stops): (u8, u8)) -> ContactPair {
+        let model = ContactPair::new(patience(lease_ns, SILENCE + 1, SILENCE), lower, (1, 0, 0));
         model.with_stops(asks, stops).with_end()
     }
 
@@ -698,8 +715,8 @@ mod tests {
 
     #[test]
     fn member_that_was_confirmed_in_time_continues_alone() {
-        use Action::{Ask, Deliver, End, Notice};
-        let after = |first: &[Action]| {
+        use ContactAction::{Ask, Deliver, End, Notice};
+        let after = |first: &[ContactAction]| {
             let mut model = of_end(1, true, (1, 0));
             for action in first.iter().chain(&[End, Notice(1), Deliver(0), Deliver(0)]) {
                 assert!(model.enabled().contains(action), "{action:?}: {model:?}");
@@ -717,7 +734,7 @@ mod tests {
     fn end_that_counts_as_certain_whenever_it_is_found_is_found() {
         let mut patience = patience(1, SILENCE + 1, SILENCE);
         patience.confirmed_ns = u64::MAX;
-        let model = Pair::new(patience, true, (1, 0, 0)).with_stops(1, 1).with_end();
+        let model = ContactPair::new(patience, true, (1, 0, 0)).with_stops(1, 1).with_end();
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         let expected = "continues alone after it was removed";
         assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
@@ -725,12 +742,14 @@ mod tests {
 
     #[test]
     fn standing_that_outlasts_the_wait_is_found() {
-        is_found(&Pair::new(patience(1, SILENCE, SILENCE + 3), true, (1, 0, 0)).with_stops(1, 1));
+        is_found(
+            &ContactPair::new(patience(1, SILENCE, SILENCE + 3), true, (1, 0, 0)).with_stops(1, 1),
+        );
     }
 
     #[test]
     fn standing_that_counts_from_its_answer_is_found() {
-        let model = Pair::new(patience(1, SILENCE + 1, SILENCE), true, (1, 0, 0));
-        is_found(&Pair { counts_from_answer: true, ..model }.with_stops(1, 1));
+        let model = ContactPair::new(patience(1, SILENCE + 1, SILENCE), true, (1, 0, 0));
+        is_found(&ContactPair { counts_from_answer: true, ..model }.with_stops(1, 1));
     }
 }

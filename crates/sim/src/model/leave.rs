@@ -17,21 +17,23 @@
 mod locks;
 
 use self::locks::LockWorld;
-use super::coherence::{self, Setup, System};
+use super::coherence::{self, CoherenceSetup, System};
 use super::member;
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::member::{Death, Effect, Effects, Event, Membership, Message};
+use farside_protocol::member::{
+    Death, Effects, MemberEffect, MemberEvent, MemberMessage, Membership,
+};
 use farside_protocol::wire::Class;
 use std::collections::VecDeque;
 
 /// Something that happens.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Action {
+pub enum LeaveAction {
     /// Of the memory alone.
-    Memory(coherence::Action),
+    Memory(coherence::CoherenceAction),
     /// Of the locks alone.
-    Lock(locks::Action),
+    Lock(locks::LeaveLocksAction),
     /// A node begins to leave.
     Leave(u16),
     /// A node that leaves gives a line back.
@@ -48,29 +50,29 @@ pub enum Action {
 
 /// A membership message in flight, and how many messages posted before it have not arrived, by class.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Mail {
-    message: Message,
+struct PostedMessage {
+    message: MemberMessage,
     memory_before: [u8; Class::ALL.len()],
     locks_before: [u8; Class::ALL.len()],
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Node {
+struct LeavingNode {
     machine: Membership,
     leaving: bool,
     announced: bool,
     /// Members of which it knows that they are no more, as bits.
     gone: u8,
     /// Messages to this node, by sender.
-    mail: Vec<VecDeque<Mail>>,
+    mail: Vec<VecDeque<PostedMessage>>,
 }
 
 /// A state of the whole.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Cluster {
+pub struct LeavingCluster {
     memory: System,
     locks: LockWorld,
-    nodes: Vec<Node>,
+    nodes: Vec<LeavingNode>,
     /// Nodes that may leave, as bits.
     leavers: u8,
     deaths: u8,
@@ -80,19 +82,19 @@ pub struct Cluster {
     wrong: Option<&'static str>,
 }
 
-impl Cluster {
+impl LeavingCluster {
     /// As many members as the memory has nodes, all linked. `locks` is how often each may take the one
     /// lock, whose home is node 0; `leavers` are the nodes that may leave, as bits. `change` may put a
     /// defect into the membership machines.
     pub fn new(
-        memory: Setup,
+        memory: CoherenceSetup,
         locks: &[u8],
         leavers: u8,
         change: impl Fn(Membership) -> Membership,
     ) -> Self {
         let count = memory.budgets.len();
-        let settled = member::Cluster::new(count, 0, false, change).settled(count);
-        let node = |machine: &Membership| Node {
+        let settled = member::MemberCluster::new(count, 0, false, change).settled(count);
+        let node = |machine: &Membership| LeavingNode {
             machine: machine.clone(),
             leaving: false,
             announced: false,
@@ -125,11 +127,11 @@ impl Cluster {
         self.numbers().filter(|node| self.memory.runs(*node))
     }
 
-    fn node(&self, node: u16) -> &Node {
+    fn node(&self, node: u16) -> &LeavingNode {
         &self.nodes[usize::from(node)]
     }
 
-    fn node_mut(&mut self, node: u16) -> &mut Node {
+    fn node_mut(&mut self, node: u16) -> &mut LeavingNode {
         &mut self.nodes[usize::from(node)]
     }
 
@@ -141,46 +143,46 @@ impl Cluster {
         self.careless || self.memory.is_drained(node)
     }
 
-    fn step(&mut self, node: u16, event: Event) {
+    fn step(&mut self, node: u16, event: MemberEvent) {
         let mut effects = Effects::new();
         if let Err(violation) = self.node_mut(node).machine.step(event, &mut effects) {
             self.wrong = Some(violation.0);
         }
         for effect in effects {
             match effect {
-                Effect::Send { to, message } => self.post(node, to.0, message),
-                Effect::Dead { node: gone, death, .. } => {
+                MemberEffect::Send { to, message } => self.post(node, to.0, message),
+                MemberEffect::Dead { node: gone, death, .. } => {
                     self.learn_of_end(node, gone.0, death == Death::Left);
                 }
-                Effect::Closed => {
+                MemberEffect::Closed => {
                     self.memory.leave(node);
                     self.end(node);
                 }
-                Effect::BecomeCoordinator => {}
-                Effect::Failed(_) => self.wrong = Some("a member is expelled"),
-                Effect::Cut { .. }
-                | Effect::JudgeLater
-                | Effect::Ready
-                | Effect::Connect { .. }
-                | Effect::Admitted { .. }
-                | Effect::Admit { .. }
-                | Effect::Deny { .. }
-                | Effect::AcceptPeer { .. } => self.wrong = Some("an effect of joining"),
+                MemberEffect::BecomeCoordinator => {}
+                MemberEffect::Failed(_) => self.wrong = Some("a member is expelled"),
+                MemberEffect::Cut { .. }
+                | MemberEffect::JudgeLater
+                | MemberEffect::Ready
+                | MemberEffect::Connect { .. }
+                | MemberEffect::Admitted { .. }
+                | MemberEffect::Admit { .. }
+                | MemberEffect::Deny { .. }
+                | MemberEffect::AcceptPeer { .. } => self.wrong = Some("an effect of joining"),
             }
         }
     }
 
-    fn post(&mut self, from: u16, to: u16, message: Message) {
+    fn post(&mut self, from: u16, to: u16, message: MemberMessage) {
         if self.memory.runs(to) {
             let memory_before = self.memory.in_flight(from, to);
             let locks_before = self.locks.in_flight(from, to);
-            let mail = Mail { message, memory_before, locks_before };
+            let mail = PostedMessage { message, memory_before, locks_before };
             self.node_mut(to).mail[usize::from(from)].push_back(mail);
         }
     }
 
     /// Something that was posted before these has arrived.
-    fn advance(&mut self, from: u16, to: u16, arrived: impl Fn(&mut Mail) -> &mut u8) {
+    fn advance(&mut self, from: u16, to: u16, arrived: impl Fn(&mut PostedMessage) -> &mut u8) {
         for mail in &mut self.node_mut(to).mail[usize::from(from)] {
             let before = arrived(mail);
             *before = before.saturating_sub(1);
@@ -207,54 +209,55 @@ impl Cluster {
 
     fn deliver(&mut self, from: u16, to: u16) {
         if let Some(mail) = self.node_mut(to).mail[usize::from(from)].pop_front() {
-            self.step(to, Event::Message { from: NodeId(from), message: mail.message });
+            self.step(to, MemberEvent::Message { from: NodeId(from), message: mail.message });
         }
     }
 
     /// What happens without any program wanting it.
-    fn enabled_internal(&self, actions: &mut Vec<Action>) {
+    fn enabled_internal(&self, actions: &mut Vec<LeaveAction>) {
         let mut memory = Vec::new();
         self.memory.enabled_internal(&mut memory);
         memory.retain(|action| !System::is_of_membership(*action));
-        actions.extend(memory.into_iter().map(Action::Memory));
+        actions.extend(memory.into_iter().map(LeaveAction::Memory));
         self.locks.enabled_internal(actions);
         for to in self.running() {
             for from in self.numbers() {
-                let arrives =
-                    |mail: &Mail| mail.memory_before == [0; 3] && mail.locks_before == [0; 3];
+                let arrives = |mail: &PostedMessage| {
+                    mail.memory_before == [0; 3] && mail.locks_before == [0; 3]
+                };
                 if self.node(to).mail[usize::from(from)].front().is_some_and(arrives) {
-                    actions.push(Action::Deliver(from, to));
+                    actions.push(LeaveAction::Deliver(from, to));
                 }
                 if !self.memory.runs(from) && !self.knows_end(to, from) {
-                    actions.push(Action::NoticeLoss(to, from));
+                    actions.push(LeaveAction::NoticeLoss(to, from));
                 }
             }
             let node = self.node(to);
             if node.leaving && !node.announced {
-                actions.extend(self.memory.copies(to).map(|line| Action::GiveBack(to, line)));
+                actions.extend(self.memory.copies(to).map(|line| LeaveAction::GiveBack(to, line)));
                 if self.is_drained(to) {
-                    actions.push(Action::Announce(to));
+                    actions.push(LeaveAction::Announce(to));
                 }
             }
         }
     }
 
-    fn enabled_external(&self, actions: &mut Vec<Action>) {
+    fn enabled_external(&self, actions: &mut Vec<LeaveAction>) {
         let mut memory = Vec::new();
         self.memory.enabled_external(&mut memory);
         let leaves = |node: NodeId| self.node(node.0).leaving;
         memory.retain(|action| {
             !System::is_of_membership(*action) && !self.memory.chooser(*action).is_some_and(leaves)
         });
-        actions.extend(memory.into_iter().map(Action::Memory));
+        actions.extend(memory.into_iter().map(LeaveAction::Memory));
         for node in self.running().filter(|node| !self.node(*node).leaving) {
             self.locks.enabled_external(node, actions);
             if self.leavers >> node & 1 == 1 {
-                actions.push(Action::Leave(node));
+                actions.push(LeaveAction::Leave(node));
             }
         }
         if self.deaths > 0 {
-            actions.extend(self.running().map(Action::Die));
+            actions.extend(self.running().map(LeaveAction::Die));
         }
     }
 
@@ -275,45 +278,45 @@ impl Cluster {
     }
 }
 
-impl Model for Cluster {
-    type Action = Action;
+impl Model for LeavingCluster {
+    type Action = LeaveAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<LeaveAction> {
         let mut actions = Vec::new();
         self.enabled_internal(&mut actions);
         self.enabled_external(&mut actions);
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: LeaveAction) {
         match action {
-            Action::Memory(action) => {
+            LeaveAction::Memory(action) => {
                 self.memory.apply(action);
-                if let coherence::Action::Deliver(from, to, class) = action {
+                if let coherence::CoherenceAction::Deliver(from, to, class) = action {
                     self.advance(from, to, |mail| &mut mail.memory_before[class as usize]);
                 }
             }
-            Action::Lock(action) => {
+            LeaveAction::Lock(action) => {
                 self.locks.apply(action);
-                if let locks::Action::Deliver(from, to, class) = action {
+                if let locks::LeaveLocksAction::Deliver(from, to, class) = action {
                     self.advance(from, to, |mail| &mut mail.locks_before[class as usize]);
                 }
             }
-            Action::Leave(node) => {
+            LeaveAction::Leave(node) => {
                 self.leavers &= !(1 << node);
                 self.node_mut(node).leaving = true;
             }
-            Action::GiveBack(node, line) => self.memory.give_back(node, line),
-            Action::Announce(node) => {
+            LeaveAction::GiveBack(node, line) => self.memory.give_back(node, line),
+            LeaveAction::Announce(node) => {
                 self.node_mut(node).announced = true;
                 self.locks.close(node);
-                self.step(node, Event::Leave);
+                self.step(node, MemberEvent::Leave);
             }
-            Action::Deliver(from, to) => self.deliver(from, to),
-            Action::NoticeLoss(node, other) => {
-                self.step(node, Event::LinkLost { node: NodeId(other) });
+            LeaveAction::Deliver(from, to) => self.deliver(from, to),
+            LeaveAction::NoticeLoss(node, other) => {
+                self.step(node, MemberEvent::LinkLost { node: NodeId(other) });
             }
-            Action::Die(node) => {
+            LeaveAction::Die(node) => {
                 self.deaths -= 1;
                 self.died = true;
                 self.memory.die(node);
@@ -337,12 +340,12 @@ impl Model for Cluster {
         rest.map(Violation)
     }
 
-    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
+    fn narrate(&mut self, action: LeaveAction, lines: &mut Vec<String>) {
         match action {
-            Action::Memory(action) => {
+            LeaveAction::Memory(action) => {
                 self.memory.narrate(action, lines);
                 // The memory's part has happened; what is left is the count of what has arrived.
-                if let coherence::Action::Deliver(from, to, class) = action {
+                if let coherence::CoherenceAction::Deliver(from, to, class) = action {
                     self.advance(from, to, |mail| &mut mail.memory_before[class as usize]);
                 }
             }

@@ -28,17 +28,17 @@ use farside_base::{
     ErrorCode, GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId, Ticket,
 };
 use farside_protocol::lock::{
-    Action as Wanted, Ask, Blocked, Effect, Effects, Event, Here, Locks, Message, Mode, Patience,
-    Range, Request, Token, Wait,
+    Action as Wanted, Ask, Blocked, Effects, Here, LockEffect, LockEvent, LockMessage, LockRequest,
+    Locks, Mode, Patience, ProbedWait, Range, Token,
 };
 use farside_protocol::wire::Class;
-use loan::Lent;
+use loan::LentLine;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 #[cfg(canary)]
-use farside_protocol::lock::Mutant;
+use farside_protocol::lock::LockMutant;
 
 /// Something a session may ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,7 +53,7 @@ pub struct Choice {
 
 /// What a session may do.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Plan {
+pub struct SessionPlan {
     /// Its node.
     pub node: u16,
     /// What it may ask for.
@@ -82,7 +82,7 @@ impl Choice {
     }
 }
 
-impl Plan {
+impl SessionPlan {
     /// A session of `node` that makes a number of requests, any of the menu.
     pub const fn new(node: u16, asks: u8, menu: Vec<Choice>) -> Self {
         Self { node, menu, in_order: false, asks, cancels: 0, closes: false, undoes: false }
@@ -112,13 +112,13 @@ impl Plan {
 
 /// What is modelled.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct LockSetup {
     /// How many nodes.
     pub nodes: u16,
     /// The home of each line.
     pub homes: Vec<u16>,
     /// The sessions; their order is independent of age.
-    pub sessions: Vec<Plan>,
+    pub sessions: Vec<SessionPlan>,
     /// The nodes that may die.
     pub mortal: Vec<u16>,
     /// How often lines may be lent to the hit path of their node.
@@ -127,10 +127,10 @@ pub struct Setup {
     pub limits: Limits,
     /// The defect, if any.
     #[cfg(canary)]
-    pub mutant: Option<Mutant>,
+    pub mutant: Option<LockMutant>,
 }
 
-impl Default for Setup {
+impl Default for LockSetup {
     fn default() -> Self {
         let limits = Limits {
             nodes_max: 4,
@@ -154,7 +154,7 @@ impl Default for Setup {
 
 /// The state of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Session {
+struct ModelSession {
     /// How often it may still ask, and cancel.
     asks: u8,
     cancels: u8,
@@ -162,7 +162,7 @@ struct Session {
     /// Indices into the menu: what it holds.
     held: Vec<Hold>,
     /// What it has asked for and has no result of.
-    pending: Option<Pending>,
+    pending: Option<PendingOperation>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -175,7 +175,7 @@ struct Hold {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Pending {
+struct PendingOperation {
     operation: OperationId,
     choice: Choice,
     /// The operations that waited in conflict when this was issued.
@@ -189,7 +189,7 @@ struct Pending {
 /// What can happen next.
 #[expect(missing_docs, reason = "a variant's sentence speaks of its fields")]
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum LockAction {
     /// A session asks for an entry of its menu.
     Ask { session: usize, entry: usize },
     /// A session unlocks the entry of this index of what it holds.
@@ -215,12 +215,12 @@ pub enum Action {
 /// Nodes, wires, sessions.
 #[derive(Clone, Debug)]
 pub struct System {
-    setup: Rc<Setup>,
+    setup: Rc<LockSetup>,
     nodes: Vec<Locks>,
-    wires: BTreeMap<(u16, u16, Class), VecDeque<Message>>,
-    sessions: Vec<Session>,
+    wires: BTreeMap<(u16, u16, Class), VecDeque<LockMessage>>,
+    sessions: Vec<ModelSession>,
     /// The loans by node and line, and the number of further loans.
-    lent: BTreeMap<(u16, usize), Lent>,
+    lent: BTreeMap<(u16, usize), LentLine>,
     loans: u8,
     /// The greatest token of each kind of grant so far.
     tokens: BTreeMap<(usize, Range, Mode), u64>,
@@ -272,7 +272,7 @@ impl Hash for System {
 
 impl System {
     /// Nothing has happened yet.
-    pub fn new(setup: Setup) -> Self {
+    pub fn new(setup: LockSetup) -> Self {
         let make = |node| {
             let locks = Locks::new(NodeId(node), &setup.limits);
             #[cfg(canary)]
@@ -282,8 +282,11 @@ impl System {
             };
             locks
         };
-        let session =
-            |plan: &Plan| Session { asks: plan.asks, cancels: plan.cancels, ..Session::default() };
+        let session = |plan: &SessionPlan| ModelSession {
+            asks: plan.asks,
+            cancels: plan.cancels,
+            ..ModelSession::default()
+        };
         Self {
             nodes: (0..setup.nodes).map(make).collect(),
             wires: BTreeMap::new(),
@@ -334,24 +337,24 @@ impl System {
     }
 
     /// What a session may do now.
-    fn enabled_of(&self, at: usize, actions: &mut Vec<Action>) {
+    fn enabled_of(&self, at: usize, actions: &mut Vec<LockAction>) {
         let (session, plan) = (&self.sessions[at], &self.setup.sessions[at]);
         if session.closed || !self.lives(plan.node) {
             return;
         }
         if plan.closes {
-            actions.push(Action::Close { session: at });
+            actions.push(LockAction::Close { session: at });
         }
         if let Some(pending) = &session.pending {
             if session.cancels > 0 && pending.choice.ask.patience() == Patience::Wait {
-                actions.push(Action::Cancel { session: at });
+                actions.push(LockAction::Cancel { session: at });
             }
             return;
         }
         for held in 0..session.held.len() {
-            actions.push(Action::Unlock { session: at, held });
+            actions.push(LockAction::Unlock { session: at, held });
             if plan.undoes {
-                actions.push(Action::Undo { session: at, held });
+                actions.push(LockAction::Undo { session: at, held });
             }
         }
         if session.asks == 0 {
@@ -372,13 +375,13 @@ impl System {
             };
             let next = plan.asks - session.asks;
             if sensible && (!plan.in_order || entry == usize::from(next)) {
-                actions.push(Action::Ask { session: at, entry });
+                actions.push(LockAction::Ask { session: at, entry });
             }
         }
     }
 
     /// A step of a node, its effects, and what must hold after it.
-    fn step(&mut self, node: u16, event: Event) {
+    fn step(&mut self, node: u16, event: LockEvent) {
         let mut effects = Effects::new();
         self.end_loans_before(node, &event);
         let before = self.waits();
@@ -396,10 +399,10 @@ impl System {
         self.judge();
     }
 
-    fn effect(&mut self, node: u16, effect: Effect, before: &[Edges]) {
+    fn effect(&mut self, node: u16, effect: LockEffect, before: &[Edges]) {
         match effect {
-            Effect::Send { to, message } => {
-                if let Message::Abort { ticket, .. } = message {
+            LockEffect::Send { to, message } => {
+                if let LockMessage::Abort { ticket, .. } = message {
                     self.convict(to, ticket, before);
                 }
                 if self.lives(to.0) {
@@ -407,12 +410,12 @@ impl System {
                     wire.or_default().push_back(message);
                 }
             }
-            Effect::Locked { operation, token, abandoned } => {
+            LockEffect::Locked { operation, token, abandoned } => {
                 if let Some((at, pending)) = self.conclude(node, operation) {
                     self.locked(at, pending, token, abandoned);
                 }
             }
-            Effect::Failed { operation, code }
+            LockEffect::Failed { operation, code }
                 if self.unlocking.is_some_and(|(unlocking, _)| unlocking == operation) =>
             {
                 let lost = self.unlocking.take().is_some_and(|(_, line)| {
@@ -422,7 +425,7 @@ impl System {
                     self.fail(format!("node {node}: unlocking fails with {code:?}"));
                 }
             }
-            Effect::Failed { operation, code } => {
+            LockEffect::Failed { operation, code } => {
                 if let Some((at, mut pending)) = self.conclude(node, operation) {
                     pending.guilty |= before.iter().any(|edges| {
                         edges.operation == Some(operation) && closes_cycle(before, edges)
@@ -430,16 +433,16 @@ impl System {
                     self.refused(at, &pending, code);
                 }
             }
-            Effect::Cancelled { operation } => {
+            LockEffect::Cancelled { operation } => {
                 self.conclude(node, operation);
             }
-            Effect::Unlocked { .. } => self.unlocking = None,
+            LockEffect::Unlocked { .. } => self.unlocking = None,
         }
     }
 
     /// Handles a detected cycle with a victim at another node, which is notified.
     fn convict(&mut self, node: NodeId, ticket: Ticket, before: &[Edges]) {
-        let meant = |wait: Wait| wait.node == node && wait.ticket == ticket;
+        let meant = |wait: ProbedWait| wait.node == node && wait.ticket == ticket;
         let Some(edges) = before.iter().find(|edges| edges.age.is_some_and(meant)) else {
             return;
         };
@@ -449,8 +452,8 @@ impl System {
     }
 
     /// The pending request of an operation, which has its result now.
-    fn conclude(&mut self, node: u16, operation: OperationId) -> Option<(usize, Pending)> {
-        let meant = |session: &Session| {
+    fn conclude(&mut self, node: u16, operation: OperationId) -> Option<(usize, PendingOperation)> {
+        let meant = |session: &ModelSession| {
             session.pending.as_ref().is_some_and(|pending| pending.operation == operation)
         };
         let Some(at) = self.sessions.iter().position(meant) else {
@@ -460,7 +463,7 @@ impl System {
         self.sessions[at].pending.take().map(|pending| (at, pending))
     }
 
-    fn locked(&mut self, at: usize, pending: Pending, token: Token, abandoned: bool) {
+    fn locked(&mut self, at: usize, pending: PendingOperation, token: Token, abandoned: bool) {
         let Choice { line, range, ask } = pending.choice;
         let mode = ask.mode();
         if matches!(ask, Ask::Upgrade { .. }) {
@@ -510,7 +513,7 @@ impl System {
     }
 
     /// Counts an overtaking for each session that waited before this request was issued.
-    fn count_overtaken(&mut self, by: usize, granted: &Pending) {
+    fn count_overtaken(&mut self, by: usize, granted: &PendingOperation) {
         let most = self.setup.limits.lock_handovers_max;
         for (at, session) in self.sessions.iter_mut().enumerate() {
             let Some(pending) = &mut session.pending else {
@@ -524,7 +527,7 @@ impl System {
         }
     }
 
-    fn refused(&mut self, at: usize, pending: &Pending, code: ErrorCode) {
+    fn refused(&mut self, at: usize, pending: &PendingOperation, code: ErrorCode) {
         let ask = pending.choice.ask;
         let waits = ask.patience() == Patience::Wait;
         let line_home = self.setup.homes[pending.choice.line];
@@ -562,14 +565,20 @@ impl System {
             if let Some(pending) = &self.sessions[at].pending
                 && !all[..queued].iter().any(|edges| edges.operation == Some(pending.operation))
             {
-                self.add_under_way(at, pending, &mut all, queued);
+                self.add_in_flight(at, pending, &mut all, queued);
             }
         }
         all
     }
 
     /// Adds the edges of a request in flight, to and from the first `queued` ones and other requests in flight.
-    fn add_under_way(&self, at: usize, pending: &Pending, all: &mut Vec<Edges>, queued: usize) {
+    fn add_in_flight(
+        &self,
+        at: usize,
+        pending: &PendingOperation,
+        all: &mut Vec<Edges>,
+        queued: usize,
+    ) {
         let Choice { line, range, ask } = pending.choice;
         let mode = ask.mode();
         let against = |hold: &Hold| clash(hold.line, hold.range, hold.mode, line, range, mode);
@@ -616,13 +625,13 @@ impl System {
         let operation = OperationId(self.operations);
         let behind = self.waiting_against(choice);
         self.sessions[at].asks -= 1;
-        let pending = Pending { operation, choice, behind, overtaken: 0, guilty: false };
+        let pending = PendingOperation { operation, choice, behind, overtaken: 0, guilty: false };
         if let Some(token) = self.lock_on_loan(at, choice) {
             return self.locked(at, pending, token, false);
         }
         self.sessions[at].pending = Some(pending);
         let Choice { line, range, ask } = choice;
-        let request = Request { line: self.line(line), range, action: Wanted::Ask(ask) };
+        let request = LockRequest { line: self.line(line), range, action: Wanted::Ask(ask) };
         self.issue(at, operation, request);
     }
 
@@ -639,8 +648,9 @@ impl System {
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
             for blocked in self.nodes[usize::from(node)].blocked() {
                 let pending = self.sessions[Self::index(blocked.session)].pending.as_ref();
-                let waits =
-                    |pending: &&Pending| self.operation(&blocked) == Some(pending.operation);
+                let waits = |pending: &&PendingOperation| {
+                    self.operation(&blocked) == Some(pending.operation)
+                };
                 if let Some(pending) = pending.filter(waits)
                     && pending.choice.clashes(choice)
                 {
@@ -651,9 +661,9 @@ impl System {
         all
     }
 
-    fn issue(&mut self, at: usize, operation: OperationId, request: Request) {
+    fn issue(&mut self, at: usize, operation: OperationId, request: LockRequest) {
         let (session, here) = (self.id(at), Here { bytes: 64 });
-        self.step(self.node_of(at), Event::Issue { operation, session, request, here });
+        self.step(self.node_of(at), LockEvent::Issue { operation, session, request, here });
     }
 
     fn unlock(&mut self, at: usize, held: usize, undo: bool) {
@@ -668,10 +678,10 @@ impl System {
             self.untold.push((line, range));
             self.untold.sort_unstable();
         }
-        let request = Request { line: self.line(line), range, action };
+        let request = LockRequest { line: self.line(line), range, action };
         let (node, id) = (self.node_of(at), self.id(at));
         let event_operation = (OperationId(self.operations), line);
-        let event = Event::Issue {
+        let event = LockEvent::Issue {
             operation: event_operation.0,
             session: id,
             request,
@@ -694,7 +704,7 @@ impl System {
                 let written = self.sessions[at].held.iter().filter(|hold| hold.mode == Mode::Write);
                 self.left.extend(written.map(|hold| (node, hold.line, hold.range)));
                 self.left.sort_unstable();
-                self.sessions[at] = Session { closed: true, ..Session::default() };
+                self.sessions[at] = ModelSession { closed: true, ..ModelSession::default() };
             }
         }
     }
@@ -709,7 +719,7 @@ impl System {
         let heard = self.left.extract_if(.., |(of, line, _)| *of == dead && homes[*line] == node);
         self.untold.extend(heard.map(|(_, line, range)| (line, range)));
         self.untold.sort_unstable();
-        self.step(node, Event::NodeDead { node: NodeId(dead), left: false });
+        self.step(node, LockEvent::NodeDead { node: NodeId(dead), left: false });
         let homes = &self.setup.homes;
         for (at, session) in self.sessions.iter_mut().enumerate() {
             if self.setup.sessions[at].node == node {
@@ -720,64 +730,64 @@ impl System {
 }
 
 impl Model for System {
-    type Action = Action;
+    type Action = LockAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<LockAction> {
         let mut actions = Vec::new();
         for session in 0..self.sessions.len() {
             self.enabled_of(session, &mut actions);
         }
         for ((from, to, class), wire) in &self.wires {
             if !wire.is_empty() {
-                actions.push(Action::Deliver { from: *from, to: *to, class: *class });
+                actions.push(LockAction::Deliver { from: *from, to: *to, class: *class });
             }
         }
         for dead in &self.dead {
             for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
                 if !self.heard.contains(&(node, *dead)) {
-                    actions.push(Action::Hear { node, dead: *dead });
+                    actions.push(LockAction::Hear { node, dead: *dead });
                 }
             }
         }
         self.enabled_loans(&mut actions);
         let mortal = self.setup.mortal.iter().filter(|node| self.lives(**node));
-        actions.extend(mortal.map(|node| Action::Die { node: *node }));
+        actions.extend(mortal.map(|node| LockAction::Die { node: *node }));
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: LockAction) {
         match action {
-            Action::Ask { session, entry } => self.ask(session, entry),
-            Action::Unlock { session, held } => self.unlock(session, held, false),
-            Action::Undo { session, held } => self.unlock(session, held, true),
-            Action::Cancel { session } => {
+            LockAction::Ask { session, entry } => self.ask(session, entry),
+            LockAction::Unlock { session, held } => self.unlock(session, held, false),
+            LockAction::Undo { session, held } => self.unlock(session, held, true),
+            LockAction::Cancel { session } => {
                 self.disturbed = true;
                 self.sessions[session].cancels -= 1;
                 if let Some(pending) = &self.sessions[session].pending {
                     let (operation, line) = (pending.operation, self.line(pending.choice.line));
-                    let event = Event::Cancel { operation, session: self.id(session), line };
+                    let event = LockEvent::Cancel { operation, session: self.id(session), line };
                     self.step(self.node_of(session), event);
                 }
             }
-            Action::Close { session } => {
+            LockAction::Close { session } => {
                 self.disturbed |= self.sessions[session].pending.is_some();
                 self.sessions[session].closed = true;
                 self.sessions[session].held.clear();
-                let event = Event::Close { session: self.id(session) };
+                let event = LockEvent::Close { session: self.id(session) };
                 self.step(self.node_of(session), event);
             }
-            Action::Deliver { from, to, class } => {
+            LockAction::Deliver { from, to, class } => {
                 let wire = self.wires.get_mut(&(from, to, class));
                 if let Some(message) = wire.and_then(VecDeque::pop_front) {
                     self.wires.retain(|_, wire| !wire.is_empty());
                     let from = NodeId(from);
-                    self.step(to, Event::Received { from, message, here: Here { bytes: 64 } });
+                    self.step(to, LockEvent::Received { from, message, here: Here { bytes: 64 } });
                 }
             }
-            Action::Die { node } => self.die(node),
-            Action::Hear { node, dead } => self.hear(node, dead),
-            Action::Lend { node, line } => self.lend(node, line),
-            Action::EndLoan { node, line } => self.end_loan(node, line),
+            LockAction::Die { node } => self.die(node),
+            LockAction::Hear { node, dead } => self.hear(node, dead),
+            LockAction::Lend { node, line } => self.lend(node, line),
+            LockAction::EndLoan { node, line } => self.end_loan(node, line),
         }
     }
 
@@ -800,8 +810,8 @@ impl Model for System {
         )))
     }
 
-    fn narrate(&mut self, action: Action, lines: &mut Vec<String>) {
-        if let Action::Deliver { from, to, class } = action
+    fn narrate(&mut self, action: LockAction, lines: &mut Vec<String>) {
+        if let LockAction::Deliver { from, to, class } = action
             && let Some(message) = self.wires.get(&(from, to, class)).and_then(VecDeque::front)
         {
             lines.push(format!("{from} -> {to} {message:?}"));
@@ -848,7 +858,7 @@ struct Edges {
     session: usize,
     line: usize,
     /// Unknown while the request is in flight.
-    age: Option<Wait>,
+    age: Option<ProbedWait>,
     /// None for one that was cancelled, which the home does not know yet.
     operation: Option<OperationId>,
     behind: Vec<usize>,

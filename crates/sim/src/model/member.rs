@@ -4,25 +4,25 @@
 //! Node numbers are reused if there are fewer than processes. A process settles each removal that it learns of at any
 //! later time; `burial.rs` models how.
 
-use crate::explorer::{Model, Shared, Violation};
+use crate::explorer::{CopyOnWrite, Model, Violation};
 use farside_base::{
     Access, Incarnation, MemoryId, NodeId, RegionId, RegionToken, RemoteKey, ViewNumber,
 };
 use farside_protocol::member::{
-    Death, Effect, Effects, Event, FounderSettings, Identity, Join, Leases, Membership, Message,
-    PROTOCOL_VERSION, Peer, Refusal, RequestId, Welcome,
+    Death, Effects, FounderSettings, Identity, Join, JoinRefusal, Leases, MemberEffect,
+    MemberEvent, MemberMessage, Membership, PROTOCOL_VERSION, PeerRequest, RequestId, Welcome,
 };
 use std::collections::VecDeque;
 
 const CLUSTER: &str = "model";
 const LIMITS: u64 = 7;
 
-/// The request of a `Peer` is its process plus this; of a `Join`, its process.
+/// The request of a `PeerRequest` is its process plus this; of a `Join`, its process.
 const PEER_REQUEST: u64 = 100;
 
 /// What a link is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Kind {
+pub enum LinkKind {
     /// To the rendezvous name.
     Join,
     /// Between members.
@@ -33,10 +33,10 @@ pub enum Kind {
 enum Item {
     Join,
     Welcome(Welcome),
-    Peer(Box<Peer>),
+    Peer(Box<PeerRequest>),
     Accepted,
-    Refused(Refusal),
-    Message(Message),
+    Refused(JoinRefusal),
+    Message(MemberMessage),
     Lost,
     /// The network between the two is broken, and the lease is over.
     OutOfReach,
@@ -44,7 +44,7 @@ enum Item {
 
 /// One process's end of a possible link.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-enum End {
+enum MemberEnd {
     #[default]
     Closed,
     /// Asked, and waits for the answer.
@@ -55,15 +55,15 @@ enum End {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct Link {
-    end: End,
+struct MemberLink {
+    end: MemberEnd,
     /// On the way to this process.
     arriving: VecDeque<Item>,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
-    machine: Shared<Membership>,
+    machine: CopyOnWrite<Membership>,
     started: bool,
     running: bool,
     ready: bool,
@@ -74,13 +74,13 @@ struct Process {
     /// Those of them of which something is left here.
     unsettled: Vec<(NodeId, ViewNumber)>,
     /// By the other process, by kind.
-    links: Vec<[Shared<Link>; 2]>,
+    links: Vec<[CopyOnWrite<MemberLink>; 2]>,
 }
 
 /// The processes and the messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Cluster {
-    processes: Vec<Shared<Process>>,
+pub struct MemberCluster {
+    processes: Vec<CopyOnWrite<Process>>,
     /// Who has bound the cluster's name.
     rendezvous: Option<usize>,
     /// Processes that lend no memory, as bits.
@@ -106,7 +106,7 @@ pub struct Cluster {
 
 /// What can happen next; numbers are processes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum MemberAction {
     /// The next process asks to join.
     Join(usize),
     /// What is oldest on this link arrives.
@@ -116,7 +116,7 @@ pub enum Action {
         /// The receiver.
         to: usize,
         /// Which of their links.
-        kind: Kind,
+        kind: LinkKind,
     },
     /// The youngest words of a dead sender on this link never left it.
     Cut {
@@ -125,7 +125,7 @@ pub enum Action {
         /// The receiver.
         to: usize,
         /// Which of their links.
-        kind: Kind,
+        kind: LinkKind,
     },
     /// The process dies.
     Kill(usize),
@@ -146,7 +146,7 @@ pub enum Action {
     Settle(usize),
 }
 
-impl Cluster {
+impl MemberCluster {
     /// Creates `processes` processes, the first being the founder, with at most `deaths` deaths. `change` may plant a
     /// mutant.
     pub fn new(
@@ -179,7 +179,7 @@ impl Cluster {
         change: impl Fn(Membership) -> Membership,
     ) -> Self {
         let process = |number| Process {
-            machine: Shared::new(change(Membership::new(Identity {
+            machine: CopyOnWrite::new(change(Membership::new(Identity {
                 cluster: CLUSTER.into(),
                 incarnation: Incarnation(number as u64),
                 limits: LIMITS,
@@ -197,10 +197,13 @@ impl Cluster {
             buried: Vec::new(),
             judges: false,
             unsettled: Vec::new(),
-            links: vec![[Link::default(), Link::default()].map(Shared::new); processes],
+            links: vec![
+                [MemberLink::default(), MemberLink::default()].map(CopyOnWrite::new);
+                processes
+            ],
         };
         let mut cluster = Self {
-            processes: (0..processes).map(process).map(Shared::new).collect(),
+            processes: (0..processes).map(process).map(CopyOnWrite::new).collect(),
             rendezvous: Some(0),
             programs,
             deaths,
@@ -213,7 +216,7 @@ impl Cluster {
             memories: Vec::new(),
             broken: None,
         };
-        cluster.step(0, Event::Found);
+        cluster.step(0, MemberEvent::Found);
         cluster
     }
 
@@ -274,7 +277,7 @@ impl Cluster {
         self.processes.iter().map(|process| &*process.machine)
     }
 
-    fn link(&mut self, at: usize, other: usize, kind: Kind) -> &mut Link {
+    fn link(&mut self, at: usize, other: usize, kind: LinkKind) -> &mut MemberLink {
         &mut self.processes[at].links[other][kind as usize]
     }
 
@@ -291,10 +294,10 @@ impl Cluster {
         self.partings -= 1;
         self.peace = false;
         for (at, from) in [(one, other), (other, one)] {
-            for kind in [Kind::Join, Kind::Peer] {
+            for kind in [LinkKind::Join, LinkKind::Peer] {
                 let link = self.link(at, from, kind);
                 link.arriving.clear();
-                if link.end != End::Closed {
+                if link.end != MemberEnd::Closed {
                     link.arriving.push_back(Item::OutOfReach);
                 }
             }
@@ -302,19 +305,19 @@ impl Cluster {
         self.parted.push((one, other));
     }
 
-    fn send(&mut self, from: usize, to: usize, kind: Kind, item: Item) {
+    fn send(&mut self, from: usize, to: usize, kind: LinkKind, item: Item) {
         if self.processes[to].running && !self.are_parted(from, to) {
             self.link(to, from, kind).arriving.push_back(item);
         }
     }
 
     /// One process closes its end; the other one finds it lost after what was sent before.
-    fn close(&mut self, at: usize, other: usize, kind: Kind) {
+    fn close(&mut self, at: usize, other: usize, kind: LinkKind) {
         let end = |at: usize, other: usize| self.processes[at].links[other][kind as usize].end;
-        let was_open = end(at, other) != End::Closed || end(other, at) != End::Closed;
+        let was_open = end(at, other) != MemberEnd::Closed || end(other, at) != MemberEnd::Closed;
         // Only a link that changes is copied.
-        if *self.processes[at].links[other][kind as usize] != Link::default() {
-            *self.link(at, other, kind) = Link::default();
+        if *self.processes[at].links[other][kind as usize] != MemberLink::default() {
+            *self.link(at, other, kind) = MemberLink::default();
         }
         if was_open {
             self.send(at, other, kind, Item::Lost);
@@ -323,8 +326,8 @@ impl Cluster {
 
     fn kill(&mut self, at: usize) {
         for other in 0..self.processes.len() {
-            self.close(at, other, Kind::Join);
-            self.close(at, other, Kind::Peer);
+            self.close(at, other, LinkKind::Join);
+            self.close(at, other, LinkKind::Peer);
         }
         self.processes[at].running = false;
         self.processes[at].judges = false;
@@ -339,7 +342,7 @@ impl Cluster {
         }
     }
 
-    fn step(&mut self, at: usize, event: Event) {
+    fn step(&mut self, at: usize, event: MemberEvent) {
         let mut effects = Effects::new();
         if let Err(violation) = self.processes[at].machine.step(event, &mut effects) {
             self.broken = Some(violation.0);
@@ -350,49 +353,49 @@ impl Cluster {
         }
     }
 
-    fn perform(&mut self, at: usize, effect: Effect) {
+    fn perform(&mut self, at: usize, effect: MemberEffect) {
         match effect {
-            Effect::Connect { incarnation, .. } => self.connect(at, incarnation.0 as usize),
-            Effect::Admit { request, welcome } => {
-                self.send(at, request.0 as usize, Kind::Join, Item::Welcome(welcome));
+            MemberEffect::Connect { incarnation, .. } => self.connect(at, incarnation.0 as usize),
+            MemberEffect::Admit { request, welcome } => {
+                self.send(at, request.0 as usize, LinkKind::Join, Item::Welcome(welcome));
             }
-            Effect::Deny { request, refusal } => self.deny(at, request, refusal),
-            Effect::AcceptPeer { request, .. } => {
+            MemberEffect::Deny { request, refusal } => self.deny(at, request, refusal),
+            MemberEffect::AcceptPeer { request, .. } => {
                 let other = (request.0 - PEER_REQUEST) as usize;
-                self.link(at, other, Kind::Peer).end = End::Up;
-                self.send(at, other, Kind::Peer, Item::Accepted);
+                self.link(at, other, LinkKind::Peer).end = MemberEnd::Up;
+                self.send(at, other, LinkKind::Peer, Item::Accepted);
             }
-            Effect::Send { to, message } => match self.linked(at, to) {
-                Some(other) => self.send(at, other, Kind::Peer, Item::Message(message)),
+            MemberEffect::Send { to, message } => match self.linked(at, to) {
+                Some(other) => self.send(at, other, LinkKind::Peer, Item::Message(message)),
                 None => self.broken = Some("a message without a link"),
             },
-            Effect::Cut { node } => self.cut_off(at, node),
-            Effect::JudgeLater => self.processes[at].judges = true,
-            Effect::Admitted { node } => {
+            MemberEffect::Cut { node } => self.cut_off(at, node),
+            MemberEffect::JudgeLater => self.processes[at].judges = true,
+            MemberEffect::Admitted { node } => {
                 if self.processes[at].unsettled.iter().any(|(other, _)| *other == node) {
                     self.broken = Some("a number is given again before it is settled");
                 }
             }
-            Effect::Dead { node, born, death } => self.bury(at, node, born, death),
-            Effect::Ready => self.make_ready(at),
-            Effect::BecomeCoordinator => self.rendezvous = Some(at),
-            Effect::Failed(_) if self.peace => self.broken = Some("a joiner failed in peace"),
-            Effect::Failed(_) | Effect::Closed => self.kill(at),
+            MemberEffect::Dead { node, born, death } => self.bury(at, node, born, death),
+            MemberEffect::Ready => self.make_ready(at),
+            MemberEffect::BecomeCoordinator => self.rendezvous = Some(at),
+            MemberEffect::Failed(_) if self.peace => self.broken = Some("a joiner failed in peace"),
+            MemberEffect::Failed(_) | MemberEffect::Closed => self.kill(at),
         }
     }
 
     fn connect(&mut self, at: usize, other: usize) {
-        self.link(at, other, Kind::Peer).end = End::Asking;
+        self.link(at, other, LinkKind::Peer).end = MemberEnd::Asking;
         if self.are_parted(at, other) {
-            return self.link(at, other, Kind::Peer).arriving.push_back(Item::OutOfReach);
+            return self.link(at, other, LinkKind::Peer).arriving.push_back(Item::OutOfReach);
         }
         if !self.processes[other].running {
-            return self.send(other, at, Kind::Peer, Item::Lost);
+            return self.send(other, at, LinkKind::Peer, Item::Lost);
         }
         let token =
             RegionToken { region: RegionId(0), key: RemoteKey(0), bytes: 0, access: Access::NONE };
         let machine = self.machine(at);
-        let peer = Peer {
+        let peer = PeerRequest {
             version: PROTOCOL_VERSION,
             cluster: CLUSTER.into(),
             node: machine.node().expect("a joiner that connects has a number"),
@@ -403,30 +406,30 @@ impl Cluster {
             fence: token,
             extra: Vec::new(),
         };
-        self.send(at, other, Kind::Peer, Item::Peer(Box::new(peer)));
+        self.send(at, other, LinkKind::Peer, Item::Peer(Box::new(peer)));
     }
 
-    fn deny(&mut self, at: usize, request: RequestId, refusal: Refusal) {
+    fn deny(&mut self, at: usize, request: RequestId, refusal: JoinRefusal) {
         let (kind, other) = match request.0.checked_sub(PEER_REQUEST) {
-            Some(other) => (Kind::Peer, other as usize),
-            None => (Kind::Join, request.0 as usize),
+            Some(other) => (LinkKind::Peer, other as usize),
+            None => (LinkKind::Join, request.0 as usize),
         };
-        self.link(at, other, kind).end = End::Closed;
+        self.link(at, other, kind).end = MemberEnd::Closed;
         self.send(at, other, kind, Item::Refused(refusal));
     }
 
     fn linked(&self, at: usize, node: NodeId) -> Option<usize> {
         (0..self.processes.len()).find(|other| {
-            let link = &self.processes[at].links[*other][Kind::Peer as usize];
-            link.end == End::Up && self.machine(*other).node() == Some(node)
+            let link = &self.processes[at].links[*other][LinkKind::Peer as usize];
+            link.end == MemberEnd::Up && self.machine(*other).node() == Some(node)
         })
     }
 
     fn cut_off(&mut self, at: usize, node: NodeId) {
         for other in 0..self.processes.len() {
             if other != at && self.machine(other).node() == Some(node) {
-                for kind in [Kind::Peer, Kind::Join] {
-                    if self.link(at, other, kind).end != End::Closed {
+                for kind in [LinkKind::Peer, LinkKind::Join] {
+                    if self.link(at, other, kind).end != MemberEnd::Closed {
                         self.close(at, other, kind);
                     }
                 }
@@ -474,9 +477,9 @@ impl Cluster {
             if serves && death == Death::Ended {
                 self.broken = Some("the process of a member that lives counts as ended");
             }
-            for kind in [Kind::Peer, Kind::Join] {
+            for kind in [LinkKind::Peer, LinkKind::Join] {
                 // A request that did not arrive yet cannot be closed; it will be refused.
-                if self.link(at, other, kind).end != End::Closed {
+                if self.link(at, other, kind).end != MemberEnd::Closed {
                     self.close(at, other, kind);
                 }
             }
@@ -506,17 +509,17 @@ impl Cluster {
         };
         self.processes[at].started = true;
         self.processes[at].running = true;
-        self.link(at, coordinator, Kind::Join).end = End::Asking;
-        self.send(at, coordinator, Kind::Join, Item::Join);
+        self.link(at, coordinator, LinkKind::Join).end = MemberEnd::Asking;
+        self.send(at, coordinator, LinkKind::Join, Item::Join);
     }
 
-    fn deliver(&mut self, from: usize, at: usize, kind: Kind) {
+    fn deliver(&mut self, from: usize, at: usize, kind: LinkKind) {
         let Some(item) = self.link(at, from, kind).arriving.pop_front() else {
             return;
         };
         match item {
             Item::Join => {
-                self.link(at, from, kind).end = End::Up;
+                self.link(at, from, kind).end = MemberEnd::Up;
                 let join = Join {
                     version: PROTOCOL_VERSION,
                     cluster: CLUSTER.into(),
@@ -526,27 +529,27 @@ impl Cluster {
                     host: None,
                 };
                 let request = RequestId(from as u64);
-                self.step(at, Event::JoinAsked { request, join });
+                self.step(at, MemberEvent::JoinAsked { request, join });
             }
             Item::Welcome(welcome) => {
-                self.link(at, from, kind).end = End::Up;
-                self.step(at, Event::Joined(welcome));
+                self.link(at, from, kind).end = MemberEnd::Up;
+                self.step(at, MemberEvent::Joined(welcome));
             }
             Item::Peer(peer) => {
-                self.link(at, from, kind).end = End::Asked;
+                self.link(at, from, kind).end = MemberEnd::Asked;
                 let request = RequestId(from as u64 + PEER_REQUEST);
-                self.step(at, Event::PeerAsked { request, peer: *peer });
+                self.step(at, MemberEvent::PeerAsked { request, peer: *peer });
             }
             Item::Accepted => self.accepted(from, at),
-            Item::Refused(_) if kind == Kind::Join => self.kill(at),
+            Item::Refused(_) if kind == LinkKind::Join => self.kill(at),
             Item::Refused(refusal) => {
-                self.link(at, from, kind).end = End::Closed;
+                self.link(at, from, kind).end = MemberEnd::Closed;
                 let node = self.machine(from).node().expect("who refuses a peer has a number");
-                self.step(at, Event::Refused { node, refusal });
+                self.step(at, MemberEvent::Refused { node, refusal });
             }
             Item::Message(message) => {
                 let node = self.machine(from).node().expect("who sends has a number");
-                self.step(at, Event::Message { from: node, message });
+                self.step(at, MemberEvent::Message { from: node, message });
             }
             Item::Lost => self.lost(from, at, kind),
             Item::OutOfReach => self.out_of_reach(from, at, kind),
@@ -554,20 +557,20 @@ impl Cluster {
     }
 
     fn accepted(&mut self, from: usize, at: usize) {
-        self.link(at, from, Kind::Peer).end = End::Up;
+        self.link(at, from, LinkKind::Peer).end = MemberEnd::Up;
         let node = self.machine(from).node().expect("who accepts has a number");
-        self.step(at, Event::LinkUp { node });
-        self.close(at, from, Kind::Join);
+        self.step(at, MemberEvent::LinkUp { node });
+        self.close(at, from, LinkKind::Join);
     }
 
-    fn out_of_reach(&mut self, from: usize, at: usize, kind: Kind) {
+    fn out_of_reach(&mut self, from: usize, at: usize, kind: LinkKind) {
         let end = std::mem::take(&mut self.link(at, from, kind).end);
         // By the number that this one knows it by: it may not know it itself yet.
         let life = Incarnation(from as u64);
         let known = self.machine(at).alive().find(|(_, of)| *of == life).map(|(node, _)| node);
         match (kind, end, known) {
-            (Kind::Peer, End::Asking | End::Up, Some(node)) => {
-                self.step(at, Event::OutOfReach { node });
+            (LinkKind::Peer, MemberEnd::Asking | MemberEnd::Up, Some(node)) => {
+                self.step(at, MemberEvent::OutOfReach { node });
             }
             // As for members that request, and for requests, any kind of loss counts.
             (_, end, _) => {
@@ -577,37 +580,39 @@ impl Cluster {
         }
     }
 
-    fn lost(&mut self, from: usize, at: usize, kind: Kind) {
+    fn lost(&mut self, from: usize, at: usize, kind: LinkKind) {
         let end = std::mem::take(&mut self.link(at, from, kind).end);
         let node = self.machine(from).node();
         let welcomed = self.machine(at).node().is_some();
-        let linked = self.processes[at].links[from][Kind::Peer as usize].end == End::Up;
+        let linked = self.processes[at].links[from][LinkKind::Peer as usize].end == MemberEnd::Up;
         match (kind, end, node) {
-            (_, End::Closed, _) => {}
-            (Kind::Peer, End::Asked, _) => {
+            (_, MemberEnd::Closed, _) => {}
+            (LinkKind::Peer, MemberEnd::Asked, _) => {
                 let request = RequestId(from as u64 + PEER_REQUEST);
-                self.step(at, Event::RequestLost { request });
+                self.step(at, MemberEvent::RequestLost { request });
             }
             // It lives, and so has cut this one off.
-            (Kind::Peer, End::Up, Some(node)) if self.quorum && self.processes[from].running => {
-                self.step(at, Event::Expelled { by: node });
+            (LinkKind::Peer, MemberEnd::Up, Some(node))
+                if self.quorum && self.processes[from].running =>
+            {
+                self.step(at, MemberEvent::Expelled { by: node });
             }
-            (Kind::Peer, End::Asking | End::Up, Some(node)) => {
-                self.step(at, Event::LinkLost { node });
+            (LinkKind::Peer, MemberEnd::Asking | MemberEnd::Up, Some(node)) => {
+                self.step(at, MemberEvent::LinkLost { node });
             }
-            (Kind::Join, _, _) if self.machine(at).is_ready() => {
+            (LinkKind::Join, _, _) if self.machine(at).is_ready() => {
                 let request = RequestId(from as u64);
-                self.step(at, Event::RequestLost { request });
+                self.step(at, MemberEvent::RequestLost { request });
             }
-            (Kind::Join, _, Some(node)) if welcomed && !linked => {
-                self.step(at, Event::LinkLost { node });
+            (LinkKind::Join, _, Some(node)) if welcomed && !linked => {
+                self.step(at, MemberEvent::LinkLost { node });
             }
-            (Kind::Join, _, _) if !welcomed => self.kill(at),
-            (Kind::Join | Kind::Peer, _, _) => {}
+            (LinkKind::Join, _, _) if !welcomed => self.kill(at),
+            (LinkKind::Join | LinkKind::Peer, _, _) => {}
         }
     }
 
-    fn cut(&mut self, from: usize, at: usize, kind: Kind) {
+    fn cut(&mut self, from: usize, at: usize, kind: LinkKind) {
         let arriving = &mut self.link(at, from, kind).arriving;
         let last = arriving.pop_back();
         arriving.pop_back();
@@ -650,24 +655,24 @@ impl Cluster {
     /// that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the machine of
     /// contacts treats the end of a member that may have removed it as unreachability.
     fn can_learn(&self, of: usize, at: usize) -> bool {
-        let link = &self.processes[at].links[of][Kind::Peer as usize];
+        let link = &self.processes[at].links[of][LinkKind::Peer as usize];
         let lost = link.arriving.front() == Some(&Item::OutOfReach);
         let life = self.life(at);
         let removed = life.is_some_and(|life| self.processes[of].buried.contains(&life));
         self.processes[at].running && !self.processes[of].running && lost && !removed
     }
 
-    fn deliveries(&self, actions: &mut Vec<Action>) {
+    fn deliveries(&self, actions: &mut Vec<MemberAction>) {
         for (to, process) in self.processes.iter().enumerate() {
             for (from, links) in process.links.iter().enumerate() {
-                for (kind, link) in [Kind::Join, Kind::Peer].into_iter().zip(links) {
+                for (kind, link) in [LinkKind::Join, LinkKind::Peer].into_iter().zip(links) {
                     if link.arriving.is_empty() {
                         continue;
                     }
-                    actions.push(Action::Deliver { from, to, kind });
+                    actions.push(MemberAction::Deliver { from, to, kind });
                     let last_words = link.arriving.len() > 1;
                     if last_words && !self.processes[from].running {
-                        actions.push(Action::Cut { from, to, kind });
+                        actions.push(MemberAction::Cut { from, to, kind });
                     }
                 }
             }
@@ -675,23 +680,23 @@ impl Cluster {
     }
 }
 
-impl Model for Cluster {
-    type Action = Action;
+impl Model for MemberCluster {
+    type Action = MemberAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<MemberAction> {
         let mut actions = Vec::new();
         self.deliveries(&mut actions);
         // Processes that did not start are alike, so they start in order.
         let next = self.processes.iter().position(|process| !process.started);
         if let (Some(next), Some(_)) = (next, self.rendezvous) {
-            actions.push(Action::Join(next));
+            actions.push(MemberAction::Join(next));
         }
         for (at, process) in self.processes.iter().enumerate() {
             if process.judges {
-                actions.push(Action::Judge(at));
+                actions.push(MemberAction::Judge(at));
             }
             if process.running && !process.unsettled.is_empty() {
-                actions.push(Action::Settle(at));
+                actions.push(MemberAction::Settle(at));
             }
         }
         if self.partings > 0 {
@@ -700,53 +705,53 @@ impl Model for Cluster {
                 let running = |at: &usize| self.processes[*at].running;
                 let pairs = ones.filter(|one| running(one) && running(&other));
                 let whole = pairs.filter(|one| !self.are_parted(*one, other));
-                actions.extend(whole.map(|one| Action::Part(one, other)));
+                actions.extend(whole.map(|one| MemberAction::Part(one, other)));
             }
         }
         for at in 0..self.processes.len() {
             let dead = (0..self.processes.len()).filter(|of| self.can_learn(*of, at));
-            actions.extend(dead.map(|of| Action::Learn { of, at }));
+            actions.extend(dead.map(|of| MemberAction::Learn { of, at }));
         }
         if self.deaths > 0 {
             for (at, process) in self.processes.iter().enumerate() {
                 if process.running {
-                    actions.push(Action::Kill(at));
+                    actions.push(MemberAction::Kill(at));
                 }
                 if process.running && process.ready && self.leavings {
-                    actions.push(Action::Leave(at));
+                    actions.push(MemberAction::Leave(at));
                 }
             }
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: MemberAction) {
         match action {
-            Action::Join(at) => self.join(at),
-            Action::Part(one, other) => self.part(one, other),
-            Action::Learn { of, at } => {
-                let arriving = &mut self.link(at, of, Kind::Peer).arriving;
+            MemberAction::Join(at) => self.join(at),
+            MemberAction::Part(one, other) => self.part(one, other),
+            MemberAction::Learn { of, at } => {
+                let arriving = &mut self.link(at, of, LinkKind::Peer).arriving;
                 *arriving = VecDeque::from([Item::Lost]);
             }
-            Action::Judge(at) => {
+            MemberAction::Judge(at) => {
                 self.processes[at].judges = false;
-                self.step(at, Event::Judge);
+                self.step(at, MemberEvent::Judge);
             }
-            Action::Settle(at) => {
+            MemberAction::Settle(at) => {
                 let (node, born) = self.processes[at].unsettled.remove(0);
-                self.step(at, Event::Settled { node, born });
+                self.step(at, MemberEvent::Settled { node, born });
             }
-            Action::Deliver { from, to, kind } => self.deliver(from, to, kind),
-            Action::Cut { from, to, kind } => self.cut(from, to, kind),
-            Action::Kill(at) => {
+            MemberAction::Deliver { from, to, kind } => self.deliver(from, to, kind),
+            MemberAction::Cut { from, to, kind } => self.cut(from, to, kind),
+            MemberAction::Kill(at) => {
                 self.deaths -= 1;
                 self.peace = false;
                 self.kill(at);
             }
-            Action::Leave(at) => {
+            MemberAction::Leave(at) => {
                 self.deaths -= 1;
                 self.peace = false;
-                self.step(at, Event::Leave);
+                self.step(at, MemberEvent::Leave);
             }
         }
     }
@@ -769,7 +774,7 @@ mod tests {
     use crate::explorer::Explorer;
 
     fn states(processes: usize, settled: usize, deaths: u8, leavings: bool) -> u64 {
-        let model = Cluster::new(processes, deaths, leavings, |machine| machine);
+        let model = MemberCluster::new(processes, deaths, leavings, |machine| machine);
         let outcome = Explorer::new().explore(&model.settled(settled));
         match outcome.holds() {
             Ok(coverage) => coverage.states,
@@ -789,7 +794,7 @@ mod tests {
     }
 
     fn parted(processes: usize, settled: usize, deaths: u8, partings: u8) -> u64 {
-        let model = Cluster::parting(processes, deaths, partings, |machine| machine);
+        let model = MemberCluster::parting(processes, deaths, partings, |machine| machine);
         match Explorer::new().explore(&model.settled(settled)).holds() {
             Ok(coverage) => coverage.states,
             Err(text) => panic!(
@@ -813,7 +818,9 @@ mod tests {
 
     fn parted_programs(processes: usize, programs: u8, deaths: u8, partings: u8) -> u64 {
         let model =
-            Cluster::parting_programs(processes, programs, deaths, partings, |machine| machine);
+            MemberCluster::parting_programs(processes, programs, deaths, partings, |machine| {
+                machine
+            });
         match Explorer::new().explore(&model.settled(processes)).holds() {
             Ok(coverage) => coverage.states,
             Err(text) => panic!("{processes} processes, programs {programs:#b}: {text}"),
@@ -834,15 +841,16 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_split_brains_are_found() {
-        use farside_protocol::member::Mutant;
+        use farside_protocol::member::MemberMutant;
         let cases = [
-            (Mutant::NoQuorum, 3, 0, 2),
-            (Mutant::VotesForBothSides, 4, 0, 2),
-            (Mutant::QuorumShrinksAtDeath, 3, 1, 2),
+            (MemberMutant::NoQuorum, 3, 0, 2),
+            (MemberMutant::VotesForBothSides, 4, 0, 2),
+            (MemberMutant::QuorumShrinksAtDeath, 3, 1, 2),
         ];
         for (mutant, processes, deaths, partings) in cases {
             let change = |machine: Membership| machine.with_mutant(mutant);
-            let model = Cluster::parting(processes, deaths, partings, change).settled(processes);
+            let model =
+                MemberCluster::parting(processes, deaths, partings, change).settled(processes);
             let outcome = Explorer::new().explore(&model);
             let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
             assert_eq!(failure.violation.0, "two sides go on", "{}", failure.transcript);
@@ -852,9 +860,9 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_removed_member_that_counts_as_ended_is_found() {
-        use farside_protocol::member::Mutant;
-        let change = |machine: Membership| machine.with_mutant(Mutant::RemovedCountsAsEnded);
-        let model = Cluster::parting(4, 0, 1, change).settled(3);
+        use farside_protocol::member::MemberMutant;
+        let change = |machine: Membership| machine.with_mutant(MemberMutant::RemovedCountsAsEnded);
+        let model = MemberCluster::parting(4, 0, 1, change).settled(3);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         let expected = "the process of a member that lives counts as ended";
         assert_eq!(failure.violation.0, expected, "{}", failure.transcript);
@@ -864,7 +872,7 @@ mod tests {
     type Reuse = (usize, usize, u16, u8, bool);
 
     fn reused((processes, settled, numbers, deaths, leavings): Reuse) -> u64 {
-        let model = Cluster::reusing(processes, numbers, deaths, leavings, |machine| machine);
+        let model = MemberCluster::reusing(processes, numbers, deaths, leavings, |machine| machine);
         match Explorer::new().explore(&model.settled(settled)).holds() {
             Ok(coverage) => coverage.states,
             Err(text) => {
@@ -897,15 +905,20 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_reuse_of_numbers_needs_its_rules() {
-        use farside_protocol::member::Mutant;
+        use farside_protocol::member::MemberMutant;
         let cases = [
-            (Mutant::ReusedBeforeSettled, 4, 3, "a number is given again before it is settled"),
-            (Mutant::GenerationKept, 3, 2, "two memories of one generation"),
-            (Mutant::LowestNumberCoordinates, 4, 3, "the living are not those who live"),
+            (
+                MemberMutant::ReusedBeforeSettled,
+                4,
+                3,
+                "a number is given again before it is settled",
+            ),
+            (MemberMutant::GenerationKept, 3, 2, "two memories of one generation"),
+            (MemberMutant::LowestNumberCoordinates, 4, 3, "the living are not those who live"),
         ];
         for (mutant, processes, numbers, expected) in cases {
             let change = |machine: Membership| machine.with_mutant(mutant);
-            let model = Cluster::reusing(processes, numbers, 2, false, change);
+            let model = MemberCluster::reusing(processes, numbers, 2, false, change);
             let outcome = Explorer::new().explore(&model.settled(usize::from(numbers)));
             let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
             assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);
@@ -932,18 +945,19 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_defects_are_found() {
-        use farside_protocol::member::Mutant;
+        use farside_protocol::member::MemberMutant;
         let cases = [
-            (Mutant::TakeoverWithoutReports, 4, 4, "view out of order"),
-            (Mutant::DeadTwice, 3, 3, "declared dead twice"),
-            (Mutant::JoinerOutlivesCoordinator, 3, 1, "a joiner waits for ever"),
-            (Mutant::JoinerJudges, 4, 3, "a joiner waits for ever"),
-            (Mutant::UnlinkedKept, 3, 1, "the living are not those who live"),
-            (Mutant::FormerCoordinatorHeard, 4, 4, "view removes a node that is no member"),
-            (Mutant::EarlyPeerRefused, 3, 2, "a joiner failed in peace"),
+            (MemberMutant::TakeoverWithoutReports, 4, 4, "view out of order"),
+            (MemberMutant::DeadTwice, 3, 3, "declared dead twice"),
+            (MemberMutant::JoinerOutlivesCoordinator, 3, 1, "a joiner waits for ever"),
+            (MemberMutant::JoinerJudges, 4, 3, "a joiner waits for ever"),
+            (MemberMutant::UnlinkedKept, 3, 1, "the living are not those who live"),
+            (MemberMutant::FormerCoordinatorHeard, 4, 4, "view removes a node that is no member"),
+            (MemberMutant::EarlyPeerRefused, 3, 2, "a joiner failed in peace"),
         ];
         for (mutant, processes, settled, expected) in cases {
-            let model = Cluster::new(processes, 2, false, |machine| machine.with_mutant(mutant));
+            let model =
+                MemberCluster::new(processes, 2, false, |machine| machine.with_mutant(mutant));
             let outcome = Explorer::new().explore(&model.settled(settled));
             let failure = outcome.failure().unwrap_or_else(|| panic!("{mutant:?} is not found"));
             assert_eq!(failure.violation.0, expected, "{mutant:?}: {}", failure.transcript);

@@ -11,10 +11,12 @@ mod tests;
 use super::data_channel::memory::Bytes;
 use crate::explorer::{Model, Violation};
 use farside_base::{LocalSlice, Memory, Operation, RegionId, RemoteRegionId, RemoteSlice, Source};
-use farside_protocol::channel::shared_ring::{Receiver, Sender, plan_receiver, plan_sender};
+use farside_protocol::channel::shared_ring::{
+    SharedRingReceiver, SharedRingSender, plan_receiver, plan_sender,
+};
 use farside_protocol::channel::{
-    Arrival, Completed, Content, Effects, Half as _, Held, Kind, Name, Own, OwnRegions, Payload,
-    Peer, PeerRegions, Plan, ReceiveHalf, Refusal, SendHalf, Shape,
+    Arrival, Completed, Content, Effects, Half as _, HalfRefusal, HeldMessage, Kind, MemoryPlan,
+    Name, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, SendHalf, Shape,
 };
 use farside_protocol::wire::Violation as Breach;
 
@@ -28,7 +30,7 @@ const HEAD: u64 = 8;
 
 /// What is modelled.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct SharedRingSetup {
     /// Which of the two.
     pub kind: Kind,
     /// Its measures; the ring is not mirrored.
@@ -74,15 +76,15 @@ enum Life {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Side<H> {
+struct SharedRingHalf<H> {
     half: H,
     buffer: Bytes,
     bells: Bytes,
     counters: Bytes,
 }
 
-impl<H> Side<H> {
-    fn new(half: H, plan: &Plan) -> Self {
+impl<H> SharedRingHalf<H> {
+    fn new(half: H, plan: &MemoryPlan) -> Self {
         let region = |bytes| Bytes::new(bytes, false);
         let (buffer, bells) = (region(plan.buffer_bytes), region(plan.bells_bytes));
         Self { half, buffer, bells, counters: region(plan.counters_bytes) }
@@ -108,8 +110,8 @@ impl<H> Side<H> {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Writer {
-    side: Side<Sender>,
+struct ModelWriter {
+    side: SharedRingHalf<SharedRingSender>,
     life: Life,
     sent: usize,
     came: u8,
@@ -119,13 +121,13 @@ struct Writer {
 /// Senders, their receiver, and what is between them.
 #[derive(Clone, Debug)]
 pub struct Ring {
-    setup: std::rc::Rc<Setup>,
-    writers: Vec<Writer>,
-    reader: Side<Receiver>,
+    setup: std::rc::Rc<SharedRingSetup>,
+    writers: Vec<ModelWriter>,
+    reader: SharedRingHalf<SharedRingReceiver>,
     /// Words on their way to senders.
     words: Vec<(Peer, RemoteSlice, u64)>,
     receives: usize,
-    holding: Vec<(Held, usize, usize, Content)>,
+    holding: Vec<(HeldMessage, usize, usize, Content)>,
     deaths: u8,
     broken: Option<&'static str>,
 }
@@ -153,7 +155,7 @@ impl std::hash::Hash for Ring {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum SharedRingAction {
     /// A sender is asked to send its next message.
     Send(usize),
     /// A sender polls.
@@ -181,23 +183,26 @@ fn message(from: usize, number: usize, bytes: u32) -> Vec<u8> {
 impl Ring {
     /// Everything connected and nothing sent. `change` may put defects in.
     pub fn new(
-        setup: Setup,
-        change: impl Fn(Sender) -> Sender,
-        change_receiver: impl Fn(Receiver) -> Receiver,
+        setup: SharedRingSetup,
+        change: impl Fn(SharedRingSender) -> SharedRingSender,
+        change_receiver: impl Fn(SharedRingReceiver) -> SharedRingReceiver,
     ) -> Self {
         let (kind, shape) = (setup.kind, setup.shape);
         shape.check(kind).expect("a shape that can be had");
-        let writer = |_| Writer {
-            side: Side::new(change(Sender::new(kind, &shape, OWN)), &plan_sender(kind, &shape)),
+        let writer = |_| ModelWriter {
+            side: SharedRingHalf::new(
+                change(SharedRingSender::new(kind, &shape, OWN)),
+                &plan_sender(kind, &shape),
+            ),
             life: Life::Lives,
             sent: 0,
             came: 0,
             flights: Vec::new(),
         };
-        let receiver = change_receiver(Receiver::new(kind, &shape, OWN));
+        let receiver = change_receiver(SharedRingReceiver::new(kind, &shape, OWN));
         let mut all = Self {
             writers: setup.messages.iter().map(writer).collect(),
-            reader: Side::new(receiver, &plan_receiver(kind, &shape)),
+            reader: SharedRingHalf::new(receiver, &plan_receiver(kind, &shape)),
             words: Vec::new(),
             receives: 0,
             holding: Vec::new(),
@@ -230,9 +235,9 @@ impl Ring {
     fn write<T>(
         &mut self,
         at: usize,
-        call: impl FnOnce(&mut Sender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+        call: impl FnOnce(&mut SharedRingSender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
     ) -> Option<T> {
-        let Writer { side, flights, .. } = &mut self.writers[at];
+        let ModelWriter { side, flights, .. } = &mut self.writers[at];
         let (result, effects) = side.with(call);
         for request in effects.requests() {
             let (name, told) = (request.name, request.signalled);
@@ -254,7 +259,7 @@ impl Ring {
     /// Calls the receiver and takes what it wants done.
     fn read<T>(
         &mut self,
-        call: impl FnOnce(&mut Receiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+        call: impl FnOnce(&mut SharedRingReceiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
     ) -> Option<T> {
         let (result, effects) = self.reader.with(call);
         self.receives += effects.postings().len();
@@ -276,7 +281,7 @@ impl Ring {
         let taken = self.write(at, |half, own, effects| {
             Ok(match half.send(Payload::Bytes(&bytes), own, effects) {
                 Ok(_) => 1,
-                Err(Refusal::Full) => 0,
+                Err(HalfRefusal::Full) => 0,
                 Err(other) => panic!("{other}"),
             })
         });
@@ -393,10 +398,10 @@ impl Ring {
     }
 
     /// Whether an action changes anything; a READ that brings no news does not.
-    fn changes(&self, action: Action) -> bool {
+    fn changes(&self, action: SharedRingAction) -> bool {
         let mut after = self.clone();
         after.apply(action);
-        if let Action::Advance(at) | Action::Send(at) = action
+        if let SharedRingAction::Advance(at) | SharedRingAction::Send(at) = action
             && let Some(place) =
                 after.writers[at].flights.iter().position(|one| matches!(one, Flight::Read { .. }))
             && !self.writers[at].flights.contains(&after.writers[at].flights[place])
@@ -406,22 +411,22 @@ impl Ring {
         after != *self
     }
 
-    fn network(&self, at: usize, actions: &mut Vec<Action>) {
+    fn network(&self, at: usize, actions: &mut Vec<SharedRingAction>) {
         for (place, flight) in self.writers[at].flights.iter().enumerate() {
             match flight {
                 Flight::Add { before: Some(_), .. } => {
                     if self.writers[at].life == Life::Lives {
-                        actions.push(Action::Result(at, place));
+                        actions.push(SharedRingAction::Result(at, place));
                     }
                 }
                 Flight::Read { .. } if self.writers[at].life != Life::Lives => {}
-                _ => actions.push(Action::Effect(at, place)),
+                _ => actions.push(SharedRingAction::Effect(at, place)),
             }
         }
     }
 }
 
-fn gathered(side: &Side<Sender>, source: Source<'_>) -> Vec<u8> {
+fn gathered(side: &SharedRingHalf<SharedRingSender>, source: Source<'_>) -> Vec<u8> {
     match source {
         Source::Inline(bytes) => bytes.to_vec(),
         Source::Gather(slices) => {
@@ -438,9 +443,9 @@ fn gathered(side: &Side<Sender>, source: Source<'_>) -> Vec<u8> {
 }
 
 impl Model for Ring {
-    type Action = Action;
+    type Action = SharedRingAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<SharedRingAction> {
         let mut actions = Vec::new();
         if self.broken.is_some() {
             return actions;
@@ -451,46 +456,46 @@ impl Model for Ring {
             match writer.life {
                 Life::Lives => {
                     if writer.sent < self.setup.messages[at].len() {
-                        tries.push(Action::Send(at));
+                        tries.push(SharedRingAction::Send(at));
                     }
-                    tries.push(Action::Advance(at));
+                    tries.push(SharedRingAction::Advance(at));
                     if self.deaths > 0 {
-                        actions.push(Action::Die(at));
+                        actions.push(SharedRingAction::Die(at));
                     }
                 }
-                Life::Dead => actions.push(Action::Lost(at)),
+                Life::Dead => actions.push(SharedRingAction::Lost(at)),
                 Life::Buried => {}
             }
         }
-        actions.extend((0..self.words.len()).map(Action::Word));
-        actions.extend((0..self.holding.len()).map(Action::Release));
+        actions.extend((0..self.words.len()).map(SharedRingAction::Word));
+        actions.extend((0..self.holding.len()).map(SharedRingAction::Release));
         if self.holding.len() < self.setup.held_max {
-            tries.push(Action::Receive);
+            tries.push(SharedRingAction::Receive);
         }
         actions.extend(tries.into_iter().filter(|action| self.changes(*action)));
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: SharedRingAction) {
         match action {
-            Action::Send(at) => self.send(at),
-            Action::Advance(at) => {
+            SharedRingAction::Send(at) => self.send(at),
+            SharedRingAction::Advance(at) => {
                 self.write(at, |half, own, effects| half.advance(own, effects));
             }
-            Action::Receive => self.receive(),
-            Action::Release(place) => self.release(place),
-            Action::Word(place) => {
+            SharedRingAction::Receive => self.receive(),
+            SharedRingAction::Release(place) => self.release(place),
+            SharedRingAction::Word(place) => {
                 let (peer, to, word) = self.words.remove(place);
                 let side = &self.writers[usize::from(peer.0)].side;
                 side.region(to.region.0).store_word(to.offset, word).expect("a word in bounds");
             }
-            Action::Effect(at, place) => self.effect(at, place),
-            Action::Result(at, place) => self.result(at, place),
-            Action::Die(at) => {
+            SharedRingAction::Effect(at, place) => self.effect(at, place),
+            SharedRingAction::Result(at, place) => self.result(at, place),
+            SharedRingAction::Die(at) => {
                 self.deaths -= 1;
                 self.writers[at].life = Life::Dead;
             }
-            Action::Lost(at) => self.lost(at),
+            SharedRingAction::Lost(at) => self.lost(at),
         }
     }
 
@@ -499,13 +504,13 @@ impl Model for Ring {
     }
 
     fn stuck(&self) -> Option<Violation> {
-        let waits = |(writer, sizes): (&Writer, &Vec<u32>)| {
+        let waits = |(writer, sizes): (&ModelWriter, &Vec<u32>)| {
             writer.life == Life::Lives && writer.came != (1 << sizes.len()) - 1
         };
         if self.writers.iter().zip(&self.setup.messages).any(waits) {
             return Some(Violation::new("a message never comes"));
         }
-        let Side { bells, counters, .. } = &self.reader;
+        let SharedRingHalf { bells, counters, .. } = &self.reader;
         let (head, tail) = (counters.load_word(HEAD), bells.load_word(TAIL));
         (head.ok() != tail.ok()).then(|| Violation::new("something is left in the ring"))
     }

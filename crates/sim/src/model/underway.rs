@@ -4,7 +4,7 @@
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::channel::{Key, Messenger, Underway};
+use farside_protocol::channel::{Messenger, Underway, WriteKey};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
 use std::collections::VecDeque;
 
@@ -22,7 +22,7 @@ pub struct Write {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Carried {
-    Write(Key, Write),
+    Write(WriteKey, Write),
     Message([u8; MESSAGE]),
 }
 
@@ -44,14 +44,14 @@ pub struct Frames {
     taken: u8,
     there: VecDeque<Carried>,
     back: VecDeque<[u8; MESSAGE]>,
-    completions: VecDeque<Key>,
+    completions: VecDeque<WriteKey>,
     breaks: u8,
     broken: Option<&'static str>,
 }
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum InFlightAction {
     /// The home has a value for a frame that is free.
     Add,
     /// The home posts its next work request.
@@ -180,46 +180,49 @@ impl Frames {
 }
 
 impl Model for Frames {
-    type Action = Action;
+    type Action = InFlightAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<InFlightAction> {
         let table = [
-            (Action::Add, self.written < self.values && !self.free.is_empty()),
-            (Action::Post, !self.underway.is_idle() || self.home.clone().peek().is_some()),
-            (Action::Take, !self.there.is_empty()),
-            (Action::Complete, !self.completions.is_empty()),
-            (Action::GiveBack, !self.used.is_empty()),
-            (Action::Answer, self.peer.clone().peek().is_some()),
-            (Action::Arrive, !self.back.is_empty()),
-            (Action::Break { silent: false }, self.breaks > 0),
-            (Action::Break { silent: true }, self.breaks > 0 && !self.completions.is_empty()),
+            (InFlightAction::Add, self.written < self.values && !self.free.is_empty()),
+            (InFlightAction::Post, !self.underway.is_idle() || self.home.clone().peek().is_some()),
+            (InFlightAction::Take, !self.there.is_empty()),
+            (InFlightAction::Complete, !self.completions.is_empty()),
+            (InFlightAction::GiveBack, !self.used.is_empty()),
+            (InFlightAction::Answer, self.peer.clone().peek().is_some()),
+            (InFlightAction::Arrive, !self.back.is_empty()),
+            (InFlightAction::Break { silent: false }, self.breaks > 0),
+            (
+                InFlightAction::Break { silent: true },
+                self.breaks > 0 && !self.completions.is_empty(),
+            ),
         ];
         table.into_iter().filter(|(_, can)| *can).map(|(action, _)| action).collect()
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: InFlightAction) {
         match action {
-            Action::Add => self.add(),
-            Action::Post => self.post(),
-            Action::Take => self.take(),
-            Action::Complete => {
+            InFlightAction::Add => self.add(),
+            InFlightAction::Post => self.post(),
+            InFlightAction::Take => self.take(),
+            InFlightAction::Complete => {
                 let key = self.completions.pop_front();
                 let landed = key.and_then(|key| self.underway.landed(key));
                 self.landed += u8::from(landed.is_some());
             }
-            Action::GiveBack => {
+            InFlightAction::GiveBack => {
                 let mut body = [0; BODY];
                 body[0] = self.used.remove(0);
                 self.peer.push(Class::Reply, Family::Coherence, &body);
             }
-            Action::Answer => {
+            InFlightAction::Answer => {
                 if let Some(message) = self.peer.peek() {
                     self.peer.sent();
                     self.back.push_back(message);
                 }
             }
-            Action::Arrive => self.arrive(),
-            Action::Break { silent } => self.break_link(silent),
+            InFlightAction::Arrive => self.arrive(),
+            InFlightAction::Break { silent } => self.break_link(silent),
         }
     }
 
@@ -254,8 +257,8 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_a_write_again_after_its_message_is_found() {
-        use farside_protocol::channel::Mutant;
-        let change = |underway: Underway<Write>| underway.with_mutant(Mutant::WrittenAgain);
+        use farside_protocol::channel::ChannelMutant;
+        let change = |underway: Underway<Write>| underway.with_mutant(ChannelMutant::WrittenAgain);
         let model = Frames::new(2, 1, 1, change);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         let expected = "a frame in use was written";

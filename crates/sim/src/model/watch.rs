@@ -34,7 +34,7 @@ enum Doing {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Member {
+struct WatchedMember {
     number: usize,
     watch: Watch,
     /// It has not joined yet.
@@ -61,7 +61,7 @@ struct Member {
 /// The members, and the words that they share.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Machine {
-    members: Vec<Member>,
+    members: Vec<WatchedMember>,
     /// By lower and higher number.
     pairs: BTreeMap<(usize, usize), u64>,
     /// How often members are still stopped.
@@ -79,7 +79,7 @@ pub struct Machine {
 
 /// What can happen next.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum WatchAction {
     /// All running members poll, and then check.
     Look,
     /// A member is stopped.
@@ -100,7 +100,7 @@ impl Machine {
         let member = |me: usize| {
             let mut watch = Watch::new(LEASE);
             (0..count).filter(|node| *node != me).for_each(|node| watch.add(id(node)));
-            Member {
+            WatchedMember {
                 number: me,
                 watch,
                 absent: false,
@@ -141,12 +141,12 @@ impl Machine {
         }
         (later.number, later.absent) = (1, true);
         (machine.stops, machine.looks) = (2, LOOKS + 1);
-        machine.apply(Action::Stop(0));
+        machine.apply(WatchAction::Stop(0));
         while machine.looks > 0 {
-            machine.apply(Action::Look);
+            machine.apply(WatchAction::Look);
         }
-        machine.apply(Action::Stop(1));
-        machine.apply(Action::Continue(0));
+        machine.apply(WatchAction::Stop(1));
+        machine.apply(WatchAction::Continue(0));
         (machine.stops, machine.looks) = (stops, looks);
         machine
     }
@@ -294,8 +294,9 @@ impl Machine {
 
     /// Whether a member that runs has something to do besides looking.
     fn is_any_busy(&self) -> bool {
-        let busy = |member: &Member| member.doing != Doing::Nothing || !member.mail.is_empty();
-        let runs = |member: &&Member| !member.stopped && !member.out && !member.absent;
+        let busy =
+            |member: &WatchedMember| member.doing != Doing::Nothing || !member.mail.is_empty();
+        let runs = |member: &&WatchedMember| !member.stopped && !member.out && !member.absent;
         self.members.iter().filter(runs).any(busy)
     }
 
@@ -316,46 +317,46 @@ const fn id(node: usize) -> NodeId {
 }
 
 impl Model for Machine {
-    type Action = Action;
+    type Action = WatchAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<WatchAction> {
         let mut actions = Vec::new();
         // Steps take no time compared with checks, except those of members stopped within them.
-        actions.extend((self.looks > 0 && !self.is_any_busy()).then_some(Action::Look));
-        actions.extend(self.can_join().then_some(Action::Join));
+        actions.extend((self.looks > 0 && !self.is_any_busy()).then_some(WatchAction::Look));
+        actions.extend(self.can_join().then_some(WatchAction::Join));
         for me in 0..self.members.len() {
             let member = &self.members[me];
-            actions.extend((self.stops > 0 && self.runs(me)).then_some(Action::Stop(me)));
-            actions.extend(member.stopped.then_some(Action::Continue(me)));
+            actions.extend((self.stops > 0 && self.runs(me)).then_some(WatchAction::Stop(me)));
+            actions.extend(member.stopped.then_some(WatchAction::Continue(me)));
             let removes = self.runs(me) && member.doing != Doing::Nothing;
-            actions.extend(removes.then_some(Action::Step(me)));
+            actions.extend(removes.then_some(WatchAction::Step(me)));
             let hears = self.runs(me) && !member.mail.is_empty() && !removes;
-            actions.extend(hears.then_some(Action::Hear(me)));
+            actions.extend(hears.then_some(WatchAction::Hear(me)));
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: WatchAction) {
         match action {
-            Action::Look => self.look_all(),
-            Action::Stop(me) => {
+            WatchAction::Look => self.look_all(),
+            WatchAction::Stop(me) => {
                 self.stops -= 1;
                 self.steady = 0;
                 self.members[me].stopped = true;
             }
-            Action::Continue(me) => {
+            WatchAction::Continue(me) => {
                 self.steady = 0;
                 self.members[me].stopped = false;
             }
-            Action::Step(me) => self.step(me),
-            Action::Join => self.join(),
-            Action::Hear(me) if self.notices(me) => {}
-            Action::Hear(me) => self.hear(me),
+            WatchAction::Step(me) => self.step(me),
+            WatchAction::Join => self.join(),
+            WatchAction::Hear(me) if self.notices(me) => {}
+            WatchAction::Hear(me) => self.hear(me),
         }
     }
 
     fn violation(&self) -> Option<Violation> {
-        let is_out = |member: &Member| member.fenced || member.out || member.absent;
+        let is_out = |member: &WatchedMember| member.fenced || member.out || member.absent;
         let all_out = self.members.iter().all(is_out);
         let text = match () {
             () if self.broken.is_some() => self.broken,

@@ -27,12 +27,12 @@ pub(crate) struct Record {
 
 /// The fabric of a node with its record.
 #[derive(Clone)]
-pub(crate) struct Watch {
+pub(crate) struct RecordingFabric {
     inner: Arc<dyn Fabric>,
     record: Arc<Mutex<Record>>,
 }
 
-impl Watch {
+impl RecordingFabric {
     pub(crate) fn new(inner: Arc<dyn Fabric>) -> Self {
         Self { inner, record: Arc::default() }
     }
@@ -43,7 +43,7 @@ impl Watch {
     }
 }
 
-impl Fabric for Watch {
+impl Fabric for RecordingFabric {
     farside_fabric::forward!(control);
 
     fn open(&self, spec: &PortSpec) -> Result<Box<dyn Port>, FabricError> {

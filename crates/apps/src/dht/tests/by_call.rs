@@ -5,10 +5,10 @@ use super::cluster::{check_histories, cluster, create};
 use super::model::ModelSession;
 use crate::dht::lookup::{Called, get_with};
 use crate::dht::space::Space;
-use crate::dht::table::{Table, is_freed};
+use crate::dht::table::{TableAccess, is_freed};
 use crate::dht::{Dht, DhtError, LookupStats, Lookups};
 use farside::call::rmc::helpers::{Call, status};
-use farside::call::rmc::library::Entry;
+use farside::call::rmc::library::LibraryEntry;
 use farside::call::rmc::run::{Buffers, Lent, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Machine, Verified, verify};
 use farside::call::{CallAnswer, CallServer, Caller, CallerOptions, ServerOptions};
@@ -24,9 +24,9 @@ fn address(name: &str, node: NodeId) -> String {
 }
 
 /// Ends the executors on every exit of the test.
-struct Ends<'a>(&'a AtomicBool);
+struct ExecutorGuard<'a>(&'a AtomicBool);
 
-impl Drop for Ends<'_> {
+impl Drop for ExecutorGuard<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -36,7 +36,7 @@ impl Drop for Ends<'_> {
 fn with_executors(name: &str, nodes: &[Node], body: impl FnOnce()) -> Vec<u64> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let _ends = Ends(&stop);
+        let _ends = ExecutorGuard(&stop);
         let serve = |node: &Node| {
             let fabric = fabrics::shared_memory().unwrap();
             let options = ServerOptions::default();
@@ -77,7 +77,7 @@ pub(super) struct ModelCalls {
 
 impl Default for ModelCalls {
     fn default() -> Self {
-        let program = Entry::with_name("dht_lookup").unwrap().program().unwrap();
+        let program = LibraryEntry::with_name("dht_lookup").unwrap().program().unwrap();
         let variables = program.variables.own.clone();
         let program = verify(program, &Limits::DEFAULT).unwrap();
         Self { program, variables, stats: LookupStats::default() }
@@ -87,7 +87,7 @@ impl Default for ModelCalls {
 impl ModelCalls {
     pub(super) fn get(
         &mut self,
-        table: &mut Table,
+        table: &mut TableAccess,
         session: &mut ModelSession,
         key: &[u8],
         out: &mut Vec<u8>,

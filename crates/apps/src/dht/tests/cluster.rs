@@ -1,7 +1,7 @@
 //! The table over the real memory: several nodes in this process, connected by shared memory.
 
-use super::history::{Action, Event, contradiction, mixed};
-use super::model::Random;
+use super::history::{HistoryEvent, KeyAction, contradiction, mixed};
+use super::model::XorshiftStar;
 use crate::dht::{Dht, DhtOptions, LookupStats, Lookups};
 use farside::{Config, GlobalAddress, LineSize, Node};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -100,7 +100,7 @@ pub(super) fn check_histories(
     let (events, looked): (Vec<_>, Vec<_>) = on_each(nodes, |number, node| {
         let mut session = node.session().unwrap();
         let mut dht = Dht::open(&mut session, root).unwrap();
-        let mut random = Random::new(number as u64);
+        let mut random = XorshiftStar::new(number as u64);
         let now = || clock.fetch_add(1, Ordering::SeqCst);
         let mut lookups = lookups(node);
         let events: Vec<_> = (0..6_000)
@@ -121,7 +121,7 @@ pub(super) fn check_histories(
         of_key[event.key].push(event);
     }
     for (key, events) in of_key.iter_mut().enumerate() {
-        events.sort_by_key(|event: &Event| event.called);
+        events.sort_by_key(|event: &HistoryEvent| event.called);
         if let Some(why) = contradiction_in_pieces(events) {
             panic!("lines of {line}, key {key}: {why}");
         }
@@ -131,7 +131,11 @@ pub(super) fn check_histories(
 
 const KEYS: usize = 60;
 
-fn operate(dht: &mut crate::dht::Handle<'_>, random: &mut Random, now: impl Fn() -> u64) -> Event {
+fn operate(
+    dht: &mut crate::dht::Handle<'_>,
+    random: &mut XorshiftStar,
+    now: impl Fn() -> u64,
+) -> HistoryEvent {
     let key = random.below(KEYS as u64) as usize;
     let number = random.next() >> 8;
     let repeats = [1, 5, 60, 200][random.below(4) as usize];
@@ -146,11 +150,11 @@ fn operate(dht: &mut crate::dht::Handle<'_>, random: &mut Random, now: impl Fn()
         0..6 => {
             let mut out = Vec::new();
             let found = dht.get(&name, &mut out).unwrap();
-            Action::Get(found.then(|| number_of(&out)))
+            KeyAction::Get(found.then(|| number_of(&out)))
         }
-        6..9 => Action::Put(number, dht.put(&name, &bytes(number)).unwrap()),
-        9 => Action::PutIfAbsent(number, dht.put_if_absent(&name, &bytes(number)).unwrap()),
-        10 => Action::Delete(dht.delete(&name).unwrap()),
+        6..9 => KeyAction::Put(number, dht.put(&name, &bytes(number)).unwrap()),
+        9 => KeyAction::PutIfAbsent(number, dht.put_if_absent(&name, &bytes(number)).unwrap()),
+        10 => KeyAction::Delete(dht.delete(&name).unwrap()),
         _ => {
             let mut after = None;
             let found = dht.update(&name, |value| {
@@ -158,15 +162,15 @@ fn operate(dht: &mut crate::dht::Handle<'_>, random: &mut Random, now: impl Fn()
                 after = Some(new);
                 *value = bytes(new);
             });
-            Action::Update(number, after.filter(|_| found.unwrap()))
+            KeyAction::Update(number, after.filter(|_| found.unwrap()))
         }
     };
-    Event { key, action, called, returned: Some(now()) }
+    HistoryEvent { key, action, called, returned: Some(now()) }
 }
 
 /// Splits a long history at times without operations in flight: each piece begins with the possible values
 /// at its start, which are those that the previous piece can end with.
-fn contradiction_in_pieces(events: &[Event]) -> Option<String> {
+fn contradiction_in_pieces(events: &[HistoryEvent]) -> Option<String> {
     let mut starts = vec![None];
     let mut rest = events;
     while !rest.is_empty() {

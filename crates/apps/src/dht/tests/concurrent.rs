@@ -2,14 +2,14 @@
 
 use super::super::error::DhtError;
 use super::by_call::ModelCalls;
-use super::history::{Action, Event, contradiction, mixed};
-use super::model::{Death, ModelSession, Random, Rules, run};
+use super::history::{HistoryEvent, KeyAction, contradiction, mixed};
+use super::model::{Death, ModelSession, Rules, XorshiftStar, run};
 use super::{HASH_SEED, create, crowded_keys, open, shape};
 use crate::dht::LookupStats;
 use crate::dht::hash::hash;
 use crate::dht::layout::bucket_index;
 use crate::dht::pool::Pool;
-use crate::dht::table::Table;
+use crate::dht::table::TableAccess;
 use farside::{ErrorCode, GlobalAddress};
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -30,7 +30,7 @@ fn number_of(bytes: &[u8]) -> u64 {
 
 /// A session's view of the table, and the results of its calls.
 struct User {
-    table: Table,
+    table: TableAccess,
     calls: ModelCalls,
 }
 
@@ -38,9 +38,9 @@ struct User {
 fn operate(
     session: &mut ModelSession,
     user: &mut User,
-    random: &mut Random,
+    random: &mut XorshiftStar,
     keys: &[Vec<u8>],
-) -> (Event, Option<DhtError>) {
+) -> (HistoryEvent, Option<DhtError>) {
     let table = &mut user.table;
     let key = random.below(keys.len() as u64) as usize;
     let number = random.next() >> 8;
@@ -56,17 +56,17 @@ fn operate(
                 0 => table.get(session, name, &mut out),
                 _ => user.calls.get(table, session, name, &mut out),
             };
-            found.map(|found| Action::Get(found.then(|| number_of(&out))))
+            found.map(|found| KeyAction::Get(found.then(|| number_of(&out))))
         }
         5..9 => {
             let value = bytes_of(number, length);
-            table.put(session, name, &value, true).map(|new| Action::Put(number, new))
+            table.put(session, name, &value, true).map(|new| KeyAction::Put(number, new))
         }
         9..11 => {
             let value = bytes_of(number, length);
-            table.put(session, name, &value, false).map(|new| Action::PutIfAbsent(number, new))
+            table.put(session, name, &value, false).map(|new| KeyAction::PutIfAbsent(number, new))
         }
-        11..13 => table.delete(session, name).map(Action::Delete),
+        11..13 => table.delete(session, name).map(KeyAction::Delete),
         _ => {
             let mut after = None;
             let updated = table.update(session, name, |value| {
@@ -74,22 +74,22 @@ fn operate(
                 after = Some(new);
                 *value = bytes_of(new, length);
             });
-            updated.map(|found| Action::Update(number, after.filter(|_| found)))
+            updated.map(|found| KeyAction::Update(number, after.filter(|_| found)))
         }
     };
     let unknown = match kind {
-        0..5 => Action::Get(None),
-        5..9 => Action::Put(number, false),
-        9..11 => Action::PutIfAbsent(number, false),
-        11..13 => Action::Delete(false),
-        _ => Action::Update(number, None),
+        0..5 => KeyAction::Get(None),
+        5..9 => KeyAction::Put(number, false),
+        9..11 => KeyAction::PutIfAbsent(number, false),
+        11..13 => KeyAction::Delete(false),
+        _ => KeyAction::Update(number, None),
     };
     let returned = result.is_ok().then(|| session.now());
     let (action, error) = match result {
         Ok(action) => (action, None),
         Err(error) => (unknown, Some(error)),
     };
-    (Event { key, action, called, returned }, error)
+    (HistoryEvent { key, action, called, returned }, error)
 }
 
 /// Runs three sessions on three nodes on one crowded bucket, then reads every key.
@@ -99,7 +99,7 @@ fn trial(seed: u64, rules: Rules) -> LookupStats {
     let before = |session: &mut ModelSession| create(session, &shape(1, 128), 1).root;
     let looked = Mutex::new(LookupStats::default());
     let body = |number: usize, session: &mut ModelSession, root: &GlobalAddress| {
-        let mut random = Random::new(seed * 100 + number as u64);
+        let mut random = XorshiftStar::new(seed * 100 + number as u64);
         let mut events = Vec::new();
         let Ok(mut table) = open(session, *root, seed + number as u64) else {
             return events;
@@ -144,9 +144,9 @@ fn add(to: &mut LookupStats, more: &LookupStats) {
 /// Reads every key once more and checks its history; returns the keys present, and the number of lost ones.
 fn look_at_all(
     session: &mut ModelSession,
-    table: &mut Table,
+    table: &mut TableAccess,
     keys: &[Vec<u8>],
-    mut events: Vec<Event>,
+    mut events: Vec<HistoryEvent>,
 ) -> (BTreeSet<Vec<u8>>, usize) {
     let mut present = BTreeSet::new();
     let mut lost = 0;
@@ -155,9 +155,9 @@ fn look_at_all(
         let called = session.now();
         match table.get(session, name, &mut out) {
             Ok(found) => {
-                let action = Action::Get(found.then(|| number_of(&out)));
+                let action = KeyAction::Get(found.then(|| number_of(&out)));
                 let returned = Some(session.now());
-                events.push(Event { key, action, called, returned });
+                events.push(HistoryEvent { key, action, called, returned });
                 present.extend(found.then(|| name.clone()));
             }
             Err(error) => {
@@ -174,7 +174,7 @@ fn look_at_all(
 }
 
 fn rules(seed: u64) -> Rules {
-    let mut random = Random::new(!seed);
+    let mut random = XorshiftStar::new(!seed);
     Rules {
         switch_odds: [2, 3, 8, 30][random.below(4) as usize],
         drain_odds: [1, 2, 10, 100][random.below(4) as usize],
@@ -208,7 +208,7 @@ fn histories_are_linearizable() {
 #[test]
 fn operations_of_a_stopped_session_are_completed_by_others() {
     for seed in seeds(120) {
-        let mut random = Random::new(seed + 7);
+        let mut random = XorshiftStar::new(seed + 7);
         let at = 100 + random.below(4_000);
         let death = Some((at, Death::Session(random.below(3) as usize)));
         trial(seed, Rules { death, ..rules(seed) });
@@ -218,7 +218,7 @@ fn operations_of_a_stopped_session_are_completed_by_others() {
 #[test]
 fn dying_node_takes_no_more_than_its_share() {
     for seed in seeds(120) {
-        let mut random = Random::new(seed + 9);
+        let mut random = XorshiftStar::new(seed + 9);
         let at = 100 + random.below(4_000);
         // Node 0 is home of all buckets; node 1 only of records, and owner of lines that it changed.
         let node = u16::from(!random.one_in(4));
@@ -247,7 +247,7 @@ fn interrupted_split_is_completed_by_others() {
             }
             table
         };
-        let body = |_: usize, session: &mut ModelSession, old: &Table| {
+        let body = |_: usize, session: &mut ModelSession, old: &TableAccess| {
             let mut table = open(session, old.root, 2)?;
             table.put(session, one_more, b"before", true)
         };

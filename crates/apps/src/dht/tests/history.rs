@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 /// An operation on a key, and its result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Action {
+pub(super) enum KeyAction {
     Get(Option<u64>),
     /// The value, and whether the key was new.
     Put(u64, bool),
@@ -16,9 +16,9 @@ pub(super) enum Action {
 
 /// One operation on a key.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Event {
+pub(super) struct HistoryEvent {
     pub(super) key: usize,
-    pub(super) action: Action,
+    pub(super) action: KeyAction,
     pub(super) called: u64,
     /// When it returned; `None` if it did not, or failed: then it may have happened at any time since, or
     /// never, and its result is ignored.
@@ -30,18 +30,20 @@ pub(super) fn mixed(value: u64, number: u64) -> u64 {
     value.wrapping_mul(31).wrapping_add(number)
 }
 
-impl Event {
+impl HistoryEvent {
     /// The value after this event if it is possible at `before`.
     fn apply(&self, before: Option<u64>) -> Option<Option<u64>> {
         let known = self.returned.is_some();
         match self.action {
-            Action::Get(seen) => (!known || seen == before).then_some(before),
-            Action::Put(value, new) => (!known || new == before.is_none()).then_some(Some(value)),
-            Action::PutIfAbsent(value, new) => {
+            KeyAction::Get(seen) => (!known || seen == before).then_some(before),
+            KeyAction::Put(value, new) => {
+                (!known || new == before.is_none()).then_some(Some(value))
+            }
+            KeyAction::PutIfAbsent(value, new) => {
                 (!known || new == before.is_none()).then_some(before.or(Some(value)))
             }
-            Action::Delete(was) => (!known || was == before.is_some()).then_some(None),
-            Action::Update(number, seen) => {
+            KeyAction::Delete(was) => (!known || was == before.is_some()).then_some(None),
+            KeyAction::Update(number, seen) => {
                 let after = before.map(|value| mixed(value, number));
                 (!known || seen == after).then_some(after)
             }
@@ -50,7 +52,7 @@ impl Event {
 }
 
 /// Explains why the events of one key are impossible, or returns `None` if they are possible.
-pub(super) fn contradiction(events: &[Event]) -> Option<String> {
+pub(super) fn contradiction(events: &[HistoryEvent]) -> Option<String> {
     if !search(events, None, 1).is_empty() {
         return None;
     }
@@ -62,13 +64,13 @@ pub(super) fn contradiction(events: &[Event]) -> Option<String> {
 
 /// The possible values of a key after these events, from a value at their start; none if the events are
 /// impossible.
-pub(super) fn ends(events: &[Event], start: Option<u64>) -> HashSet<Option<u64>> {
+pub(super) fn ends(events: &[HistoryEvent], start: Option<u64>) -> HashSet<Option<u64>> {
     search(events, start, usize::MAX)
 }
 
 /// Searches over the progress of each chain. A chain has sequential operations, as those of one session, so
 /// the number of states does not grow with the duration of an operation.
-fn search(events: &[Event], start: Option<u64>, enough: usize) -> HashSet<Option<u64>> {
+fn search(events: &[HistoryEvent], start: Option<u64>, enough: usize) -> HashSet<Option<u64>> {
     let chains = chains(events);
     let mut ends = HashSet::new();
     let mut seen = HashSet::new();
@@ -102,12 +104,13 @@ fn search(events: &[Event], start: Option<u64>, enough: usize) -> HashSet<Option
 
 /// Partitions the events into few chains, in each of which an operation is called after the previous one
 /// has returned. An event that never returned is the last of its chain.
-fn chains(events: &[Event]) -> Vec<Vec<Event>> {
+fn chains(events: &[HistoryEvent]) -> Vec<Vec<HistoryEvent>> {
     let mut events = events.to_vec();
     events.sort_by_key(|event| event.called);
-    let mut chains: Vec<Vec<Event>> = Vec::new();
+    let mut chains: Vec<Vec<HistoryEvent>> = Vec::new();
     for event in events {
-        let ended = |last: &Event| last.returned.is_some_and(|returned| returned < event.called);
+        let ended =
+            |last: &HistoryEvent| last.returned.is_some_and(|returned| returned < event.called);
         match chains.iter_mut().find(|chain| chain.last().is_some_and(ended)) {
             Some(chain) => chain.push(event),
             None => chains.push(vec![event]),
@@ -120,22 +123,23 @@ fn chains(events: &[Event]) -> Vec<Vec<Event>> {
 mod tests {
     use super::*;
 
-    fn event(action: Action, called: u64, returned: u64) -> Event {
-        Event { key: 0, action, called, returned: Some(returned) }
+    fn event(action: KeyAction, called: u64, returned: u64) -> HistoryEvent {
+        HistoryEvent { key: 0, action, called, returned: Some(returned) }
     }
 
     #[test]
     fn a_stale_read_is_found() {
-        let put = event(Action::Put(7, true), 1, 2);
-        assert!(contradiction(&[put, event(Action::Get(Some(7)), 3, 4)]).is_none());
-        assert!(contradiction(&[put, event(Action::Get(None), 3, 4)]).is_some());
-        assert!(contradiction(&[put, event(Action::Get(None), 0, 4)]).is_none(), "they overlap");
+        let put = event(KeyAction::Put(7, true), 1, 2);
+        assert!(contradiction(&[put, event(KeyAction::Get(Some(7)), 3, 4)]).is_none());
+        assert!(contradiction(&[put, event(KeyAction::Get(None), 3, 4)]).is_some());
+        assert!(contradiction(&[put, event(KeyAction::Get(None), 0, 4)]).is_none(), "they overlap");
     }
 
     #[test]
     fn a_lost_update_is_found() {
-        let put = event(Action::Put(7, true), 1, 2);
-        let update = |number, value, called| event(Action::Update(number, Some(value)), called, 9);
+        let put = event(KeyAction::Put(7, true), 1, 2);
+        let update =
+            |number, value, called| event(KeyAction::Update(number, Some(value)), called, 9);
         let both = mixed(mixed(7, 1), 2);
         assert!(contradiction(&[put, update(1, mixed(7, 1), 3), update(2, both, 4)]).is_none());
         assert!(
@@ -145,18 +149,18 @@ mod tests {
 
     #[test]
     fn operation_without_return_may_or_may_not_have_happened() {
-        let unknown = Event { returned: None, ..event(Action::Put(7, true), 1, 0) };
+        let unknown = HistoryEvent { returned: None, ..event(KeyAction::Put(7, true), 1, 0) };
         for seen in [None, Some(7)] {
-            assert!(contradiction(&[unknown, event(Action::Get(seen), 3, 4)]).is_none());
+            assert!(contradiction(&[unknown, event(KeyAction::Get(seen), 3, 4)]).is_none());
         }
-        let early = event(Action::Get(Some(7)), 0, 0);
+        let early = event(KeyAction::Get(Some(7)), 0, 0);
         assert!(contradiction(&[unknown, early]).is_some(), "but not before it was called");
     }
 
     #[test]
     fn two_new_keys_cannot_both_be_new() {
-        let one = event(Action::PutIfAbsent(1, true), 1, 5);
-        let two = event(Action::PutIfAbsent(2, true), 2, 6);
+        let one = event(KeyAction::PutIfAbsent(1, true), 1, 5);
+        let two = event(KeyAction::PutIfAbsent(2, true), 2, 6);
         assert!(contradiction(&[one, two]).is_some());
     }
 }

@@ -10,17 +10,17 @@ mod single;
 
 use super::error::DhtError;
 use super::hash::hash;
-use super::layout::{Shape, bucket_index};
+use super::layout::{TableShape, bucket_index};
 use super::root::{create_root, read_root};
 use super::space::Space;
-use super::table::Table;
+use super::table::TableAccess;
 use farside::{GlobalAddress, LineSize, NodeId};
 
 /// The hash seed of all tables in these tests.
 const HASH_SEED: u64 = 11;
 
-fn shape(partition_bits: u32, record_line: usize) -> Shape {
-    Shape {
+fn shape(partition_bits: u32, record_line: usize) -> TableShape {
+    TableShape {
         table: 0x7461_626c,
         seed: HASH_SEED,
         partition_bits,
@@ -28,15 +28,15 @@ fn shape(partition_bits: u32, record_line: usize) -> Shape {
     }
 }
 
-fn create<S: Space>(space: &mut S, shape: &Shape, nodes: u16) -> Table {
+fn create<S: Space>(space: &mut S, shape: &TableShape, nodes: u16) -> TableAccess {
     let nodes: Vec<_> = (0..nodes).map(NodeId).collect();
     let (root, first) = create_root(space, shape, &nodes).unwrap();
-    Table::new(*shape, root, first, 1)
+    TableAccess::new(*shape, root, first, 1)
 }
 
-fn open<S: Space>(space: &mut S, root: GlobalAddress, nonce: u64) -> Result<Table, DhtError> {
+fn open<S: Space>(space: &mut S, root: GlobalAddress, nonce: u64) -> Result<TableAccess, DhtError> {
     let (shape, first) = read_root(space, root)?;
-    Ok(Table::new(shape, root, first, nonce))
+    Ok(TableAccess::new(shape, root, first, nonce))
 }
 
 /// Keys of the first partition that all belong to one of two bucket numbers. Few of them split it, and a

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// A small random generator (xorshift64*), the same on all machines.
-pub(super) struct Random(u64);
+pub(super) struct XorshiftStar(u64);
 
-impl Random {
+impl XorshiftStar {
     pub(super) fn new(seed: u64) -> Self {
         Self(super::super::hash::scramble(seed) | 1)
     }
@@ -79,10 +79,10 @@ struct SessionState {
     finished: bool,
 }
 
-struct State {
+struct ModelState {
     seed: u64,
     rules: Rules,
-    random: Random,
+    random: XorshiftStar,
     clock: u64,
     current: usize,
     nodes: Vec<NodeMemory>,
@@ -92,8 +92,8 @@ struct State {
     lost: HashSet<u64>,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedModel {
+    state: Mutex<ModelState>,
     turns: Vec<Condvar>,
 }
 
@@ -108,7 +108,7 @@ pub(super) fn run<P: Sync, T: Send>(
     after: impl FnOnce(&mut ModelSession, P, Vec<T>),
 ) {
     let calm = Rules { death: None, ..rules };
-    let shared = Arc::new(Shared::new(seed, calm, nodes_of_sessions));
+    let shared = Arc::new(SharedModel::new(seed, calm, nodes_of_sessions));
     let number = nodes_of_sessions.len();
     let mut outside = ModelSession { shared: shared.clone(), number };
     let prepared = before(&mut outside);
@@ -134,21 +134,21 @@ pub(super) fn run<P: Sync, T: Send>(
 
 /// One session, alone in its world.
 pub(super) fn alone(seed: u64, rules: Rules) -> ModelSession {
-    let shared = Arc::new(Shared::new(seed, rules, &[]));
+    let shared = Arc::new(SharedModel::new(seed, rules, &[]));
     ModelSession { shared, number: 0 }
 }
 
-impl Shared {
+impl SharedModel {
     fn new(seed: u64, rules: Rules, nodes_of_sessions: &[u16]) -> Self {
         // The last session is for `after`, at the last node, which never dies.
         let nodes = nodes_of_sessions.iter().copied().chain([rules.nodes - 1]);
         let sessions: Vec<_> =
             nodes.map(|node| SessionState { node, ..SessionState::default() }).collect();
         let turns = sessions.iter().map(|_| Condvar::new()).collect();
-        let state = State {
+        let state = ModelState {
             seed,
             rules,
-            random: Random::new(seed),
+            random: XorshiftStar::new(seed),
             clock: 0,
             current: 0,
             nodes: (0..rules.nodes).map(|_| NodeMemory::default()).collect(),
@@ -160,7 +160,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ModelState {
     /// A random spontaneous event.
     fn drift(&mut self) {
         self.clock += 1;
@@ -303,7 +303,7 @@ impl State {
 
 /// One program order in the world.
 pub(super) struct ModelSession {
-    shared: Arc<Shared>,
+    shared: Arc<SharedModel>,
     number: usize,
 }
 
@@ -337,12 +337,15 @@ impl ModelSession {
 
     fn wait_for_turn(&self) {
         let state = self.shared.state.lock().unwrap();
-        let mine = |state: &mut State| state.current != self.number;
+        let mine = |state: &mut ModelState| state.current != self.number;
         drop(self.shared.turns[self.number].wait_while(state, mine).unwrap());
     }
 
     /// Begins a step of this session: others may go first.
-    fn step<R>(&self, act: impl FnOnce(&mut State, usize) -> Result<R, Error>) -> Result<R, Error> {
+    fn step<R>(
+        &self,
+        act: impl FnOnce(&mut ModelState, usize) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         let mut state = self.shared.state.lock().unwrap();
         state.drift();
         let odds = state.rules.switch_odds;
@@ -357,8 +360,8 @@ impl ModelSession {
 
     fn pass_on<'a>(
         &'a self,
-        mut state: std::sync::MutexGuard<'a, State>,
-    ) -> std::sync::MutexGuard<'a, State> {
+        mut state: std::sync::MutexGuard<'a, ModelState>,
+    ) -> std::sync::MutexGuard<'a, ModelState> {
         let others = state.sessions.len() - 1;
         let ready: Vec<usize> = (0..others).filter(|n| !state.sessions[*n].finished).collect();
         if self.number < others && !ready.is_empty() {
@@ -366,7 +369,7 @@ impl ModelSession {
             state.current = ready[next];
             self.shared.turns[state.current].notify_one();
             if !state.sessions[self.number].finished {
-                let mine = |state: &mut State| state.current != self.number;
+                let mine = |state: &mut ModelState| state.current != self.number;
                 state = self.shared.turns[self.number].wait_while(state, mine).unwrap();
             }
         }

@@ -2,19 +2,19 @@
 
 use super::super::error::DhtError;
 use super::super::layout::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use super::model::{Death, ModelSession, Random, Rules, alone};
+use super::model::{Death, ModelSession, Rules, XorshiftStar, alone};
 use super::{create, crowded_keys, open, shape};
-use crate::dht::table::{Sought, Table};
+use crate::dht::table::{Sought, TableAccess};
 use farside::ErrorCode;
 use std::collections::HashMap;
 
-fn fresh() -> (ModelSession, Table) {
+fn fresh() -> (ModelSession, TableAccess) {
     let mut session = alone(5, Rules::CALM);
     let table = create(&mut session, &shape(2, 512), 3);
     (session, table)
 }
 
-fn value_of(session: &mut ModelSession, table: &mut Table, key: &[u8]) -> Option<Vec<u8>> {
+fn value_of(session: &mut ModelSession, table: &mut TableAccess, key: &[u8]) -> Option<Vec<u8>> {
     let mut out = vec![9; 3];
     let found = table.get(session, key, &mut out).unwrap();
     assert!(found || out == [9; 3], "without a record the buffer stays as it was");
@@ -44,7 +44,7 @@ fn every_size_of_key_and_value_comes_back() {
     let (mut session, mut table) = fresh();
     let keys = [1, 7, 8, 16, 17, 48, 49, 495, 496, 497, 512, 4_000, KEY_BYTES_MAX];
     let values = [0, 1, 100, 480, 495, 496, 1_000, 4_096, 130_000, 3 << 20];
-    let mut random = Random::new(3);
+    let mut random = XorshiftStar::new(3);
     for key_bytes in keys {
         for value_bytes in values {
             let key: Vec<u8> = (0..key_bytes).map(|_| random.next() as u8).collect();
@@ -80,7 +80,7 @@ fn bad_sizes_are_refused() {
 #[test]
 fn equals_a_map() {
     for seed in 0..6 {
-        let mut random = Random::new(seed);
+        let mut random = XorshiftStar::new(seed);
         let mut session = alone(seed, Rules::CALM);
         let line = [64, 128, 512][seed as usize % 3];
         let first = create(&mut session, &shape(1, line), 3);
@@ -165,7 +165,7 @@ fn full_memory_is_an_error_and_recovers() {
     let mut session = alone(1, rules);
     let mut table = create(&mut session, &shape(2, 512), 3);
     let key = |number: u32| number.to_le_bytes();
-    let put = |table: &mut Table, session: &mut ModelSession, n| {
+    let put = |table: &mut TableAccess, session: &mut ModelSession, n| {
         table.put(session, &key(n), &[n as u8; 400], true)
     };
     let full = (0_u32..).find(|n| put(&mut table, &mut session, *n).is_err()).unwrap();
@@ -294,7 +294,7 @@ fn foreign_address_is_no_table() {
 fn foreign_bytes_are_damage_not_a_panic() {
     use crate::dht::layout::bucket_address;
     use crate::dht::space::Space;
-    let mut random = Random::new(4);
+    let mut random = XorshiftStar::new(4);
     for seed in 0..40 {
         let mut session = alone(seed, Rules::CALM);
         let mut table = create(&mut session, &shape(1, 64), 1);

@@ -108,7 +108,7 @@ fn connect_link(
 ) -> Result<(LinkId, Vec<u8>), Failure> {
     let link =
         end.port.connect(to, &wire::encode_versioned(hello), queue).map_err(|why| match why {
-            FabricError::NobodyThere(_) => not_reached(to, NotReached::Nobody),
+            FabricError::NoListener(_) => not_reached(to, NotReached::NoListener),
             FabricError::NotPermitted(_) => not_reached(to, NotReached::NotPermitted),
             other => Failure::system(format!("{to}: {other}")),
         })?;
@@ -139,7 +139,7 @@ fn connect_link(
 
 fn not_reached(to: &str, why: NotReached) -> Failure {
     Failure::system(match why {
-        NotReached::Nobody => {
+        NotReached::NoListener => {
             format!("no process listens at {to}: start `farside bench fabric --listen` there")
         }
         NotReached::NotPermitted => format!(

@@ -6,7 +6,7 @@ use super::measure::Case;
 use crate::arguments;
 use crate::failure::Failure;
 use farside::channel::Family;
-use farside_sim::channel_bench::{CONNECTX5, Pattern, Request, measure_each};
+use farside_sim::channel_bench::{BenchRequest, CONNECTX5, Pattern, measure_each};
 
 /// Simulated messages for each window of `--windows`.
 const MESSAGES_PER_WINDOW: u32 = 10;
@@ -17,13 +17,13 @@ const MESSAGES_MAX: u32 = 1_000_000;
 pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
     let run = |pattern| {
         let messages = windows.saturating_mul(MESSAGES_PER_WINDOW).min(MESSAGES_MAX);
-        let request = Request {
+        let request = BenchRequest {
             messages,
             device: case.device,
             prefetch_bytes: case.prefetch_bytes,
             copies_out: case.payload == Payload::Logged,
             outstanding: outstanding(&case),
-            ..Request::new(case.kind, case.message_bytes, pattern)
+            ..BenchRequest::new(case.kind, case.message_bytes, pattern)
         };
         measure_each(&request, &CONNECTX5).map_err(Failure::from)
     };

@@ -5,7 +5,7 @@
 //! | the copies | load and store exactly the bytes that their callers guarantee | as [`super`] says |
 //! | everything else here | hints, which change no memory | always |
 
-use super::{Private, Shared, Word};
+use super::{ArenaMemory, Private, Word};
 use std::arch::{asm, is_x86_feature_detected};
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -255,7 +255,7 @@ pub(super) unsafe fn copy_avx(from: *const u8, to: *mut u8, bytes: usize) {
         } else {
             // Stores that cross cache lines cost most, so the loop starts where none does.
             let skip = to.addr().wrapping_neg() & 31;
-            super::copy_twice::<Shared, Private, Sixteen>(from, to, 32);
+            super::copy_twice::<ArenaMemory, Private, Sixteen>(from, to, 32);
             copy_avx_loop(from.add(skip), to.add(skip), bytes - skip);
         }
     }

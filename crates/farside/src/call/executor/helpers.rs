@@ -5,7 +5,7 @@ use crate::call::memory::global::{GlobalMemory, MissSession, is_global, orders};
 use crate::call::memory::local::LocalMemory;
 use crate::call::memory::regions::RegionTable;
 use crate::call::memory::{AccessDenied, BYTES_PER_ACCESS, chunked, perform};
-use farside_rmc::helpers::{Call, Effect, Helper, status};
+use farside_rmc::helpers::{Call, Helper, HelperEffect, status};
 use farside_rmc::run::{Buffers, Near, Reply, Request};
 
 /// Maximum bytes of a notification, and maximum number of notifications that were not sent yet.
@@ -58,7 +58,7 @@ pub(super) enum Deferral {
 /// Whether a helper returns a status, so that a denied access does not end its call.
 pub(super) fn returns_status(call: Call) -> bool {
     let helper = Helper::with_number(call as u32);
-    helper.is_some_and(|helper| helper.effect == Effect::Suspends)
+    helper.is_some_and(|helper| helper.effect == HelperEffect::Suspends)
 }
 
 impl CallHelpers<'_> {

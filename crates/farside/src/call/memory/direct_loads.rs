@@ -13,13 +13,13 @@ use farside_base::Access;
 use farside_fabric::Arena;
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-use farside_rmc::run::native::Region;
+use farside_rmc::run::native::NativeRegion;
 
 /// By region number: the words of each region that calls may load locally.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DirectLoads {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    regions: Vec<Region<'static>>,
+    regions: Vec<NativeRegion<'static>>,
     arenas: Vec<Option<Arena>>,
 }
 
@@ -48,9 +48,9 @@ impl DirectLoads {
         #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
         {
             if self.regions.len() <= at {
-                self.regions.resize(at + 1, Region::of(&[]));
+                self.regions.resize(at + 1, NativeRegion::of(&[]));
             }
-            self.regions[at] = arena.as_ref().map_or(Region::of(&[]), region);
+            self.regions[at] = arena.as_ref().map_or(NativeRegion::of(&[]), region);
         }
         self.arenas[at] = arena;
     }
@@ -58,20 +58,20 @@ impl DirectLoads {
     /// Returns the regions; they are borrowed, so that no region is set meanwhile.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     #[inline]
-    pub(crate) fn regions(&self) -> &[Region<'_>] {
+    pub(crate) fn regions(&self) -> &[NativeRegion<'_>] {
         &self.regions
     }
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[allow(unsafe_code, reason = "this file is a home of unsafe code; see the reason below")]
-fn region(arena: &Arena) -> Region<'static> {
+fn region(arena: &Arena) -> NativeRegion<'static> {
     let bytes = arena.len();
     match arena.at(0, bytes) {
         // SAFETY: `set` is the only caller and stores the arena in the same table as the returned value, for as
         // long; `regions` lends it for no longer.
-        Ok(base) => unsafe { Region::new(base, bytes) },
-        Err(_) => Region::of(&[]),
+        Ok(base) => unsafe { NativeRegion::new(base, bytes) },
+        Err(_) => NativeRegion::of(&[]),
     }
 }
 

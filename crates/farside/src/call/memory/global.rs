@@ -6,8 +6,8 @@
 //! session's completion bit and wakes the executor if it sleeps.
 
 use super::{HelperMemory, HelperResult, perform};
-use crate::memory::{Access, What};
-use crate::operation::Kind;
+use crate::memory::{Access, AccessKind};
+use crate::operation::OperationKind;
 use crate::{Error, ErrorCode, GlobalAddress, Node, Session};
 use farside_fabric::Waiter;
 use farside_rmc::helpers::{Call, status};
@@ -74,7 +74,7 @@ impl MissSession {
     }
 
     /// Begins an access to the bytes that `bytes` was set to; [`Self::poll`] continues it.
-    fn begin(&mut self, what: What, at: GlobalAddress) -> Result<Option<u64>, Error> {
+    fn begin(&mut self, what: AccessKind, at: GlobalAddress) -> Result<Option<u64>, Error> {
         self.access = Some(self.session.begin(what, at, self.bytes.len())?);
         Ok(None)
     }
@@ -127,32 +127,32 @@ impl HelperMemory for MissSession {
 
     fn load(&mut self, at: GlobalAddress, bytes: usize) -> HelperResult<Self> {
         self.set_bytes(&[], bytes);
-        self.begin(What::Read, at)
+        self.begin(AccessKind::Read, at)
     }
 
     fn store(&mut self, at: GlobalAddress, value: u64, bytes: usize) -> HelperResult<Self> {
         self.set_bytes(&value.to_le_bytes()[..bytes], bytes);
-        self.begin(What::Post, at)
+        self.begin(AccessKind::Post, at)
     }
 
     fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
         self.set_bytes(&[], 8);
-        self.begin(What::Word(Kind::CompareSwap(expected, new)), at)
+        self.begin(AccessKind::Word(OperationKind::CompareSwap(expected, new)), at)
     }
 
     fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
         self.set_bytes(&[], 8);
-        self.begin(What::Word(Kind::FetchAdd(add)), at)
+        self.begin(AccessKind::Word(OperationKind::FetchAdd(add)), at)
     }
 
     fn read(&mut self, at: GlobalAddress, output: &mut [u8]) -> HelperResult<Self> {
         self.set_bytes(&[], output.len());
-        self.begin(What::Read, at)
+        self.begin(AccessKind::Read, at)
     }
 
     fn write(&mut self, at: GlobalAddress, input: &[u8]) -> HelperResult<Self> {
         self.set_bytes(input, input.len());
-        self.begin(What::Write, at)
+        self.begin(AccessKind::Write, at)
     }
 }
 
@@ -182,12 +182,12 @@ impl HelperMemory for GlobalHits<'_> {
 
     #[inline]
     fn compare_swap(&mut self, at: GlobalAddress, expected: u64, new: u64) -> HelperResult<Self> {
-        Ok(self.0.word_hit(at, Kind::CompareSwap(expected, new)))
+        Ok(self.0.word_hit(at, OperationKind::CompareSwap(expected, new)))
     }
 
     #[inline]
     fn fetch_add(&mut self, at: GlobalAddress, add: u64) -> HelperResult<Self> {
-        Ok(self.0.word_hit(at, Kind::FetchAdd(add)))
+        Ok(self.0.word_hit(at, OperationKind::FetchAdd(add)))
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use super::registering::ReceivedObject;
 use crate::call::transport::message_port::{MessagePort, OutputWrite};
 use crate::registered::Registered;
 use farside_base::{LinkId, LocalSlice, RemoteRegionId};
-use farside_protocol::call::{Call, Header, Reply, Session, Stopped, Verb, encode_reply};
+use farside_protocol::call::{CallId, Header, Reply, Session, Stopped, Verb, encode_reply};
 
 /// The role of the peer of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,15 +58,15 @@ impl ServerLinks {
     }
 
     /// Returns the index of a slot among those of all sessions.
-    pub(super) const fn slot_index(&self, call: Call) -> usize {
+    pub(super) const fn slot_index(&self, call: CallId) -> usize {
         call.session.0 as usize * self.slots + call.slot as usize
     }
 
     /// Returns the call at an index of [`Self::slot_index`].
-    pub(super) fn call_at(&self, at: usize) -> Call {
+    pub(super) fn call_at(&self, at: usize) -> CallId {
         let (session, slot) = (at / self.slots, at % self.slots);
         let number = |value| u32::try_from(value).unwrap_or(u32::MAX);
-        Call { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
+        CallId { session: Session(number(session)), slot: u8::try_from(slot).unwrap_or(u8::MAX) }
     }
 
     pub(super) fn set_role(&mut self, link: LinkId, role: LinkRole) {
@@ -125,13 +125,13 @@ impl ServerLinks {
         }
     }
 
-    fn output_offset(&self, call: Call) -> u64 {
+    fn output_offset(&self, call: CallId) -> u64 {
         self.slot_index(call) as u64 * u64::from(self.output_bytes_max)
     }
 
     /// Stores the output of a call until its reply is acknowledged; returns the reply that goes with it. Explanatory
     /// text is cut to the space of the caller.
-    pub(super) fn put_output(&mut self, call: Call, reply: Reply, output: &[u8]) -> Reply {
+    pub(super) fn put_output(&mut self, call: CallId, reply: Reply, output: &[u8]) -> Reply {
         let room = self.session(call.session).map_or(0, |state| state.output_bytes);
         let room = room.min(self.output_bytes_max) as usize;
         let (reply, output) = match output.len() <= room {
@@ -151,7 +151,7 @@ impl ServerLinks {
     /// Queues a reply, with the output of its slot.
     pub(super) fn reply(&mut self, session: Session, header: Header, reply: &Reply) {
         self.served += 1;
-        let call = Call { session, slot: header.slot };
+        let call = CallId { session, slot: header.slot };
         let Some(state) = self.session(session) else { return };
         let Some(link) = state.link else { return };
         let output = match state.output_region {

@@ -28,7 +28,8 @@ use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
 use farside_fabric::{Fabric, Region};
 use farside_protocol::call::{
-    Asked, Call, Effect, Header, Invocation, Refused, Reply, Server, Session, Settings, Turn,
+    CallId, Effect, Header, Invocation, Refused, Reply, RuntimeAction, Server, Session, Settings,
+    Turn,
 };
 use farside_protocol::wire::Violation;
 use links::{LinkRole, ServerLinks};
@@ -426,7 +427,7 @@ impl CallServer {
     }
 
     /// Answers a call that has ended.
-    fn end(&mut self, call: Call, end: &CallEnd) {
+    fn end(&mut self, call: CallId, end: &CallEnd) {
         let (reply, bytes): (_, &[u8]) = match end {
             CallEnd::Returned(result) => (Reply::returned(*result, 0), &self.executor.output),
             CallEnd::Stopped(why, slot, text) => (Reply::stopped(*why, *slot), text.as_bytes()),
@@ -437,7 +438,7 @@ impl CallServer {
     }
 
     /// Answers a request with this output.
-    fn answer(&mut self, call: Call, reply: Reply, output: &[u8]) {
+    fn answer(&mut self, call: CallId, reply: Reply, output: &[u8]) {
         let reply = self.links.put_output(call, reply, output);
         self.machine.answer(call, reply, &mut self.effects);
         self.apply_effects();
@@ -496,8 +497,8 @@ impl CallServer {
         let asked = self.machine.request(session, header, body, now_ns, &mut self.effects);
         self.apply_effects();
         match asked? {
-            Asked::Nothing => {}
-            Asked::Run(call, program, parameters) => {
+            RuntimeAction::Nothing => {}
+            RuntimeAction::Run(call, program, parameters) => {
                 (self.called_ns, self.executor.is_quiet) = (now_ns, false);
                 let at = self.links.slot_index(call);
                 let tenant = self.links.session(session).map_or(usize::MAX, |state| state.tenant);
@@ -507,12 +508,12 @@ impl CallServer {
                     self.answer(call, Reply::refused(Refused::Parameters, 0), text.as_bytes());
                 }
             }
-            Asked::Take(call, part, bytes) => {
+            RuntimeAction::Take(call, part, bytes) => {
                 self.take(call, part, bytes);
                 // The last part may have taken long to handle.
                 self.arrival_ns = None;
             }
-            Asked::Listen(call, topic) => match self.subscriptions.listen(call, topic) {
+            RuntimeAction::Listen(call, topic) => match self.subscriptions.listen(call, topic) {
                 ListenOutcome::Notification(lost, bytes) => {
                     self.answer(call, Reply::returned(lost, 0), &bytes);
                 }

@@ -8,7 +8,7 @@
 use super::{CallServer, quota};
 use crate::call::executor::loading::{self, LoadError, LoadedProgram};
 use crate::call::transport::program_list;
-use farside_protocol::call::{Call, Part, Refused, Reply, Session, program_of};
+use farside_protocol::call::{CallId, Part, Refused, Reply, Session, program_of};
 use std::sync::Arc;
 
 /// An object of which parts are missing.
@@ -23,7 +23,7 @@ pub(super) struct ReceivedObject {
 
 impl CallServer {
     /// Takes a part of an object; the last part starts verification and registration.
-    pub(super) fn take(&mut self, call: Call, part: Part, bytes: &[u8]) {
+    pub(super) fn take(&mut self, call: CallId, part: Part, bytes: &[u8]) {
         if part.offset == 0
             && let Err((why, text)) = self.begin_upload(call, part.whole)
         {
@@ -51,7 +51,7 @@ impl CallServer {
     }
 
     /// Handles an object all of whose parts were received.
-    fn received(&mut self, call: Call) {
+    fn received(&mut self, call: CallId) {
         let Some(state) = self.links.session_mut(call.session) else { return };
         let Some(upload) = state.upload.take() else { return };
         let (object, tenant): (Arc<[u8]>, _) = (upload.bytes.into(), state.tenant);
@@ -73,7 +73,7 @@ impl CallServer {
 
     /// Begins the upload of an object of this size, reserving its bytes. Replaces an incomplete upload of the
     /// session.
-    fn begin_upload(&mut self, call: Call, bytes: u32) -> Result<(), (Refused, String)> {
+    fn begin_upload(&mut self, call: CallId, bytes: u32) -> Result<(), (Refused, String)> {
         let session = call.session;
         self.drop_upload(session);
         let most = self.options.limits.file_bytes_max;
@@ -83,7 +83,7 @@ impl CallServer {
                 format!("an object has at most {most} B, not {bytes} B"),
             ));
         }
-        let first = self.links.slot_index(Call { slot: 0, ..call });
+        let first = self.links.slot_index(CallId { slot: 0, ..call });
         if self.executor.is_loading(first..first + self.machine.slots()) {
             let text =
                 "another object of this caller is being registered: wait for its programs first";
@@ -137,7 +137,7 @@ impl CallServer {
     /// Answers a registration whose object was loaded, or could not be.
     pub(super) fn loaded(
         &mut self,
-        call: Call,
+        call: CallId,
         object: &Arc<[u8]>,
         loaded: Result<Vec<Arc<LoadedProgram>>, LoadError>,
     ) {

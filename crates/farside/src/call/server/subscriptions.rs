@@ -1,7 +1,7 @@
 //! Notifications: subscriptions of sessions to topics, and the backlog of each (003 §2).
 
 use crate::call::executor::Notification;
-use farside_protocol::call::{Call, Session};
+use farside_protocol::call::{CallId, Session};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const TOPICS_MAX: usize = 64;
 #[derive(Debug, Default)]
 struct Subscription {
     /// The requests that wait for the next notifications.
-    listening: VecDeque<Call>,
+    listening: VecDeque<CallId>,
     kept: VecDeque<Arc<[u8]>>,
     /// Notifications dropped since the last one that was delivered.
     lost: u64,
@@ -36,7 +36,7 @@ pub(super) struct Subscriptions {
     subscriptions: BTreeMap<u64, BTreeMap<Session, Subscription>>,
     subscribers: BTreeMap<Session, Subscriber>,
     /// The topic on which each request waits.
-    waiting: BTreeMap<Call, u64>,
+    waiting: BTreeMap<CallId, u64>,
     /// Number of listen requests so far.
     listenings: u64,
 }
@@ -55,7 +55,7 @@ pub(super) enum ListenOutcome {
 impl Subscriptions {
     /// Handles a listen request. The first one for a topic subscribes. At the topic limit it replaces the least
     /// recently used topic on which no request waits.
-    pub(super) fn listen(&mut self, call: Call, topic: u64) -> ListenOutcome {
+    pub(super) fn listen(&mut self, call: CallId, topic: u64) -> ListenOutcome {
         let subscriber = self.subscribers.entry(call.session).or_default();
         if subscriber.topics.len() >= TOPICS_MAX && !subscriber.topics.contains(&topic) {
             let Some((_, oldest)) = subscriber.idle.pop_first() else {
@@ -84,7 +84,7 @@ impl Subscriptions {
     }
 
     /// Publishes a notification; returns the waiting requests to be answered with it.
-    pub(super) fn notify(&mut self, notification: Notification) -> (Vec<Call>, Arc<[u8]>) {
+    pub(super) fn notify(&mut self, notification: Notification) -> (Vec<CallId>, Arc<[u8]>) {
         let (topic, bytes) = (notification.topic, Arc::from(notification.bytes));
         let mut calls = Vec::new();
         for (session, subscription) in self.subscriptions.get_mut(&topic).into_iter().flatten() {
@@ -104,7 +104,7 @@ impl Subscriptions {
     }
 
     /// Removes a waiting request.
-    pub(super) fn forget(&mut self, call: Call) {
+    pub(super) fn forget(&mut self, call: CallId) {
         let Some(topic) = self.waiting.remove(&call) else { return };
         let subscriptions = self.subscriptions.get_mut(&topic);
         let subscription = subscriptions.and_then(|all| all.get_mut(&call.session));
@@ -120,7 +120,7 @@ impl Subscriptions {
         for topic in subscriber.topics {
             unsubscribe(&mut self.subscriptions, session, topic);
         }
-        let (first, last) = (Call { session, slot: 0 }, Call { session, slot: u8::MAX });
+        let (first, last) = (CallId { session, slot: 0 }, CallId { session, slot: u8::MAX });
         while let Some(call) = self.waiting.range(first..=last).next().map(|(call, _)| *call) {
             self.waiting.remove(&call);
         }
@@ -158,12 +158,12 @@ fn mark_idle(
 mod tests {
     use super::*;
 
-    fn call(session: u32, slot: u8) -> Call {
-        Call { session: Session(session), slot }
+    fn call(session: u32, slot: u8) -> CallId {
+        CallId { session: Session(session), slot }
     }
 
     /// Publishes one byte; returns the requests that are answered with it.
-    fn notify(topics: &mut Subscriptions, topic: u64, byte: u8) -> Vec<Call> {
+    fn notify(topics: &mut Subscriptions, topic: u64, byte: u8) -> Vec<CallId> {
         let (calls, bytes) = topics.notify(Notification { topic, bytes: vec![byte] });
         assert_eq!(&*bytes, [byte]);
         calls

@@ -8,9 +8,9 @@ fn size(bytes: usize) -> LineSize {
     LineSize::from_bytes(bytes).unwrap()
 }
 
-struct Random(u64);
+struct XorshiftStar(u64);
 
-impl Random {
+impl XorshiftStar {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -20,13 +20,13 @@ impl Random {
 }
 
 /// The allocator with a reference list of its allocations.
-struct Pair {
+struct CheckedAllocator {
     allocator: Allocator,
     blocks: BTreeMap<u64, (u64, LineSize)>,
     seed: u64,
 }
 
-impl Pair {
+impl CheckedAllocator {
     fn new(bytes: u64, seed: u64) -> Self {
         Self { allocator: Allocator::new(bytes), blocks: BTreeMap::new(), seed }
     }
@@ -137,7 +137,7 @@ impl Pair {
 }
 
 /// Mostly small, sometimes about a segment, rarely several.
-fn random_bytes(random: &mut Random) -> u64 {
+fn random_bytes(random: &mut XorshiftStar) -> u64 {
     match random.below(20) {
         0 => 1 + random.below(4 * SEGMENT_BYTES),
         1..4 => 1 + random.below(SEGMENT_BYTES + 1),
@@ -149,11 +149,11 @@ fn random_bytes(random: &mut Random) -> u64 {
 #[test]
 fn agrees_with_a_list_of_blocks() {
     for seed in 1..=60 {
-        let mut random = Random(seed);
+        let mut random = XorshiftStar(seed);
         let home = RESERVED_BYTES * random.below(200) + random.below(RESERVED_BYTES);
         let classes: Vec<LineSize> =
             LineSize::all().filter(|_| random.below(3) == 0).chain([LINE]).collect();
-        let mut pair = Pair::new(home, seed);
+        let mut pair = CheckedAllocator::new(home, seed);
         let keep = 20 + random.below(300);
         for _ in 0..1_500 {
             let line_size = classes[random.below(classes.len() as u64) as usize];
@@ -190,7 +190,7 @@ fn agrees_with_a_list_of_blocks() {
 #[test]
 fn one_line_at_a_time_fills_the_home_to_the_last_line() {
     for line_size in LineSize::all() {
-        let mut pair = Pair::new(3 * SEGMENT_BYTES + 5 * RESERVED_BYTES, 0);
+        let mut pair = CheckedAllocator::new(3 * SEGMENT_BYTES + 5 * RESERVED_BYTES, 0);
         let line = line_size.bytes() as u64;
         let count = pair.allocator.capacity_bytes() / line;
         let step = (count / 512).max(1);

@@ -3,12 +3,12 @@ use crate::call::queue::DEBT_NS_MAX;
 
 const QUANTUM_NS: u64 = 500;
 
-fn call(session: u32, slot: u8) -> Call {
-    Call { session: Session(session), slot }
+fn call(session: u32, slot: u8) -> CallId {
+    CallId { session: Session(session), slot }
 }
 
 /// Tenants with these weights and numbers of sessions.
-fn tenants(canary: Canary, tenants: &[(u32, u32)]) -> Schedule {
+fn tenants(canary: CallCanary, tenants: &[(u32, u32)]) -> Schedule {
     let mut schedule = Schedule::new(QUANTUM_NS, canary);
     let mut session = 0;
     for (tenant, (weight, sessions)) in tenants.iter().enumerate() {
@@ -22,18 +22,18 @@ fn tenants(canary: Canary, tenants: &[(u32, u32)]) -> Schedule {
 }
 
 fn schedule(tenants_of: &[(u32, u32)]) -> Schedule {
-    tenants(Canary::default(), tenants_of)
+    tenants(CallCanary::default(), tenants_of)
 }
 
 /// A schedule with a fixed slice cost for each session, and the time that has passed.
-struct Bench {
+struct ScheduleBench {
     schedule: Schedule,
     costs_ns: Vec<u64>,
     used_ns: Vec<u64>,
     now_ns: u64,
 }
 
-impl Bench {
+impl ScheduleBench {
     fn new(schedule: Schedule, costs_ns: &[u64]) -> Self {
         let used_ns = alloc::vec![0; costs_ns.len()];
         Self { schedule, costs_ns: costs_ns.to_vec(), used_ns, now_ns: 1 << 40 }
@@ -64,7 +64,7 @@ impl Bench {
 
 /// The time that each session has used after a fifth of a second in which all are always runnable.
 fn used(schedule: Schedule, costs_ns: &[u64]) -> Vec<u64> {
-    let mut bench = Bench::new(schedule, costs_ns);
+    let mut bench = ScheduleBench::new(schedule, costs_ns);
     (0..).zip(costs_ns).for_each(|(session, _)| bench.ready(session));
     bench.for_ns(200_000_000).to_vec()
 }
@@ -119,10 +119,11 @@ fn sessions_of_one_tenant_share_equally_whatever_its_weight() {
 #[cfg(canary)]
 #[test]
 fn canary_schedules_that_charge_too_little_are_found() {
-    let charges_none = tenants(Canary::new(Mutant::NothingCharged), &[(1, 2)]);
+    let charges_none = tenants(CallCanary::new(CallMutant::NothingCharged), &[(1, 2)]);
     let used_ns = used(charges_none, &[1_000_000, 500]);
     assert!(used_ns[0] > 2 * used_ns[1], "not found by the test of sessions' shares: {used_ns:?}");
-    let charges_sessions = tenants(Canary::new(Mutant::TenantsUncharged), &[(1, 1), (3, 1)]);
+    let charges_sessions =
+        tenants(CallCanary::new(CallMutant::TenantsUncharged), &[(1, 1), (3, 1)]);
     let used_ns = used(charges_sessions, &[500, 500]);
     assert!(used_ns[1] < 2 * used_ns[0], "not found by the test of tenants' shares: {used_ns:?}");
 }
@@ -145,7 +146,7 @@ fn calls_of_one_session_take_turns() {
 #[test]
 fn newly_runnable_flow_runs_next() {
     for sessions in [1, 8] {
-        let mut bench = Bench::new(schedule(&[(1, sessions), (1, 1)]), &[700; 9]);
+        let mut bench = ScheduleBench::new(schedule(&[(1, sessions), (1, 1)]), &[700; 9]);
         (0..sessions).for_each(|session| bench.ready(session));
         for _ in 0..1000 {
             bench.slice(Turn::Ready).unwrap();
@@ -158,7 +159,8 @@ fn newly_runnable_flow_runs_next() {
 #[test]
 fn short_calls_wait_for_one_run_of_a_long_call() {
     // A slice is shorter than a quantum here, so a run may be two slices.
-    let mut bench = Bench::new(schedule(&[(1, 9)]), &[400, 400, 400, 400, 400, 400, 400, 400, 10]);
+    let mut bench =
+        ScheduleBench::new(schedule(&[(1, 9)]), &[400, 400, 400, 400, 400, 400, 400, 400, 10]);
     (0..8).for_each(|session| bench.ready(session));
     bench.for_ns(10_000);
     for _ in 0..1000 {
@@ -173,7 +175,7 @@ fn short_calls_wait_for_one_run_of_a_long_call() {
 
 #[test]
 fn short_slices_of_one_session_follow_each_other_for_a_quantum() {
-    let mut bench = Bench::new(schedule(&[(1, 2)]), &[100, 100]);
+    let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[100, 100]);
     (0..2).for_each(|session| bench.ready(session));
     let turns: Vec<_> = (0..15).map(|_| bench.slice(Turn::Ready).unwrap()).collect();
     assert_eq!(turns, [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0]);
@@ -182,7 +184,7 @@ fn short_slices_of_one_session_follow_each_other_for_a_quantum() {
 #[test]
 fn lag_outlasts_idle_moments_of_others() {
     for tenants_of in [&[(1, 2)][..], &[(1, 1), (1, 1)]] {
-        let mut bench = Bench::new(schedule(tenants_of), &[20_000_000, 500]);
+        let mut bench = ScheduleBench::new(schedule(tenants_of), &[20_000_000, 500]);
         bench.ready(1);
         bench.ready(0);
         while bench.slice(Turn::Ready) != Some(0) {}
@@ -199,7 +201,7 @@ fn lag_outlasts_idle_moments_of_others() {
 
 #[test]
 fn lag_is_kept_by_a_flow_that_leaves_and_returns() {
-    let mut bench = Bench::new(schedule(&[(1, 2)]), &[1 << 40, 500]);
+    let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[1 << 40, 500]);
     bench.ready(0);
     bench.ready(1);
     assert_eq!(bench.slice(Turn::Over), Some(0));
@@ -210,7 +212,7 @@ fn lag_is_kept_by_a_flow_that_leaves_and_returns() {
 
 #[test]
 fn flow_that_ran_alone_owes_nothing_to_later_flows() {
-    let mut bench = Bench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
+    let mut bench = ScheduleBench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
     bench.ready(0);
     bench.for_ns(1_000_000_000);
     bench.ready(1);
@@ -221,7 +223,7 @@ fn flow_that_ran_alone_owes_nothing_to_later_flows() {
 
 #[test]
 fn idle_flow_saves_up_nothing() {
-    let mut bench = Bench::new(schedule(&[(1, 2)]), &[500, 500]);
+    let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[500, 500]);
     bench.ready(0);
     bench.for_ns(1_000_000_000);
     bench.ready(1);
@@ -233,7 +235,7 @@ fn idle_flow_saves_up_nothing() {
 #[test]
 fn flow_below_its_share_gets_all_requested_time() {
     // Bursts of 50 us; the next one arrives while a slice of a millisecond is running.
-    let mut bench = Bench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
+    let mut bench = ScheduleBench::new(schedule(&[(1, 1), (1, 1)]), &[1_000_000, 500]);
     bench.ready(0);
     for _ in 0..1000 {
         assert_eq!(bench.slice(Turn::Ready), Some(0));
@@ -246,7 +248,7 @@ fn flow_below_its_share_gets_all_requested_time() {
 }
 
 /// Time used by a session that is reopened after each slice, and by one that stays open.
-fn reopening(mut bench: Bench) -> Vec<u64> {
+fn reopening(mut bench: ScheduleBench) -> Vec<u64> {
     bench.ready(1);
     for _ in 0..1000 {
         bench.schedule.open(Session(0), 0);
@@ -260,7 +262,7 @@ fn reopening(mut bench: Bench) -> Vec<u64> {
 #[test]
 fn reopened_session_keeps_its_lag() {
     for tenants_of in [&[(1, 2)][..], &[(1, 1), (1, 1)]] {
-        let used_ns = reopening(Bench::new(schedule(tenants_of), &[300_000, 500]));
+        let used_ns = reopening(ScheduleBench::new(schedule(tenants_of), &[300_000, 500]));
         assert_near(used_ns[0], used_ns[1], 600_000 + QUANTUM_NS);
     }
 }
@@ -268,14 +270,14 @@ fn reopened_session_keeps_its_lag() {
 #[cfg(canary)]
 #[test]
 fn canary_a_session_that_sheds_its_debt_is_found() {
-    let sheds = tenants(Canary::new(Mutant::DebtShed), &[(1, 2)]);
-    let used_ns = reopening(Bench::new(sheds, &[300_000, 500]));
+    let sheds = tenants(CallCanary::new(CallMutant::DebtShed), &[(1, 2)]);
+    let used_ns = reopening(ScheduleBench::new(sheds, &[300_000, 500]));
     assert!(used_ns[0] > 2 * used_ns[1], "not found by the test of reopened sessions: {used_ns:?}");
 }
 
 #[test]
 fn work_outside_calls_is_charged() {
-    let mut bench = Bench::new(schedule(&[(1, 2)]), &[500, 500]);
+    let mut bench = ScheduleBench::new(schedule(&[(1, 2)]), &[500, 500]);
     bench.ready(1);
     bench.slice(Turn::Ready);
     bench.schedule.charge(Session(0), 1_000_000);
@@ -286,7 +288,7 @@ fn work_outside_calls_is_charged() {
 
 #[test]
 fn a_tenant_that_has_used_up_its_time_waits_for_more() {
-    let mut schedule = Schedule::new(100, Canary::default());
+    let mut schedule = Schedule::new(100, CallCanary::default());
     schedule.add_tenant(1, Some(100_000_000));
     schedule.add_tenant(1, None);
     schedule.open(Session(0), 0);
@@ -309,11 +311,11 @@ fn a_tenant_that_has_used_up_its_time_waits_for_more() {
 
 #[test]
 fn barred_tenant_saves_up_nothing() {
-    let mut schedule = Schedule::new(QUANTUM_NS, Canary::default());
+    let mut schedule = Schedule::new(QUANTUM_NS, CallCanary::default());
     schedule.add_tenant(1, Some(100_000_000));
     schedule.add_tenant(1, None);
     (0..2).for_each(|session| schedule.open(Session(session), session as usize));
-    let mut bench = Bench::new(schedule, &[500, 500]);
+    let mut bench = ScheduleBench::new(schedule, &[500, 500]);
     (0..2).for_each(|session| bench.ready(session));
     let used_ns = bench.for_ns(1_000_000_000);
     assert_near(used_ns[0], 100_000_000 + BURST_NS, 10_000);

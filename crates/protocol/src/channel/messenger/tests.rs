@@ -172,7 +172,7 @@ fn the_sequence_goes_round_at_16_bits() {
 #[test]
 fn canary_a_repeated_message_passes_an_unchecked_sequence() {
     let mut one = Messenger::new(2);
-    let mut two = Messenger::new(2).with_mutant(Mutant::SequenceUnchecked);
+    let mut two = Messenger::new(2).with_mutant(ChannelMutant::SequenceUnchecked);
     one.push(Class::Reply, Family::Coherence, &body(0));
     let bytes = one.peek().unwrap();
     two.received(&bytes).unwrap();
@@ -205,9 +205,9 @@ fn receives_cover_every_message_in_flight() {
     assert_eq!(Messenger::receives_needed(1_000), Messenger::receives_needed(255));
 }
 
-struct Random(u64);
+struct XorshiftStar(u64);
 
-impl Random {
+impl XorshiftStar {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -217,7 +217,7 @@ impl Random {
 }
 
 /// Two ends and a wire each way, driven at random; `taken` counts received messages, by end and class.
-struct Pair {
+struct MessengerPair {
     ends: [Messenger; 2],
     wires: [VecDeque<[u8; MESSAGE]>; 2],
     pushed: [[u32; 3]; 2],
@@ -225,7 +225,7 @@ struct Pair {
     receives: usize,
 }
 
-impl Pair {
+impl MessengerPair {
     fn new(credits: u32) -> Self {
         Self {
             ends: [Messenger::new(credits), Messenger::new(credits)],
@@ -266,9 +266,9 @@ impl Pair {
 #[test]
 fn any_traffic_arrives_once_and_in_order() {
     for seed in 1..=200 {
-        let mut random = Random(seed);
+        let mut random = XorshiftStar(seed);
         let credits = 1 + random.below(40) as u32;
-        let mut pair = Pair::new(credits);
+        let mut pair = MessengerPair::new(credits);
         // Phases with different probabilities of each action fill and empty the wires.
         for _ in 0..20 {
             let likely = random.below(3);
@@ -297,7 +297,7 @@ fn any_traffic_arrives_once_and_in_order() {
 #[test]
 fn noise_never_gets_through_unnoticed() {
     for seed in 1..=2_000 {
-        let mut random = Random(seed);
+        let mut random = XorshiftStar(seed);
         let mut end = Messenger::new(4);
         let length = match random.below(4) {
             0 => random.below(200),

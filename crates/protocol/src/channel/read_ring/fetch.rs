@@ -1,12 +1,12 @@
 //! The READs of a reader of a ring, and their completions.
 
-use super::super::canary::Mutant;
+use super::super::canary::ChannelMutant;
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name};
 use super::super::half::{Own, Peer, PeerRegions, own as reach};
 use super::super::shape::Signal;
-use super::receiver::Receiver;
-use super::{COPY, Form, SIGNALS, WORD, sequence};
+use super::receiver::ReadRingReceiver;
+use super::{COPY, ReadRingForm, SIGNALS, WORD, sequence};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
@@ -26,7 +26,7 @@ pub(super) enum Flying {
     Message { bytes: u32, bell: bool },
 }
 
-impl Receiver {
+impl ReadRingReceiver {
     /// The highest position that the sender can have reached: it reuses only released space.
     #[inline]
     fn limit(&self) -> u64 {
@@ -77,14 +77,14 @@ impl Receiver {
         }
         let end = self.place.contiguous_end(self.here).min(self.limit());
         match self.form {
-            Form::Detached | Form::Notify if self.head > self.here => {
+            ReadRingForm::Detached | ReadRingForm::Notify if self.head > self.here => {
                 let piece = self.piece_bytes.max(self.form.record(self.message_bytes_max));
                 let end = end.min(self.head).min(self.here + piece);
                 self.read(Flying::Records(end), self.here, end, &peer, effects);
             }
-            Form::Detached => self.read_head(&peer, effects),
-            Form::Notify => {}
-            Form::Prefetched => {
+            ReadRingForm::Detached => self.read_head(&peer, effects),
+            ReadRingForm::Notify => {}
+            ReadRingForm::Prefetched => {
                 self.seen = None;
                 let most = self.form.header() + u64::from(self.prefetch_bytes);
                 let end = end.min(self.here + most.next_multiple_of(WORD).max(self.wanted));
@@ -92,7 +92,7 @@ impl Receiver {
                     self.read(Flying::Records(end), self.here, end, &peer, effects);
                 }
             }
-            Form::Inlined => match self.seen.take() {
+            ReadRingForm::Inlined => match self.seen.take() {
                 Some(bytes) => self.read_message(bytes, end, &peer, effects),
                 None => self.read_bell(&peer, effects),
             },
@@ -114,7 +114,7 @@ impl Receiver {
 
     /// Polls the heads that the sender has written.
     pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
-        if self.form != Form::Notify || self.signal != Signal::Word {
+        if self.form != ReadRingForm::Notify || self.signal != Signal::Word {
             return Ok(());
         }
         loop {
@@ -146,7 +146,9 @@ impl Receiver {
                 self.advance_to(head)
             }
             Some(Flying::Bell) => self.bell_here(own),
-            Some(Flying::Records(end)) if self.form == Form::Prefetched => self.check(end, own),
+            Some(Flying::Records(end)) if self.form == ReadRingForm::Prefetched => {
+                self.check(end, own)
+            }
             Some(Flying::Records(end)) => self.walk(end, own),
             Some(Flying::Message { bytes, bell }) => {
                 self.here += self.form.record(bytes);
@@ -169,11 +171,11 @@ impl Receiver {
     pub(super) fn rung(&self, bell: u64, position: u64) -> Result<Option<u32>, Violation> {
         let bytes = match (self.form, bell) {
             (_, 0) => return Ok(None),
-            (Form::Prefetched, _) if bell >> 24 != sequence(position) => {
+            (ReadRingForm::Prefetched, _) if bell >> 24 != sequence(position) => {
                 return Err(Violation("a bell of another message"));
             }
-            (Form::Prefetched, _) => bell & 0xff_ffff,
-            (Form::Detached | Form::Notify | Form::Inlined, _) => bell - 1,
+            (ReadRingForm::Prefetched, _) => bell & 0xff_ffff,
+            (ReadRingForm::Detached | ReadRingForm::Notify | ReadRingForm::Inlined, _) => bell - 1,
         };
         match u32::try_from(bytes) {
             Ok(bytes) if bytes <= self.message_bytes_max => Ok(Some(bytes)),
@@ -225,7 +227,7 @@ impl Receiver {
             }
             let sum = reach(checksum(bell, own.buffer, offset + self.form.header(), bytes))?;
             let fits = sum == reach(own.buffer.load_word(offset + WORD))?;
-            if !fits && !self.canary.is(Mutant::ChecksumUnchecked) {
+            if !fits && !self.canary.is(ChannelMutant::ChecksumUnchecked) {
                 // Everything stored before a bell that an earlier READ returned is present.
                 if first && self.wanted > 0 {
                     return Err(Violation("a message with a wrong checksum"));

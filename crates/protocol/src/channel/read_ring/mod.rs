@@ -45,11 +45,11 @@ mod tests;
 
 use super::kind::Kind;
 use super::readers;
-use super::shape::{DeviceWords, Plan, Shape, Signal};
+use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
 use farside_base::Access;
 
-pub use receiver::Receiver;
-pub use sender::Sender;
+pub use receiver::ReadRingReceiver;
+pub use sender::ReadRingSender;
 
 const WORD: u64 = 8;
 /// The offset, at a reader, of the heads that its sender WRITEs. Before them is a copy of the head, or of the length
@@ -59,14 +59,14 @@ const COPY: u64 = readers::READER_WORDS;
 
 /// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Form {
+enum ReadRingForm {
     Detached,
     Notify,
     Inlined,
     Prefetched,
 }
 
-impl Form {
+impl ReadRingForm {
     const fn of(kind: Kind, shape: &Shape) -> Self {
         match kind {
             Kind::ReadRingNotify => Self::Notify,
@@ -103,15 +103,15 @@ impl Form {
 
 /// The offsets of positions, at the sender and at its readers alike.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Place {
+struct ReadRingOffsets {
     ring_bytes: u64,
     /// Bytes accessible from the beginning of the ring on.
     reach: u64,
     mirrored: bool,
 }
 
-impl Place {
-    const fn new(form: Form, shape: &Shape) -> Self {
+impl ReadRingOffsets {
+    const fn new(form: ReadRingForm, shape: &Shape) -> Self {
         let more = if shape.mirrored { shape.ring_bytes } else { guard(form, shape) };
         let ring_bytes = shape.ring_bytes;
         Self { ring_bytes, reach: ring_bytes + more, mirrored: shape.mirrored }
@@ -139,7 +139,7 @@ impl Place {
 }
 
 /// Bytes of the guard of a ring that is not mirrored.
-const fn guard(form: Form, shape: &Shape) -> u64 {
+const fn guard(form: ReadRingForm, shape: &Shape) -> u64 {
     form.record(shape.message_bytes_max).next_multiple_of(64)
 }
 
@@ -164,9 +164,9 @@ const fn receives_max(shape: &Shape) -> u32 {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
-    let form = Form::of(kind, shape);
-    let detached = matches!(form, Form::Detached);
+pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
+    let form = ReadRingForm::of(kind, shape);
+    let detached = matches!(form, ReadRingForm::Detached);
     let (bells, apart) = readers::plan_bells(shape, if detached { WORD } else { 0 });
     readers::plan_sender(shape, bells)
         .with_counters(apart, DeviceWords::kind(apart > 0), Access::READ)
@@ -174,9 +174,9 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
-    let form = Form::of(kind, shape);
-    let notices = if matches!(form, Form::Notify) { notices_max(shape) } else { 0 };
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+    let form = ReadRingForm::of(kind, shape);
+    let notices = if matches!(form, ReadRingForm::Notify) { notices_max(shape) } else { 0 };
     let words = matches!(shape.signal, Signal::Word) && notices > 0;
     let bytes = SIGNALS - readers::READER_WORDS + if words { notices as u64 * WORD } else { 0 };
     readers::plan_reader(shape, bytes, words)

@@ -1,17 +1,17 @@
 //! A reader of a ring.
 
-use super::super::canary::{Canary, Mutant};
+use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Peer, PeerRegions,
-    ReceiveHalf, Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
 use super::super::stand::{START, Stand};
 use super::fetch::{FLYING, Flying};
-use super::{COPY, Form, Place, WORD, notices_max, receives_max};
+use super::{COPY, ReadRingForm, ReadRingOffsets, WORD, notices_max, receives_max};
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
@@ -22,7 +22,7 @@ const NOTICE: Name = Name(0);
 const OFFERS_MAX: usize = 16;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum DeliveryState {
     /// The caller has not named a destination.
     Offered,
     /// It is being READ into its destination.
@@ -39,7 +39,7 @@ struct Fetch {
     bytes: u32,
     /// The length is known: it is held, and the message after it can be offered.
     known: bool,
-    state: State,
+    state: DeliveryState,
 }
 
 /// The receiver half of a read ring channel: one reader.
@@ -48,10 +48,10 @@ struct Fetch {
 /// up to the head, or of one message and the next bell; both in one with prefetching; only the latter with notices.
 /// No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Receiver {
-    pub(super) form: Form,
+pub struct ReadRingReceiver {
+    pub(super) form: ReadRingForm,
     pub(super) signal: Signal,
-    pub(super) place: Place,
+    pub(super) place: ReadRingOffsets,
     pub(super) message_bytes_max: u32,
     /// The maximum size in bytes of one READ, or one record.
     pub(super) piece_bytes: u64,
@@ -79,17 +79,17 @@ pub struct Receiver {
     receives: u32,
     /// The newest head that arrived before the start was known.
     early: Option<u32>,
-    pub(super) canary: Canary,
+    pub(super) canary: ChannelCanary,
 }
 
-impl Receiver {
+impl ReadRingReceiver {
     /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let form = Form::of(kind, shape);
+        let form = ReadRingForm::of(kind, shape);
         Self {
             form,
             signal: shape.signal,
-            place: Place::new(form, shape),
+            place: ReadRingOffsets::new(form, shape),
             message_bytes_max: shape.message_bytes_max,
             piece_bytes: u64::from(shape.piece_bytes),
             prefetch_bytes: shape.prefetch_bytes,
@@ -108,14 +108,14 @@ impl Receiver {
             notices_max: notices_max(shape),
             receives: receives_max(shape),
             early: None,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -156,10 +156,10 @@ impl Receiver {
     /// there are receives or words for them.
     fn give_back<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.stand.release(held, own, effects)?;
         if self.stand.tail() == self.head && self.notices_since >= self.notices_max.div_ceil(2) {
             self.notices_since = 0;
@@ -184,16 +184,16 @@ impl Receiver {
             (self.here, self.seen, self.wanted) = (self.next, None, 0);
         }
         match self.form {
-            Form::Detached | Form::Notify if self.head > self.next => {
+            ReadRingForm::Detached | ReadRingForm::Notify if self.head > self.next => {
                 let most = self.head - self.next - self.form.header().min(self.head - self.next);
                 Ok(Some((self.next, most.min(u64::from(self.message_bytes_max)) as u32)))
             }
-            Form::Detached => {
+            ReadRingForm::Detached => {
                 self.read_head(to, effects);
                 Ok(None)
             }
-            Form::Notify => Ok(None),
-            Form::Inlined | Form::Prefetched => match self.seen.take() {
+            ReadRingForm::Notify => Ok(None),
+            ReadRingForm::Inlined | ReadRingForm::Prefetched => match self.seen.take() {
                 Some(bytes) => Ok(Some((self.next, bytes))),
                 None => {
                     self.read_bell(to, effects);
@@ -205,11 +205,12 @@ impl Receiver {
 
     /// Handles a message that has arrived at the caller's destination.
     fn fetch_here<M: Memory>(&mut self, name: Name, own: Own<'_, M>) -> Result<(), Violation> {
-        let mine =
-            |fetch: &Fetch| fetch.state == State::Reading && Self::name(fetch.position) == name;
+        let mine = |fetch: &Fetch| {
+            fetch.state == DeliveryState::Reading && Self::name(fetch.position) == name
+        };
         let Some(at) = self.offers.iter().position(mine) else { return Ok(()) };
         let Some(mut fetch) = self.offers.get(at).copied() else { return Ok(()) };
-        fetch.state = State::Here;
+        fetch.state = DeliveryState::Here;
         if !fetch.known {
             let word = reach(own.bells.load_word(COPY))?;
             let Some(bytes) = self.rung(word, fetch.position)? else {
@@ -230,7 +231,7 @@ impl Receiver {
     }
 }
 
-impl Half for Receiver {
+impl Half for ReadRingReceiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -239,8 +240,8 @@ impl Half for Receiver {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         self.stand.connected(regions, effects);
-        if self.form == Form::Notify && self.signal == Signal::Message {
-            let few = self.canary.is(Mutant::LateNoticeForgotten);
+        if self.form == ReadRingForm::Notify && self.signal == Signal::Message {
+            let few = self.canary.is(ChannelMutant::LateNoticeForgotten);
             for _ in 0..if few { self.notices_max } else { self.receives } {
                 self.post(effects);
             }
@@ -275,7 +276,7 @@ impl Half for Receiver {
         _: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let told = self.form == Form::Notify && self.signal == Signal::Message;
+        let told = self.form == ReadRingForm::Notify && self.signal == Signal::Message;
         let Some(low) = arrival.immediate.filter(|_| told) else {
             return Err(Violation("a message where none comes"));
         };
@@ -292,7 +293,7 @@ impl Half for Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl ReceiveHalf for ReadRingReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -329,14 +330,14 @@ impl ReceiveHalf for Receiver {
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         if let Some(at) = self.offers.iter().position(|fetch| fetch.position == held.0) {
-            let offered = |fetch: &Fetch| fetch.known && fetch.state == State::Offered;
+            let offered = |fetch: &Fetch| fetch.known && fetch.state == DeliveryState::Offered;
             if !self.offers.get(at).is_some_and(offered) {
-                return Err(Refusal::NoSuch("held message"));
+                return Err(HalfRefusal::NoSuch("held message"));
             }
             self.offers.remove(at);
         }
@@ -352,38 +353,38 @@ impl ReceiveHalf for Receiver {
         let Some((position, bytes)) = self.offerable(&to, own, effects)? else {
             return Ok(None);
         };
-        let known = matches!(self.form, Form::Inlined | Form::Prefetched);
+        let known = matches!(self.form, ReadRingForm::Inlined | ReadRingForm::Prefetched);
         if known {
             let end = position + self.form.record(bytes);
             self.stand.hold(position, end)?;
             (self.next, self.here) = (end, end);
         }
-        self.offers.push(Fetch { position, bytes, known, state: State::Offered });
+        self.offers.push(Fetch { position, bytes, known, state: DeliveryState::Offered });
         let place = known.then(|| self.place.offset(position) + self.form.header());
-        Ok(Some(Offer { held: Held(position), peer: Peer::ONLY, bytes_max: bytes, place }))
+        Ok(Some(Offer { held: HeldMessage(position), peer: Peer::ONLY, bytes_max: bytes, place }))
     }
 
     fn receive_into<M: Memory>(
         &mut self,
-        offer: Held,
+        offer: HeldMessage,
         into: LocalSlice,
         _: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         let offered =
-            |fetch: &&mut Fetch| fetch.position == offer.0 && fetch.state == State::Offered;
+            |fetch: &&mut Fetch| fetch.position == offer.0 && fetch.state == DeliveryState::Offered;
         let Some(fetch) = self.offers.iter_mut().find(offered) else {
-            return Err(Refusal::NoSuch("offer"));
+            return Err(HalfRefusal::NoSuch("offer"));
         };
-        let to = self.stand.ready(effects).ok_or(Refusal::Lost)?;
+        let to = self.stand.ready(effects).ok_or(HalfRefusal::Lost)?;
         if into.bytes < fetch.bytes {
-            return Err(Refusal::TooLong { bytes_max: into.bytes });
+            return Err(HalfRefusal::TooLong { bytes_max: into.bytes });
         }
         if fetch.known && fetch.bytes == 0 {
-            fetch.state = State::Here;
+            fetch.state = DeliveryState::Here;
             return Ok(());
         }
-        fetch.state = State::Reading;
+        fetch.state = DeliveryState::Reading;
         let offset = self.place.offset(fetch.position);
         let header = LocalSlice { region: self.regions.bells, offset: COPY, bytes: WORD as u32 };
         let into = LocalSlice { bytes: fetch.bytes, ..into };
@@ -400,11 +401,11 @@ impl ReceiveHalf for Receiver {
 
     fn fetched<M: Memory>(
         &mut self,
-        offer: Held,
+        offer: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Option<u32> {
-        let here = |fetch: &Fetch| fetch.position == offer.0 && fetch.state == State::Here;
+        let here = |fetch: &Fetch| fetch.position == offer.0 && fetch.state == DeliveryState::Here;
         let at = self.offers.iter().position(here)?;
         let fetch = self.offers.remove(at);
         self.give_back(offer, own, effects).ok()?;

@@ -1,17 +1,17 @@
 //! The sender of a read ring.
 
 use super::super::acknowledge::ACKNOWLEDGEMENT;
-use super::super::canary::{Canary, Mutant};
+use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::checksum::checksum;
-use super::super::effects::{Effects, Name, Told};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::{Bells, Readers};
 use super::super::shape::{Shape, Signal};
-use super::{Form, Place, SIGNALS, WORD, notices_max, sequence};
+use super::{ReadRingForm, ReadRingOffsets, SIGNALS, WORD, notices_max, sequence};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -44,10 +44,10 @@ struct Notices {
 /// *Cost*: a copy into the ring unless the message was built there, and no request except a notice per reader and
 /// batch if there are notices. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sender {
-    form: Form,
+pub struct ReadRingSender {
+    form: ReadRingForm,
     signal: Signal,
-    place: Place,
+    place: ReadRingOffsets,
     message_bytes_max: u32,
     /// The location of the detached head.
     bell: Bells,
@@ -62,14 +62,14 @@ pub struct Sender {
     /// By reader.
     notices: Vec<Notices>,
     notices_max: u32,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Sender {
+impl ReadRingSender {
     /// Creates a sender without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let form = Form::of(kind, shape);
-        let readers = if form == Form::Notify { shape.peers_max } else { 0 };
+        let form = ReadRingForm::of(kind, shape);
+        let readers = if form == ReadRingForm::Notify { shape.peers_max } else { 0 };
         let notices_max = notices_max(shape);
         let mut notices = Vec::new();
         notices.resize_with(usize::from(readers), || Notices {
@@ -79,7 +79,7 @@ impl Sender {
         Self {
             form,
             signal: shape.signal,
-            place: Place::new(form, shape),
+            place: ReadRingOffsets::new(form, shape),
             message_bytes_max: shape.message_bytes_max,
             bell: Bells::of(shape),
             regions,
@@ -89,14 +89,14 @@ impl Sender {
             loan: None,
             notices,
             notices_max,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self.readers.set_canary(self.canary);
         self
     }
@@ -104,7 +104,7 @@ impl Sender {
     /// Whether a record fits besides what the slowest reader has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.canary.is(Mutant::CreditOffByOne) { record } else { 0 };
+        let extra = if self.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
         self.head + record + self.form.beside() - self.readers.tail()
             <= self.place.ring_bytes + extra
     }
@@ -112,18 +112,19 @@ impl Sender {
     /// The start of new readers: the announced head.
     const fn announced(&self) -> u64 {
         match self.form {
-            Form::Detached | Form::Notify => self.flushed,
-            Form::Inlined | Form::Prefetched => self.head,
+            ReadRingForm::Detached | ReadRingForm::Notify => self.flushed,
+            ReadRingForm::Inlined | ReadRingForm::Prefetched => self.head,
         }
     }
 
     /// Copies the message into the ring, or checks that it was built there.
-    fn put<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
+    fn put<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), HalfRefusal> {
         let offset = self.place.offset(self.head) + self.form.header();
         match payload {
-            Payload::Bytes(message) => {
-                own.buffer.write(offset, message).map_err(|_| Refusal::NoSuch("memory of the ring"))
-            }
+            Payload::Bytes(message) => own
+                .buffer
+                .write(offset, message)
+                .map_err(|_| HalfRefusal::NoSuch("memory of the ring")),
             Payload::Gather([slice])
                 if slice.region == self.regions.buffer
                     && slice.offset == offset
@@ -131,7 +132,7 @@ impl Sender {
             {
                 Ok(())
             }
-            Payload::Gather(_) => Err(Refusal::Form("bytes, or the slice that it has lent")),
+            Payload::Gather(_) => Err(HalfRefusal::Form("bytes, or the slice that it has lent")),
         }
     }
 
@@ -139,16 +140,18 @@ impl Sender {
     fn ring<M: Memory>(&self, bytes: u32, own: Own<'_, M>) -> Result<(), Violation> {
         let at = self.place.offset(self.head);
         let next = self.place.offset(self.head + self.form.record(bytes));
-        let unset = !self.canary.is(Mutant::NextBellNotUnset);
+        let unset = !self.canary.is(ChannelMutant::NextBellNotUnset);
         match self.form {
-            Form::Detached | Form::Notify => reach(own.buffer.store_word(at, u64::from(bytes) + 1)),
-            Form::Inlined => {
+            ReadRingForm::Detached | ReadRingForm::Notify => {
+                reach(own.buffer.store_word(at, u64::from(bytes) + 1))
+            }
+            ReadRingForm::Inlined => {
                 if unset {
                     reach(own.buffer.store_word(next, 0))?;
                 }
                 reach(own.buffer.store_word(at, u64::from(bytes) + 1))
             }
-            Form::Prefetched => {
+            ReadRingForm::Prefetched => {
                 let bell = (sequence(self.head) << 24) | u64::from(bytes);
                 let message = at + self.form.header();
                 let sum = reach(checksum(bell, own.buffer, message, bytes))?;
@@ -186,26 +189,26 @@ impl Sender {
             match self.signal {
                 Signal::Message => {
                     let notice = (head / WORD) as u32;
-                    effects.send_inline(peer, name, Told::Yes, &[], Some(notice));
+                    effects.send_inline(peer, name, Notify::Yes, &[], Some(notice));
                 }
                 Signal::Word => {
                     let word = head.to_le_bytes();
                     let at = RemoteSlice { region: to.bells, offset: SIGNALS + slot * WORD };
-                    effects.write_inline(peer, name, Told::No, &[&word], at, None);
+                    effects.write_inline(peer, name, Notify::No, &[&word], at, None);
                 }
             }
             notices.told = head;
             notices.count += 1;
             // Words are read in order of their offsets: a reader that acknowledges one has read it.
             let arrived =
-                self.signal == Signal::Word || self.canary.is(Mutant::LateNoticeForgotten);
+                self.signal == Signal::Word || self.canary.is(ChannelMutant::LateNoticeForgotten);
             notices.open.push_back(Notice { number, head, arrived });
         }
         waits
     }
 }
 
-impl Half for Sender {
+impl Half for ReadRingSender {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -271,19 +274,19 @@ impl Half for Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl SendHalf for ReadRingSender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         self.ready(payload, own, effects)?;
         let bytes = payload.bytes() as u32;
         let record = self.form.record(bytes);
-        let missing = |_| Refusal::NoSuch("memory of the bell");
-        if self.canary.is(Mutant::BellBeforeData) {
+        let missing = |_| HalfRefusal::NoSuch("memory of the bell");
+        if self.canary.is(ChannelMutant::BellBeforeData) {
             self.head += record;
             self.flush(own, effects);
             self.head -= record;
@@ -306,11 +309,11 @@ impl SendHalf for Sender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.readers.reachable()?;
         let bytes_max = self.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
         let record = self.form.record(payload.bytes() as u32);
         if !self.has_room(record) {
@@ -318,7 +321,7 @@ impl SendHalf for Sender {
             let _ = self.readers.look(self.head, own);
             if !self.has_room(record) {
                 self.readers.fetch(effects);
-                return Err(Refusal::Full);
+                return Err(HalfRefusal::Full);
             }
         }
         Ok(())
@@ -330,18 +333,18 @@ impl SendHalf for Sender {
         }
         self.flushed = self.head;
         match self.form {
-            Form::Detached => {
+            ReadRingForm::Detached => {
                 let stored = self.bell.store(0, self.head, own);
                 debug_assert!(stored.is_ok(), "the plan has this word");
             }
-            Form::Notify => {
+            ReadRingForm::Notify => {
                 if self.notify(effects) {
                     // The next `advance` detects and reports the same violation.
                     let _ = self.readers.look(self.head, own);
                     self.notify(effects);
                 }
             }
-            Form::Inlined | Form::Prefetched => {}
+            ReadRingForm::Inlined | ReadRingForm::Prefetched => {}
         }
     }
 

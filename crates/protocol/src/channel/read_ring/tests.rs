@@ -3,7 +3,7 @@
 extern crate std;
 
 use super::super::half::{
-    Arrival, Content, Half, Payload, ReceiveHalf, Received, Refusal, SendHalf,
+    Arrival, Content, Half, HalfRefusal, Payload, ReceiveHalf, Received, SendHalf,
 };
 use super::super::plain::Net;
 use super::super::reading_tests::SHAPE;
@@ -26,7 +26,7 @@ fn net(kind: Kind, shape: &Shape) -> Net {
     net
 }
 
-fn send(net: &mut Net, message: &[u8]) -> Result<(), Refusal> {
+fn send(net: &mut Net, message: &[u8]) -> Result<(), HalfRefusal> {
     net.sender(|half, own, effects| half.send(Payload::Bytes(message), own, effects)).map(|_| ())
 }
 
@@ -121,7 +121,7 @@ fn a_message_is_fetched_to_where_the_caller_named() {
         let short = LocalSlice { bytes: 13, ..into };
         let result = net
             .receiver(0, |half, own, effects| half.receive_into(offer.held, short, own, effects));
-        assert_eq!(result, Err(Refusal::TooLong { bytes_max: 13 }));
+        assert_eq!(result, Err(HalfRefusal::TooLong { bytes_max: 13 }));
         let result =
             net.receiver(0, |half, own, effects| half.receive_into(offer.held, into, own, effects));
         assert_eq!(result, Ok(()));

@@ -8,20 +8,20 @@ use super::{indirect_receiver, indirect_sender, mailbox_receiver, mailbox_sender
 
 /// The sender half of a read slot channel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Sender {
+pub enum ReadSlotSender {
     /// Readers READ its messages.
-    Mailboxes(mailbox_sender::Sender),
+    Mailboxes(mailbox_sender::ReadMailboxSender),
     /// It WRITEs its messages.
-    Indirect(indirect_sender::Sender),
+    Indirect(indirect_sender::IndirectSender),
 }
 
 /// The receiver half of a read slot channel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Receiver {
+pub enum ReadSlotReceiver {
     /// It READs messages.
-    Mailboxes(mailbox_receiver::Receiver),
+    Mailboxes(mailbox_receiver::ReadMailboxReceiver),
     /// It tells the sender where to WRITE messages.
-    Indirect(indirect_receiver::Receiver),
+    Indirect(indirect_receiver::IndirectReceiver),
 }
 
 macro_rules! each {
@@ -33,20 +33,20 @@ macro_rules! each {
     };
 }
 
-impl Sender {
+impl ReadSlotSender {
     /// Creates a sender without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
             Kind::ReadSlotIndirect => {
-                Self::Indirect(indirect_sender::Sender::new(kind, shape, regions))
+                Self::Indirect(indirect_sender::IndirectSender::new(kind, shape, regions))
             }
-            _ => Self::Mailboxes(mailbox_sender::Sender::new(kind, shape, regions)),
+            _ => Self::Mailboxes(mailbox_sender::ReadMailboxSender::new(kind, shape, regions)),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
+    pub fn with_mutant(self, mutant: super::super::ChannelMutant) -> Self {
         match self {
             Self::Mailboxes(half) => Self::Mailboxes(half.with_mutant(mutant)),
             Self::Indirect(half) => Self::Indirect(half.with_mutant(mutant)),
@@ -54,20 +54,20 @@ impl Sender {
     }
 }
 
-impl Receiver {
+impl ReadSlotReceiver {
     /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
             Kind::ReadSlotIndirect => {
-                Self::Indirect(indirect_receiver::Receiver::new(kind, shape, regions))
+                Self::Indirect(indirect_receiver::IndirectReceiver::new(kind, shape, regions))
             }
-            _ => Self::Mailboxes(mailbox_receiver::Receiver::new(kind, shape, regions)),
+            _ => Self::Mailboxes(mailbox_receiver::ReadMailboxReceiver::new(kind, shape, regions)),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
+    pub fn with_mutant(self, mutant: super::super::ChannelMutant) -> Self {
         match self {
             Self::Mailboxes(half) => Self::Mailboxes(half.with_mutant(mutant)),
             Self::Indirect(half) => Self::Indirect(half),
@@ -75,4 +75,4 @@ impl Receiver {
     }
 }
 
-delegate_halves!(each);
+delegate_halves!(each, ReadSlotSender, ReadSlotReceiver);

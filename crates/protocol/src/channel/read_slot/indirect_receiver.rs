@@ -4,10 +4,10 @@
 //! no other region. [`receive`](ReceiveHalf::receive) never uses the second half of that buffer. An offer of this
 //! channel is a position in the order of messages: if it is not fetched, later messages never arrive.
 
-use super::super::effects::{Effects, Name, Told};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Peer, PeerRegions,
-    ReceiveHalf, Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::sender_words;
@@ -25,7 +25,7 @@ const PLACE: Name = Name(0);
 const RECEIVE: Name = Name(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum IndirectState {
     /// Offered to the caller, who has not named a destination.
     Offered,
     /// Requested: the sender has its destination.
@@ -41,14 +41,14 @@ struct Ask {
     offset: u64,
     /// The caller named the destination.
     named: bool,
-    state: State,
+    state: IndirectState,
 }
 
 /// The receiver half of `read-slot-indirect`.
 ///
 /// *Order*: that of sending. *Cost*: one WRITE of a destination per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Receiver {
+pub struct IndirectReceiver {
     signal: Signal,
     boxes: Boxes,
     /// The offset of the destinations at the sender.
@@ -65,7 +65,7 @@ pub struct Receiver {
     receives: u32,
 }
 
-impl Receiver {
+impl IndirectReceiver {
     pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let slots = shape.slots as usize;
         Self {
@@ -103,7 +103,7 @@ impl Receiver {
         let word = place_of(number, offset).to_le_bytes();
         let at = self.places + self.boxes.slot(number) * WORD;
         let at = RemoteSlice { region: to.bells, offset: at };
-        effects.write_inline(Peer::ONLY, PLACE, Told::No, &[&word], at, None);
+        effects.write_inline(Peer::ONLY, PLACE, Notify::No, &[&word], at, None);
     }
 
     /// Requests messages into its own buffer.
@@ -116,7 +116,7 @@ impl Receiver {
             }
             self.stand.hold(number, number + 1)?;
             self.next += 1;
-            self.asks.push_back(Ask { number, offset, named: false, state: State::Asked });
+            self.asks.push_back(Ask { number, offset, named: false, state: IndirectState::Asked });
             self.tell(number, offset, &to, effects);
         }
         Ok(())
@@ -128,22 +128,22 @@ impl Receiver {
             return Ok(());
         }
         for ask in &mut self.asks {
-            if matches!(ask.state, State::Here(_)) {
+            if matches!(ask.state, IndirectState::Here(_)) {
                 continue;
             }
             let at = SIGNALS + self.boxes.slot(ask.number) * WORD;
             let bell = reach(own.bells.load_word(at))?;
             let Some(bytes) = self.boxes.rung(ask.number, bell)? else { break };
-            if ask.state == State::Offered {
+            if ask.state == IndirectState::Offered {
                 return Err(Violation("an unrequested message"));
             }
-            ask.state = State::Here(bytes);
+            ask.state = IndirectState::Here(bytes);
         }
         Ok(())
     }
 }
 
-impl Half for Receiver {
+impl Half for IndirectReceiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -186,16 +186,17 @@ impl Half for Receiver {
         if arrival.bytes > self.boxes.message_bytes_max {
             return Err(Violation("a length that no message has"));
         }
-        let asked = |ask: &&mut Ask| ask.number as u32 == number && ask.state == State::Asked;
+        let asked =
+            |ask: &&mut Ask| ask.number as u32 == number && ask.state == IndirectState::Asked;
         match self.asks.iter_mut().find(asked) {
-            Some(ask) => ask.state = State::Here(arrival.bytes),
+            Some(ask) => ask.state = IndirectState::Here(arrival.bytes),
             None => return Err(Violation("an unrequested message")),
         }
         Ok(())
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl ReceiveHalf for IndirectReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -205,25 +206,25 @@ impl ReceiveHalf for Receiver {
         self.look(own)?;
         self.ask(effects)?;
         let Some(at) = self.asks.iter().position(|ask| !ask.named) else { return Ok(None) };
-        let Some(Ask { number, offset, state: State::Here(bytes), .. }) =
+        let Some(Ask { number, offset, state: IndirectState::Here(bytes), .. }) =
             self.asks.get(at).copied()
         else {
             return Ok(None);
         };
         self.asks.remove(at);
         let content = Content::Buffer { offset, bytes };
-        Ok(Some(Received { held: Held(number), peer: Peer::ONLY, content }))
+        Ok(Some(Received { held: HeldMessage(number), peer: Peer::ONLY, content }))
     }
 
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         if self.asks.iter().any(|ask| ask.number == held.0) {
-            return Err(Refusal::NoSuch("held message"));
+            return Err(HalfRefusal::NoSuch("held message"));
         }
         self.stand.release(held, own, effects)?;
         self.taken.retain(|(number, _)| *number != held.0);
@@ -242,50 +243,50 @@ impl ReceiveHalf for Receiver {
         let number = self.next;
         let held = self.stand.hold(number, number + 1)?;
         self.next += 1;
-        self.asks.push_back(Ask { number, offset: 0, named: true, state: State::Offered });
+        self.asks.push_back(Ask { number, offset: 0, named: true, state: IndirectState::Offered });
         let bytes_max = self.boxes.message_bytes_max;
         Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max, place: None }))
     }
 
     fn receive_into<M: Memory>(
         &mut self,
-        offer: Held,
+        offer: HeldMessage,
         into: LocalSlice,
         _: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
-        let offered = |ask: &Ask| ask.number == offer.0 && ask.state == State::Offered;
+    ) -> Result<(), HalfRefusal> {
+        let offered = |ask: &Ask| ask.number == offer.0 && ask.state == IndirectState::Offered;
         if !self.asks.iter().any(offered) {
-            return Err(Refusal::NoSuch("offer"));
+            return Err(HalfRefusal::NoSuch("offer"));
         }
-        let to = self.stand.ready(effects).ok_or(Refusal::Lost)?;
+        let to = self.stand.ready(effects).ok_or(HalfRefusal::Lost)?;
         if into.bytes < self.boxes.message_bytes_max {
-            return Err(Refusal::TooLong { bytes_max: into.bytes });
+            return Err(HalfRefusal::TooLong { bytes_max: into.bytes });
         }
         let end = into.offset.checked_add(u64::from(into.bytes));
         if into.region != self.regions.buffer || end.is_none_or(|end| end > self.buffer_bytes) {
-            return Err(Refusal::Form("a place in its own buffer"));
+            return Err(HalfRefusal::Form("a place in its own buffer"));
         }
         if !self.is_free(into.offset) {
-            return Err(Refusal::Form("a slice that no other message occupies"));
+            return Err(HalfRefusal::Form("a slice that no other message occupies"));
         }
         self.tell(offer.0, into.offset, &to, effects);
         if let Some(ask) = self.asks.iter_mut().find(|ask| ask.number == offer.0) {
-            (ask.offset, ask.state) = (into.offset, State::Asked);
+            (ask.offset, ask.state) = (into.offset, IndirectState::Asked);
         }
         Ok(())
     }
 
     fn fetched<M: Memory>(
         &mut self,
-        offer: Held,
+        offer: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Option<u32> {
         // The next `receive` or `offer` detects and reports the same violation.
         let _ = self.look(own);
         let at = self.asks.iter().position(|ask| ask.number == offer.0 && ask.named)?;
-        let State::Here(bytes) = self.asks.get(at)?.state else { return None };
+        let IndirectState::Here(bytes) = self.asks.get(at)?.state else { return None };
         self.asks.remove(at);
         self.release(offer, own, effects).ok()?;
         Some(bytes)

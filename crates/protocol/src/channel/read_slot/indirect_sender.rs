@@ -1,10 +1,10 @@
 //! The sender of indirect reads: it WRITEs each message to the destination that the receiver has requested.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Told};
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::kind::Kind;
@@ -22,7 +22,7 @@ const BELL: Name = Name(1 << 16);
 ///
 /// *Cost*: one WRITE per message, and one of a bell if signals are words. No copy, no allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sender {
+pub struct IndirectSender {
     signal: Signal,
     boxes: Boxes,
     /// The offset of the destinations.
@@ -38,10 +38,10 @@ pub struct Sender {
     window: Window,
     /// The head at the last poll: an idle sender asks for the last acknowledgements.
     rested: u64,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Sender {
+impl IndirectSender {
     pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         Self {
             signal: shape.signal,
@@ -55,13 +55,13 @@ impl Sender {
             progress: Progress::new(shape.acknowledge, Peer::ONLY, 1, PROGRESS),
             window: Window::default(),
             rested: 0,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     #[cfg(canary)]
-    pub(super) fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub(super) fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -94,10 +94,10 @@ impl Sender {
         };
         match payload {
             Payload::Bytes(message) => {
-                effects.write_inline(Peer::ONLY, name, Told::No, &[message], at, immediate);
+                effects.write_inline(Peer::ONLY, name, Notify::No, &[message], at, immediate);
             }
             Payload::Gather(message) => {
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &[message], at, immediate);
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &[message], at, immediate);
             }
         }
     }
@@ -107,37 +107,37 @@ impl Sender {
             let word = bell_of(self.head, bytes).to_le_bytes();
             let offset = SIGNALS + self.boxes.slot(self.head) * WORD;
             let at = RemoteSlice { region: to.bells, offset };
-            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&word], at, None);
+            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&word], at, None);
         }
     }
 }
 
-impl Sender {
+impl IndirectSender {
     /// The peer and the offset for a message, if there is room for it.
     #[inline]
     fn room<M: Memory>(
         &self,
         payload: Payload<'_>,
         own: Own<'_, M>,
-    ) -> Result<(PeerRegions, u64), Refusal> {
+    ) -> Result<(PeerRegions, u64), HalfRefusal> {
         let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
+            return Err(HalfRefusal::NotConnected);
         };
         if self.lost {
-            return Err(Refusal::Lost);
+            return Err(HalfRefusal::Lost);
         }
         let bytes_max = self.boxes.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
         // The next `advance` detects and reports the same violation.
         let place = self.place(own).ok().flatten();
         let place = place.filter(|_| self.window.has_room());
-        place.map(|offset| (to, offset)).ok_or(Refusal::Full)
+        place.map(|offset| (to, offset)).ok_or(HalfRefusal::Full)
     }
 }
 
-impl Half for Sender {
+impl Half for IndirectSender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -195,17 +195,17 @@ impl Half for Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl SendHalf for IndirectSender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let (to, offset) = self.room(payload, own)?;
         let bytes = payload.bytes() as u32;
-        if self.canary.is(Mutant::BellBeforeData) {
+        if self.canary.is(ChannelMutant::BellBeforeData) {
             self.ring(bytes, &to, effects);
             self.write(payload, &to, offset, effects);
         } else {
@@ -225,7 +225,7 @@ impl SendHalf for Sender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         _: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.room(payload, own).map(|_| ())
     }
 

@@ -1,19 +1,19 @@
 //! The READs of a reader of mailboxes, and their completions.
 
-use super::super::canary::Mutant;
+use super::super::canary::ChannelMutant;
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name};
 use super::super::half::{Own, Peer, PeerRegions, own as reach};
 use super::super::readers::READER_WORDS;
 use super::super::shape::Signal;
-use super::mailbox_receiver::{BELLS, Message, Receiver, State, WHOLE};
-use super::{BATCH, Form, IN_FLIGHT, SIGNALS, WORD};
+use super::mailbox_receiver::{BELLS, MailboxMessage, MailboxState, ReadMailboxReceiver, WHOLE};
+use super::{BATCH, IN_FLIGHT, ReadSlotForm, SIGNALS, WORD};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
-impl Receiver {
-    fn see(&mut self, bytes: u32, state: State) {
-        self.queue.push_back(Message { number: self.next, bytes, state });
+impl ReadMailboxReceiver {
+    fn see(&mut self, bytes: u32, state: MailboxState) {
+        self.queue.push_back(MailboxMessage { number: self.next, bytes, state });
         self.next += 1;
         self.torn = false;
     }
@@ -35,10 +35,12 @@ impl Receiver {
         let bytes = (count * WORD) as u32;
         let into = LocalSlice { region: self.regions.bells, offset: READER_WORDS, bytes };
         let from = match self.form {
-            Form::Inlined => {
+            ReadSlotForm::Inlined => {
                 RemoteSlice { region: to.buffer, offset: self.boxes.mailbox(self.next) }
             }
-            Form::Detached | Form::Notify => self.bells.at(self.boxes.slot(self.next) * WORD, to),
+            ReadSlotForm::Detached | ReadSlotForm::Notify => {
+                self.bells.at(self.boxes.slot(self.next) * WORD, to)
+            }
         };
         effects.read(Peer::ONLY, BELLS, into, from);
     }
@@ -59,16 +61,16 @@ impl Receiver {
     /// READs a message with a known bell.
     pub(super) fn read_message(
         &self,
-        message: &mut Message,
+        message: &mut MailboxMessage,
         into: LocalSlice,
         to: &PeerRegions,
         effects: &mut Effects,
     ) {
         if message.bytes == 0 {
-            message.state = State::Here;
+            message.state = MailboxState::Here;
             return;
         }
-        message.state = State::Reading;
+        message.state = MailboxState::Reading;
         let into = LocalSlice { bytes: message.bytes, ..into };
         let from = RemoteSlice { region: to.buffer, offset: self.boxes.message(message.number) };
         effects.read(Peer::ONLY, Name(self.boxes.slot(message.number) as u32), into, from);
@@ -76,7 +78,7 @@ impl Receiver {
 
     /// Polls the notices that have arrived, in order.
     pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
-        while self.form == Form::Notify && self.ahead(1) > 0 {
+        while self.form == ReadSlotForm::Notify && self.ahead(1) > 0 {
             let slot = self.boxes.slot(self.next);
             let bytes = match self.signal {
                 Signal::Message => self.notices.get_mut(slot as usize).and_then(Option::take),
@@ -86,7 +88,7 @@ impl Receiver {
                 }
             };
             let Some(bytes) = bytes else { break };
-            self.see(bytes, State::Seen);
+            self.see(bytes, MailboxState::Seen);
         }
         Ok(())
     }
@@ -101,8 +103,8 @@ impl Receiver {
         for at in 0..count {
             let bell = reach(own.bells.load_word(READER_WORDS + at * WORD))?;
             let Some(bytes) = self.boxes.rung(self.next, bell)? else { break };
-            self.see(bytes, State::Seen);
-            if self.form == Form::Detached {
+            self.see(bytes, MailboxState::Seen);
+            if self.form == ReadSlotForm::Detached {
                 self.batch = at + 1;
             }
         }
@@ -123,7 +125,7 @@ impl Receiver {
             let message = self.boxes.message(self.next);
             let sum = reach(checksum(bell, own.buffer, message, bytes))?;
             let fits = sum == reach(own.buffer.load_word(mailbox + WORD))?;
-            if !fits && !self.canary.is(Mutant::ChecksumUnchecked) {
+            if !fits && !self.canary.is(ChannelMutant::ChecksumUnchecked) {
                 // Everything stored before a bell that an earlier READ returned is present.
                 if at == 0 && self.torn {
                     return Err(Violation("a message with a wrong checksum"));
@@ -131,7 +133,7 @@ impl Receiver {
                 self.torn = true;
                 return Ok(());
             }
-            self.see(bytes, State::Here);
+            self.see(bytes, MailboxState::Here);
         }
         let most = (self.piece_bytes / self.boxes.step).clamp(1, BATCH);
         self.batch = (count * 2).min(most);
@@ -141,14 +143,14 @@ impl Receiver {
     /// Handles a message that has arrived, at its own slot or at the caller's destination.
     pub(super) fn message_here(&mut self, slot: u64) {
         let boxes = self.boxes;
-        let mine = |message: &&mut Message| {
-            message.state == State::Reading && boxes.slot(message.number) == slot
+        let mine = |message: &&mut MailboxMessage| {
+            message.state == MailboxState::Reading && boxes.slot(message.number) == slot
         };
         if let Some(message) = self.queue.iter_mut().find(mine) {
-            message.state = State::Here;
+            message.state = MailboxState::Here;
             self.reading -= 1;
         } else if let Some(message) = self.offers.iter_mut().find(mine) {
-            message.state = State::Here;
+            message.state = MailboxState::Here;
         }
     }
 
@@ -163,7 +165,7 @@ impl Receiver {
         let mut seen = false;
         for at in 0..self.queue.len() {
             let Some(mut message) = self.queue.get(at).copied() else { break };
-            if message.state != State::Seen {
+            if message.state != MailboxState::Seen {
                 continue;
             }
             if self.reading == IN_FLIGHT {
@@ -173,7 +175,7 @@ impl Receiver {
             let offset = self.boxes.message(message.number);
             let into = LocalSlice { region: self.regions.buffer, offset, bytes: 0 };
             self.read_message(&mut message, into, &to, effects);
-            self.reading += usize::from(message.state == State::Reading);
+            self.reading += usize::from(message.state == MailboxState::Reading);
             if let Some(place) = self.queue.get_mut(at) {
                 *place = message;
             }
@@ -181,8 +183,8 @@ impl Receiver {
         // While messages arrive one by one, a READ of bells along with a message would complete too early.
         let look = self.queue.is_empty() || self.batch > 1;
         match self.form {
-            Form::Detached if !seen && look => self.read_bells(BATCH, &to, effects),
-            Form::Inlined if !seen => self.read_whole(&to, effects),
+            ReadSlotForm::Detached if !seen && look => self.read_bells(BATCH, &to, effects),
+            ReadSlotForm::Inlined if !seen => self.read_whole(&to, effects),
             _ => {}
         }
         Ok(())

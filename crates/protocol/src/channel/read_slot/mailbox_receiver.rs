@@ -1,18 +1,18 @@
 //! A reader of mailboxes.
 
-use super::super::canary::Canary;
+use super::super::canary::ChannelCanary;
 #[cfg(canary)]
-use super::super::canary::Mutant;
+use super::super::canary::ChannelMutant;
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Offer, Own, OwnRegions, Peer, PeerRegions,
-    ReceiveHalf, Received, Refusal,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received,
 };
 use super::super::kind::Kind;
 use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
 use super::super::stand::{START, Stand};
-use super::{BATCH, Boxes, Form, slot_bits};
+use super::{BATCH, Boxes, ReadSlotForm, slot_bits};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -26,7 +26,7 @@ pub(super) const WHOLE: Name = Name(1 << 17);
 const NOTICE: Name = Name(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum State {
+pub(super) enum MailboxState {
     /// Its bell has been seen.
     Seen,
     /// It is being READ.
@@ -36,10 +36,10 @@ pub(super) enum State {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Message {
+pub(super) struct MailboxMessage {
     pub(super) number: u64,
     pub(super) bytes: u32,
-    pub(super) state: State,
+    pub(super) state: MailboxState,
 }
 
 /// The receiver half of the read slot channels except the indirect one: one reader.
@@ -48,8 +48,8 @@ pub(super) struct Message {
 /// an inlined bell; only the latter with notices. One READ fetches many bells or mailboxes while messages keep
 /// arriving. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Receiver {
-    pub(super) form: Form,
+pub struct ReadMailboxReceiver {
+    pub(super) form: ReadSlotForm,
     pub(super) signal: Signal,
     pub(super) slot_bits: u32,
     pub(super) boxes: Boxes,
@@ -68,20 +68,20 @@ pub struct Receiver {
     /// The bell of the next message has been seen, with bytes that did not match it.
     pub(super) torn: bool,
     /// Messages to be received: with a known bell, in flight, or arrived.
-    pub(super) queue: VecDeque<Message>,
+    pub(super) queue: VecDeque<MailboxMessage>,
     pub(super) reading: usize,
     /// Messages that are offered (`Seen`), or fetched to the caller's destination.
-    pub(super) offers: Vec<Message>,
+    pub(super) offers: Vec<MailboxMessage>,
     /// Lengths by slot, of notices that arrived as messages.
     pub(super) notices: Vec<Option<u32>>,
-    pub(super) canary: Canary,
+    pub(super) canary: ChannelCanary,
 }
 
-impl Receiver {
+impl ReadMailboxReceiver {
     pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let form = Form::of(kind);
+        let form = ReadSlotForm::of(kind);
         let slots = shape.slots as usize;
-        let told = form == Form::Notify && shape.signal == Signal::Message;
+        let told = form == ReadSlotForm::Notify && shape.signal == Signal::Message;
         let mut notices = Vec::new();
         notices.resize(if told { slots } else { 0 }, None);
         Self {
@@ -101,13 +101,13 @@ impl Receiver {
             reading: 0,
             offers: Vec::with_capacity(slots),
             notices,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     #[cfg(canary)]
-    pub(super) fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub(super) fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -117,7 +117,7 @@ impl Receiver {
     }
 }
 
-impl Half for Receiver {
+impl Half for ReadMailboxReceiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -134,7 +134,8 @@ impl Half for Receiver {
 
     fn lost(&mut self, _: Peer) {
         self.stand.lost();
-        let whole = self.queue.iter().take_while(|message| message.state == State::Here).count();
+        let whole =
+            self.queue.iter().take_while(|message| message.state == MailboxState::Here).count();
         self.queue.truncate(whole);
     }
 
@@ -191,7 +192,7 @@ impl Half for Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl ReceiveHalf for ReadMailboxReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -199,7 +200,7 @@ impl ReceiveHalf for Receiver {
         effects: &mut Effects,
     ) -> Result<Option<Received>, Violation> {
         let front = self.queue.front().copied();
-        let here = front.filter(|message| message.state == State::Here);
+        let here = front.filter(|message| message.state == MailboxState::Here);
         // After the last message the caller has not asked for more yet: a READ now would complete too early, and
         // delay the next one.
         if here.is_none() || self.queue.len() > 1 {
@@ -216,13 +217,13 @@ impl ReceiveHalf for Receiver {
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         if let Some(at) = self.offers.iter().position(|message| message.number == held.0) {
-            if self.offers.get(at).is_none_or(|message| message.state != State::Seen) {
-                return Err(Refusal::NoSuch("held message"));
+            if self.offers.get(at).is_none_or(|message| message.state != MailboxState::Seen) {
+                return Err(HalfRefusal::NoSuch("held message"));
             }
             self.offers.swap_remove(at);
         }
@@ -236,12 +237,12 @@ impl ReceiveHalf for Receiver {
     ) -> Result<Option<Offer>, Violation> {
         let Some(to) = self.stand.ready(effects) else { return Ok(None) };
         self.look(own)?;
-        let seen = self.queue.iter().position(|message| message.state == State::Seen);
+        let seen = self.queue.iter().position(|message| message.state == MailboxState::Seen);
         let Some(message) = seen.and_then(|at| self.queue.remove(at)) else {
             match self.form {
-                Form::Detached => self.read_bells(BATCH, &to, effects),
-                Form::Inlined => self.read_bells(1, &to, effects),
-                Form::Notify => {}
+                ReadSlotForm::Detached => self.read_bells(BATCH, &to, effects),
+                ReadSlotForm::Inlined => self.read_bells(1, &to, effects),
+                ReadSlotForm::Notify => {}
             }
             return Ok(None);
         };
@@ -253,21 +254,23 @@ impl ReceiveHalf for Receiver {
 
     fn receive_into<M: Memory>(
         &mut self,
-        offer: Held,
+        offer: HeldMessage,
         into: LocalSlice,
         _: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
-        let offered = |message: &Message| message.number == offer.0 && message.state == State::Seen;
-        let Some(at) = self.offers.iter().position(offered) else {
-            return Err(Refusal::NoSuch("offer"));
+    ) -> Result<(), HalfRefusal> {
+        let offered = |message: &MailboxMessage| {
+            message.number == offer.0 && message.state == MailboxState::Seen
         };
-        let to = self.stand.ready(effects).ok_or(Refusal::Lost)?;
+        let Some(at) = self.offers.iter().position(offered) else {
+            return Err(HalfRefusal::NoSuch("offer"));
+        };
+        let to = self.stand.ready(effects).ok_or(HalfRefusal::Lost)?;
         let Some(mut message) = self.offers.get(at).copied() else {
-            return Err(Refusal::NoSuch("offer"));
+            return Err(HalfRefusal::NoSuch("offer"));
         };
         if into.bytes < message.bytes {
-            return Err(Refusal::TooLong { bytes_max: into.bytes });
+            return Err(HalfRefusal::TooLong { bytes_max: into.bytes });
         }
         self.read_message(&mut message, into, &to, effects);
         if let Some(place) = self.offers.get_mut(at) {
@@ -278,11 +281,13 @@ impl ReceiveHalf for Receiver {
 
     fn fetched<M: Memory>(
         &mut self,
-        offer: Held,
+        offer: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Option<u32> {
-        let here = |message: &Message| message.number == offer.0 && message.state == State::Here;
+        let here = |message: &MailboxMessage| {
+            message.number == offer.0 && message.state == MailboxState::Here
+        };
         let at = self.offers.iter().position(here)?;
         let message = self.offers.swap_remove(at);
         self.stand.release(offer, own, effects).ok()?;

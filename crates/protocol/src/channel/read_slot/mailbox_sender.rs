@@ -1,17 +1,17 @@
 //! The sender of mailboxes that readers READ.
 
 use super::super::acknowledge::ACKNOWLEDGEMENT;
-use super::super::canary::{Canary, Mutant};
+use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::checksum::checksum;
-use super::super::effects::{Effects, Name, Told};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::readers::{Bells, Readers};
 use super::super::shape::{Shape, Signal};
-use super::{Boxes, Form, SIGNALS, WORD, bell_of, slot_bits};
+use super::{Boxes, ReadSlotForm, SIGNALS, WORD, bell_of, slot_bits};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
 
@@ -23,8 +23,8 @@ const NOTICE: Name = Name(0);
 /// *Cost*: a copy into the mailbox unless the message was built there, and no request except a notice per reader if
 /// there are notices. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sender {
-    form: Form,
+pub struct ReadMailboxSender {
+    form: ReadSlotForm,
     signal: Signal,
     slot_bits: u32,
     boxes: Boxes,
@@ -36,12 +36,12 @@ pub struct Sender {
     head: u64,
     /// The number of bytes lent for it.
     loan: Option<u32>,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Sender {
+impl ReadMailboxSender {
     pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let form = Form::of(kind);
+        let form = ReadSlotForm::of(kind);
         Self {
             form,
             signal: shape.signal,
@@ -52,31 +52,31 @@ impl Sender {
             readers: Readers::new(shape, 1, regions),
             head: 0,
             loan: None,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     #[cfg(canary)]
-    pub(super) fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub(super) fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self.readers.set_canary(self.canary);
         self
     }
 
     #[inline]
     fn has_room(&self) -> bool {
-        let extra = u64::from(self.canary.is(Mutant::CreditOffByOne));
+        let extra = u64::from(self.canary.is(ChannelMutant::CreditOffByOne));
         self.head - self.readers.tail() < self.boxes.slots + extra
     }
 
     /// Copies the message into its mailbox, or checks that it was built there.
-    fn place<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
+    fn place<M: Memory>(&self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), HalfRefusal> {
         let offset = self.boxes.message(self.head);
         match payload {
             Payload::Bytes(message) => own
                 .buffer
                 .write(offset, message)
-                .map_err(|_| Refusal::NoSuch("memory of the mailbox")),
+                .map_err(|_| HalfRefusal::NoSuch("memory of the mailbox")),
             Payload::Gather([slice])
                 if slice.region == self.regions.buffer
                     && slice.offset == offset
@@ -84,7 +84,7 @@ impl Sender {
             {
                 Ok(())
             }
-            Payload::Gather(_) => Err(Refusal::Form("bytes, or the slice that it has lent")),
+            Payload::Gather(_) => Err(HalfRefusal::Form("bytes, or the slice that it has lent")),
         }
     }
 
@@ -98,26 +98,26 @@ impl Sender {
         let bell = bell_of(self.head, bytes);
         let slot = self.boxes.slot(self.head);
         match self.form {
-            Form::Detached => reach(self.bells.store(slot * WORD, bell, own)),
-            Form::Inlined => {
+            ReadSlotForm::Detached => reach(self.bells.store(slot * WORD, bell, own)),
+            ReadSlotForm::Inlined => {
                 let (mailbox, message) =
                     (self.boxes.mailbox(self.head), self.boxes.message(self.head));
                 let sum = reach(checksum(bell, own.buffer, message, bytes))?;
                 reach(own.buffer.store_word(mailbox + WORD, sum))?;
                 reach(own.buffer.store_word(mailbox, bell))
             }
-            Form::Notify => {
+            ReadSlotForm::Notify => {
                 for (peer, to) in self.readers.living() {
                     match self.signal {
                         Signal::Message => {
                             let notice = (bytes << self.slot_bits) | slot as u32;
-                            effects.send_inline(peer, NOTICE, Told::No, &[], Some(notice));
+                            effects.send_inline(peer, NOTICE, Notify::No, &[], Some(notice));
                         }
                         Signal::Word => {
                             let word = bell.to_le_bytes();
                             let offset = SIGNALS + slot * WORD;
                             let at = RemoteSlice { region: to.bells, offset };
-                            effects.write_inline(peer, NOTICE, Told::No, &[&word], at, None);
+                            effects.write_inline(peer, NOTICE, Notify::No, &[&word], at, None);
                         }
                     }
                 }
@@ -127,7 +127,7 @@ impl Sender {
     }
 }
 
-impl Half for Sender {
+impl Half for ReadMailboxSender {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -135,7 +135,7 @@ impl Half for Sender {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        if self.form == Form::Detached && self.readers.living().next().is_none() {
+        if self.form == ReadSlotForm::Detached && self.readers.living().next().is_none() {
             // Readers may write outside their own words, and the last ones are gone.
             for slot in 0..self.boxes.slots {
                 reach(self.bells.store(slot * WORD, 0, own))?;
@@ -182,18 +182,18 @@ impl Half for Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl SendHalf for ReadMailboxSender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         self.ready(payload, own, effects)?;
         let bytes = payload.bytes() as u32;
-        let missing = |_| Refusal::NoSuch("memory of the bell");
-        if self.canary.is(Mutant::BellBeforeData) {
+        let missing = |_| HalfRefusal::NoSuch("memory of the bell");
+        if self.canary.is(ChannelMutant::BellBeforeData) {
             self.ring(bytes, own, effects).map_err(missing)?;
             self.place(payload, own)?;
         } else {
@@ -213,18 +213,18 @@ impl SendHalf for Sender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.readers.reachable()?;
         let bytes_max = self.boxes.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
         if !self.has_room() {
             // The next `advance` detects and reports the same violation.
             let _ = self.readers.look(self.head, own);
             if !self.has_room() {
                 self.readers.fetch(effects);
-                return Err(Refusal::Full);
+                return Err(HalfRefusal::Full);
             }
         }
         Ok(())

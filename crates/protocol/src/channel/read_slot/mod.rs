@@ -50,11 +50,11 @@ mod tests;
 
 use super::kind::Kind;
 use super::readers::{self, READER_WORDS};
-use super::shape::{DeviceWords, Plan, Shape, Signal};
+use super::shape::{DeviceWords, MemoryPlan, Shape, Signal};
 use crate::wire::Violation;
 use farside_base::Access;
 
-pub use forms::{Receiver, Sender};
+pub use forms::{ReadSlotReceiver, ReadSlotSender};
 
 const WORD: u64 = 8;
 /// The size in bytes of the bell and checksum before a message with an inlined bell.
@@ -71,13 +71,13 @@ const PROGRESS: u64 = 8;
 
 /// The channel of this family, except the indirect one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Form {
+enum ReadSlotForm {
     Detached,
     Inlined,
     Notify,
 }
 
-impl Form {
+impl ReadSlotForm {
     const fn of(kind: Kind) -> Self {
         match kind {
             Kind::ReadSlotInlined => Self::Inlined,
@@ -192,13 +192,13 @@ pub(super) const fn notice_fits(shape: &Shape) -> bool {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
+pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
     let words = shape.slots as u64 * WORD;
     if matches!(kind, Kind::ReadSlotIndirect) {
-        let plan = Plan::words(readers::sender_words(&one_reader(shape)) + words);
+        let plan = MemoryPlan::words(readers::sender_words(&one_reader(shape)) + words);
         return plan.with_acknowledgements(shape);
     }
-    let boxes = Boxes::new(Form::of(kind).header(), shape);
+    let boxes = Boxes::new(ReadSlotForm::of(kind).header(), shape);
     let detached = matches!(kind, Kind::ReadSlotDetached);
     let (bells, apart) = readers::plan_bells(shape, if detached { words } else { 0 });
     readers::plan_sender(shape, bells)
@@ -207,8 +207,8 @@ pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
-    let boxes = Boxes::new(Form::of(kind).header(), shape);
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+    let boxes = Boxes::new(ReadSlotForm::of(kind).header(), shape);
     let told = matches!(kind, Kind::ReadSlotNotify | Kind::ReadSlotIndirect);
     let words = told && matches!(shape.signal, Signal::Word);
     let bytes = BATCH * WORD + if words { boxes.slots * WORD } else { 0 };

@@ -2,7 +2,7 @@
 
 extern crate std;
 
-use super::super::half::{Content, Half, Payload, ReceiveHalf, Received, Refusal, SendHalf};
+use super::super::half::{Content, Half, HalfRefusal, Payload, ReceiveHalf, Received, SendHalf};
 use super::super::plain::Net;
 use super::super::reading_tests::SHAPE;
 use super::super::shape::{Shape, Signal};
@@ -24,7 +24,7 @@ fn net(kind: Kind, shape: &Shape) -> Net {
     net
 }
 
-fn send(net: &mut Net, message: &[u8]) -> Result<(), Refusal> {
+fn send(net: &mut Net, message: &[u8]) -> Result<(), HalfRefusal> {
     let sent = net.sender(|half, own, effects| half.send(Payload::Bytes(message), own, effects));
     net.sender(|half, own, effects| half.flush(own, effects));
     sent.map(|_| ())
@@ -81,10 +81,10 @@ fn a_message_is_built_where_it_is_read() {
         let mut gather = |slices: &[LocalSlice]| {
             net.sender(|half, own, effects| half.send(Payload::Gather(slices), own, effects))
         };
-        assert!(matches!(gather(&[other]), Err(Refusal::Form(_))));
-        assert!(matches!(gather(&[part, part]), Err(Refusal::Form(_))));
+        assert!(matches!(gather(&[other]), Err(HalfRefusal::Form(_))));
+        assert!(matches!(gather(&[part, part]), Err(HalfRefusal::Form(_))));
         let sending = gather(&[part]).unwrap();
-        assert!(matches!(gather(&[part]), Err(Refusal::Form(_))), "the loan has ended");
+        assert!(matches!(gather(&[part]), Err(HalfRefusal::Form(_))), "the loan has ended");
         assert!(!net.sender.is_done(sending));
         let received = take(&mut net).unwrap();
         net.receiver(0, |half, own, effects| {
@@ -104,12 +104,12 @@ fn the_slowest_reader_holds_the_sender_until_it_is_lost() {
     for _ in 0..4 {
         send(&mut net, b"x").unwrap();
     }
-    assert_eq!(send(&mut net, b"x"), Err(Refusal::Full));
+    assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
     net.connect();
     net.lose(0);
     send(&mut net, b"x").unwrap();
     net.lose(1);
-    assert_eq!(send(&mut net, b"x"), Err(Refusal::Lost));
+    assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Lost));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn places_that_no_correct_receiver_names_are_violations() {
     ] {
         let mut net = net(Kind::ReadSlotIndirect, &SHAPE);
         net.at_sender.regions[1].store_word(64, word).unwrap();
-        assert_eq!(send(&mut net, b"x"), Err(Refusal::Full));
+        assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
         let result = net.sender(|half, own, effects| half.advance(own, effects));
         assert_eq!(result, Err(Violation(text)));
     }
@@ -183,16 +183,16 @@ fn places_that_no_correct_receiver_names_are_violations() {
 fn an_indirect_message_waits_for_its_place() {
     for signal in [Signal::Message, Signal::Word] {
         let mut net = net(Kind::ReadSlotIndirect, &Shape { signal, ..SHAPE });
-        assert_eq!(send(&mut net, b"x"), Err(Refusal::Full));
+        assert_eq!(send(&mut net, b"x"), Err(HalfRefusal::Full));
         let offer =
             net.receiver(0, |half, own, effects| half.offer(own, effects)).unwrap().unwrap();
         let mut into = |region, offset, bytes| {
             let into = LocalSlice { region: RegionId(region), offset, bytes };
             net.receiver(0, |half, own, effects| half.receive_into(offer.held, into, own, effects))
         };
-        assert!(matches!(into(2, 0, 60), Err(Refusal::Form(_))), "another region");
-        assert!(matches!(into(0, 8 * 64 - 59, 60), Err(Refusal::Form(_))), "behind the end");
-        assert_eq!(into(0, 0, 59), Err(Refusal::TooLong { bytes_max: 59 }));
+        assert!(matches!(into(2, 0, 60), Err(HalfRefusal::Form(_))), "another region");
+        assert!(matches!(into(0, 8 * 64 - 59, 60), Err(HalfRefusal::Form(_))), "behind the end");
+        assert_eq!(into(0, 0, 59), Err(HalfRefusal::TooLong { bytes_max: 59 }));
         assert_eq!(into(0, 4 * 64 + 3, 60), Ok(()));
         net.settle().unwrap();
         send(&mut net, b"there").unwrap();
@@ -225,7 +225,7 @@ fn an_offered_message_is_given_back_unfetched() {
             let mut back =
                 |held| net.receiver(0, |half, own, effects| half.release(held, own, effects));
             assert_eq!(back(offer.held), Ok(()), "{kind}");
-            assert_eq!(back(offer.held), Err(Refusal::NoSuch("held message")), "{kind}");
+            assert_eq!(back(offer.held), Err(HalfRefusal::NoSuch("held message")), "{kind}");
             net.receiver(0, |half, own, effects| half.acknowledge(own, effects));
             net.settle().unwrap();
         }

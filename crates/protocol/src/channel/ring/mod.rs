@@ -30,11 +30,11 @@ mod receiver;
 mod sender;
 
 use super::kind::Kind;
-use super::shape::{Acknowledge, Plan, Shape};
+use super::shape::{Acknowledge, MemoryPlan, Shape};
 use farside_base::Access;
 
-pub use receiver::Receiver;
-pub use sender::Sender;
+pub use receiver::RingReceiver;
+pub use sender::RingSender;
 
 /// The size of a length or bell in bytes.
 const WORD: u64 = 8;
@@ -53,14 +53,14 @@ const HEAD: u64 = 64;
 
 /// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Bell {
+enum RingBell {
     Detached,
     Immediate,
     InlinedZeroing,
     Inlined,
 }
 
-impl Bell {
+impl RingBell {
     const fn of(kind: Kind) -> Self {
         match kind {
             Kind::RingImmediate => Self::Immediate,
@@ -93,14 +93,14 @@ impl Bell {
 
 /// The offsets of positions in the receiver's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Place {
+struct RingOffsets {
     mask: u64,
     /// The offset of the bell of position zero, if the ring grows downwards.
     top: u64,
 }
 
-impl Place {
-    fn new(bell: Bell, shape: &Shape) -> Self {
+impl RingOffsets {
+    fn new(bell: RingBell, shape: &Shape) -> Self {
         let turns = if shape.mirrored { 2 } else { 1 };
         let guard = if shape.mirrored { 0 } else { guard(bell, shape) };
         Self { mask: shape.ring_bytes - 1, top: turns * shape.ring_bytes + guard - WORD }
@@ -126,25 +126,27 @@ impl Place {
 }
 
 /// Bytes of the guard of a ring that is not mirrored.
-const fn guard(bell: Bell, shape: &Shape) -> u64 {
+const fn guard(bell: RingBell, shape: &Shape) -> u64 {
     bell.record(shape.message_bytes_max).next_multiple_of(64)
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(_: Kind, shape: &Shape) -> Plan {
-    Plan::words(WORDS + WORDS_STEP * super::window::Window::MESSAGES as u64)
+pub const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(WORDS + WORDS_STEP * super::window::Window::MESSAGES as u64)
         .with_acknowledgements(shape)
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
-    let bell = Bell::of(kind);
-    let receives = if matches!(bell, Bell::Immediate) { shape.slots } else { 0 };
-    let plan = Plan::words(128)
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
+    let bell = RingBell::of(kind);
+    let receives = if matches!(bell, RingBell::Immediate) { shape.slots } else { 0 };
+    let plan = MemoryPlan::words(128)
         .with_ring(shape, guard(bell, shape), Access::WRITE)
         .with_receives(receives);
     match shape.acknowledge {
-        Acknowledge::ReadTail => Plan { bells_access: Access::READ.with(Access::WRITE), ..plan },
+        Acknowledge::ReadTail => {
+            MemoryPlan { bells_access: Access::READ.with(Access::WRITE), ..plan }
+        }
         Acknowledge::Word | Acknowledge::Message => plan,
     }
 }

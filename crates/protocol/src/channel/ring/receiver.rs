@@ -1,16 +1,16 @@
 //! The receiver of a ring.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::super::canary::{Canary, Mutant};
+use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, drain_one_by_one, own as reach,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received, drain_one_by_one, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
-use super::{Bell, HEAD, PROGRESS, Place, WORD};
+use super::{HEAD, PROGRESS, RingBell, RingOffsets, WORD};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory};
@@ -26,9 +26,9 @@ const RECEIVE: Name = Name(0);
 /// *Order*: that of sending; `ring-immediate` on a fabric without `message_order`: any. *Cost*: a poll of one word
 /// while there is no message; no request except an acknowledgement per half of the ring. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Receiver {
-    bell: Bell,
-    place: Place,
+pub struct RingReceiver {
+    bell: RingBell,
+    place: RingOffsets,
     ring_bytes: u64,
     message_bytes_max: u32,
     regions: OwnRegions,
@@ -45,18 +45,18 @@ pub struct Receiver {
     /// what the sender may have in flight (immediate).
     passed: u32,
     acknowledger: Acknowledger,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Receiver {
+impl RingReceiver {
     /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let bell = Bell::of(kind);
-        let receives = if bell == Bell::Immediate { shape.slots } else { 0 };
+        let bell = RingBell::of(kind);
+        let receives = if bell == RingBell::Immediate { shape.slots } else { 0 };
         let (back, capacity) = (shape.acknowledge, shape.ring_bytes);
         Self {
             bell,
-            place: Place::new(bell, shape),
+            place: RingOffsets::new(bell, shape),
             ring_bytes: shape.ring_bytes,
             message_bytes_max: shape.message_bytes_max,
             regions,
@@ -68,14 +68,14 @@ impl Receiver {
             receives,
             passed: 0,
             acknowledger: Acknowledger::new(back, Peer::ONLY, WORD, PROGRESS, capacity),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self.acknowledger.set_canary(self.canary);
         self
     }
@@ -103,12 +103,12 @@ impl Receiver {
     #[inline(always)]
     fn look<M: Memory>(
         &mut self,
-        bell: Bell,
+        bell: RingBell,
         own: Own<'_, M>,
     ) -> Result<Option<(u64, u64, u32)>, Violation> {
         match bell {
-            Bell::Detached => self.look_detached(own),
-            Bell::Inlined => {
+            RingBell::Detached => self.look_detached(own),
+            RingBell::Inlined => {
                 let bell = self.place.down(self.next);
                 let word = reach(own.buffer.load_word(bell))?;
                 if word == 0 {
@@ -119,9 +119,9 @@ impl Receiver {
                 let bytes = self.length(word)?;
                 Ok(Some((self.next, bell - u64::from(bytes), bytes)))
             }
-            Bell::InlinedZeroing => {
+            RingBell::InlinedZeroing => {
                 let full = self.next - self.releases.tail() >= self.ring_bytes;
-                if full && !self.canary.is(Mutant::HeldTakenForNew) {
+                if full && !self.canary.is(ChannelMutant::HeldTakenForNew) {
                     return Ok(None); // the oldest held message is at this offset
                 }
                 let first = self.place.up(self.next);
@@ -133,12 +133,12 @@ impl Receiver {
                 let bytes = self.length(word)?;
                 let last = first + self.bell.record(bytes) - WORD;
                 match reach(own.buffer.load_word(last))? {
-                    0 if !self.canary.is(Mutant::TrailerUnchecked) => Ok(None),
+                    0 if !self.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
                     0 | 1 => Ok(Some((self.next, last - u64::from(bytes), bytes))),
                     _ => Err(Violation("a last word that is neither zero nor one")),
                 }
             }
-            Bell::Immediate => Ok(self
+            RingBell::Immediate => Ok(self
                 .arrived
                 .pop_front()
                 .map(|(position, bytes)| (position, self.place.up(position), bytes))),
@@ -149,13 +149,13 @@ impl Receiver {
     #[inline(always)]
     fn released<M: Memory>(
         &mut self,
-        bell: Bell,
+        bell: RingBell,
         start: u64,
         end: u64,
         own: Own<'_, M>,
         effects: &mut Effects,
     ) {
-        if bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
+        if bell == RingBell::InlinedZeroing && !self.canary.is(ChannelMutant::NotZeroed) {
             let cleared = own.buffer.clear(self.place.up(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
@@ -169,7 +169,7 @@ impl Receiver {
     #[inline(always)]
     fn pass<M: Memory>(
         &mut self,
-        bell: Bell,
+        bell: RingBell,
         max: usize,
         own: Own<'_, M>,
         effects: &mut Effects,
@@ -183,7 +183,7 @@ impl Receiver {
                 Err(violation) => return (taken, Err(violation)),
             };
             let content = Content::Buffer { offset, bytes };
-            see(Received { held: Held(position), peer: Peer::ONLY, content });
+            see(Received { held: HeldMessage(position), peer: Peer::ONLY, content });
             self.next = position + bell.record(bytes);
             self.releases.pass_to(self.next);
             self.released(bell, position, self.next, own, effects);
@@ -197,7 +197,7 @@ impl Receiver {
         own: Own<'_, M>,
     ) -> Result<Option<(u64, u64, u32)>, Violation> {
         if self.head == self.next {
-            let upon_tail = self.canary.is(Mutant::HeadUponTail);
+            let upon_tail = self.canary.is(ChannelMutant::HeadUponTail);
             let head = reach(own.bells.load_word(if upon_tail { 0 } else { HEAD }))?;
             // A sender with its WRITEs in order never sends a bell below the one seen.
             let ahead = head.wrapping_sub(self.releases.tail());
@@ -224,7 +224,7 @@ impl Receiver {
     }
 }
 
-impl Half for Receiver {
+impl Half for RingReceiver {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -261,7 +261,7 @@ impl Half for Receiver {
         _: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.bell == Bell::Immediate) else {
+        let Some(immediate) = arrival.immediate.filter(|_| self.bell == RingBell::Immediate) else {
             return Err(Violation("a message where none comes"));
         };
         self.post(effects);
@@ -280,7 +280,7 @@ impl Half for Receiver {
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl ReceiveHalf for RingReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -294,20 +294,20 @@ impl ReceiveHalf for Receiver {
         if !self.releases.hold(position, end) {
             return Err(Violation("overlapping messages"));
         }
-        if self.bell != Bell::Immediate {
+        if self.bell != RingBell::Immediate {
             self.next = end;
         }
         let content = Content::Buffer { offset, bytes };
-        Ok(Some(Received { held: Held(position), peer: Peer::ONLY, content }))
+        Ok(Some(Received { held: HeldMessage(position), peer: Peer::ONLY, content }))
     }
 
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         let before = self.releases.count();
         let (start, end) = self.releases.release(held)?;
         self.released(self.bell, start, end, own, effects);
@@ -332,10 +332,10 @@ impl ReceiveHalf for Receiver {
             return drain_one_by_one(self, max, own, effects, see);
         }
         match self.bell {
-            Bell::Detached => self.pass(Bell::Detached, max, own, effects, see),
-            Bell::InlinedZeroing => self.pass(Bell::InlinedZeroing, max, own, effects, see),
-            Bell::Inlined => self.pass(Bell::Inlined, max, own, effects, see),
-            Bell::Immediate => drain_one_by_one(self, max, own, effects, see),
+            RingBell::Detached => self.pass(RingBell::Detached, max, own, effects, see),
+            RingBell::InlinedZeroing => self.pass(RingBell::InlinedZeroing, max, own, effects, see),
+            RingBell::Inlined => self.pass(RingBell::Inlined, max, own, effects, see),
+            RingBell::Immediate => drain_one_by_one(self, max, own, effects, see),
         }
     }
 

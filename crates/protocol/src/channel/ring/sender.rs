@@ -1,16 +1,16 @@
 //! The sender of a ring.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Record, Told};
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, InlineWrite, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::shape::Shape;
 use super::super::window::Window;
-use super::{Bell, HEAD, ONE, PROGRESS, Place, WORD, WORDS, WORDS_STEP, ZEROES};
+use super::{HEAD, ONE, PROGRESS, RingBell, RingOffsets, WORD, WORDS, WORDS_STEP, ZEROES};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
@@ -23,9 +23,9 @@ const BELL: Name = Name(1 << 16);
 /// *Cost*: one WRITE per message; with a detached bell one more per batch. A message that crosses the end of a ring
 /// that is not mirrored costs `ring-inlined` one more. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sender {
-    bell: Bell,
-    place: Place,
+pub struct RingSender {
+    bell: RingBell,
+    place: RingOffsets,
     ring_bytes: u64,
     message_bytes_max: u32,
     mirrored: bool,
@@ -41,17 +41,17 @@ pub struct Sender {
     /// Ends of the records with receives that are not known to be posted again (immediate).
     receives: VecDeque<u64>,
     receives_max: u32,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Sender {
+impl RingSender {
     /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let bell = Bell::of(kind);
-        let receives_max = if bell == Bell::Immediate { shape.slots } else { 0 };
+        let bell = RingBell::of(kind);
+        let receives_max = if bell == RingBell::Immediate { shape.slots } else { 0 };
         Self {
             bell,
-            place: Place::new(bell, shape),
+            place: RingOffsets::new(bell, shape),
             ring_bytes: shape.ring_bytes,
             message_bytes_max: shape.message_bytes_max,
             mirrored: shape.mirrored,
@@ -64,14 +64,14 @@ impl Sender {
             window: Window::default(),
             receives: VecDeque::with_capacity(receives_max as usize),
             receives_max,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -83,14 +83,14 @@ impl Sender {
     /// Whether a record fits besides what the receiver has not released.
     #[inline]
     fn has_room(&self, record: u64) -> bool {
-        let extra = if self.canary.is(Mutant::CreditOffByOne) { record } else { 0 };
+        let extra = if self.canary.is(ChannelMutant::CreditOffByOne) { record } else { 0 };
         self.head + record + self.bell.beside() - self.progress.tail() <= self.ring_bytes + extra
             && self.receives_left()
     }
 
     #[inline]
     fn receives_left(&self) -> bool {
-        self.bell != Bell::Immediate || self.receives.len() < self.receives_max as usize
+        self.bell != RingBell::Immediate || self.receives.len() < self.receives_max as usize
     }
 
     fn forget_receives(&mut self) {
@@ -106,17 +106,17 @@ impl Sender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(PeerRegions, u32), Refusal> {
+    ) -> Result<(PeerRegions, u32), HalfRefusal> {
         let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
+            return Err(HalfRefusal::NotConnected);
         };
         if self.lost {
-            return Err(Refusal::Lost);
+            return Err(HalfRefusal::Lost);
         }
         let bytes_max = self.message_bytes_max;
         let bytes = payload.bytes();
         if bytes > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
         let bytes = bytes as u32;
         let record = self.bell.record(bytes);
@@ -126,11 +126,11 @@ impl Sender {
             self.forget_receives();
             if !self.has_room(record) {
                 self.progress.fetch(&to, &self.regions, effects);
-                return Err(Refusal::Full);
+                return Err(HalfRefusal::Full);
             }
         }
         if !self.window.has_room() {
-            return Err(Refusal::Full);
+            return Err(HalfRefusal::Full);
         }
         Ok((to, bytes))
     }
@@ -163,38 +163,38 @@ impl Sender {
         let zeroes = [0; WORD as usize];
         let pad = zeroes.get(..padding as usize).unwrap_or_default();
         let immediate = match self.bell {
-            Bell::Immediate => Some((self.head / WORD) as u32),
+            RingBell::Immediate => Some((self.head / WORD) as u32),
             _ => None,
         };
         let up = at(self.place.up(self.head));
         match (self.bell, payload) {
-            (Bell::Immediate, Payload::Bytes(message)) => {
-                effects.write_inline(Peer::ONLY, name, Told::No, &[message], up, immediate);
+            (RingBell::Immediate, Payload::Bytes(message)) => {
+                effects.write_inline(Peer::ONLY, name, Notify::No, &[message], up, immediate);
             }
-            (Bell::Immediate, Payload::Gather(message)) => {
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &[message], up, immediate);
+            (RingBell::Immediate, Payload::Gather(message)) => {
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &[message], up, immediate);
             }
-            (Bell::Detached, Payload::Bytes(message)) => {
+            (RingBell::Detached, Payload::Bytes(message)) => {
                 // Padded, so that the next record joins it.
                 let parts = [&word, message, pad];
-                effects.write_inline(Peer::ONLY, name, Told::No, &parts, up, None);
+                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, up, None);
             }
-            (Bell::Detached, Payload::Gather(message)) => {
+            (RingBell::Detached, Payload::Gather(message)) => {
                 let word = [self.staged(self.stage(length, own)?, WORD)];
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &[&word, message], up, None);
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &[&word, message], up, None);
             }
-            (Bell::InlinedZeroing, Payload::Bytes(message)) => {
+            (RingBell::InlinedZeroing, Payload::Bytes(message)) => {
                 let one = 1_u64.to_le_bytes();
                 let parts = [&word, pad, message, &one];
-                effects.write_inline(Peer::ONLY, name, Told::No, &parts, up, None);
+                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, up, None);
             }
-            (Bell::InlinedZeroing, Payload::Gather(message)) => {
+            (RingBell::InlinedZeroing, Payload::Gather(message)) => {
                 let word = [self.staged(self.stage(length, own)?, WORD + padding)];
                 let one = [self.staged(ONE, WORD)];
                 let parts = [&word, message, &one[..]];
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, up, None);
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, up, None);
             }
-            (Bell::Inlined, _) => return self.emit_downwards(payload, bytes, to, own, effects),
+            (RingBell::Inlined, _) => return self.emit_downwards(payload, bytes, to, own, effects),
         }
         Ok(())
     }
@@ -217,30 +217,31 @@ impl Sender {
         if !self.mirrored && self.place.passes_end(self.head, record) {
             // The zero that this WRITE carries goes into the guard.
             let next = at(self.place.down(self.head + record));
-            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&[0; 8]], next, None);
+            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&[0; 8]], next, None);
         }
         let down = at(bell - record);
         match payload {
             Payload::Bytes(message) => {
-                let unset = if self.canary.is(Mutant::NextBellNotUnset) { [1; 8] } else { [0; 8] };
+                let unset =
+                    if self.canary.is(ChannelMutant::NextBellNotUnset) { [1; 8] } else { [0; 8] };
                 let pad = [0; WORD as usize];
                 let pad = pad.get(..padding as usize).unwrap_or_default();
                 let word = length.to_le_bytes();
                 let parts = [&unset, pad, message, &word];
-                effects.write_inline(Peer::ONLY, name, Told::No, &parts, down, None);
+                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, down, None);
             }
             Payload::Gather(message) => {
                 let zeroes = [self.staged(ZEROES, WORD + padding)];
                 let word = [self.staged(self.stage(length, own)?, WORD)];
                 let parts = [&zeroes, message, &word[..]];
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, down, None);
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, down, None);
             }
         }
         Ok(())
     }
 }
 
-impl Half for Sender {
+impl Half for RingSender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -294,26 +295,26 @@ impl Half for Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl SendHalf for RingSender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let (to, bytes) = self.room(payload, own, effects)?;
         let record = self.bell.record(bytes);
-        if self.canary.is(Mutant::BellBeforeData) && self.bell == Bell::Detached {
+        if self.canary.is(ChannelMutant::BellBeforeData) && self.bell == RingBell::Detached {
             self.head += record;
             self.flush(own, effects);
             self.head -= record;
         }
         if self.emit(payload, bytes, to, own, effects).is_err() {
-            return Err(Refusal::NoSuch("staging memory"));
+            return Err(HalfRefusal::NoSuch("staging memory"));
         }
         self.head += record;
-        if self.bell == Bell::Immediate {
+        if self.bell == RingBell::Immediate {
             self.receives.push_back(self.head);
         }
         Ok(match payload {
@@ -327,7 +328,7 @@ impl SendHalf for Sender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.room(payload, own, effects).map(|_| ())
     }
 
@@ -336,11 +337,11 @@ impl SendHalf for Sender {
         &mut self,
         message: &[u8],
         own: Own<'_, M>,
-        out: &mut Record,
+        out: &mut InlineWrite,
     ) -> Option<Sending> {
         let bytes = u32::try_from(message.len()).ok()?;
         let record = self.bell.record(bytes);
-        let whole = self.bell != Bell::Inlined
+        let whole = self.bell != RingBell::Inlined
             || self.mirrored
             || !self.place.passes_end(self.head, record);
         if !self.has_room(record) {
@@ -356,10 +357,10 @@ impl SendHalf for Sender {
         let word = u64::from(bytes) + 1;
         let up = RemoteSlice { region, offset: self.place.up(self.head) };
         let filled = match self.bell {
-            Bell::Detached => false, // its bell is a separate WRITE
-            Bell::Immediate => out.fill(message, up, (self.head / WORD) as u32),
-            Bell::InlinedZeroing => out.above(word, message, 1, up),
-            Bell::Inlined => {
+            RingBell::Detached => false, // its bell is a separate WRITE
+            RingBell::Immediate => out.fill(message, up, (self.head / WORD) as u32),
+            RingBell::InlinedZeroing => out.above(word, message, 1, up),
+            RingBell::Inlined => {
                 let offset = self.place.down(self.head) - record;
                 out.below(message, word, RemoteSlice { region, offset })
             }
@@ -368,7 +369,7 @@ impl SendHalf for Sender {
             return None;
         }
         self.head += record;
-        if self.bell == Bell::Immediate {
+        if self.bell == RingBell::Immediate {
             self.receives.push_back(self.head);
         }
         Some(self.window.take_done())
@@ -376,15 +377,15 @@ impl SendHalf for Sender {
 
     #[inline]
     fn flush<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        if self.bell != Bell::Detached || self.told == self.head {
+        if self.bell != RingBell::Detached || self.told == self.head {
             return;
         }
         if let Some(to) = self.peer.filter(|_| !self.lost) {
             self.told = self.head;
-            let offset = if self.canary.is(Mutant::HeadUponTail) { 0 } else { HEAD };
+            let offset = if self.canary.is(ChannelMutant::HeadUponTail) { 0 } else { HEAD };
             let place = RemoteSlice { region: to.bells, offset };
             let head = self.head.to_le_bytes();
-            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&head], place, None);
+            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&head], place, None);
         }
     }
 

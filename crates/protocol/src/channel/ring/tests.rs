@@ -1,9 +1,9 @@
 //! Both ways of sending write the same bytes, and joined WRITEs equal the WRITEs that they were made of.
 
 use super::*;
-use crate::channel::effects::{Effects, Record};
+use crate::channel::effects::{Effects, InlineWrite};
 use crate::channel::half::{
-    Content, Half, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, Refusal, SendHalf,
+    Content, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, SendHalf,
 };
 use crate::channel::plain::Plain;
 use crate::channel::shape::{Acknowledge, DeviceWords, Signal};
@@ -36,8 +36,8 @@ fn shape(mirrored: bool) -> Shape {
     }
 }
 
-fn sender(kind: Kind, shape: &Shape, own: Own<'_, Plain>) -> Sender {
-    let mut sender = Sender::new(kind, shape, REGIONS);
+fn sender(kind: Kind, shape: &Shape, own: Own<'_, Plain>) -> RingSender {
+    let mut sender = RingSender::new(kind, shape, REGIONS);
     sender.connected(Peer::ONLY, PEER, own, &mut Effects::new(0)).unwrap();
     sender
 }
@@ -60,7 +60,7 @@ fn send_at_once_writes_the_same_bytes_as_send() {
         let mut plain = sender(kind, &shape, own);
         for number in 0..400_u32 {
             let message: Vec<u8> = (0..number * 37 % 101).map(|at| at as u8).collect();
-            let (mut record, mut effects) = (Record::new(256), Effects::new(0));
+            let (mut record, mut effects) = (InlineWrite::new(256), Effects::new(0));
             plain.advance(own, &mut effects).unwrap();
             let mut fast = plain.clone();
             let at_once = fast.send_at_once(&message, own, &mut record);
@@ -75,7 +75,7 @@ fn send_at_once_writes_the_same_bytes_as_send() {
                 }
                 // More than one WRITE, or a full ring.
                 (None, Ok(_)) => assert!(kind == Kind::RingDetached || !mirrored, "{kind}"),
-                (None, Err(Refusal::Full)) => {
+                (None, Err(HalfRefusal::Full)) => {
                     // The receiver has processed everything.
                     bells.store_word(PROGRESS, plain.head_for_tests()).unwrap();
                 }
@@ -113,10 +113,10 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
             }
         };
         let there = Own { buffer: &image, bells: &words, counters: &words };
-        let mut receiver = Receiver::new(kind, &shape, REGIONS);
+        let mut receiver = RingReceiver::new(kind, &shape, REGIONS);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, there, &mut effects).unwrap();
-        let (mut record, mut records, mut received) = (Record::new(300), 0, 0_u32);
+        let (mut record, mut records, mut received) = (InlineWrite::new(300), 0, 0_u32);
         for number in 0..300_u32 {
             let message = alloc::vec![number as u8 | 1; (number * 13 % 60) as usize];
             while joined.send_at_once(&message, own, &mut record).is_none() {
@@ -149,7 +149,7 @@ fn messages_that_share_a_record_are_there_when_the_first_one_is() {
 }
 
 /// Receives all available messages, numbered from `first` on; returns their number.
-fn take_whole(receiver: &mut Receiver, own: Own<'_, Plain>, first: u32) -> u32 {
+fn take_whole(receiver: &mut RingReceiver, own: Own<'_, Plain>, first: u32) -> u32 {
     let (mut number, mut effects) = (first, Effects::new(0));
     while let Some(received) = receiver.receive(own, &mut effects).unwrap() {
         let Content::Buffer { offset, bytes } = received.content else { panic!("{received:?}") };
@@ -198,7 +198,7 @@ fn joined_writes_put_the_same_bytes_down_in_the_same_order() {
         let words = Plain::new(plan.bells_bytes);
         words.store_word(HEAD, joined.head_for_tests()).unwrap();
         let own = Own { buffer: &image, bells: &words, counters: &words };
-        let mut receiver = Receiver::new(kind, &shape, REGIONS);
+        let mut receiver = RingReceiver::new(kind, &shape, REGIONS);
         let mut effects = Effects::new(0);
         receiver.connected(Peer::ONLY, PEER, own, &mut effects).unwrap();
         let mut count = 0;

@@ -32,11 +32,11 @@ mod sender;
 mod tests;
 
 use super::kind::Kind;
-use super::shape::{Plan, Shape};
+use super::shape::{MemoryPlan, Shape};
 use farside_base::Access;
 
-pub use receiver::Receiver;
-pub use sender::Sender;
+pub use receiver::TwoSidedReceiver;
+pub use sender::TwoSidedSender;
 
 /// The sender's bells: the number of messages that the receiver has released.
 const PROGRESS: u64 = 0;
@@ -81,12 +81,12 @@ impl Form {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(_: Kind, shape: &Shape) -> Plan {
-    Plan::words(64).with_acknowledgements(shape)
+pub const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(64).with_acknowledgements(shape)
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let bytes = Form::of(kind).step(shape) * shape.slots as u64;
-    Plan::words(64).with_buffer(bytes, Access::NONE).with_receives(shape.slots)
+    MemoryPlan::words(64).with_buffer(bytes, Access::NONE).with_receives(shape.slots)
 }

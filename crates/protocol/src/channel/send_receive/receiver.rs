@@ -3,8 +3,8 @@
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received,
 };
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, Shape};
@@ -16,7 +16,7 @@ use farside_base::{LocalSlice, Memory};
 
 /// The state of a receive.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum ReceiveState {
     /// It waits for a message.
     Posted,
     /// It took a message that the program has not received.
@@ -27,8 +27,8 @@ enum State {
 
 /// A receive, and its slot in the buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Slot {
-    state: State,
+struct ReceiveSlot {
+    state: ReceiveState,
     /// The sender of its message.
     peer: Peer,
     /// That sender is gone: the release is not acknowledged.
@@ -37,8 +37,9 @@ struct Slot {
     value: u32,
 }
 
-impl Slot {
-    const POSTED: Self = Self { state: State::Posted, peer: Peer::ONLY, orphan: false, value: 0 };
+impl ReceiveSlot {
+    const POSTED: Self =
+        Self { state: ReceiveState::Posted, peer: Peer::ONLY, orphan: false, value: 0 };
 }
 
 /// A sender, as its receiver knows it.
@@ -62,7 +63,7 @@ impl From {
 /// *Order*: that of arrival, which is each sender's on a fabric with `message_order`. *Cost*: no request except an
 /// acknowledgement per half of the receives that a sender has; a receive posted per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Receiver {
+pub struct TwoSidedReceiver {
     form: Form,
     message_bytes_max: u32,
     step: u64,
@@ -70,7 +71,7 @@ pub struct Receiver {
     acknowledge: Acknowledge,
     regions: OwnRegions,
     senders: Vec<From>,
-    slots: Vec<Slot>,
+    slots: Vec<ReceiveSlot>,
     posted: bool,
     /// Slots with messages that the program has not received, by arrival.
     ready: VecDeque<u32>,
@@ -78,7 +79,7 @@ pub struct Receiver {
     untold: bool,
 }
 
-impl Receiver {
+impl TwoSidedReceiver {
     /// Creates a receiver without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = Form::of(kind);
@@ -94,7 +95,7 @@ impl Receiver {
             acknowledge: shape.acknowledge,
             regions,
             senders: (0..peers).map(from).collect(),
-            slots: alloc::vec![Slot::POSTED; slots],
+            slots: alloc::vec![ReceiveSlot::POSTED; slots],
             posted: false,
             ready: VecDeque::with_capacity(slots),
             untold: false,
@@ -103,7 +104,7 @@ impl Receiver {
 
     /// Enables a planted defect: this half has none.
     #[cfg(canary)]
-    pub fn with_mutant(self, _: super::super::Mutant) -> Self {
+    pub fn with_mutant(self, _: super::super::ChannelMutant) -> Self {
         self
     }
 
@@ -153,7 +154,7 @@ impl Receiver {
     }
 }
 
-impl Half for Receiver {
+impl Half for TwoSidedReceiver {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -179,7 +180,7 @@ impl Half for Receiver {
         if let Some(from) = self.senders.get_mut(usize::from(peer.0)) {
             from.regions = None;
         }
-        for slot in self.slots.iter_mut().filter(|slot| slot.state != State::Posted) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.state != ReceiveState::Posted) {
             slot.orphan |= slot.peer == peer;
         }
     }
@@ -205,7 +206,7 @@ impl Half for Receiver {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         let number = arrival.name.0;
-        let posted = |slot: &Slot| slot.state == State::Posted;
+        let posted = |slot: &ReceiveSlot| slot.state == ReceiveState::Posted;
         if !self.slots.get(number as usize).is_some_and(posted) {
             return Err(Violation("a message for no posted receive"));
         }
@@ -213,8 +214,8 @@ impl Half for Receiver {
         let counted = value.and_then(|value| Ok((value, self.count(arrival.peer)?)));
         match (counted, self.slots.get_mut(number as usize)) {
             (Ok((value, living)), Some(slot)) => {
-                let (state, peer) = (State::Arrived, arrival.peer);
-                *slot = Slot { state, peer, orphan: !living, value };
+                let (state, peer) = (ReceiveState::Arrived, arrival.peer);
+                *slot = ReceiveSlot { state, peer, orphan: !living, value };
                 self.ready.push_back(number);
                 Ok(())
             }
@@ -228,14 +229,14 @@ impl Half for Receiver {
     }
 
     fn wasted(&mut self, _: Peer, name: Name, effects: &mut Effects) {
-        let posted = |slot: &Slot| slot.state == State::Posted;
+        let posted = |slot: &ReceiveSlot| slot.state == ReceiveState::Posted;
         if self.form == Form::Shared && self.slots.get(name.0 as usize).is_some_and(posted) {
             self.post(name.0, effects);
         }
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl ReceiveHalf for TwoSidedReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -248,29 +249,29 @@ impl ReceiveHalf for Receiver {
         let Some(slot) = self.slots.get_mut(number as usize) else {
             return Ok(None);
         };
-        slot.state = State::Held;
+        slot.state = ReceiveState::Held;
         let content = match self.form {
             Form::Bufferless => Content::Integer(slot.value),
             Form::Normal | Form::Shared => {
                 Content::Buffer { offset: u64::from(number) * self.step, bytes: slot.value }
             }
         };
-        Ok(Some(Received { held: Held(u64::from(number)), peer: slot.peer, content }))
+        Ok(Some(Received { held: HeldMessage(u64::from(number)), peer: slot.peer, content }))
     }
 
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         let slot = usize::try_from(held.0).ok().and_then(|slot| self.slots.get_mut(slot));
-        let Some(slot) = slot.filter(|slot| slot.state == State::Held) else {
-            return Err(Refusal::NoSuch("held message"));
+        let Some(slot) = slot.filter(|slot| slot.state == ReceiveState::Held) else {
+            return Err(HalfRefusal::NoSuch("held message"));
         };
         let (peer, orphan) = (slot.peer, slot.orphan);
-        *slot = Slot::POSTED;
+        *slot = ReceiveSlot::POSTED;
         // Without its only sender there is no queue any more.
         if !orphan || self.form == Form::Shared {
             self.post(held.0 as u32, effects);

@@ -1,10 +1,10 @@
 //! The sender of messages into posted receives.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Told};
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending,
 };
 use super::super::kind::Kind;
@@ -18,7 +18,7 @@ use farside_base::Memory;
 ///
 /// *Cost*: one SEND per message. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sender {
+pub struct TwoSidedSender {
     form: Form,
     message_bytes_max: u32,
     credits: u32,
@@ -29,10 +29,10 @@ pub struct Sender {
     head: u64,
     progress: Progress,
     window: Window,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Sender {
+impl TwoSidedSender {
     /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = Form::of(kind);
@@ -46,39 +46,39 @@ impl Sender {
             head: 0,
             progress: Progress::new(shape.acknowledge, Peer::ONLY, 1, PROGRESS),
             window: Window::default(),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
     /// Whether a receive is known to be posted for one more message.
     #[inline]
     fn has_credit(&self) -> bool {
-        let extra = u64::from(self.canary.is(Mutant::CreditOffByOne));
+        let extra = u64::from(self.canary.is(ChannelMutant::CreditOffByOne));
         self.head - self.progress.tail() < u64::from(self.credits) + extra
     }
 
     /// Why the payload is refused, independent of room.
     #[inline]
-    fn check(&self, payload: Payload<'_>) -> Result<(), Refusal> {
+    fn check(&self, payload: Payload<'_>) -> Result<(), HalfRefusal> {
         let bytes = payload.bytes();
         let bytes_max = match self.form {
             Form::Normal | Form::Shared => self.message_bytes_max,
             Form::Bufferless => INTEGER,
         };
         if bytes > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
         match (self.form, payload) {
-            (Form::Bufferless, Payload::Gather(_)) => Err(Refusal::Form("bytes, not slices")),
+            (Form::Bufferless, Payload::Gather(_)) => Err(HalfRefusal::Form("bytes, not slices")),
             (Form::Bufferless, Payload::Bytes(_)) if bytes != u64::from(INTEGER) => {
-                Err(Refusal::Form("exactly four bytes, a little-endian integer"))
+                Err(HalfRefusal::Form("exactly four bytes, a little-endian integer"))
             }
             _ => Ok(()),
         }
@@ -86,19 +86,23 @@ impl Sender {
 
     /// Whether there is room for a message.
     #[inline]
-    fn room<M: Memory>(&mut self, payload: Payload<'_>, own: Own<'_, M>) -> Result<(), Refusal> {
+    fn room<M: Memory>(
+        &mut self,
+        payload: Payload<'_>,
+        own: Own<'_, M>,
+    ) -> Result<(), HalfRefusal> {
         if !self.connected {
-            return Err(Refusal::NotConnected);
+            return Err(HalfRefusal::NotConnected);
         }
         if self.lost {
-            return Err(Refusal::Lost);
+            return Err(HalfRefusal::Lost);
         }
         self.check(payload)?;
         if !self.has_credit() {
             // The next `advance` detects and reports the same violation.
             let _ = self.progress.look(self.head, own);
         }
-        if self.has_credit() && self.window.has_room() { Ok(()) } else { Err(Refusal::Full) }
+        if self.has_credit() && self.window.has_room() { Ok(()) } else { Err(HalfRefusal::Full) }
     }
 
     #[inline]
@@ -107,22 +111,22 @@ impl Sender {
         match (self.form, payload) {
             (Form::Bufferless, Payload::Bytes(&[a, b, c, d])) => {
                 let integer = Some(u32::from_le_bytes([a, b, c, d]));
-                effects.send_inline(Peer::ONLY, name, Told::No, &[], integer);
+                effects.send_inline(Peer::ONLY, name, Notify::No, &[], integer);
                 self.window.take_done()
             }
             (_, Payload::Bytes(message)) => {
-                effects.send_inline(Peer::ONLY, name, Told::No, &[message], None);
+                effects.send_inline(Peer::ONLY, name, Notify::No, &[message], None);
                 self.window.take_done()
             }
             (_, Payload::Gather(message)) => {
-                effects.send_gather(Peer::ONLY, name, Told::Yes, &[message], None);
+                effects.send_gather(Peer::ONLY, name, Notify::Yes, &[message], None);
                 self.window.take()
             }
         }
     }
 }
 
-impl Half for Sender {
+impl Half for TwoSidedSender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -167,14 +171,14 @@ impl Half for Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl SendHalf for TwoSidedSender {
     #[inline]
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         self.room(payload, own)?;
         self.head += 1;
         Ok(self.emit(payload, effects))
@@ -185,7 +189,7 @@ impl SendHalf for Sender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         _: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.room(payload, own)
     }
 

@@ -1,6 +1,6 @@
 extern crate std;
 
-use super::super::half::{Half as _, Refusal, SendHalf as _};
+use super::super::half::{Half as _, HalfRefusal, SendHalf as _};
 use super::super::hand_tests::Wire;
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
@@ -58,10 +58,10 @@ fn integers_need_no_memory() {
         wire.settle();
         assert_eq!(wire.take(), Some((0, number.to_le_bytes().to_vec())));
     }
-    let form = Refusal::Form("exactly four bytes, a little-endian integer");
+    let form = HalfRefusal::Form("exactly four bytes, a little-endian integer");
     assert_eq!(wire.send(0, &[1; 3]), Err(form));
-    assert_eq!(wire.send(0, &[1; 5]), Err(Refusal::TooLong { bytes_max: 4 }));
-    assert_eq!(wire.gather(0, &[1; 4]), Err(Refusal::Form("bytes, not slices")));
+    assert_eq!(wire.send(0, &[1; 5]), Err(HalfRefusal::TooLong { bytes_max: 4 }));
+    assert_eq!(wire.gather(0, &[1; 4]), Err(HalfRefusal::Form("bytes, not slices")));
 }
 
 #[test]
@@ -71,20 +71,20 @@ fn sender_stops_without_credits_and_resumes_with_them() {
         for _ in 0..credits {
             wire.send(0, &[7; 4]).unwrap();
         }
-        assert_eq!(wire.send(0, &[7; 4]), Err(Refusal::Full));
+        assert_eq!(wire.send(0, &[7; 4]), Err(HalfRefusal::Full));
         wire.settle();
-        assert_eq!(wire.send(0, &[7; 4]), Err(Refusal::Full), "received is not released");
+        assert_eq!(wire.send(0, &[7; 4]), Err(HalfRefusal::Full), "received is not released");
         let held: Vec<_> = (0..credits).map(|_| wire.receive().unwrap().0).collect();
         // In any order; half of them are acknowledged at once.
         for held in held.iter().rev() {
             assert_eq!(wire.release(*held), Ok(()));
-            assert_eq!(wire.release(*held), Err(Refusal::NoSuch("held message")));
+            assert_eq!(wire.release(*held), Err(HalfRefusal::NoSuch("held message")));
         }
         wire.settle();
         for _ in 0..credits {
             wire.send(0, &[8; 4]).unwrap();
         }
-        assert_eq!(wire.send(0, &[8; 4]), Err(Refusal::Full));
+        assert_eq!(wire.send(0, &[8; 4]), Err(HalfRefusal::Full));
         wire.settle();
         assert!(!wire.senders[0].half.is_drained());
     }
@@ -93,7 +93,7 @@ fn sender_stops_without_credits_and_resumes_with_them() {
 #[test]
 fn too_long_message_is_refused_without_effect() {
     let mut wire = Wire::new(Kind::Send, SHAPE, 1);
-    assert_eq!(wire.send(0, &[0; 21]), Err(Refusal::TooLong { bytes_max: 20 }));
+    assert_eq!(wire.send(0, &[0; 21]), Err(HalfRefusal::TooLong { bytes_max: 20 }));
     assert!(wire.flying.is_empty() && wire.senders[0].half.is_drained());
 }
 
@@ -103,7 +103,7 @@ fn senders_share_receives_and_have_credits_of_their_own() {
     for sender in 0..3 {
         wire.send(sender, &[sender as u8; 9]).unwrap();
         wire.send(sender, &[sender as u8; 8]).unwrap();
-        assert_eq!(wire.send(sender, &[1]), Err(Refusal::Full));
+        assert_eq!(wire.send(sender, &[1]), Err(HalfRefusal::Full));
     }
     wire.settle();
     // The messages of one sender are released, which unblocks that one alone.
@@ -113,7 +113,7 @@ fn senders_share_receives_and_have_credits_of_their_own() {
         wire.release(*held).unwrap();
     }
     wire.settle();
-    assert_eq!(wire.send(0, &[1]), Err(Refusal::Full));
+    assert_eq!(wire.send(0, &[1]), Err(HalfRefusal::Full));
     wire.send(1, &[1]).unwrap();
     wire.settle();
     assert_eq!(wire.take(), Some((1, [1].to_vec())));
@@ -181,8 +181,9 @@ fn a_sender_does_not_trust_what_is_acknowledged() {
 #[test]
 #[should_panic(expected = "a message meets an empty queue")]
 fn one_credit_too_many_meets_an_empty_queue() {
-    let mutant =
-        |sender: super::super::Sender| sender.with_mutant(super::super::Mutant::CreditOffByOne);
+    let mutant = |sender: super::super::Sender| {
+        sender.with_mutant(super::super::ChannelMutant::CreditOffByOne)
+    };
     let mut wire = Wire::with(Kind::Send, SHAPE, 1, mutant, |receiver| receiver);
     for _ in 0..7 {
         wire.send(0, &[1; 4]).unwrap();

@@ -48,12 +48,12 @@ mod tests;
 
 use super::half::PeerRegions;
 use super::kind::Kind;
-use super::shape::{DeviceWords, Plan, Shape};
+use super::shape::{DeviceWords, MemoryPlan, Shape};
 use super::window::Window;
 use farside_base::{Access, Memory, OutOfBounds, RemoteRegionId};
 
-pub use receiver::Receiver;
-pub use sender::Sender;
+pub use receiver::SharedRingReceiver;
+pub use sender::SharedRingSender;
 
 /// The size of a header or bell in bytes.
 const WORD: u64 = 8;
@@ -89,14 +89,14 @@ const TAG: u64 = WORD - 1;
 /// is in adapter memory. The receiver loads the head only when a sender has died. A tail that is READ in halves, the
 /// new low one with the old high one, is less than one READ before, and is ignored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Words {
+struct RingWords {
     /// The head is among the counters, not the bells.
     head_apart: bool,
     /// The tail and the answers are among the counters.
     tail_apart: bool,
 }
 
-impl Words {
+impl RingWords {
     const fn of(shape: &Shape) -> Self {
         // With the tail alone in adapter memory the head stays in main memory, among the bells.
         let (head, tail) = (shape.device.has_head(), shape.device.has_tail());
@@ -114,7 +114,7 @@ impl Words {
 
 /// The channel of this family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Bell {
+enum SharedRingBell {
     Immediate,
     InlinedZeroing,
 }
@@ -122,7 +122,7 @@ enum Bell {
 /// The layout of positions and records in the receiver's buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Layout {
-    bell: Bell,
+    bell: SharedRingBell,
     mirrored: bool,
     ring_bytes: u64,
     /// The size of the guard in bytes; zero in a mirrored ring.
@@ -135,12 +135,14 @@ struct Layout {
 impl Layout {
     const fn of(kind: Kind, shape: &Shape) -> Self {
         let bell = match kind {
-            Kind::SharedRingImmediate => Bell::Immediate,
-            _ => Bell::InlinedZeroing,
+            Kind::SharedRingImmediate => SharedRingBell::Immediate,
+            _ => SharedRingBell::InlinedZeroing,
         };
         let record_min = match bell {
-            Bell::Immediate => shape.ring_bytes.div_ceil(shape.slots as u64).next_multiple_of(WORD),
-            Bell::InlinedZeroing => 2 * WORD,
+            SharedRingBell::Immediate => {
+                shape.ring_bytes.div_ceil(shape.slots as u64).next_multiple_of(WORD)
+            }
+            SharedRingBell::InlinedZeroing => 2 * WORD,
         };
         let largest = Self::written(bell, shape.message_bytes_max).next_multiple_of(64);
         Self {
@@ -153,11 +155,11 @@ impl Layout {
     }
 
     /// The size written for a message of `bytes`, in whole words.
-    const fn written(bell: Bell, bytes: u32) -> u64 {
+    const fn written(bell: SharedRingBell, bytes: u32) -> u64 {
         let padded = (bytes as u64).next_multiple_of(WORD);
         match bell {
-            Bell::Immediate => padded,
-            Bell::InlinedZeroing => padded + 2 * WORD,
+            SharedRingBell::Immediate => padded,
+            SharedRingBell::InlinedZeroing => padded + 2 * WORD,
         }
     }
 
@@ -204,15 +206,15 @@ const fn staging(kind: Kind, shape: &Shape) -> u64 {
 }
 
 /// The memory that a sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
-    Plan::words(FETCHED + WORD * Window::MESSAGES as u64)
+pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(FETCHED + WORD * Window::MESSAGES as u64)
         .with_buffer(staging(kind, shape) * places(shape) as u64, Access::NONE)
 }
 
 /// The size of the receiver's words in bytes: among its bells, and in the separate region.
 const fn words_bytes(shape: &Shape) -> [u64; 2] {
     let (head_bytes, tail_bytes) = (HEAD + WORD, ANSWERS + WORD * shape.peers_max as u64);
-    match Words::of(shape).tail_apart {
+    match RingWords::of(shape).tail_apart {
         true => [head_bytes, tail_bytes],
         false => [tail_bytes, head_bytes],
     }
@@ -227,13 +229,13 @@ pub(super) const fn device_bytes(shape: &Shape) -> u64 {
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     let layout = Layout::of(kind, shape);
     let receives = match layout.bell {
-        Bell::Immediate => shape.slots,
-        Bell::InlinedZeroing => 0,
+        SharedRingBell::Immediate => shape.slots,
+        SharedRingBell::InlinedZeroing => 0,
     };
-    let Words { head_apart, tail_apart } = Words::of(shape);
+    let RingWords { head_apart, tail_apart } = RingWords::of(shape);
     let tail_access = Access::READ.with(Access::WRITE);
     let access = match (head_apart, tail_apart) {
         (true, true) => tail_access.with(Access::ATOMIC),
@@ -247,7 +249,7 @@ pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
     };
     let [bells_bytes, counters_bytes] = words_bytes(shape);
     let kind = DeviceWords::kind(!matches!(shape.device, DeviceWords::Nothing));
-    let words = Plan { bells_access, ..Plan::words(bells_bytes) };
+    let words = MemoryPlan { bells_access, ..MemoryPlan::words(bells_bytes) };
     words
         .with_counters(counters_bytes, kind, access)
         .with_ring(shape, layout.guard, Access::WRITE)

@@ -1,10 +1,10 @@
 //! A sender's messages in flight, and the construction of their WRITEs.
 
-use super::super::effects::{Effects, Name, Told};
-use super::super::half::{Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, own as reach};
+use super::super::effects::{Effects, Name, Notify};
+use super::super::half::{HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, own as reach};
 use super::super::kind::Kind;
 use super::super::shape::Shape;
-use super::{Bell, HEADERS, HEADERS_STEP, Layout, ONE, WORD, header};
+use super::{HEADERS, HEADERS_STEP, Layout, ONE, SharedRingBell, WORD, header};
 use crate::wire::Violation;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ const SLICES: usize = 8;
 
 /// A message in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Message {
+struct OutgoingMessage {
     bytes: u32,
     /// Its index in the window, unless its source was copied.
     source: Option<u32>,
@@ -23,7 +23,7 @@ struct Message {
     count: usize,
 }
 
-impl Message {
+impl OutgoingMessage {
     const NONE: Self = Self {
         bytes: 0,
         source: None,
@@ -39,7 +39,7 @@ pub(super) struct Outgoing {
     regions: OwnRegions,
     /// Bytes of staging per message, in the sender's buffer.
     staging: u64,
-    messages: Vec<Message>,
+    messages: Vec<OutgoingMessage>,
     /// One bit per index: in use.
     busy: u64,
 }
@@ -54,7 +54,7 @@ impl Outgoing {
             layout: Layout::of(kind, shape),
             regions,
             staging: super::staging(kind, shape),
-            messages: vec![Message::NONE; super::places(shape) as usize],
+            messages: vec![OutgoingMessage::NONE; super::places(shape) as usize],
             busy: 0,
         }
     }
@@ -83,12 +83,13 @@ impl Outgoing {
         payload: Payload<'_>,
         source: u32,
         own: Own<'_, M>,
-    ) -> Result<(), Refusal> {
-        let mut message = Message { bytes: payload.bytes() as u32, ..Message::NONE };
+    ) -> Result<(), HalfRefusal> {
+        let mut message =
+            OutgoingMessage { bytes: payload.bytes() as u32, ..OutgoingMessage::NONE };
         let slices = match payload {
             Payload::Bytes(bytes) => {
                 let staged = self.stage(place, bytes, own);
-                &[staged.map_err(|_| Refusal::NoSuch("staging memory"))?]
+                &[staged.map_err(|_| HalfRefusal::NoSuch("staging memory"))?]
             }
             Payload::Gather(slices) => {
                 message.source = Some(source);
@@ -96,7 +97,7 @@ impl Outgoing {
             }
         };
         let Some(room) = message.slices.get_mut(..slices.len()) else {
-            return Err(Refusal::Form("at most eight slices"));
+            return Err(HalfRefusal::Form("at most eight slices"));
         };
         room.copy_from_slice(slices);
         message.count = slices.len();
@@ -116,7 +117,7 @@ impl Outgoing {
     ) -> Result<LocalSlice, Violation> {
         let (region, offset) = (self.regions.buffer, u64::from(place) * self.staging);
         let length = bytes.len() as u32;
-        if self.layout.bell == Bell::Immediate {
+        if self.layout.bell == SharedRingBell::Immediate {
             reach(own.buffer.write(offset, bytes))?;
             return Ok(LocalSlice { region, offset, bytes: length });
         }
@@ -141,15 +142,15 @@ impl Outgoing {
         };
         let at = RemoteSlice { region: to.buffer, offset: self.layout.place(position) };
         let slices = message.slices.get(..message.count).unwrap_or_default();
-        if self.layout.bell == Bell::Immediate {
+        if self.layout.bell == SharedRingBell::Immediate {
             let immediate = Some((position / WORD) as u32);
-            effects.write_gather(Peer::ONLY, name, Told::Yes, &[slices], at, immediate);
+            effects.write_gather(Peer::ONLY, name, Notify::Yes, &[slices], at, immediate);
             return Ok(());
         }
         let word = header(message.bytes, number, position);
         if message.source.is_none() {
             reach(own.buffer.store_word(u64::from(place) * self.staging, word))?;
-            effects.write_gather(Peer::ONLY, name, Told::Yes, &[slices], at, None);
+            effects.write_gather(Peer::ONLY, name, Notify::Yes, &[slices], at, None);
         } else {
             let offset = HEADERS + HEADERS_STEP * u64::from(place);
             reach(own.bells.store_word(offset, word))?;
@@ -159,7 +160,7 @@ impl Outgoing {
             let before = bells(offset, WORD + padding(message.bytes));
             let behind = bells(ONE, WORD);
             let parts: [&[LocalSlice]; 3] = [&before, slices, &behind];
-            effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, at, None);
+            effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, at, None);
         }
         Ok(())
     }
@@ -168,12 +169,12 @@ impl Outgoing {
     pub(super) fn take(&mut self, place: u32) -> Option<u32> {
         let message = self.messages.get_mut(place as usize)?;
         self.busy &= !(1 << place);
-        core::mem::replace(message, Message::NONE).source
+        core::mem::replace(message, OutgoingMessage::NONE).source
     }
 
     /// Removes all messages.
     pub(super) fn clear(&mut self) {
-        self.messages.fill(Message::NONE);
+        self.messages.fill(OutgoingMessage::NONE);
         self.busy = 0;
     }
 }

@@ -1,16 +1,16 @@
 //! The receiver of a shared ring.
 
-use super::super::canary::{Canary, Mutant};
+use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::releases::Releases;
 use super::super::shape::Shape;
 use super::repair::Repair;
-use super::{Bell, Layout, TAIL, WORD, Words, header};
+use super::{Layout, RingWords, SharedRingBell, TAIL, WORD, header};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use farside_base::{LocalSlice, Memory};
@@ -20,7 +20,7 @@ const RECEIVE: Name = Name(0);
 
 /// A message that is in the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Message {
+struct ArrivedMessage {
     position: u64,
     /// The offset of its content.
     offset: u64,
@@ -34,31 +34,31 @@ struct Message {
 /// while there is no message; no request except a word to each sender when it connects, and queries when one has
 /// died. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Receiver {
+pub struct SharedRingReceiver {
     layout: Layout,
-    words: Words,
+    words: RingWords,
     message_bytes_max: u32,
     regions: OwnRegions,
     /// The position of the next message (inlined).
     next: u64,
     releases: Releases,
     /// Messages that have arrived and were not received by the program (immediate).
-    arrived: VecDeque<Message>,
+    arrived: VecDeque<ArrivedMessage>,
     /// Receives that are still to be posted for the first time.
     receives: u32,
     /// The tail that senders can READ.
     told: u64,
     repair: Repair,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Receiver {
+impl SharedRingReceiver {
     /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let receives = super::plan_receiver(kind, shape).receives;
         Self {
             layout: Layout::of(kind, shape),
-            words: Words::of(shape),
+            words: RingWords::of(shape),
             message_bytes_max: shape.message_bytes_max,
             regions,
             next: 0,
@@ -67,14 +67,14 @@ impl Receiver {
             receives,
             told: 0,
             repair: Repair::new(shape),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -90,8 +90,8 @@ impl Receiver {
 
     /// The next message, if it has arrived completely.
     #[inline]
-    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<Message>, Violation> {
-        if self.layout.bell == Bell::Immediate {
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<ArrivedMessage>, Violation> {
+        if self.layout.bell == SharedRingBell::Immediate {
             return Ok(self.arrived.pop_front());
         }
         if self.next >= self.end() {
@@ -117,13 +117,13 @@ impl Receiver {
         }
         let last = first + record - WORD;
         match reach(own.buffer.load_word(last))? {
-            0 if !self.canary.is(Mutant::TrailerUnchecked) => Ok(None),
+            0 if !self.canary.is(ChannelMutant::TrailerUnchecked) => Ok(None),
             0 | 1 => {
                 let offset = last - u64::from(bytes);
                 if !self.releases.hold(self.next, self.next + record) {
                     return Err(Violation("overlapping messages"));
                 }
-                let message = Message { position: self.next, offset, bytes, peer };
+                let message = ArrivedMessage { position: self.next, offset, bytes, peer };
                 self.next += record;
                 Ok(Some(message))
             }
@@ -146,7 +146,7 @@ impl Receiver {
             return Ok(false);
         };
         let end = next.map_or(vacant, |next| vacant.min(next));
-        if self.layout.bell == Bell::InlinedZeroing {
+        if self.layout.bell == SharedRingBell::InlinedZeroing {
             // Dead senders have written only within the room that they knew of.
             reach(self.layout.clear(gap, end.min(self.end()), own.buffer))?;
             self.next = end;
@@ -171,7 +171,7 @@ impl Receiver {
     }
 }
 
-impl Half for Receiver {
+impl Half for SharedRingReceiver {
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
@@ -206,7 +206,8 @@ impl Half for Receiver {
     ) -> Result<(), Violation> {
         let Arrival { peer, bytes, .. } = arrival;
         self.wasted(peer, arrival.name, effects);
-        let Some(immediate) = arrival.immediate.filter(|_| self.layout.bell == Bell::Immediate)
+        let Some(immediate) =
+            arrival.immediate.filter(|_| self.layout.bell == SharedRingBell::Immediate)
         else {
             return Err(Violation("a message where none comes"));
         };
@@ -221,18 +222,18 @@ impl Half for Receiver {
             return self.blame(peer, "overlapping messages");
         }
         let offset = self.layout.place(position);
-        self.arrived.push_back(Message { position, offset, bytes, peer });
+        self.arrived.push_back(ArrivedMessage { position, offset, bytes, peer });
         Ok(())
     }
 
     fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
-        if self.layout.bell == Bell::Immediate {
+        if self.layout.bell == SharedRingBell::Immediate {
             self.post(peer, effects);
         }
     }
 }
 
-impl ReceiveHalf for Receiver {
+impl ReceiveHalf for SharedRingReceiver {
     #[inline]
     fn receive<M: Memory>(
         &mut self,
@@ -240,9 +241,9 @@ impl ReceiveHalf for Receiver {
         effects: &mut Effects,
     ) -> Result<Option<Received>, Violation> {
         loop {
-            if let Some(Message { position, offset, bytes, peer }) = self.look(own)? {
+            if let Some(ArrivedMessage { position, offset, bytes, peer }) = self.look(own)? {
                 let content = Content::Buffer { offset, bytes };
-                return Ok(Some(Received { held: Held(position), peer, content }));
+                return Ok(Some(Received { held: HeldMessage(position), peer, content }));
             }
             if !self.pass(own, effects)? {
                 return Ok(None);
@@ -253,12 +254,14 @@ impl ReceiveHalf for Receiver {
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         _: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         let (start, end) = self.releases.release(held)?;
-        if self.layout.bell == Bell::InlinedZeroing && !self.canary.is(Mutant::NotZeroed) {
+        if self.layout.bell == SharedRingBell::InlinedZeroing
+            && !self.canary.is(ChannelMutant::NotZeroed)
+        {
             let cleared = own.buffer.clear(self.layout.place(start), end - start);
             debug_assert!(cleared.is_ok(), "a record is within the buffer");
         }
@@ -269,7 +272,7 @@ impl ReceiveHalf for Receiver {
     fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, _: &mut Effects) {}
 }
 
-impl Receiver {
+impl SharedRingReceiver {
     /// Reports a violation of a living sender. A late message of a dead one may arrive at a skipped position.
     fn blame(&self, peer: Peer, text: &'static str) -> Result<(), Violation> {
         if self.repair.is_connected(peer) { Err(Violation(text)) } else { Ok(()) }

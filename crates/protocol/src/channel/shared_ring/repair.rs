@@ -21,11 +21,11 @@
 //! ended. At most one query to a sender is unanswered at a time, so its tag of three bits distinguishes it from the
 //! previous one.
 
-use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Told};
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{Own, Peer, PeerRegions, own as reach};
 use super::super::shape::Shape;
-use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, TAG, WELCOME, WORD, Words};
+use super::{ANSWERS, HEAD, POSITION_MAX, QUERY, RingWords, TAG, WELCOME, WORD};
 use crate::wire::Violation;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ const WORDS: Name = Name(1);
 
 /// The receiver's state of one sender number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-struct Sender {
+struct SenderRepair {
     regions: Option<PeerRegions>,
     /// The tag of the last query to it.
     tag: u64,
@@ -57,8 +57,8 @@ struct Query {
 /// The senders of a ring by number, and the search for reservations of dead ones.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Repair {
-    words: Words,
-    senders: Vec<Sender>,
+    words: RingWords,
+    senders: Vec<SenderRepair>,
     /// All reservations of dead senders are before this position.
     limit: u64,
     /// A sender has died since the limit was read.
@@ -73,8 +73,8 @@ pub(super) struct Repair {
 impl Repair {
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
-            words: Words::of(shape),
-            senders: vec![Sender::default(); usize::from(shape.peers_max)],
+            words: RingWords::of(shape),
+            senders: vec![SenderRepair::default(); usize::from(shape.peers_max)],
             limit: 0,
             stale: false,
             query: None,
@@ -100,10 +100,10 @@ impl Repair {
             true => own.counters.store_word(answer, 0),
             false => own.bells.store_word(answer, 0),
         })?;
-        *sender = Sender { regions: Some(regions), ..Sender::default() };
+        *sender = SenderRepair { regions: Some(regions), ..SenderRepair::default() };
         let place = RemoteSlice { region: regions.bells, offset: WELCOME };
         let number = (u64::from(peer.0) + 1).to_le_bytes();
-        effects.write_inline(peer, WORDS, Told::No, &[&number], place, None);
+        effects.write_inline(peer, WORDS, Notify::No, &[&number], place, None);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ impl Repair {
         if let Some(sender) = self.senders.get_mut(usize::from(peer.0))
             && sender.regions.is_some()
         {
-            *sender = Sender::default();
+            *sender = SenderRepair::default();
             self.stale = true;
         }
     }
@@ -138,7 +138,7 @@ impl Repair {
     pub(super) fn vacant<M: Memory>(
         &mut self,
         gap: u64,
-        canary: Canary,
+        canary: ChannelCanary,
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<Option<u64>, Violation> {
@@ -175,7 +175,7 @@ impl Repair {
             sender.awaited = true;
             let place = RemoteSlice { region: regions.bells, offset: QUERY };
             let word = (gap | sender.tag).to_le_bytes();
-            effects.write_inline(Peer(number), WORDS, Told::No, &[&word], place, None);
+            effects.write_inline(Peer(number), WORDS, Notify::No, &[&word], place, None);
             self.query = Some(Query { gap, limit: self.limit, smallest: self.limit });
         }
         self.query.is_some()
@@ -184,7 +184,7 @@ impl Repair {
     /// Polls the outstanding answers. False if one is missing.
     fn all_answered<M: Memory>(
         &mut self,
-        canary: Canary,
+        canary: ChannelCanary,
         own: Own<'_, M>,
     ) -> Result<bool, Violation> {
         let Some(query) = &mut self.query else {
@@ -202,7 +202,7 @@ impl Repair {
                 continue;
             }
             sender.awaited = false;
-            if !canary.is(Mutant::RepairSkipsLiving) {
+            if !canary.is(ChannelMutant::RepairSkipsLiving) {
                 // An answer below the gap stops the ring, which a lying sender can do anyway.
                 query.smallest = query.smallest.min(word & !TAG).max(query.gap);
             }

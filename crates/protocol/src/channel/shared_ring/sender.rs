@@ -1,10 +1,10 @@
 //! A sender of a shared ring.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Told};
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::kind::Kind;
@@ -12,7 +12,8 @@ use super::super::shape::{Acknowledge, Shape};
 use super::super::window::Window;
 use super::outgoing::Outgoing;
 use super::{
-    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, PROGRESS, QUERY, TAG, WELCOME, WORD, Words,
+    ANSWERS, FETCHED, HEAD, Layout, ONE, POSITION_MAX, PROGRESS, QUERY, RingWords, TAG, WELCOME,
+    WORD,
 };
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
@@ -31,9 +32,9 @@ const REMEMBERED_MAX: usize = 1024;
 /// *Cost*: a FETCH_ADD and a WRITE per message, and a READ whenever the known tail leaves no room. Bytes are copied
 /// into staging memory; slices are sent without a copy. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Sender {
+pub struct SharedRingSender {
     layout: Layout,
-    words: Words,
+    words: RingWords,
     message_bytes_max: u32,
     peers_max: u16,
     regions: OwnRegions,
@@ -56,16 +57,16 @@ pub struct Sender {
     tag: u64,
     /// A query to be answered.
     query: Option<u64>,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
-impl Sender {
+impl SharedRingSender {
     /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let places = super::places(shape) as usize;
         Self {
             layout: Layout::of(kind, shape),
-            words: Words::of(shape),
+            words: RingWords::of(shape),
             message_bytes_max: shape.message_bytes_max,
             peers_max: shape.peers_max,
             regions,
@@ -81,14 +82,14 @@ impl Sender {
             positions: VecDeque::with_capacity(REMEMBERED_MAX),
             tag: 0,
             query: None,
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -140,7 +141,7 @@ impl Sender {
     #[inline]
     fn fits(&self, position: u64, bytes: u32) -> bool {
         position + self.layout.record(bytes) <= self.progress.tail() + self.layout.ring_bytes
-            || self.canary.is(Mutant::TailUnchecked)
+            || self.canary.is(ChannelMutant::TailUnchecked)
     }
 
     /// Writes the reserved messages that have room; false if one has none.
@@ -197,7 +198,7 @@ impl Sender {
         let Some((gap, number)) = self.query.zip(self.number) else {
             return;
         };
-        if self.fetching > 0 && !self.canary.is(Mutant::AnswersWhileFetching) {
+        if self.fetching > 0 && !self.canary.is(ChannelMutant::AnswersWhileFetching) {
             return;
         }
         self.query = None;
@@ -206,7 +207,7 @@ impl Sender {
         let offset = ANSWERS + WORD * u64::from(number);
         let place = RemoteSlice { region: self.words.tail(to), offset };
         let word = (smallest | self.tag).to_le_bytes();
-        effects.write_inline(Peer::ONLY, ANSWER, Told::No, &[&word], place, None);
+        effects.write_inline(Peer::ONLY, ANSWER, Notify::No, &[&word], place, None);
         self.reserve(to, effects);
     }
 
@@ -215,23 +216,23 @@ impl Sender {
         &mut self,
         payload: Payload<'_>,
         effects: &mut Effects,
-    ) -> Result<(PeerRegions, u32), Refusal> {
+    ) -> Result<(PeerRegions, u32), HalfRefusal> {
         let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
+            return Err(HalfRefusal::NotConnected);
         };
         if self.lost {
-            return Err(Refusal::Lost);
+            return Err(HalfRefusal::Lost);
         }
         let bytes_max = self.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
         let Some(place) = self.outgoing.room().filter(|_| self.window.has_room()) else {
-            return Err(Refusal::Full);
+            return Err(HalfRefusal::Full);
         };
         if self.remembered() >= REMEMBERED_MAX {
             self.fetch_tail(&to, effects);
-            return Err(Refusal::Full);
+            return Err(HalfRefusal::Full);
         }
         Ok((to, place))
     }
@@ -242,7 +243,7 @@ impl Sender {
     }
 }
 
-impl Half for Sender {
+impl Half for SharedRingSender {
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
@@ -322,13 +323,13 @@ impl Half for Sender {
     }
 }
 
-impl SendHalf for Sender {
+impl SendHalf for SharedRingSender {
     fn send<M: Memory>(
         &mut self,
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let (to, place) = self.room(payload, effects)?;
         self.outgoing.put(place, payload, self.window.next_place(), own)?;
         let sending = match payload {
@@ -349,7 +350,7 @@ impl SendHalf for Sender {
         payload: Payload<'_>,
         _: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.room(payload, effects).map(|_| ())
     }
 

@@ -3,7 +3,9 @@ extern crate std;
 mod world;
 
 use super::super::Name;
-use super::super::half::{Arrival, Content, Half as _, Payload, Peer, Received, Refusal, SendHalf};
+use super::super::half::{
+    Arrival, Content, Half as _, HalfRefusal, Payload, Peer, Received, SendHalf,
+};
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
 use super::*;
@@ -12,7 +14,7 @@ use farside_base::{Access, LocalSlice, RegionId};
 use std::format;
 use std::vec;
 use std::vec::Vec;
-use world::{Dice, OWN, Sent, Side, What, World, regions};
+use world::{Dice, OWN, PostedVerb, RingHalf, Sent, World, regions};
 
 const KINDS: [Kind; 2] = [Kind::SharedRingImmediate, Kind::SharedRingInlinedZeroing];
 const SHAPE: Shape = Shape {
@@ -49,16 +51,16 @@ fn a_message_costs_an_atomic_and_a_write() {
         assert!(world.senders[1].1.wire.is_empty(), "its number is not known yet");
         world.settle();
         world.advance(1).unwrap();
-        assert!(matches!(world.senders[1].1.wire[0].what, What::Add(..)));
+        assert!(matches!(world.senders[1].1.wire[0].what, PostedVerb::Add(..)));
         world.carry(1, 0).unwrap();
         assert!(world.receive().unwrap().is_none(), "only reserved");
-        assert!(matches!(world.senders[1].1.wire[0].what, What::Write(..)));
+        assert!(matches!(world.senders[1].1.wire[0].what, PostedVerb::Write(..)));
         world.settle();
         let (received, bytes) = world.receive().unwrap().unwrap();
         assert_eq!((received.peer, &bytes[..]), (Peer(1), &b"before the welcome"[..]));
         assert!(!world.senders[1].0.is_drained());
         world.release(received.held).unwrap();
-        assert_eq!(world.release(received.held), Err(Refusal::NoSuch("held message")));
+        assert_eq!(world.release(received.held), Err(HalfRefusal::NoSuch("held message")));
         let (half, side) = &mut world.senders[1];
         side.with(|_, effects| half.ask_progress(effects));
         world.settle();
@@ -72,19 +74,19 @@ fn full_is_refused_and_the_tail_is_read_once_at_a_time() {
     for kind in KINDS {
         let mut world = World::new(kind, &SHAPE, 2);
         world.settle();
-        assert_eq!(world.send(0, &[0; 41], false), Err(Refusal::TooLong { bytes_max: 40 }));
+        assert_eq!(world.send(0, &[0; 41], false), Err(HalfRefusal::TooLong { bytes_max: 40 }));
         let (half, side) = &mut world.senders[0];
         let many = [LocalSlice { region: RegionId(2), offset: 0, bytes: 1 }; 9];
         let refused = side.with(|own, effects| half.send(Payload::Gather(&many), own, effects));
-        assert!(matches!(refused, Err(Refusal::Form(_))));
+        assert!(matches!(refused, Err(HalfRefusal::Form(_))));
         while world.send(0, &[7; 40], false).is_ok() {}
         for _ in 0..4 {
             world.send(1, &[8; 40], false).unwrap();
         }
-        assert_eq!(world.send(1, &[8; 40], false), Err(Refusal::Full));
+        assert_eq!(world.send(1, &[8; 40], false), Err(HalfRefusal::Full));
         world.settle();
         let reads = |world: &World| {
-            let read = |sent: &&Sent| matches!(sent.what, What::Read(..));
+            let read = |sent: &&Sent| matches!(sent.what, PostedVerb::Read(..));
             world.senders[1].1.wire.iter().filter(read).count()
         };
         world.advance(1).unwrap();
@@ -156,7 +158,7 @@ fn soak(kind: Kind, shape: &Shape, seed: u64, messages: u32, deaths: usize) {
             }
             _ if 3 - living.len() < deaths && dice.below(messages as usize * 8) == 0 => {
                 let place = dice.below(world.senders[from].1.wire.len() + 1);
-                if let Some(Sent { what: What::Write(bytes, at, _), .. }) =
+                if let Some(Sent { what: PostedVerb::Write(bytes, at, _), .. }) =
                     world.senders[from].1.wire.get(place)
                 {
                     let part = dice.below(bytes.len() / 8 + 1) * 8;
@@ -296,8 +298,8 @@ fn ring_without_senders_skips_all_and_accepts_a_new_sender() {
     world.lose(0);
     assert!(world.receive().unwrap().is_none());
     assert_eq!(world.tail(), 4 * 56);
-    world.senders[0].0 = Sender::new(kind, &SHAPE, OWN);
-    world.senders[0].1 = Side::new(&plan_sender(kind, &SHAPE));
+    world.senders[0].0 = SharedRingSender::new(kind, &SHAPE, OWN);
+    world.senders[0].1 = RingHalf::new(&plan_sender(kind, &SHAPE));
     let World { senders, receiver, at, .. } = &mut world;
     let (half, side) = &mut senders[0];
     side.with(|own, effects| half.connected(Peer::ONLY, regions(0), own, effects)).unwrap();

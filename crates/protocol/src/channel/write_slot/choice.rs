@@ -9,7 +9,7 @@ use super::{MailboxReceiver, MailboxSender};
 
 /// The sender half of a write slot channel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Sender {
+pub enum WriteSlotSender {
     /// Into mailboxes of its own.
     Mailbox(MailboxSender),
     /// Into a pool shared by senders.
@@ -18,14 +18,14 @@ pub enum Sender {
 
 /// The receiver half of a write slot channel.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Receiver {
+pub enum WriteSlotReceiver {
     /// Of one sender.
     Mailbox(MailboxReceiver),
     /// Of a pool shared by senders.
     Reserved(ReservedReceiver),
 }
 
-impl Sender {
+impl WriteSlotSender {
     /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
@@ -36,7 +36,7 @@ impl Sender {
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
+    pub fn with_mutant(self, mutant: super::super::ChannelMutant) -> Self {
         match self {
             Self::Mailbox(half) => Self::Mailbox(half.with_mutant(mutant)),
             Self::Reserved(half) => Self::Reserved(half.with_mutant(mutant)),
@@ -44,7 +44,7 @@ impl Sender {
     }
 }
 
-impl Receiver {
+impl WriteSlotReceiver {
     /// Creates a receiver without peers.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         match kind {
@@ -55,7 +55,7 @@ impl Receiver {
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(self, mutant: super::super::Mutant) -> Self {
+    pub fn with_mutant(self, mutant: super::super::ChannelMutant) -> Self {
         match self {
             Self::Mailbox(half) => Self::Mailbox(half.with_mutant(mutant)),
             Self::Reserved(half) => Self::Reserved(half.with_mutant(mutant)),
@@ -72,4 +72,4 @@ macro_rules! either {
     };
 }
 
-delegate_halves!(either);
+delegate_halves!(either, WriteSlotSender, WriteSlotReceiver);

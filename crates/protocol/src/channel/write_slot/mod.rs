@@ -38,11 +38,11 @@ mod sender;
 mod tests;
 
 use super::kind::Kind;
-use super::shape::{Acknowledge, Plan, Shape, Signal};
+use super::shape::{Acknowledge, MemoryPlan, Shape, Signal};
 use super::window::Window;
 use farside_base::Access;
 
-pub use choice::{Receiver, Sender};
+pub use choice::{WriteSlotReceiver, WriteSlotSender};
 pub use receiver::MailboxReceiver;
 pub use sender::MailboxSender;
 
@@ -67,7 +67,7 @@ const _: () = assert!(Shape::SLOTS_MAX == 1 << SLOT_BITS);
 
 /// How a message in a mailbox of a single sender is announced.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Bell {
+enum MailboxBell {
     Detached,
     /// Detached, by a message.
     Announced,
@@ -75,7 +75,7 @@ enum Bell {
     Immediate,
 }
 
-impl Bell {
+impl MailboxBell {
     const fn of(kind: Kind, shape: &Shape) -> Self {
         match (kind, shape.signal) {
             (Kind::WriteSlotInlined, _) => Self::Inlined,
@@ -123,25 +123,25 @@ const fn padding(bytes: u32) -> u32 {
 }
 
 /// The memory that the sender needs.
-pub const fn plan_sender(kind: Kind, shape: &Shape) -> Plan {
+pub const fn plan_sender(kind: Kind, shape: &Shape) -> MemoryPlan {
     if matches!(kind, Kind::WriteSlotReserved) {
         return reserved::plan_sender(shape);
     }
-    Plan::words(SENDER_BELLS).with_acknowledgements(shape)
+    MemoryPlan::words(SENDER_BELLS).with_acknowledgements(shape)
 }
 
 /// The memory that the receiver needs.
-pub const fn plan_receiver(kind: Kind, shape: &Shape) -> Plan {
+pub const fn plan_receiver(kind: Kind, shape: &Shape) -> MemoryPlan {
     if matches!(kind, Kind::WriteSlotReserved) {
         return reserved::plan_receiver(shape);
     }
-    let how = Bell::of(kind, shape);
-    let bells = if matches!(how, Bell::Detached) { WORD * shape.slots as u64 } else { 0 };
-    let plan = Plan::words(BELLS + bells)
+    let how = MailboxBell::of(kind, shape);
+    let bells = if matches!(how, MailboxBell::Detached) { WORD * shape.slots as u64 } else { 0 };
+    let plan = MemoryPlan::words(BELLS + bells)
         .with_buffer(how.step(shape) * shape.slots as u64, Access::WRITE)
         .with_receives(how.receives(shape));
     if matches!(shape.acknowledge, Acknowledge::ReadTail) {
-        return Plan { bells_access: Access::WRITE.with(Access::READ), ..plan };
+        return MemoryPlan { bells_access: Access::WRITE.with(Access::READ), ..plan };
     }
     plan
 }

@@ -1,15 +1,15 @@
 //! The receiver of messages in mailboxes of one sender.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Acknowledger};
-use super::super::canary::{Canary, Mutant};
+use super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::effects::{Effects, Name};
 use super::super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::shape::Shape;
-use super::{BELLS, Bell, CHOSEN, PROGRESS, SLOT_BITS, WORD};
+use super::{BELLS, CHOSEN, MailboxBell, PROGRESS, SLOT_BITS, WORD};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ const RECEIVE: Name = Name(0);
 
 /// The state of a message among those that the sender may have in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum SlotState {
     Unseen,
     Found,
     Held,
@@ -28,14 +28,14 @@ enum State {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Message {
-    state: State,
+struct SlotMessage {
+    state: SlotState,
     slot: u32,
     bytes: u32,
 }
 
-impl Message {
-    const UNSEEN: Self = Self { state: State::Unseen, slot: 0, bytes: 0 };
+impl SlotMessage {
+    const UNSEEN: Self = Self { state: SlotState::Unseen, slot: 0, bytes: 0 };
 }
 
 /// A mailbox.
@@ -54,7 +54,7 @@ struct Mailbox {
 /// half of the mailboxes. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxReceiver {
-    how: Bell,
+    how: MailboxBell,
     message_bytes_max: u32,
     step: u64,
     regions: OwnRegions,
@@ -64,7 +64,7 @@ pub struct MailboxReceiver {
     /// The number of the message that is handed out next, if bells are polled.
     next: u64,
     /// By number modulo the number of mailboxes.
-    messages: Vec<Message>,
+    messages: Vec<SlotMessage>,
     mailboxes: Vec<Mailbox>,
     /// The sender chooses mailboxes.
     chosen: bool,
@@ -72,13 +72,13 @@ pub struct MailboxReceiver {
     ready: VecDeque<u64>,
     receives: u32,
     acknowledger: Acknowledger,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
 impl MailboxReceiver {
     /// Creates a receiver without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let how = Bell::of(kind, shape);
+        let how = MailboxBell::of(kind, shape);
         let (slots, receives) = (shape.slots as usize, how.receives(shape));
         let (back, capacity) = (shape.acknowledge, u64::from(shape.slots));
         Self {
@@ -89,20 +89,20 @@ impl MailboxReceiver {
             peer: None,
             tail: 0,
             next: 0,
-            messages: alloc::vec![Message::UNSEEN; slots],
+            messages: alloc::vec![SlotMessage::UNSEEN; slots],
             mailboxes: alloc::vec![Mailbox { bell: 0, used: 0 }; slots],
             chosen: false,
             ready: VecDeque::with_capacity(receives as usize),
             receives,
             acknowledger: Acknowledger::new(back, Peer::ONLY, 1, PROGRESS, capacity),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self.acknowledger.set_canary(self.canary);
         self
     }
@@ -150,8 +150,8 @@ impl MailboxReceiver {
             return Err(Violation("a slot that was not released"));
         }
         match self.messages.get_mut(place) {
-            Some(message) if message.state == State::Unseen => {
-                *message = Message { state: State::Found, slot, bytes };
+            Some(message) if message.state == SlotState::Unseen => {
+                *message = SlotMessage { state: SlotState::Found, slot, bytes };
                 mailbox.used = number + 1;
                 Ok(())
             }
@@ -163,9 +163,11 @@ impl MailboxReceiver {
     #[inline]
     fn bell_of<'a, M>(&self, slot: u32, own: Own<'a, M>) -> (&'a M, u64) {
         match self.how {
-            Bell::Inlined => (own.buffer, (u64::from(slot) + 1) * self.step - WORD),
-            Bell::Announced => (own.buffer, u64::from(slot) * self.step),
-            Bell::Detached | Bell::Immediate => (own.bells, BELLS + WORD * u64::from(slot)),
+            MailboxBell::Inlined => (own.buffer, (u64::from(slot) + 1) * self.step - WORD),
+            MailboxBell::Announced => (own.buffer, u64::from(slot) * self.step),
+            MailboxBell::Detached | MailboxBell::Immediate => {
+                (own.bells, BELLS + WORD * u64::from(slot))
+            }
         }
     }
 
@@ -190,13 +192,13 @@ impl MailboxReceiver {
     #[inline]
     fn found(&self) -> bool {
         let message = self.messages.get(self.place(self.next));
-        message.is_some_and(|message| message.state == State::Found)
+        message.is_some_and(|message| message.state == SlotState::Found)
     }
 
     /// The number of the next message, if it has arrived.
     #[inline]
     fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<u64>, Violation> {
-        if matches!(self.how, Bell::Announced | Bell::Immediate) {
+        if matches!(self.how, MailboxBell::Announced | MailboxBell::Immediate) {
             return Ok(self.ready.pop_front());
         }
         if !self.found() {
@@ -218,12 +220,12 @@ impl MailboxReceiver {
 
     /// The offset of a message in the buffer.
     #[inline]
-    fn offset(&self, message: Message) -> u64 {
+    fn offset(&self, message: SlotMessage) -> u64 {
         let first = u64::from(message.slot) * self.step;
         match self.how {
-            Bell::Inlined => first + self.step - WORD - u64::from(message.bytes),
-            Bell::Announced => first + WORD,
-            Bell::Detached | Bell::Immediate => first,
+            MailboxBell::Inlined => first + self.step - WORD - u64::from(message.bytes),
+            MailboxBell::Announced => first + WORD,
+            MailboxBell::Detached | MailboxBell::Immediate => first,
         }
     }
 }
@@ -272,7 +274,7 @@ impl Half for MailboxReceiver {
         self.post(effects);
         let slot = immediate & ((1 << SLOT_BITS) - 1);
         let number = self.number(immediate >> SLOT_BITS, SLOT_BITS)?;
-        let bytes = if self.how == Bell::Announced {
+        let bytes = if self.how == MailboxBell::Announced {
             if slot as usize >= self.mailboxes.len() {
                 return Err(Violation("a slot that does not exist"));
             }
@@ -307,31 +309,31 @@ impl ReceiveHalf for MailboxReceiver {
         let Some(message) = self.messages.get_mut(place) else {
             return Ok(None);
         };
-        message.state = State::Held;
+        message.state = SlotState::Held;
         let message = *message;
         let content = Content::Buffer { offset: self.offset(message), bytes: message.bytes };
-        Ok(Some(Received { held: Held(number), peer: Peer::ONLY, content }))
+        Ok(Some(Received { held: HeldMessage(number), peer: Peer::ONLY, content }))
     }
 
     #[inline]
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         let all = self.messages.len() as u64;
         let place = self.place(held.0);
         let known = held.0 >= self.tail && held.0 - self.tail < all;
         let message = self.messages.get_mut(place).filter(|_| known);
-        let Some(message) = message.filter(|message| message.state == State::Held) else {
-            return Err(Refusal::NoSuch("held message"));
+        let Some(message) = message.filter(|message| message.state == SlotState::Held) else {
+            return Err(HalfRefusal::NoSuch("held message"));
         };
-        message.state = State::Released;
+        message.state = SlotState::Released;
         let slot = message.slot;
-        if self.how == Bell::Inlined {
+        if self.how == MailboxBell::Inlined {
             let (memory, at) = self.bell_of(slot, own);
-            if !self.canary.is(Mutant::BellNotCleared) {
+            if !self.canary.is(ChannelMutant::BellNotCleared) {
                 let cleared = memory.store_word(at, 0);
                 debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
             }
@@ -341,10 +343,10 @@ impl ReceiveHalf for MailboxReceiver {
         }
         let mut tail = self.tail;
         while let Some(message) = self.messages.get_mut((tail % all) as usize) {
-            if message.state != State::Released {
+            if message.state != SlotState::Released {
                 break;
             }
-            *message = Message::UNSEEN;
+            *message = SlotMessage::UNSEEN;
             tail += 1;
         }
         if tail > self.tail {

@@ -1,16 +1,16 @@
 //! The sender of messages into its own mailboxes.
 
 use super::super::acknowledge::{ACKNOWLEDGEMENT, Progress};
-use super::super::canary::{Canary, Mutant};
-use super::super::effects::{Effects, Name, Told};
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::kind::Kind;
 use super::super::shape::Shape;
 use super::super::window::Window;
-use super::{BELLS, Bell, CHOSEN, PROGRESS, WORD, WORDS, ZEROES, bell, immediate, padding};
+use super::{BELLS, CHOSEN, MailboxBell, PROGRESS, WORD, WORDS, ZEROES, bell, immediate, padding};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -36,7 +36,7 @@ struct Unrung {
 /// message, a SEND for each. One more before the first message into a mailbox of the caller's choice. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MailboxSender {
-    how: Bell,
+    how: MailboxBell,
     message_bytes_max: u32,
     step: u64,
     regions: OwnRegions,
@@ -53,14 +53,18 @@ pub struct MailboxSender {
     unrung: VecDeque<Unrung>,
     progress: Progress,
     window: Window,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
 impl MailboxSender {
     /// Creates a sender without a peer.
     pub fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let how = Bell::of(kind, shape);
-        let rung = if matches!(how, Bell::Detached | Bell::Announced) { shape.slots } else { 0 };
+        let how = MailboxBell::of(kind, shape);
+        let rung = if matches!(how, MailboxBell::Detached | MailboxBell::Announced) {
+            shape.slots
+        } else {
+            0
+        };
         Self {
             how,
             message_bytes_max: shape.message_bytes_max,
@@ -75,14 +79,14 @@ impl MailboxSender {
             unrung: VecDeque::with_capacity(rung as usize),
             progress: Progress::new(shape.acknowledge, Peer::ONLY, 1, PROGRESS),
             window: Window::default(),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -90,7 +94,7 @@ impl MailboxSender {
     fn is_free(&self, slot: u32) -> bool {
         let used = self.used.get(slot as usize);
         used.is_some_and(|used| *used <= self.progress.tail())
-            || self.canary.is(Mutant::SlotReusedEarly)
+            || self.canary.is(ChannelMutant::SlotReusedEarly)
     }
 
     fn behind(&self, slot: u32) -> u32 {
@@ -101,7 +105,9 @@ impl MailboxSender {
     #[inline]
     fn free_slot(&self) -> Option<u32> {
         let all = self.used.len() as u64;
-        if self.head - self.progress.tail() >= all && !self.canary.is(Mutant::SlotReusedEarly) {
+        if self.head - self.progress.tail() >= all
+            && !self.canary.is(ChannelMutant::SlotReusedEarly)
+        {
             return None;
         }
         let mut slot = self.next;
@@ -115,22 +121,22 @@ impl MailboxSender {
     }
 
     /// The peer for a message, and its length.
-    fn check(&self, payload: Payload<'_>) -> Result<(PeerRegions, u32), Refusal> {
+    fn check(&self, payload: Payload<'_>) -> Result<(PeerRegions, u32), HalfRefusal> {
         let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
+            return Err(HalfRefusal::NotConnected);
         };
         if self.lost {
-            return Err(Refusal::Lost);
+            return Err(HalfRefusal::Lost);
         }
         match u32::try_from(payload.bytes()) {
             Ok(bytes) if bytes <= self.message_bytes_max => Ok((to, bytes)),
-            _ => Err(Refusal::TooLong { bytes_max: self.message_bytes_max }),
+            _ => Err(HalfRefusal::TooLong { bytes_max: self.message_bytes_max }),
         }
     }
 
-    fn full(&mut self, to: PeerRegions, effects: &mut Effects) -> Refusal {
+    fn full(&mut self, to: PeerRegions, effects: &mut Effects) -> HalfRefusal {
         self.progress.fetch(&to, &self.regions, effects);
-        Refusal::Full
+        HalfRefusal::Full
     }
 
     /// The mailbox for the next message, its peer and its length, if there is room for it.
@@ -140,7 +146,7 @@ impl MailboxSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(u32, (PeerRegions, u32)), Refusal> {
+    ) -> Result<(u32, (PeerRegions, u32)), HalfRefusal> {
         let checked = self.check(payload)?;
         let mut slot = self.free_slot();
         if slot.is_none() {
@@ -152,7 +158,7 @@ impl MailboxSender {
             return Err(self.full(checked.0, effects));
         };
         if !self.window.has_room() {
-            return Err(Refusal::Full);
+            return Err(HalfRefusal::Full);
         }
         Ok((slot, checked))
     }
@@ -166,17 +172,17 @@ impl MailboxSender {
         (to, bytes): (PeerRegions, u32),
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let number = self.head;
-        let rings = matches!(self.how, Bell::Detached | Bell::Announced);
-        if rings && self.canary.is(Mutant::BellBeforeData) {
+        let rings = matches!(self.how, MailboxBell::Detached | MailboxBell::Announced);
+        if rings && self.canary.is(ChannelMutant::BellBeforeData) {
             self.unrung.push_back(Unrung { slot, number, bytes });
             self.flush(own, effects);
         }
         if self.emit(slot, payload, bytes, to, own, effects).is_err() {
-            return Err(Refusal::NoSuch("staging memory"));
+            return Err(HalfRefusal::NoSuch("staging memory"));
         }
-        if rings && !self.canary.is(Mutant::BellBeforeData) {
+        if rings && !self.canary.is(ChannelMutant::BellBeforeData) {
             self.unrung.push_back(Unrung { slot, number, bytes });
         }
         self.head += 1;
@@ -184,7 +190,9 @@ impl MailboxSender {
             *used = self.head;
         }
         Ok(match payload {
-            Payload::Gather(_) if bytes > 0 || self.how != Bell::Detached => self.window.take(),
+            Payload::Gather(_) if bytes > 0 || self.how != MailboxBell::Detached => {
+                self.window.take()
+            }
             Payload::Gather(_) | Payload::Bytes(_) => self.window.take_done(),
         })
     }
@@ -222,38 +230,38 @@ impl MailboxSender {
         let with_bell = |step: u64| at(first + step - whole);
         match (self.how, payload) {
             // The bell is the whole message.
-            (Bell::Detached, _) if bytes == 0 => {}
-            (Bell::Detached, Payload::Bytes(message)) => {
-                effects.write_inline(peer, name, Told::No, &[message], at(first), None);
+            (MailboxBell::Detached, _) if bytes == 0 => {}
+            (MailboxBell::Detached, Payload::Bytes(message)) => {
+                effects.write_inline(peer, name, Notify::No, &[message], at(first), None);
             }
-            (Bell::Detached, Payload::Gather(message)) => {
-                effects.write_gather(peer, name, Told::Yes, &[message], at(first), None);
+            (MailboxBell::Detached, Payload::Gather(message)) => {
+                effects.write_gather(peer, name, Notify::Yes, &[message], at(first), None);
             }
-            (Bell::Announced, Payload::Bytes(message)) => {
-                effects.write_inline(peer, name, Told::No, &[&inline, message], at(first), None);
+            (MailboxBell::Announced, Payload::Bytes(message)) => {
+                effects.write_inline(peer, name, Notify::No, &[&inline, message], at(first), None);
             }
-            (Bell::Announced, Payload::Gather(message)) => {
+            (MailboxBell::Announced, Payload::Gather(message)) => {
                 let word = self.stage(word, own)?;
-                effects.write_gather(peer, name, Told::Yes, &[&word, message], at(first), None);
+                effects.write_gather(peer, name, Notify::Yes, &[&word, message], at(first), None);
             }
-            (Bell::Inlined, Payload::Bytes(message)) => {
+            (MailboxBell::Inlined, Payload::Bytes(message)) => {
                 let zeroes = [0; WORD as usize];
                 let parts = [zeroes.get(..padding as usize).unwrap_or_default(), message, &inline];
-                effects.write_inline(peer, name, Told::No, &parts, with_bell(self.step), None);
+                effects.write_inline(peer, name, Notify::No, &parts, with_bell(self.step), None);
             }
-            (Bell::Inlined, Payload::Gather(message)) => {
+            (MailboxBell::Inlined, Payload::Gather(message)) => {
                 let zeroes = [self.staged(ZEROES, u64::from(padding))];
                 let word = self.stage(word, own)?;
                 let parts = [&zeroes[..], message, &word];
-                effects.write_gather(peer, name, Told::Yes, &parts, with_bell(self.step), None);
+                effects.write_gather(peer, name, Notify::Yes, &parts, with_bell(self.step), None);
             }
-            (Bell::Immediate, Payload::Bytes(message)) => {
+            (MailboxBell::Immediate, Payload::Bytes(message)) => {
                 let immediate = Some(immediate(self.head, slot));
-                effects.write_inline(peer, name, Told::No, &[message], at(first), immediate);
+                effects.write_inline(peer, name, Notify::No, &[message], at(first), immediate);
             }
-            (Bell::Immediate, Payload::Gather(message)) => {
+            (MailboxBell::Immediate, Payload::Gather(message)) => {
                 let immediate = Some(immediate(self.head, slot));
-                effects.write_gather(peer, name, Told::Yes, &[message], at(first), immediate);
+                effects.write_gather(peer, name, Notify::Yes, &[message], at(first), immediate);
             }
         }
         Ok(())
@@ -276,7 +284,7 @@ impl MailboxSender {
             let offset = BELLS + WORD * u64::from(first.slot);
             let place = RemoteSlice { region: to.bells, offset };
             let bytes = words.as_flattened().get(..count * WORD as usize).unwrap_or_default();
-            effects.write_inline(Peer::ONLY, BELL, Told::No, &[bytes], place, None);
+            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[bytes], place, None);
         }
     }
 }
@@ -337,7 +345,7 @@ impl SendHalf for MailboxSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let (slot, checked) = self.room(payload, own, effects)?;
         let sending = self.take(slot, payload, checked, own, effects)?;
         self.next = self.behind(slot);
@@ -349,7 +357,7 @@ impl SendHalf for MailboxSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.room(payload, own, effects).map(|_| ())
     }
 
@@ -359,10 +367,10 @@ impl SendHalf for MailboxSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let checked = self.check(payload)?;
         if slot as usize >= self.used.len() {
-            return Err(Refusal::NoSuch("slot"));
+            return Err(HalfRefusal::NoSuch("slot"));
         }
         if !self.is_free(slot) {
             let _ = self.progress.look(self.head, own);
@@ -371,12 +379,12 @@ impl SendHalf for MailboxSender {
             return Err(self.full(checked.0, effects));
         }
         if !self.window.has_room() {
-            return Err(Refusal::Full);
+            return Err(HalfRefusal::Full);
         }
-        if !self.chooses && matches!(self.how, Bell::Detached | Bell::Inlined) {
+        if !self.chooses && matches!(self.how, MailboxBell::Detached | MailboxBell::Inlined) {
             let place = RemoteSlice { region: checked.0.bells, offset: CHOSEN };
             let one = 1_u64.to_le_bytes();
-            effects.write_inline(Peer::ONLY, BELL, Told::No, &[&one], place, None);
+            effects.write_inline(Peer::ONLY, BELL, Notify::No, &[&one], place, None);
         }
         self.chooses = true;
         self.take(slot, payload, checked, own, effects)
@@ -387,18 +395,18 @@ impl SendHalf for MailboxSender {
         let Some(to) = self.peer.filter(|_| !self.unrung.is_empty()) else {
             return;
         };
-        if self.how == Bell::Detached {
+        if self.how == MailboxBell::Detached {
             self.ring(to, effects);
             return;
         }
         while let Some(one) = self.unrung.pop_front() {
             let immediate = Some(immediate(one.number, one.slot));
-            effects.send_inline(Peer::ONLY, BELL, Told::No, &[], immediate);
+            effects.send_inline(Peer::ONLY, BELL, Notify::No, &[], immediate);
         }
     }
 
     fn ask_progress(&mut self, effects: &mut Effects) {
-        let asks = !self.lost && !self.canary.is(Mutant::TailNotAsked);
+        let asks = !self.lost && !self.canary.is(ChannelMutant::TailNotAsked);
         if let Some(to) = self.peer.filter(|_| asks) {
             self.progress.fetch(&to, &self.regions, effects);
         }

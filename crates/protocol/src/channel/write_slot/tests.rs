@@ -1,6 +1,6 @@
 extern crate std;
 
-use super::super::half::{Half as _, Refusal, SendHalf as _};
+use super::super::half::{Half as _, HalfRefusal, SendHalf as _};
 use super::super::hand_tests::Wire;
 use super::super::kind::Kind;
 use super::super::shape::{Acknowledge, DeviceWords, Shape, Signal};
@@ -43,7 +43,7 @@ fn each(then: impl Fn(Kind, Shape)) {
 
 /// Sends as soon as there is room.
 fn send(wire: &mut Wire, message: &[u8]) {
-    if wire.send(0, message) == Err(Refusal::Full) {
+    if wire.send(0, message) == Err(HalfRefusal::Full) {
         wire.launch();
         wire.settle();
         wire.send(0, message).unwrap();
@@ -80,16 +80,16 @@ fn a_mailbox_serves_again_when_it_is_acknowledged() {
         for number in 0..5 {
             wire.send(0, &[number; 9]).unwrap();
         }
-        assert_eq!(wire.send(0, &[9; 9]), Err(Refusal::Full));
+        assert_eq!(wire.send(0, &[9; 9]), Err(HalfRefusal::Full));
         wire.launch();
         wire.settle();
         let held: Vec<_> = (0..5).map(|_| wire.receive().unwrap()).collect();
         for (held, _, _) in held[1..].iter().rev() {
             wire.release(*held).unwrap();
-            assert_eq!(wire.release(*held), Err(Refusal::NoSuch("held message")));
+            assert_eq!(wire.release(*held), Err(HalfRefusal::NoSuch("held message")));
         }
         wire.acknowledge();
-        assert_eq!(wire.send(0, &[9; 9]), Err(Refusal::Full), "the oldest is held");
+        assert_eq!(wire.send(0, &[9; 9]), Err(HalfRefusal::Full), "the oldest is held");
         wire.launch();
         wire.settle();
         assert_eq!(held[0].2, [0; 9]);
@@ -134,10 +134,10 @@ fn a_sender_may_choose_its_mailbox() {
         for slot in [3, 1, 4] {
             wire.send_to(slot, &[slot as u8; 30]).unwrap();
         }
-        assert_eq!(wire.send_to(3, b"again"), Err(Refusal::Full));
-        assert_eq!(wire.send_to(5, b"no slot"), Err(Refusal::NoSuch("slot")));
+        assert_eq!(wire.send_to(3, b"again"), Err(HalfRefusal::Full));
+        assert_eq!(wire.send_to(5, b"no slot"), Err(HalfRefusal::NoSuch("slot")));
         wire.send(0, b"the free one").unwrap();
-        assert_eq!(wire.send(0, b"one more"), Err(Refusal::Full));
+        assert_eq!(wire.send(0, b"one more"), Err(HalfRefusal::Full));
         wire.launch();
         wire.settle();
         assert_eq!(wire.take().unwrap().1, b"in turn");
@@ -148,7 +148,7 @@ fn a_sender_may_choose_its_mailbox() {
         wire.acknowledge();
         for round in 0..20 {
             let slot = round * 3 % 5;
-            if wire.send_to(slot, &[round as u8; 8]) == Err(Refusal::Full) {
+            if wire.send_to(slot, &[round as u8; 8]) == Err(HalfRefusal::Full) {
                 wire.launch();
                 wire.settle();
                 wire.send_to(slot, &[round as u8; 8]).unwrap();
@@ -250,10 +250,10 @@ fn an_acknowledgement_of_more_than_was_sent_is_a_violation() {
 
 #[cfg(canary)]
 mod defects {
-    use super::super::super::{Mutant, Receiver, Sender};
+    use super::super::super::{ChannelMutant, Receiver, Sender};
     use super::*;
 
-    fn with(kind: Kind, signal: Signal, mutant: Mutant) -> Wire {
+    fn with(kind: Kind, signal: Signal, mutant: ChannelMutant) -> Wire {
         let shape = Shape { signal, ..SHAPE };
         let sender = |sender: Sender| sender.with_mutant(mutant);
         Wire::with(kind, shape, 1, sender, |receiver: Receiver| receiver.with_mutant(mutant))
@@ -262,7 +262,7 @@ mod defects {
     #[test]
     fn a_mailbox_used_too_early_is_noticed() {
         for (kind, signal) in WAYS {
-            let mut wire = with(kind, signal, Mutant::SlotReusedEarly);
+            let mut wire = with(kind, signal, ChannelMutant::SlotReusedEarly);
             for number in 0..5 {
                 wire.send(0, &[number; 9]).unwrap();
                 wire.settle();
@@ -276,7 +276,7 @@ mod defects {
 
     #[test]
     fn a_bell_that_stays_is_noticed() {
-        let mut wire = with(Kind::WriteSlotInlined, Signal::Word, Mutant::BellNotCleared);
+        let mut wire = with(Kind::WriteSlotInlined, Signal::Word, ChannelMutant::BellNotCleared);
         for _ in 0..5 {
             wire.send(0, b"message").unwrap();
             wire.settle();
@@ -287,10 +287,11 @@ mod defects {
 
     #[test]
     fn a_bell_before_its_message_is_noticed() {
-        let mut wire = with(Kind::WriteSlotDetached, Signal::Message, Mutant::BellBeforeData);
+        let mut wire =
+            with(Kind::WriteSlotDetached, Signal::Message, ChannelMutant::BellBeforeData);
         wire.send(0, b"message").unwrap();
         assert!(wire.carry(0).is_err());
-        let mut wire = with(Kind::WriteSlotDetached, Signal::Word, Mutant::BellBeforeData);
+        let mut wire = with(Kind::WriteSlotDetached, Signal::Word, ChannelMutant::BellBeforeData);
         wire.send(0, b"message").unwrap();
         wire.carry(0).unwrap();
         assert_ne!(wire.take().unwrap().1, b"message");

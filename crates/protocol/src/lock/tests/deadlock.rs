@@ -24,7 +24,7 @@ scenarios! {
 }
 
 /// Sessions 1, 2, ... of nodes 1, 2, ... each take the line of their node, oldest first.
-fn take_lines(cluster: &mut Cluster, homes: &[u16]) {
+fn take_lines(cluster: &mut LockNetwork, homes: &[u16]) {
     for (place, home) in homes.iter().enumerate() {
         cluster.nodes[place].birth_last = 1_000 + 10 * place as u64;
         let held = cluster.lock(member(place), line(*home, place as u64), ALL, W);
@@ -38,7 +38,7 @@ fn member(place: usize) -> SessionId {
 }
 
 /// Closes a ring over the lines of `homes`: each member waits for the next one's line. Returns the waits by member.
-fn close_ring(cluster: &mut Cluster, homes: &[u16], order: &[usize]) -> Vec<u64> {
+fn close_ring(cluster: &mut LockNetwork, homes: &[u16], order: &[usize]) -> Vec<u64> {
     let mut waits = std::vec![0; homes.len()];
     for place in order {
         let next = (place + 1) % homes.len();
@@ -48,7 +48,7 @@ fn close_ring(cluster: &mut Cluster, homes: &[u16], order: &[usize]) -> Vec<u64>
 }
 
 /// Exactly the youngest fails; when it releases its lock, the others are granted one by one.
-fn check_ring(cluster: &mut Cluster, homes: &[u16], waits: &[u64]) {
+fn check_ring(cluster: &mut LockNetwork, homes: &[u16], waits: &[u64]) {
     let last = homes.len() - 1;
     assert_eq!(cluster.failure(waits[last]), Some(ErrorCode::Deadlock), "the youngest");
     let others = &waits[..last];
@@ -62,28 +62,28 @@ fn check_ring(cluster: &mut Cluster, homes: &[u16], waits: &[u64]) {
     }
 }
 
-fn two_lines_of_one_home(setup: Setup) {
+fn two_lines_of_one_home(setup: ScenarioSetup) {
     for order in [[0, 1], [1, 0]] {
-        let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
         take_lines(&mut cluster, &[0, 0]);
         let waits = close_ring(&mut cluster, &[0, 0], &order);
         check_ring(&mut cluster, &[0, 0], &waits);
     }
 }
 
-fn a_cycle_over_two_homes_finds_its_youngest(setup: Setup) {
+fn a_cycle_over_two_homes_finds_its_youngest(setup: ScenarioSetup) {
     for order in [[0, 1], [1, 0]] {
-        let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
         take_lines(&mut cluster, &[2, 3]);
         let waits = close_ring(&mut cluster, &[2, 3], &order);
         check_ring(&mut cluster, &[2, 3], &waits);
     }
 }
 
-fn a_cycle_over_three_homes_finds_its_youngest(setup: Setup) {
+fn a_cycle_over_three_homes_finds_its_youngest(setup: ScenarioSetup) {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         for homes in [[0, 1, 2], [1, 2, 0], [3, 4, 5], [2, 2, 0]] {
-            let mut cluster = Cluster::with_limits(setup, 6, AT_HOME);
+            let mut cluster = LockNetwork::with_limits(setup, 6, AT_HOME);
             take_lines(&mut cluster, &homes);
             let waits = close_ring(&mut cluster, &homes, &order);
             check_ring(&mut cluster, &homes, &waits);
@@ -92,8 +92,8 @@ fn a_cycle_over_three_homes_finds_its_youngest(setup: Setup) {
 }
 
 /// The last edges of the cycle appear when delegations return.
-fn a_cycle_over_delegates_is_found_when_they_return(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 4);
+fn a_cycle_over_delegates_is_found_when_they_return(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 4);
     let (one, two) = (line(2, 0), line(3, 0));
     cluster.make_delegate(0, one);
     cluster.make_delegate(1, two);
@@ -109,15 +109,15 @@ fn a_cycle_over_delegates_is_found_when_they_return(setup: Setup) {
 }
 
 /// The delegate's probe is in flight when the delegate ceases to be the authority that knows it.
-fn a_probe_whose_sender_returns_its_delegation_is_sent_again(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 4);
+fn a_probe_whose_sender_returns_its_delegation_is_sent_again(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 4);
     let (one, two) = (line(2, 0), line(1, 0));
     cluster.make_delegate(0, one);
     cluster.lock(session(0, 1), one, ALL, W);
     cluster.lock(session(0, 2), two, ALL, W);
     let outer = cluster.lock(session(0, 1), two, ALL, W);
     let inner = cluster.issue(session(0, 2), one, ALL, lock(W));
-    assert!(matches!(cluster.deliver(0, 1, Class::Reply), Message::Visit { .. }));
+    assert!(matches!(cluster.deliver(0, 1, Class::Reply), LockMessage::Visit { .. }));
     let stranger = cluster.issue(session(3, 1), one, ALL, lock(W));
     cluster.deliver(3, 2, Class::Request);
     cluster.deliver(2, 0, Class::Forward);
@@ -126,8 +126,8 @@ fn a_probe_whose_sender_returns_its_delegation_is_sent_again(setup: Setup) {
     assert!(cluster.waits(outer) && cluster.waits(stranger));
 }
 
-fn a_cycle_within_a_delegate(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_cycle_within_a_delegate(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let (one, two) = (line(0, 0), line(0, 1));
     cluster.make_delegate(1, one);
     cluster.make_delegate(1, two);
@@ -142,8 +142,8 @@ fn a_cycle_within_a_delegate(setup: Setup) {
 }
 
 /// The waiter in the middle holds nothing: the cycle goes through the order of the queue.
-fn a_cycle_through_the_queue_of_one_line(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_cycle_through_the_queue_of_one_line(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
     cluster.lock(session(0, 1), one, range(0, 8), R);
     cluster.lock(session(1, 1), two, ALL, W);
@@ -158,8 +158,8 @@ fn a_cycle_through_the_queue_of_one_line(setup: Setup) {
     assert!(cluster.is_locked(closing));
 }
 
-fn a_cycle_through_an_upgrade(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_cycle_through_an_upgrade(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
     cluster.lock(session(0, 1), one, ALL, R);
     cluster.lock(session(1, 1), one, ALL, R);
@@ -176,9 +176,9 @@ fn a_cycle_through_an_upgrade(setup: Setup) {
 }
 
 /// One waiter waits for two readers, each of which waits for it: two cycles, two victims.
-fn every_cycle_through_a_waiter_is_broken(setup: Setup) {
+fn every_cycle_through_a_waiter_is_broken(setup: ScenarioSetup) {
     for last in 0..3_usize {
-        let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
         let (one, two) = (line(0, 0), line(3, 0));
         cluster.lock(session(0, 1), two, ALL, W);
         cluster.lock(session(1, 1), one, ALL, R);
@@ -199,8 +199,8 @@ fn every_cycle_through_a_waiter_is_broken(setup: Setup) {
 }
 
 /// Two paths lead from one waiter to another; the youngest is on only one of them.
-fn a_second_cycle_behind_the_first_victim_is_found(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+fn a_second_cycle_behind_the_first_victim_is_found(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
     let (one, two, three) = (line(0, 0), line(1, 0), line(2, 0));
     let (first, last) = (session(0, 1), session(3, 1));
     cluster.lock(first, one, ALL, W);
@@ -221,8 +221,8 @@ fn a_second_cycle_behind_the_first_victim_is_found(setup: Setup) {
 }
 
 /// The home has upgraded the lock, the session has cancelled that, and neither knows of the other.
-fn a_probe_finds_a_lock_whose_upgrade_is_taken_back(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_probe_finds_a_lock_whose_upgrade_is_taken_back(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let (one, two) = (line(2, 0), line(1, 0));
     cluster.lock(session(1, 1), one, ALL, R);
     cluster.lock(session(1, 2), two, ALL, W);
@@ -231,12 +231,12 @@ fn a_probe_finds_a_lock_whose_upgrade_is_taken_back(setup: Setup) {
     cluster.deliver(1, 2, Class::Request);
     cluster.cancel(upgrade);
     let closing = cluster.issue(session(1, 1), two, ALL, lock(W));
-    assert!(matches!(cluster.deliver(1, 2, Class::Reply), Message::Visit { .. }));
+    assert!(matches!(cluster.deliver(1, 2, Class::Reply), LockMessage::Visit { .. }));
     cluster.settle();
     assert_eq!(cluster.failure(across), Some(ErrorCode::Deadlock));
     assert!(cluster.waits(closing));
     // And the reverse: the upgraded lock, known to both, comes back with a delegation.
-    let mut cluster = Cluster::new(setup, 4);
+    let mut cluster = LockNetwork::new(setup, 4);
     cluster.make_delegate(0, one);
     cluster.lock(session(0, 1), one, ALL, R);
     let upgrade = cluster.done(session(0, 1), one, ALL, UPGRADE);
@@ -248,8 +248,8 @@ fn a_probe_finds_a_lock_whose_upgrade_is_taken_back(setup: Setup) {
     assert!(cluster.waits(first) != cluster.waits(second));
 }
 
-fn a_chain_is_no_cycle(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+fn a_chain_is_no_cycle(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
     let homes = [1, 2, 3, 0];
     take_lines(&mut cluster, &homes);
     let waits = close_ring(&mut cluster, &homes, &[2, 0, 1]);
@@ -263,8 +263,8 @@ fn a_chain_is_no_cycle(setup: Setup) {
     }
 }
 
-fn waiter_outside_a_cycle_is_not_a_victim(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 6, AT_HOME);
+fn waiter_outside_a_cycle_is_not_a_victim(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 6, AT_HOME);
     take_lines(&mut cluster, &[2, 3]);
     cluster.lock(session(4, 1), line(4, 0), ALL, W);
     let mut ring = [0, 0];
@@ -279,8 +279,8 @@ fn waiter_outside_a_cycle_is_not_a_victim(setup: Setup) {
 }
 
 /// The holder releases its lock while the probe is in flight to it.
-fn an_edge_that_vanishes_in_time_saves_everybody(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+fn an_edge_that_vanishes_in_time_saves_everybody(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
     let (one, two) = (line(2, 0), line(3, 0));
     cluster.lock(session(0, 1), one, ALL, W);
     cluster.lock(session(0, 1), one, range(0, 0), W);
@@ -296,8 +296,8 @@ fn an_edge_that_vanishes_in_time_saves_everybody(setup: Setup) {
 }
 
 /// A victim that starts over keeps its age, so the one that took its first lock later is the next victim.
-fn the_older_of_two_wins_in_the_end(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn the_older_of_two_wins_in_the_end(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
     cluster.lock(session(0, 1), one, ALL, W);
     cluster.lock(session(1, 1), two, ALL, W);
@@ -317,9 +317,9 @@ fn the_older_of_two_wins_in_the_end(setup: Setup) {
     assert!(cluster.waits(second));
 }
 
-fn locking_against_oneself_fails_at_once(setup: Setup) {
+fn locking_against_oneself_fails_at_once(setup: ScenarioSetup) {
     for limits in [LIMITS, AT_HOME] {
-        let mut cluster = Cluster::with_limits(setup, 2, limits);
+        let mut cluster = LockNetwork::with_limits(setup, 2, limits);
         let at = line(0, 0);
         for node in [0, 1] {
             let own = session(node, 1);
@@ -344,9 +344,9 @@ fn locking_against_oneself_fails_at_once(setup: Setup) {
 }
 
 /// Readers of each line wait for the next line: the number of paths doubles with each.
-fn many_paths_cost_little(setup: Setup) {
+fn many_paths_cost_little(setup: ScenarioSetup) {
     let limits = Limits { sessions_max: 64, ..AT_HOME };
-    let mut cluster = Cluster::with_limits(setup, 3, limits);
+    let mut cluster = LockNetwork::with_limits(setup, 3, limits);
     let reader = |at: u64, which: u64| session((at % 3) as u16, 2 * at + which + 1);
     for at in 0..12 {
         for which in 0..2 {
@@ -366,11 +366,11 @@ fn many_paths_cost_little(setup: Setup) {
 }
 
 /// Rings of two to four over random homes, requested at once, delivered in random orders.
-fn every_order_of_messages_finds_every_ring(setup: Setup) {
+fn every_order_of_messages_finds_every_ring(setup: ScenarioSetup) {
     for seed in 1..300_u64 {
-        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut numbers = Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let limits = if seed % 2 == 0 { AT_HOME } else { LIMITS };
-        let mut cluster = Cluster::with_limits(setup, 5, limits);
+        let mut cluster = LockNetwork::with_limits(setup, 5, limits);
         let homes: Vec<u16> = (0..2 + numbers.below(3)).map(|_| numbers.below(5) as u16).collect();
         for (place, home) in homes.iter().enumerate() {
             if numbers.below(2) == 0 && limits == LIMITS && usize::from(*home) != place {

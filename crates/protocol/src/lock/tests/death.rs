@@ -19,8 +19,8 @@ scenarios! {
     freed_memory_reports_no_dead_holder []
 }
 
-fn locks_and_waits_of_a_dead_node_are_gone(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+fn locks_and_waits_of_a_dead_node_are_gone(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, R);
     cluster.lock(session(2, 1), at, ALL, R);
@@ -35,8 +35,8 @@ fn locks_and_waits_of_a_dead_node_are_gone(setup: Setup) {
     assert!(cluster.is_locked(writer));
 }
 
-fn a_dead_delegate_leaves_the_line_to_its_home(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_dead_delegate_leaves_the_line_to_its_home(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, W);
@@ -45,10 +45,10 @@ fn a_dead_delegate_leaves_the_line_to_its_home(setup: Setup) {
     assert!(cluster.is_locked(next));
 }
 
-fn a_delegate_that_dies_while_it_returns_leaves_the_line_to_its_home(setup: Setup) {
+fn a_delegate_that_dies_while_it_returns_leaves_the_line_to_its_home(setup: ScenarioSetup) {
     // The number of messages of the return that arrived.
     for delivered in 0..4 {
-        let mut cluster = Cluster::new(setup, 3);
+        let mut cluster = LockNetwork::new(setup, 3);
         let at = line(0, 0);
         cluster.make_delegate(1, at);
         cluster.lock(session(1, 1), at, ALL, W);
@@ -68,8 +68,8 @@ fn a_delegate_that_dies_while_it_returns_leaves_the_line_to_its_home(setup: Setu
     }
 }
 
-fn a_dead_home_voids_its_locks_and_fails_its_waiters(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_dead_home_voids_its_locks_and_fails_its_waiters(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, W);
     let waiters = [1, 2].map(|node| cluster.lock(session(node, 2), at, ALL, W));
@@ -87,8 +87,8 @@ fn a_dead_home_voids_its_locks_and_fails_its_waiters(setup: Setup) {
     assert!(cluster.is_locked(elsewhere));
 }
 
-fn a_dead_home_voids_what_was_delegated(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_dead_home_voids_what_was_delegated(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, R);
@@ -100,8 +100,8 @@ fn a_dead_home_voids_what_was_delegated(setup: Setup) {
     assert!(cluster.nodes[1].lines.is_empty());
 }
 
-fn a_cycle_through_a_dead_node_is_none(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 4, AT_HOME);
+fn a_cycle_through_a_dead_node_is_none(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 4, AT_HOME);
     let (one, two) = (line(2, 0), line(3, 0));
     cluster.lock(session(0, 1), one, ALL, W);
     cluster.lock(session(1, 1), two, ALL, W);
@@ -114,10 +114,10 @@ fn a_cycle_through_a_dead_node_is_none(setup: Setup) {
     assert!(cluster.is_locked(first) && cluster.waits(second));
 }
 
-fn messages_of_a_dead_node_are_ignored(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn messages_of_a_dead_node_are_ignored(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
-    let request = Message::Request {
+    let request = LockMessage::Request {
         line: at,
         range: ALL,
         ask: Ask::Lock { mode: W, patience: Patience::Wait },
@@ -131,8 +131,8 @@ fn messages_of_a_dead_node_are_ignored(setup: Setup) {
     assert!(cluster.is_locked(own));
 }
 
-fn upgrade_is_granted_when_the_other_reader_dies(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn upgrade_is_granted_when_the_other_reader_dies(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, R);
     cluster.lock(session(2, 1), at, ALL, R);
@@ -143,16 +143,16 @@ fn upgrade_is_granted_when_the_other_reader_dies(setup: Setup) {
 }
 
 /// Node 1 dies while it holds the range for writing.
-fn abandon(cluster: &mut Cluster, at: LineAddress, range: Range) {
+fn abandon(cluster: &mut LockNetwork, at: LineAddress, range: Range) {
     let held = cluster.lock(session(1, 1), at, range, W);
     assert_eq!(cluster.was_notified(held), Some(false));
     cluster.kill(1);
     cluster.settle();
 }
 
-fn next_writer_after_a_dead_holder_is_notified_once(setup: Setup) {
+fn next_writer_after_a_dead_holder_is_notified_once(setup: ScenarioSetup) {
     for node in [0, 2] {
-        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
         abandon(&mut cluster, at, range(8, 16));
         let mut told = |range, mode| {
@@ -169,7 +169,7 @@ fn next_writer_after_a_dead_holder_is_notified_once(setup: Setup) {
     }
     // Readers leave no data partly changed; an upgrade may.
     for upgraded in [false, true] {
-        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
         cluster.lock(session(1, 1), at, ALL, R);
         if upgraded {
@@ -186,8 +186,8 @@ fn next_writer_after_a_dead_holder_is_notified_once(setup: Setup) {
     }
 }
 
-fn next_holder_after_a_dead_delegate_is_notified(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn next_holder_after_a_dead_delegate_is_notified(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, range(8, 8), W);
@@ -196,9 +196,9 @@ fn next_holder_after_a_dead_delegate_is_notified(setup: Setup) {
     assert_eq!(cluster.was_notified(next), Some(true));
 }
 
-fn undone_lock_notifies_the_next_holder(setup: Setup) {
+fn undone_lock_notifies_the_next_holder(setup: ScenarioSetup) {
     for node in [0, 2] {
-        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
         abandon(&mut cluster, at, ALL);
         for _ in 0..2 {
@@ -209,9 +209,9 @@ fn undone_lock_notifies_the_next_holder(setup: Setup) {
     }
 }
 
-fn cancelled_grant_notifies_the_next_holder(setup: Setup) {
+fn cancelled_grant_notifies_the_next_holder(setup: ScenarioSetup) {
     for upgrade in [false, true] {
-        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
         abandon(&mut cluster, at, ALL);
         let action = if upgrade { UPGRADE } else { lock(W) };
@@ -230,8 +230,9 @@ fn cancelled_grant_notifies_the_next_holder(setup: Setup) {
     }
 }
 
-fn a_marked_line_is_neither_delegated_nor_lent(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, Limits { lock_delegate_after: 1, ..LIMITS });
+fn a_marked_line_is_neither_delegated_nor_lent(setup: ScenarioSetup) {
+    let mut cluster =
+        LockNetwork::with_limits(setup, 3, Limits { lock_delegate_after: 1, ..LIMITS });
     let at = line(0, 0);
     // Held by the home too, so that it is not delegated.
     cluster.lock(session(0, 1), at, range(0, 8), R);
@@ -248,11 +249,11 @@ fn a_marked_line_is_neither_delegated_nor_lent(setup: Setup) {
     assert!(cluster.is_delegate(2, at));
 }
 
-fn freed_memory_reports_no_dead_holder(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn freed_memory_reports_no_dead_holder(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     abandon(&mut cluster, at, ALL);
-    cluster.step(0, Event::Retire { line: at }).unwrap();
+    cluster.step(0, LockEvent::Retire { line: at }).unwrap();
     let next = cluster.lock(session(2, 1), at, ALL, W);
     assert_eq!(cluster.was_notified(next), Some(false));
 }

@@ -27,8 +27,8 @@ scenarios! {
     a_retired_line_is_recalled []
 }
 
-fn a_line_used_by_one_node_is_delegated_to_it(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_line_used_by_one_node_is_delegated_to_it(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, W);
     assert!(!cluster.is_delegate(1, at), "one grant is no habit");
@@ -38,8 +38,8 @@ fn a_line_used_by_one_node_is_delegated_to_it(setup: Setup) {
     assert!(cluster.is_delegate(1, at));
 }
 
-fn a_delegate_locks_without_messages(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_delegate_locks_without_messages(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     let sent = cluster.sent;
@@ -59,8 +59,8 @@ fn a_delegate_locks_without_messages(setup: Setup) {
 }
 
 /// V2: holders keep their locks when the authority moves.
-fn another_node_gets_the_delegate_s_lock_when_it_is_released(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn another_node_gets_the_delegate_s_lock_when_it_is_released(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, range(0, 8), R);
@@ -77,8 +77,8 @@ fn another_node_gets_the_delegate_s_lock_when_it_is_released(setup: Setup) {
     assert!(!cluster.is_delegate(1, at));
 }
 
-fn the_home_itself_recalls(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn the_home_itself_recalls(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, W);
@@ -90,8 +90,8 @@ fn the_home_itself_recalls(setup: Setup) {
     assert!(cluster.is_locked(own) && cluster.waits(second));
 }
 
-fn waiters_of_the_delegate_come_first_and_keep_their_order(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn waiters_of_the_delegate_come_first_and_keep_their_order(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, W);
@@ -108,8 +108,8 @@ fn waiters_of_the_delegate_come_first_and_keep_their_order(setup: Setup) {
 }
 
 /// V12: sessions of the delegate that lock in turn do not starve others.
-fn a_stranger_is_not_starved_by_the_delegate_s_own(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_stranger_is_not_starved_by_the_delegate_s_own(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, W);
@@ -128,8 +128,8 @@ fn a_stranger_is_not_starved_by_the_delegate_s_own(setup: Setup) {
     }
 }
 
-fn a_try_at_a_delegated_line_is_never_queued(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_try_at_a_delegated_line_is_never_queued(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, R);
@@ -144,8 +144,8 @@ fn a_try_at_a_delegated_line_is_never_queued(setup: Setup) {
 }
 
 /// A recall travels in another class than the grant with the delegation.
-fn a_recall_that_overtakes_its_delegation_waits_for_it(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_recall_that_overtakes_its_delegation_waits_for_it(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, W);
     cluster.unlock(session(1, 1), at, ALL, W);
@@ -154,7 +154,7 @@ fn a_recall_that_overtakes_its_delegation_waits_for_it(setup: Setup) {
     let second = cluster.issue(session(2, 1), at, ALL, lock(W));
     cluster.deliver(2, 0, Class::Request);
     let recall = cluster.deliver(0, 1, Class::Forward);
-    assert!(matches!(recall, Message::Recall { .. }));
+    assert!(matches!(recall, LockMessage::Recall { .. }));
     cluster.settle();
     assert!(cluster.is_locked(first) && cluster.waits(second));
     assert!(!cluster.is_delegate(1, at));
@@ -162,8 +162,8 @@ fn a_recall_that_overtakes_its_delegation_waits_for_it(setup: Setup) {
     assert!(cluster.is_locked(second));
 }
 
-fn a_request_that_meets_its_own_delegation_is_decided_by_the_delegate(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_request_that_meets_its_own_delegation_is_decided_by_the_delegate(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, range(0, 8), W);
     let operations = [
@@ -181,8 +181,8 @@ fn a_request_that_meets_its_own_delegation_is_decided_by_the_delegate(setup: Set
     assert!(cluster.is_locked(operations[1]));
 }
 
-fn a_request_moved_to_a_delegation_that_is_gone_asks_again(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_request_moved_to_a_delegation_that_is_gone_asks_again(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, range(0, 8), W);
     let first = cluster.issue(session(1, 2), at, range(8, 8), lock(W));
@@ -193,7 +193,7 @@ fn a_request_moved_to_a_delegation_that_is_gone_asks_again(setup: Setup) {
     cluster.deliver(2, 0, Class::Request);
     // The delegation arrives, and is returned, before `Moved`.
     cluster.deliver(0, 1, Class::Forward);
-    assert!(matches!(cluster.deliver(0, 1, Class::Reply), Message::Granted { .. }));
+    assert!(matches!(cluster.deliver(0, 1, Class::Reply), LockMessage::Granted { .. }));
     assert!(!cluster.is_delegate(1, at));
     cluster.settle();
     assert!(cluster.is_locked(first));
@@ -203,8 +203,8 @@ fn a_request_moved_to_a_delegation_that_is_gone_asks_again(setup: Setup) {
     assert!(cluster.is_locked(second));
 }
 
-fn a_release_that_overtakes_the_return_counts(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_release_that_overtakes_the_return_counts(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, W);
@@ -212,13 +212,13 @@ fn a_release_that_overtakes_the_return_counts(setup: Setup) {
     cluster.deliver(2, 0, Class::Request);
     cluster.deliver(0, 1, Class::Forward);
     cluster.issue(session(1, 1), at, ALL, Action::Unlock(W));
-    assert!(matches!(cluster.deliver(1, 0, Class::Request), Message::Release { .. }));
+    assert!(matches!(cluster.deliver(1, 0, Class::Request), LockMessage::Release { .. }));
     cluster.settle();
     assert!(cluster.is_locked(stranger));
 }
 
-fn a_cancellation_that_overtakes_the_return_counts(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_cancellation_that_overtakes_the_return_counts(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, R);
@@ -227,18 +227,18 @@ fn a_cancellation_that_overtakes_the_return_counts(setup: Setup) {
     cluster.deliver(2, 0, Class::Request);
     cluster.deliver(0, 1, Class::Forward);
     cluster.cancel(writer);
-    assert!(matches!(cluster.deliver(1, 0, Class::Request), Message::Cancel { .. }));
+    assert!(matches!(cluster.deliver(1, 0, Class::Request), LockMessage::Cancel { .. }));
     cluster.settle();
     assert!(cluster.is_locked(reader), "nothing is left that it waits for");
 }
 
-fn a_release_from_before_the_delegation_means_nothing(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_release_from_before_the_delegation_means_nothing(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, range(0, 8), W);
     cluster.issue(session(1, 2), at, range(8, 8), lock(W));
     cluster.issue(session(1, 1), at, range(0, 8), Action::Unlock(W));
-    assert!(matches!(cluster.deliver(1, 0, Class::Request), Message::Request { .. }));
+    assert!(matches!(cluster.deliver(1, 0, Class::Request), LockMessage::Request { .. }));
     let stranger = cluster.issue(session(2, 1), at, range(0, 8), lock(W));
     cluster.deliver(2, 0, Class::Request);
     // The delegation is returned and granted again, all ahead of the release.
@@ -248,15 +248,15 @@ fn a_release_from_before_the_delegation_means_nothing(setup: Setup) {
     cluster.deliver(1, 0, Class::Reply);
     cluster.deliver(0, 2, Class::Reply);
     assert!(cluster.is_locked(stranger));
-    assert!(matches!(cluster.deliver(1, 0, Class::Request), Message::Release { .. }));
+    assert!(matches!(cluster.deliver(1, 0, Class::Request), LockMessage::Release { .. }));
     cluster.settle();
     let other = cluster.done(session(0, 1), at, range(8, 8), try_lock(R));
     assert_eq!(cluster.failure(other), Some(ErrorCode::Busy));
 }
 
-fn idle_delegations_are_bounded(setup: Setup) {
+fn idle_delegations_are_bounded(setup: ScenarioSetup) {
     let limits = Limits { lock_delegations_max: 3, ..LIMITS };
-    let mut cluster = Cluster::with_limits(setup, 2, limits);
+    let mut cluster = LockNetwork::with_limits(setup, 2, limits);
     for number in 0..6 {
         cluster.make_delegate(1, line(0, number));
         cluster.lock(session(1, 7), line(0, 0), ALL, R);
@@ -268,9 +268,9 @@ fn idle_delegations_are_bounded(setup: Setup) {
     assert_eq!(kept, [0, 4, 5], "the least recently used went");
 }
 
-fn a_delegation_offered_and_used_again_comes_back_with_its_locks(setup: Setup) {
+fn a_delegation_offered_and_used_again_comes_back_with_its_locks(setup: ScenarioSetup) {
     let limits = Limits { lock_delegations_max: 1, ..LIMITS };
-    let mut cluster = Cluster::with_limits(setup, 2, limits);
+    let mut cluster = LockNetwork::with_limits(setup, 2, limits);
     cluster.make_delegate(1, line(0, 0));
     for _ in 0..2 {
         cluster.issue(session(1, 7), line(0, 1), ALL, lock(W));
@@ -285,16 +285,16 @@ fn a_delegation_offered_and_used_again_comes_back_with_its_locks(setup: Setup) {
     let again = cluster.issue(session(1, 1), line(0, 0), ALL, lock(W));
     assert!(cluster.is_locked(again), "the delegate still decides");
     let offer = cluster.deliver(1, 0, Class::Request);
-    assert!(matches!(offer, Message::Offer { .. }));
+    assert!(matches!(offer, LockMessage::Offer { .. }));
     cluster.settle();
     assert!(!cluster.is_delegate(1, line(0, 0)));
     let busy = cluster.done(session(0, 1), line(0, 0), ALL, try_lock(R));
     assert_eq!(cluster.failure(busy), Some(ErrorCode::Busy));
 }
 
-fn an_offer_that_crosses_the_recall_means_nothing(setup: Setup) {
+fn an_offer_that_crosses_the_recall_means_nothing(setup: ScenarioSetup) {
     let limits = Limits { lock_delegations_max: 0, ..LIMITS };
-    let mut cluster = Cluster::with_limits(setup, 3, limits);
+    let mut cluster = LockNetwork::with_limits(setup, 3, limits);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, range(0, 8), W);
     cluster.lock(session(1, 2), at, range(8, 8), W);
@@ -305,14 +305,14 @@ fn an_offer_that_crosses_the_recall_means_nothing(setup: Setup) {
     cluster.deliver(2, 0, Class::Request);
     cluster.deliver(0, 1, Class::Forward);
     cluster.deliver(1, 0, Class::Reply);
-    assert!(matches!(cluster.deliver(1, 0, Class::Request), Message::Offer { .. }));
+    assert!(matches!(cluster.deliver(1, 0, Class::Request), LockMessage::Offer { .. }));
     cluster.settle();
     assert!(cluster.is_locked(stranger));
     cluster.unlock(session(2, 1), at, ALL, W);
 }
 
-fn a_delegate_out_of_tokens_gives_the_delegation_back(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_delegate_out_of_tokens_gives_the_delegation_back(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     let tokens = u64::from(TOKENS_PER_DELEGATION);
@@ -334,9 +334,9 @@ fn a_delegate_out_of_tokens_gives_the_delegation_back(setup: Setup) {
     assert!(cluster.is_delegate(1, at), "again");
 }
 
-fn idle_own_lines_are_forgotten(setup: Setup) {
+fn idle_own_lines_are_forgotten(setup: ScenarioSetup) {
     let limits = Limits { lock_delegations_max: 3, ..LIMITS };
-    let mut cluster = Cluster::with_limits(setup, 2, limits);
+    let mut cluster = LockNetwork::with_limits(setup, 2, limits);
     for number in 0..9 {
         cluster.lock(session(0, 1), line(0, number), ALL, W);
         if number > 0 {
@@ -350,8 +350,8 @@ fn idle_own_lines_are_forgotten(setup: Setup) {
     assert!(cluster.nodes[1].lines.is_empty(), "a requester keeps nothing");
 }
 
-fn two_nodes_in_turn_do_not_pass_delegations_around(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn two_nodes_in_turn_do_not_pass_delegations_around(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     for turn in 0..8 {
         let sent = cluster.sent;
@@ -362,8 +362,8 @@ fn two_nodes_in_turn_do_not_pass_delegations_around(setup: Setup) {
     }
 }
 
-fn a_waiting_upgrade_survives_the_return(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_waiting_upgrade_survives_the_return(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, R);
@@ -379,15 +379,15 @@ fn a_waiting_upgrade_survives_the_return(setup: Setup) {
     assert!(cluster.is_locked(stranger));
 }
 
-fn a_retired_line_is_recalled(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_retired_line_is_recalled(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, ALL, W);
     let waiter = cluster.lock(session(1, 2), at, ALL, W);
     let apart = cluster.issue(session(0, 1), at, ALL, lock(R));
     cluster.bytes = 0;
-    cluster.step(0, Event::Retire { line: at }).unwrap();
+    cluster.step(0, LockEvent::Retire { line: at }).unwrap();
     cluster.settle();
     assert_eq!(cluster.failure(waiter), Some(ErrorCode::Unallocated));
     assert_eq!(cluster.failure(apart), Some(ErrorCode::Unallocated));

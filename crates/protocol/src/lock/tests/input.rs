@@ -1,7 +1,7 @@
 //! Bad input: of callers, which gets an error, and of peers, which changes nothing.
 
 use super::*;
-use crate::lock::{Delegation, Probe, Wait};
+use crate::lock::{Delegation, Probe, ProbedWait};
 use farside_base::Ticket;
 
 scenarios! {
@@ -18,8 +18,8 @@ scenarios! {
     any_message_at_any_time_never_panics []
 }
 
-fn ranges_that_are_none_are_refused(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn ranges_that_are_none_are_refused(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let cases = [
         (range(0, 0), ErrorCode::ZeroSize),
         (range(64, 0), ErrorCode::ZeroSize),
@@ -40,8 +40,8 @@ fn ranges_that_are_none_are_refused(setup: Setup) {
     }
 }
 
-fn lines_that_are_not_allocated_are_refused(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn lines_that_are_not_allocated_are_refused(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.bytes = 16;
     for node in [0, 1] {
@@ -67,27 +67,27 @@ fn lines_that_are_not_allocated_are_refused(setup: Setup) {
     assert_eq!(cluster.failure(foreign), Some(ErrorCode::ForeignAddress));
 }
 
-fn a_session_of_another_node_is_a_violation(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_session_of_another_node_is_a_violation(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let (operation, session) = (OperationId(1), session(1, 1));
-    let request = Request { line: line(0, 0), range: ALL, action: lock(W) };
+    let request = LockRequest { line: line(0, 0), range: ALL, action: lock(W) };
     let events = [
-        Event::Issue { operation, session, request, here: Here { bytes: 64 } },
-        Event::Cancel { operation, session, line: line(0, 0) },
-        Event::Close { session },
+        LockEvent::Issue { operation, session, request, here: Here { bytes: 64 } },
+        LockEvent::Cancel { operation, session, line: line(0, 0) },
+        LockEvent::Close { session },
     ];
     for event in events {
         assert!(cluster.step(0, event).is_err(), "{event:?}");
     }
 }
 
-fn request(at: LineAddress, range: Range, session: SessionId, ticket: u64) -> Message {
+fn request(at: LineAddress, range: Range, session: SessionId, ticket: u64) -> LockMessage {
     let ask = Ask::Lock { mode: W, patience: Patience::Wait };
-    Message::Request { line: at, range, ask, session, ticket: Ticket(ticket), birth: 1 }
+    LockMessage::Request { line: at, range, ask, session, ticket: Ticket(ticket), birth: 1 }
 }
 
-fn a_request_must_be_sound(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_request_must_be_sound(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     let unsound = [
         request(line(2, 0), ALL, session(1, 1), 1),
@@ -107,8 +107,8 @@ fn a_request_must_be_sound(setup: Setup) {
     assert!(again.is_err(), "a ticket twice");
 }
 
-fn answers_must_have_been_asked(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn answers_must_have_been_asked(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.issue(session(1, 1), at, ALL, lock(W));
     let asked = cluster.nodes[1].sessions.get(session(1, 1)).unwrap().wait.unwrap().ticket;
@@ -116,10 +116,10 @@ fn answers_must_have_been_asked(setup: Setup) {
     for ticket in [Ticket(0), Ticket(asked.0 + 1)] {
         let token = Token(1);
         let unasked = [
-            Message::Granted { line: at, ticket, token, delegation: None, abandoned: false },
-            Message::Refused { line: at, ticket, code: ErrorCode::Busy },
-            Message::Cancelled { line: at, ticket },
-            Message::Moved { line: at, ticket },
+            LockMessage::Granted { line: at, ticket, token, delegation: None, abandoned: false },
+            LockMessage::Refused { line: at, ticket, code: ErrorCode::Busy },
+            LockMessage::Cancelled { line: at, ticket },
+            LockMessage::Moved { line: at, ticket },
         ];
         for message in unasked {
             assert!(cluster.forge(0, 1, message).is_err(), "{message:?}");
@@ -127,10 +127,16 @@ fn answers_must_have_been_asked(setup: Setup) {
     }
     let ticket = asked;
     let unsound = [
-        Message::Cancelled { line: at, ticket },
-        Message::Granted { line: at, ticket, token: Token(u64::MAX), delegation, abandoned: false },
-        Message::Granted { line: at, ticket, token: Token(0), delegation, abandoned: false },
-        Message::Granted {
+        LockMessage::Cancelled { line: at, ticket },
+        LockMessage::Granted {
+            line: at,
+            ticket,
+            token: Token(u64::MAX),
+            delegation,
+            abandoned: false,
+        },
+        LockMessage::Granted { line: at, ticket, token: Token(0), delegation, abandoned: false },
+        LockMessage::Granted {
             line: line(1, 0),
             ticket,
             token: Token(1),
@@ -144,17 +150,23 @@ fn answers_must_have_been_asked(setup: Setup) {
     cluster.settle();
 }
 
-fn home_refuses_messages_sent_by_homes(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn home_refuses_messages_sent_by_homes(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let (at, other) = (line(0, 0), line(1, 0));
     let ticket = Ticket(1);
     let told = |line| {
         [
-            Message::Recall { line, number: Token(1) },
-            Message::Granted { line, ticket, token: Token(1), delegation: None, abandoned: false },
-            Message::Refused { line, ticket, code: ErrorCode::Busy },
-            Message::Cancelled { line, ticket },
-            Message::Moved { line, ticket },
+            LockMessage::Recall { line, number: Token(1) },
+            LockMessage::Granted {
+                line,
+                ticket,
+                token: Token(1),
+                delegation: None,
+                abandoned: false,
+            },
+            LockMessage::Refused { line, ticket, code: ErrorCode::Busy },
+            LockMessage::Cancelled { line, ticket },
+            LockMessage::Moved { line, ticket },
         ]
     };
     for message in told(at) {
@@ -163,10 +175,10 @@ fn home_refuses_messages_sent_by_homes(setup: Setup) {
     let asked = |line| {
         [
             request(line, ALL, session(1, 1), 1),
-            Message::Release { line, token: Token(1), untold: false },
-            Message::Cancel { line, ticket },
-            Message::Offer { line, number: Token(1) },
-            Message::Returned { line, number: Token(1), holders: 0, waiters: 0 },
+            LockMessage::Release { line, token: Token(1), untold: false },
+            LockMessage::Cancel { line, ticket },
+            LockMessage::Offer { line, number: Token(1) },
+            LockMessage::Returned { line, number: Token(1), holders: 0, waiters: 0 },
         ]
     };
     for message in asked(other) {
@@ -174,35 +186,35 @@ fn home_refuses_messages_sent_by_homes(setup: Setup) {
     }
 }
 
-fn locks_that_were_never_granted_are_violations(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn locks_that_were_never_granted_are_violations(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(2, 1), at, ALL, W);
     for token in [Token(0), Token(cluster.nodes[0].token_next), Token(u64::MAX)] {
         let unsound = [
-            Message::Release { line: at, token, untold: false },
-            Message::Offer { line: at, number: token },
+            LockMessage::Release { line: at, token, untold: false },
+            LockMessage::Offer { line: at, number: token },
         ];
         for message in unsound {
             assert!(cluster.forge(1, 0, message).is_err(), "{message:?}");
         }
     }
     let token = Token(cluster.nodes[0].token_next - 1);
-    let release = Message::Release { line: at, token, untold: false };
+    let release = LockMessage::Release { line: at, token, untold: false };
     assert!(cluster.forge(1, 0, release).is_err(), "of another node");
     let busy = cluster.done(session(1, 1), at, ALL, try_lock(R));
     assert_eq!(cluster.failure(busy), Some(ErrorCode::Busy));
 }
 
-fn a_delegation_must_be_recalled_and_returned_in_step(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_delegation_must_be_recalled_and_returned_in_step(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     let (own, token) = (session(1, 1), Token(1));
     let holder =
-        |range, mode, token| Message::Holder { line: at, session: own, range, mode, token };
+        |range, mode, token| LockMessage::Holder { line: at, session: own, range, mode, token };
     let ask = Ask::Lock { mode: W, patience: Patience::Wait };
-    let waiter = |range, ask, ticket| Message::Waiter {
+    let waiter = |range, ask, ticket| LockMessage::Waiter {
         line: at,
         session: own,
         range,
@@ -213,7 +225,7 @@ fn a_delegation_must_be_recalled_and_returned_in_step(setup: Setup) {
     };
     let number = Token(2);
     let returned =
-        |number, holders, waiters| Message::Returned { line: at, number, holders, waiters };
+        |number, holders, waiters| LockMessage::Returned { line: at, number, holders, waiters };
     for early in [holder(ALL, R, token), waiter(ALL, ask, 9), returned(number, 0, 0)] {
         assert!(cluster.forge(1, 0, early).is_err(), "not recalled: {early:?}");
     }
@@ -242,10 +254,10 @@ fn a_delegation_must_be_recalled_and_returned_in_step(setup: Setup) {
     assert_eq!(cluster.forge(1, 0, waiter(range(0, 8), upgrade, 9)), Ok(()));
 }
 
-fn a_recall_needs_a_delegation(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_recall_needs_a_delegation(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
-    let recall = |number| Message::Recall { line: at, number: Token(number) };
+    let recall = |number| LockMessage::Recall { line: at, number: Token(number) };
     assert!(cluster.forge(0, 1, recall(1)).is_err());
     cluster.make_delegate(1, at);
     for other in [0, 1, 3, u64::MAX] {
@@ -253,42 +265,42 @@ fn a_recall_needs_a_delegation(setup: Setup) {
     }
     let asked = line(0, 1);
     cluster.issue(session(1, 1), asked, ALL, lock(W));
-    let recall = |number| Message::Recall { line: asked, number: Token(number) };
+    let recall = |number| LockMessage::Recall { line: asked, number: Token(number) };
     assert!(cluster.forge(0, 1, recall(2)).is_err(), "of the past");
     assert_eq!(cluster.forge(0, 1, recall(100_000)), Ok(()));
     assert!(cluster.forge(0, 1, recall(100_001)).is_err(), "one at a time");
 }
 
-fn probes_must_be_possible(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn probes_must_be_possible(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let probe = |origin, number, node, ticket| Probe {
         origin: NodeId(origin),
         number,
-        youngest: Wait { birth: 1, node: NodeId(node), ticket: Ticket(ticket) },
+        youngest: ProbedWait { birth: 1, node: NodeId(node), ticket: Ticket(ticket) },
     };
     for probe in [probe(0, 9, 1, 1), probe(1, 1, 0, 9)] {
-        let visit = Message::Visit { line: line(0, 0), ticket: Ticket(1), probe };
+        let visit = LockMessage::Visit { line: line(0, 0), ticket: Ticket(1), probe };
         assert!(cluster.forge(1, 0, visit).is_err(), "{probe:?}");
-        let probed = Message::Probe { line: line(1, 0), token: Token(1), probe };
+        let probed = LockMessage::Probe { line: line(1, 0), token: Token(1), probe };
         assert!(cluster.forge(1, 0, probed).is_err(), "{probe:?}");
     }
     let unsound = [
-        Message::Abort { line: line(2, 0), ticket: Ticket(9), number: 1 },
-        Message::Aborted { line: line(0, 0), number: 9 },
+        LockMessage::Abort { line: line(2, 0), ticket: Ticket(9), number: 1 },
+        LockMessage::Aborted { line: line(0, 0), number: 9 },
     ];
     for message in unsound {
         assert!(cluster.forge(1, 0, message).is_err(), "{message:?}");
     }
-    let vain = Message::Visit { line: line(0, 0), ticket: Ticket(1), probe: probe(1, 1, 1, 1) };
+    let vain = LockMessage::Visit { line: line(0, 0), ticket: Ticket(1), probe: probe(1, 1, 1, 1) };
     assert_eq!(cluster.forge(1, 0, vain), Ok(()));
 }
 
 /// Nodes send valid and, now and then, invalid messages: the receiving machine stays valid.
-fn any_message_at_any_time_never_panics(setup: Setup) {
+fn any_message_at_any_time_never_panics(setup: ScenarioSetup) {
     for seed in 1..200_u64 {
-        let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut numbers = Xorshift64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let limits = Limits { lock_delegate_after: 1 + (seed % 2) as u32, ..LIMITS };
-        let mut cluster = Cluster::with_limits(setup, 2, limits);
+        let mut cluster = LockNetwork::with_limits(setup, 2, limits);
         let mut refused = 0;
         for _ in 0..120 {
             let at = line(numbers.below(2) as u16, numbers.below(2));

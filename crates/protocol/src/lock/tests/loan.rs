@@ -27,28 +27,28 @@ struct Borrowed {
 }
 
 impl Borrowed {
-    fn new(cluster: &mut Cluster, node: u16, at: LineAddress) -> Self {
+    fn new(cluster: &mut LockNetwork, node: u16, at: LineAddress) -> Self {
         let loan = cluster.nodes[usize::from(node)].lend(at).expect("an idle line");
         assert_eq!(cluster.nodes[usize::from(node)].invariants(), Ok(()));
         Self { node, at, loan, used: 0, held: None }
     }
 
-    fn lock(&mut self, cluster: &mut Cluster, session: SessionId, range: Range, mode: Mode) {
+    fn lock(&mut self, cluster: &mut LockNetwork, session: SessionId, range: Range, mode: Mode) {
         assert!(self.held.is_none() && self.used < self.loan.tokens);
         let token = self.loan.first.0 + u64::from(self.used);
         let last = cluster.tokens.insert(self.at, token).unwrap_or_default();
         assert!(token > last, "token {token} after {last}");
         self.used += 1;
         self.held = Some(Hold { session, range, mode });
-        cluster.held.push(Held { session, line: self.at, range, mode });
+        cluster.held.push(GrantedLock { session, line: self.at, range, mode });
     }
 
-    fn unlock(&mut self, cluster: &mut Cluster) {
+    fn unlock(&mut self, cluster: &mut LockNetwork) {
         let Hold { session, range, mode } = self.held.take().expect("locked before");
-        cluster.held_no_more(Held { session, line: self.at, range, mode });
+        cluster.held_no_more(GrantedLock { session, line: self.at, range, mode });
     }
 
-    fn end(self, cluster: &mut Cluster) {
+    fn end(self, cluster: &mut LockNetwork) {
         let node = &mut cluster.nodes[usize::from(self.node)];
         node.take_back(self.at, self.used, self.held);
         assert_eq!(node.invariants(), Ok(()), "{node:#?}");
@@ -56,7 +56,7 @@ impl Borrowed {
 }
 
 /// An unused line for which node 1 arbitrates: its own, or delegated to it.
-fn idle_line(cluster: &mut Cluster, home: u16, number: u64) -> LineAddress {
+fn idle_line(cluster: &mut LockNetwork, home: u16, number: u64) -> LineAddress {
     let at = line(home, number);
     if home == 1 {
         cluster.lock(session(1, 7), at, ALL, W);
@@ -67,9 +67,9 @@ fn idle_line(cluster: &mut Cluster, home: u16, number: u64) -> LineAddress {
     at
 }
 
-fn a_loan_comes_back_with_its_lock(setup: Setup) {
+fn a_loan_comes_back_with_its_lock(setup: ScenarioSetup) {
     for home in [0, 1] {
-        let mut cluster = Cluster::new(setup, 3);
+        let mut cluster = LockNetwork::new(setup, 3);
         let at = idle_line(&mut cluster, home, 0);
         let mut borrowed = Borrowed::new(&mut cluster, 1, at);
         borrowed.lock(&mut cluster, session(1, 1), range(0, 8), W);
@@ -85,9 +85,9 @@ fn a_loan_comes_back_with_its_lock(setup: Setup) {
     }
 }
 
-fn tokens_of_a_loan_are_granted_once(setup: Setup) {
+fn tokens_of_a_loan_are_granted_once(setup: ScenarioSetup) {
     for home in [0, 1] {
-        let mut cluster = Cluster::new(setup, 2);
+        let mut cluster = LockNetwork::new(setup, 2);
         let at = idle_line(&mut cluster, home, 0);
         for _ in 0..3 {
             let mut borrowed = Borrowed::new(&mut cluster, 1, at);
@@ -102,10 +102,10 @@ fn tokens_of_a_loan_are_granted_once(setup: Setup) {
     }
 }
 
-fn only_an_idle_line_is_lent(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn only_an_idle_line_is_lent(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let lendable =
-        |cluster: &Cluster, at| [0, 1].map(|node| cluster.nodes[node].lendable(at).is_some());
+        |cluster: &LockNetwork, at| [0, 1].map(|node| cluster.nodes[node].lendable(at).is_some());
     let at = line(1, 0);
     assert_eq!(lendable(&cluster, at), [false, false], "no node knows of it");
     cluster.lock(session(1, 1), at, range(0, 8), R);
@@ -122,12 +122,12 @@ fn only_an_idle_line_is_lent(setup: Setup) {
     cluster.settle();
     cluster.unlock(session(1, 1), at, ALL, W);
     assert_eq!(lendable(&cluster, at), [false, true]);
-    cluster.step(1, Event::Retire { line: at }).unwrap();
+    cluster.step(1, LockEvent::Retire { line: at }).unwrap();
     assert_eq!(lendable(&cluster, at), [false, false], "freed");
 }
 
-fn a_line_that_a_deferred_request_names_is_not_lent(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_line_that_a_deferred_request_names_is_not_lent(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let (busy, idle) = (line(1, 0), line(1, 1));
     cluster.lock(session(1, 1), busy, ALL, W);
     cluster.lock(session(1, 2), idle, ALL, W);
@@ -141,8 +141,8 @@ fn a_line_that_a_deferred_request_names_is_not_lent(setup: Setup) {
     assert_eq!(loan, None);
 }
 
-fn a_delegate_keeps_tokens_for_the_way_back(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_delegate_keeps_tokens_for_the_way_back(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = idle_line(&mut cluster, 0, 0);
     let mut borrowed = Borrowed::new(&mut cluster, 1, at);
     let sent = cluster.sent;
@@ -158,8 +158,8 @@ fn a_delegate_keeps_tokens_for_the_way_back(setup: Setup) {
     cluster.unlock(session(1, 1), at, ALL, W);
 }
 
-fn lent_lines_count_as_kept_and_stay(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn lent_lines_count_as_kept_and_stay(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let most = u64::from(LIMITS.lock_delegations_max);
     let mut loans = Vec::new();
     for number in 0..most {
@@ -177,8 +177,8 @@ fn lent_lines_count_as_kept_and_stay(setup: Setup) {
     }
 }
 
-fn a_lock_on_loan_counts_when_it_comes_back(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_lock_on_loan_counts_when_it_comes_back(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let own = session(1, 1);
     for number in 0..4 {
         let at = idle_line(&mut cluster, 1, number);
@@ -196,8 +196,8 @@ fn a_lock_on_loan_counts_when_it_comes_back(setup: Setup) {
     assert_eq!(cluster.nodes[1].locks_of(own), 0);
 }
 
-fn a_cycle_through_locks_on_loan_has_a_victim(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_cycle_through_locks_on_loan_has_a_victim(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let lines = [idle_line(&mut cluster, 0, 0), idle_line(&mut cluster, 1, 1)];
     let mut loans = lines.map(|at| Borrowed::new(&mut cluster, 1, at));
     for (number, borrowed) in loans.iter_mut().enumerate() {
@@ -212,8 +212,8 @@ fn a_cycle_through_locks_on_loan_has_a_victim(setup: Setup) {
     assert!(failures.contains(&Some(ErrorCode::Deadlock)) && failures.contains(&None));
 }
 
-fn use_of_a_loan_is_use_by_this_node(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn use_of_a_loan_is_use_by_this_node(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = idle_line(&mut cluster, 1, 0);
     cluster.lock(session(0, 1), at, ALL, W);
     cluster.unlock(session(0, 1), at, ALL, W);
@@ -226,8 +226,8 @@ fn use_of_a_loan_is_use_by_this_node(setup: Setup) {
     cluster.unlock(session(0, 1), at, ALL, W);
 }
 
-fn a_loan_of_a_dead_home_s_line_ends_first(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_loan_of_a_dead_home_s_line_ends_first(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = idle_line(&mut cluster, 0, 0);
     let mut borrowed = Borrowed::new(&mut cluster, 1, at);
     borrowed.lock(&mut cluster, session(1, 1), ALL, W);

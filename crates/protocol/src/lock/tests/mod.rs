@@ -1,4 +1,4 @@
-//! Scenarios. Each is a function of a [`Setup`], run on a sound machine and, under `--cfg canary`,
+//! Scenarios. Each is a function of a [`ScenarioSetup`], run on a sound machine and, under `--cfg canary`,
 //! on each of the defects listed with it, where it must fail.
 
 extern crate std;
@@ -12,10 +12,10 @@ mod order;
 mod own;
 mod wire;
 
-use super::canary::Mutant;
+use super::canary::LockMutant;
 use super::{
-    Action, Ask, Effect, Effects, Event, Here, Locks, Message, Mode, Patience, Range, Request,
-    Token,
+    Action, Ask, Effects, Here, LockEffect, LockEvent, LockMessage, LockRequest, Locks, Mode,
+    Patience, Range, Token,
 };
 use crate::wire::{Class, Violation};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -26,15 +26,15 @@ use farside_base::{
 
 /// The machine on which a scenario runs.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Setup {
-    mutant: Option<Mutant>,
+pub(super) struct ScenarioSetup {
+    mutant: Option<LockMutant>,
 }
 
 /// Lists scenarios as tests, and the defects that each must find.
 macro_rules! scenarios {
     ($($name:ident [$($mutant:ident)*])*) => {
         mod sound {
-            $(#[test] fn $name() { super::$name(crate::lock::tests::Setup::default()) })*
+            $(#[test] fn $name() { super::$name(crate::lock::tests::ScenarioSetup::default()) })*
         }
         #[cfg(canary)]
         mod canary_mutants {
@@ -51,7 +51,7 @@ macro_rules! mutants {
     ($name:ident [$($mutant:ident)+]) => {
         #[test]
         fn $name() {
-            let mutants = [$(crate::lock::canary::Mutant::$mutant),+];
+            let mutants = [$(crate::lock::canary::LockMutant::$mutant),+];
             crate::lock::tests::must_fail(super::$name, &mutants);
         }
     };
@@ -61,9 +61,9 @@ use mutants;
 
 /// Checks that a scenario fails on each of the defects.
 #[cfg(canary)]
-fn must_fail(scenario: fn(Setup), mutants: &[Mutant]) {
+fn must_fail(scenario: fn(ScenarioSetup), mutants: &[LockMutant]) {
     for mutant in mutants {
-        let setup = Setup { mutant: Some(*mutant) };
+        let setup = ScenarioSetup { mutant: Some(*mutant) };
         let outcome = std::panic::catch_unwind(|| scenario(setup));
         assert!(outcome.is_err(), "{mutant:?} was not found");
     }
@@ -88,7 +88,7 @@ const AT_HOME: Limits = Limits { lock_delegate_after: u32::MAX, ..LIMITS };
 
 /// A lock reported to a session as granted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Held {
+struct GrantedLock {
     session: SessionId,
     line: LineAddress,
     range: Range,
@@ -97,14 +97,14 @@ struct Held {
 
 /// Nodes, the messages in flight between them, and the results reported to their sessions.
 #[derive(Clone)]
-struct Cluster {
+struct LockNetwork {
     nodes: Vec<Locks>,
-    wires: BTreeMap<(u16, u16, Class), VecDeque<Message>>,
+    wires: BTreeMap<(u16, u16, Class), VecDeque<LockMessage>>,
     /// Bytes of each line's allocation.
     bytes: u32,
-    operations: BTreeMap<u64, (SessionId, Request)>,
-    results: BTreeMap<u64, Effect>,
-    held: Vec<Held>,
+    operations: BTreeMap<u64, (SessionId, LockRequest)>,
+    results: BTreeMap<u64, LockEffect>,
+    held: Vec<GrantedLock>,
     tokens: BTreeMap<LineAddress, u64>,
     dead: Vec<u16>,
     /// Messages sent so far.
@@ -137,12 +137,12 @@ fn try_lock(mode: Mode) -> Action {
 const UPGRADE: Action = Action::Ask(Ask::Upgrade { patience: Patience::Wait });
 const TRY_UPGRADE: Action = Action::Ask(Ask::Upgrade { patience: Patience::Try });
 
-impl Cluster {
-    fn new(setup: Setup, nodes: u16) -> Self {
+impl LockNetwork {
+    fn new(setup: ScenarioSetup, nodes: u16) -> Self {
         Self::with_limits(setup, nodes, LIMITS)
     }
 
-    fn with_limits(setup: Setup, nodes: u16, limits: Limits) -> Self {
+    fn with_limits(setup: ScenarioSetup, nodes: u16, limits: Limits) -> Self {
         let make = |node| {
             let locks = Locks::new(NodeId(node), &limits);
             #[cfg(canary)]
@@ -180,14 +180,14 @@ impl Cluster {
         action: Action,
     ) -> u64 {
         let operation = self.operations.len() as u64 + 1;
-        let request = Request { line, range, action };
+        let request = LockRequest { line, range, action };
         self.operations.insert(operation, (session, request));
         if let Action::Unlock(mode) | Action::Undo(mode) = action {
-            self.held_no_more(Held { session, line, range, mode });
+            self.held_no_more(GrantedLock { session, line, range, mode });
         }
         let here = self.here();
         let operation_id = OperationId(operation);
-        let event = Event::Issue { operation: operation_id, session, request, here };
+        let event = LockEvent::Issue { operation: operation_id, session, request, here };
         self.step(session.node().0, event).unwrap();
         operation
     }
@@ -207,20 +207,20 @@ impl Cluster {
         let operation = self.done(session, line, range, Action::Unlock(mode));
         assert_eq!(
             self.result(operation),
-            Some(Effect::Unlocked { operation: OperationId(operation) })
+            Some(LockEffect::Unlocked { operation: OperationId(operation) })
         );
     }
 
     fn cancel(&mut self, operation: u64) {
         let (session, request) = self.operations[&operation];
         let event =
-            Event::Cancel { operation: OperationId(operation), session, line: request.line };
+            LockEvent::Cancel { operation: OperationId(operation), session, line: request.line };
         self.step(session.node().0, event).unwrap();
     }
 
     fn close(&mut self, session: SessionId) {
         self.held.retain(|held| held.session != session);
-        self.step(session.node().0, Event::Close { session }).unwrap();
+        self.step(session.node().0, LockEvent::Close { session }).unwrap();
     }
 
     fn kill(&mut self, node: u16) {
@@ -229,19 +229,19 @@ impl Cluster {
         self.wires.retain(|(from, to, _), _| *from != node && *to != node);
         for other in 0..self.nodes.len() as u16 {
             if !self.dead.contains(&other) {
-                self.step(other, Event::NodeDead { node: NodeId(node), left: false }).unwrap();
+                self.step(other, LockEvent::NodeDead { node: NodeId(node), left: false }).unwrap();
             }
         }
     }
 
-    fn held_no_more(&mut self, held: Held) {
+    fn held_no_more(&mut self, held: GrantedLock) {
         if let Some(place) = self.held.iter().position(|other| *other == held) {
             self.held.remove(place);
         }
     }
 
     /// Runs one step of a node and its effects, and checks every property that must always hold.
-    fn step(&mut self, node: u16, event: Event) -> Result<(), Violation> {
+    fn step(&mut self, node: u16, event: LockEvent) -> Result<(), Violation> {
         let mut effects = Effects::new();
         let outcome = self.nodes[usize::from(node)].step(event, &mut effects);
         for effect in effects {
@@ -257,11 +257,11 @@ impl Cluster {
         outcome
     }
 
-    fn effect(&mut self, node: u16, effect: Effect) {
+    fn effect(&mut self, node: u16, effect: LockEffect) {
         let operation = match effect {
-            Effect::Send { to, message } => {
+            LockEffect::Send { to, message } => {
                 assert_ne!(to.0, node, "a message to itself: {message:?}");
-                assert_eq!(Message::decode(&message.encode()), Ok(message));
+                assert_eq!(LockMessage::decode(&message.encode()), Ok(message));
                 self.sent += 1;
                 if !self.dead.contains(&to.0) {
                     let wire = self.wires.entry((node, to.0, message.class()));
@@ -269,27 +269,27 @@ impl Cluster {
                 }
                 return;
             }
-            Effect::Locked { operation, token, .. } => {
+            LockEffect::Locked { operation, token, .. } => {
                 self.locked(operation, token);
                 operation
             }
-            Effect::Unlocked { operation }
-            | Effect::Failed { operation, .. }
-            | Effect::Cancelled { operation } => operation,
+            LockEffect::Unlocked { operation }
+            | LockEffect::Failed { operation, .. }
+            | LockEffect::Cancelled { operation } => operation,
         };
         let before = self.results.insert(operation.0, effect);
         assert_eq!(before, None, "a second result {effect:?}");
     }
 
     fn locked(&mut self, operation: OperationId, token: Token) {
-        let (session, Request { line, range, action }) = self.operations[&operation.0];
+        let (session, LockRequest { line, range, action }) = self.operations[&operation.0];
         let Action::Ask(ask) = action else {
             panic!("unlocking locked");
         };
         if matches!(ask, Ask::Upgrade { .. }) {
-            self.held_no_more(Held { session, line, range, mode: R });
+            self.held_no_more(GrantedLock { session, line, range, mode: R });
         }
-        let new = Held { session, line, range, mode: ask.mode() };
+        let new = GrantedLock { session, line, range, mode: ask.mode() };
         for held in self.held.iter().filter(|held| held.line == line && held.range.overlaps(range))
         {
             assert!(held.mode == R && new.mode == R, "{new:?} together with {held:?}");
@@ -300,10 +300,10 @@ impl Cluster {
     }
 
     /// Delivers the oldest message of a wire; panics if there is none.
-    fn deliver(&mut self, from: u16, to: u16, class: Class) -> Message {
+    fn deliver(&mut self, from: u16, to: u16, class: Class) -> LockMessage {
         let wire = self.wires.get_mut(&(from, to, class)).expect("a message is in flight");
         let message = wire.pop_front().expect("a message is in flight");
-        let event = Event::Received { from: NodeId(from), message, here: self.here() };
+        let event = LockEvent::Received { from: NodeId(from), message, here: self.here() };
         let outcome = self.step(to, event);
         assert_eq!(outcome, Ok(()), "{message:?} from {from} to {to}");
         message
@@ -325,9 +325,9 @@ impl Cluster {
     }
 
     /// Gives a node a forged message.
-    fn forge(&mut self, from: u16, to: u16, message: Message) -> Result<(), Violation> {
+    fn forge(&mut self, from: u16, to: u16, message: LockMessage) -> Result<(), Violation> {
         let before = self.nodes[usize::from(to)].clone();
-        let event = Event::Received { from: NodeId(from), message, here: self.here() };
+        let event = LockEvent::Received { from: NodeId(from), message, here: self.here() };
         let outcome = self.step(to, event);
         if outcome.is_err() {
             assert_eq!(self.nodes[usize::from(to)], before, "{message:?} changed something");
@@ -335,18 +335,18 @@ impl Cluster {
         outcome
     }
 
-    fn result(&self, operation: u64) -> Option<Effect> {
+    fn result(&self, operation: u64) -> Option<LockEffect> {
         self.results.get(&operation).copied()
     }
 
     fn is_locked(&self, operation: u64) -> bool {
-        matches!(self.result(operation), Some(Effect::Locked { .. }))
+        matches!(self.result(operation), Some(LockEffect::Locked { .. }))
     }
 
     /// Whether a granted lock reported that an earlier holder died; `None` if it was not granted.
     fn was_notified(&self, operation: u64) -> Option<bool> {
         match self.result(operation)? {
-            Effect::Locked { abandoned, .. } => Some(abandoned),
+            LockEffect::Locked { abandoned, .. } => Some(abandoned),
             _ => None,
         }
     }
@@ -357,7 +357,7 @@ impl Cluster {
 
     fn failure(&self, operation: u64) -> Option<ErrorCode> {
         match self.result(operation)? {
-            Effect::Failed { code, .. } => Some(code),
+            LockEffect::Failed { code, .. } => Some(code),
             _ => None,
         }
     }
@@ -383,9 +383,9 @@ impl Locks {
 }
 
 /// A deterministic pseudo-random sequence for a seed.
-struct Numbers(u64);
+struct Xorshift64(u64);
 
-impl Numbers {
+impl Xorshift64 {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

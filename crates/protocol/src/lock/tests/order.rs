@@ -25,8 +25,8 @@ scenarios! {
     a_retired_line_has_no_waiters []
 }
 
-fn overlapping_ranges_conflict_and_disjoint_ones_do_not(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn overlapping_ranges_conflict_and_disjoint_ones_do_not(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     let first = cluster.lock(session(0, 1), at, range(8, 8), W);
     assert!(cluster.is_locked(first));
@@ -40,8 +40,8 @@ fn overlapping_ranges_conflict_and_disjoint_ones_do_not(setup: Setup) {
     }
 }
 
-fn readers_share_and_a_writer_excludes(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn readers_share_and_a_writer_excludes(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     for node in 0..3 {
         let reader = cluster.lock(session(node, 1), at, ALL, R);
@@ -55,8 +55,8 @@ fn readers_share_and_a_writer_excludes(setup: Setup) {
     assert!(cluster.is_locked(writer));
 }
 
-fn a_try_is_answered_in_one_round_trip(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_try_is_answered_in_one_round_trip(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
     cluster.lock(session(1, 1), at, ALL, W);
@@ -73,13 +73,13 @@ fn a_try_is_answered_in_one_round_trip(setup: Setup) {
 }
 
 /// The part of the lock state that must be unchanged: counters of tickets and ages may advance.
-fn outline(cluster: &Cluster) -> Vec<std::string::String> {
+fn outline(cluster: &LockNetwork) -> Vec<std::string::String> {
     let lines = cluster.nodes.iter().map(|node| std::format!("{:?}", node.lines));
     lines.collect()
 }
 
-fn a_denied_try_changes_nothing(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_denied_try_changes_nothing(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
     cluster.lock(session(1, 1), at, range(0, 8), R);
@@ -100,8 +100,8 @@ fn a_denied_try_changes_nothing(setup: Setup) {
 }
 
 /// V1: both sharers of a line try to upgrade; neither may, and both still read.
-fn a_denied_try_upgrade_keeps_the_read_lock(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_denied_try_upgrade_keeps_the_read_lock(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     for node in [1, 2] {
         cluster.lock(session(node, 1), at, ALL, R);
@@ -119,8 +119,8 @@ fn a_denied_try_upgrade_keeps_the_read_lock(setup: Setup) {
     assert!(cluster.is_locked(writer));
 }
 
-fn an_upgrade_waits_for_the_other_readers_only(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn an_upgrade_waits_for_the_other_readers_only(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, R);
     cluster.lock(session(2, 1), at, ALL, R);
@@ -135,8 +135,8 @@ fn an_upgrade_waits_for_the_other_readers_only(setup: Setup) {
 }
 
 /// V5: with two upgraders each would wait for the other's read lock.
-fn a_second_upgrader_is_refused_at_once(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_second_upgrader_is_refused_at_once(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, range(0, 8), R);
     cluster.lock(session(1, 1), at, range(4, 8), R);
@@ -150,8 +150,8 @@ fn a_second_upgrader_is_refused_at_once(setup: Setup) {
     assert!(cluster.is_locked(first));
 }
 
-fn upgraders_of_disjoint_ranges_both_wait(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn upgraders_of_disjoint_ranges_both_wait(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, range(0, 8), R);
     cluster.lock(session(1, 1), at, range(8, 8), R);
@@ -164,8 +164,8 @@ fn upgraders_of_disjoint_ranges_both_wait(setup: Setup) {
     assert!(upgrades.iter().all(|upgrade| cluster.is_locked(*upgrade)));
 }
 
-fn a_newcomer_never_overtakes_a_waiter_it_conflicts_with(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn a_newcomer_never_overtakes_a_waiter_it_conflicts_with(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
     let writer = cluster.lock(session(1, 1), at, ALL, W);
@@ -177,8 +177,8 @@ fn a_newcomer_never_overtakes_a_waiter_it_conflicts_with(setup: Setup) {
     assert!(cluster.is_locked(reader));
 }
 
-fn a_reader_joins_the_readers_that_wait(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_reader_joins_the_readers_that_wait(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, W);
     let first = cluster.lock(session(1, 1), at, ALL, R);
@@ -190,8 +190,8 @@ fn a_reader_joins_the_readers_that_wait(setup: Setup) {
 }
 
 /// The waiting reader waits for bytes that the new request does not lock.
-fn a_reader_joins_only_where_it_waits_itself(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_reader_joins_only_where_it_waits_itself(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, range(0, 8), R);
     cluster.lock(session(0, 2), at, range(8, 8), W);
@@ -204,8 +204,8 @@ fn a_reader_joins_only_where_it_waits_itself(setup: Setup) {
 }
 
 /// V12: a stream of readers does not starve a writer.
-fn a_writer_is_overtaken_a_bounded_number_of_times(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_writer_is_overtaken_a_bounded_number_of_times(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, W);
     let mut readers = Vec::from([cluster.lock(session(1, 1), at, ALL, R)]);
@@ -225,8 +225,8 @@ fn a_writer_is_overtaken_a_bounded_number_of_times(setup: Setup) {
     assert!(readers.iter().all(|reader| cluster.is_locked(*reader)));
 }
 
-fn granted_in_the_order_of_arrival(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn granted_in_the_order_of_arrival(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     let mut waiters = Vec::new();
     for number in 0..9 {
@@ -241,46 +241,46 @@ fn granted_in_the_order_of_arrival(setup: Setup) {
     }
 }
 
-fn cancelled_waiter_wakes_later_waiters(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 1, AT_HOME);
+fn cancelled_waiter_wakes_later_waiters(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 1, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
     let writer = cluster.lock(session(0, 2), at, ALL, W);
     let reader = cluster.lock(session(0, 3), at, ALL, R);
     cluster.cancel(writer);
-    assert!(matches!(cluster.result(writer), Some(Effect::Cancelled { .. })));
+    assert!(matches!(cluster.result(writer), Some(LockEffect::Cancelled { .. })));
     assert!(cluster.is_locked(reader));
 }
 
-fn cancelled_remote_waiter_wakes_later_waiters(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn cancelled_remote_waiter_wakes_later_waiters(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, R);
     let writer = cluster.lock(session(1, 1), at, ALL, W);
     let reader = cluster.lock(session(2, 1), at, ALL, R);
     cluster.cancel(writer);
-    assert!(matches!(cluster.result(writer), Some(Effect::Cancelled { .. })), "at once");
+    assert!(matches!(cluster.result(writer), Some(LockEffect::Cancelled { .. })), "at once");
     cluster.settle();
     assert!(cluster.is_locked(reader));
 }
 
-fn a_lock_cancelled_while_it_is_granted_is_released(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_lock_cancelled_while_it_is_granted_is_released(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let at = line(0, 0);
     let crossed = cluster.issue(session(1, 1), at, ALL, lock(W));
     cluster.deliver(1, 0, Class::Request);
     cluster.cancel(crossed);
     cluster.settle();
-    assert!(matches!(cluster.result(crossed), Some(Effect::Cancelled { .. })));
+    assert!(matches!(cluster.result(crossed), Some(LockEffect::Cancelled { .. })));
     let free = cluster.lock(session(0, 1), at, ALL, W);
     assert!(cluster.is_locked(free));
     cluster.cancel(free);
     assert!(cluster.is_locked(free), "a result that is out is not taken back");
 }
 
-fn an_upgrade_cancelled_while_it_is_granted_is_a_read_lock_again(setup: Setup) {
+fn an_upgrade_cancelled_while_it_is_granted_is_a_read_lock_again(setup: ScenarioSetup) {
     for closes in [false, true] {
-        let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
         let at = line(0, 0);
         cluster.lock(session(1, 1), at, ALL, R);
         let crossed = cluster.issue(session(1, 1), at, ALL, UPGRADE);
@@ -301,9 +301,9 @@ fn an_upgrade_cancelled_while_it_is_granted_is_a_read_lock_again(setup: Setup) {
 }
 
 /// The session sends its next request before its node knows that the cancelled one was granted.
-fn next_request_after_a_cancelled_grant_is_granted(setup: Setup) {
+fn next_request_after_a_cancelled_grant_is_granted(setup: ScenarioSetup) {
     for (first, second) in [(lock(W), try_lock(W)), (lock(R), lock(W)), (UPGRADE, TRY_UPGRADE)] {
-        let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+        let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
         let (at, own) = (line(0, 0), session(1, 1));
         if first == UPGRADE {
             cluster.lock(own, at, ALL, R);
@@ -318,7 +318,7 @@ fn next_request_after_a_cancelled_grant_is_granted(setup: Setup) {
         assert!(cluster.is_locked(free), "{second:?}");
     }
     // Unlocked in between: the release names the token before the upgrade.
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let (at, own) = (line(0, 0), session(1, 1));
     cluster.lock(own, at, ALL, R);
     cluster.issue(own, at, ALL, UPGRADE);
@@ -328,8 +328,8 @@ fn next_request_after_a_cancelled_grant_is_granted(setup: Setup) {
     assert!(cluster.is_locked(next));
 }
 
-fn tokens_rise_and_use_all_their_bits(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn tokens_rise_and_use_all_their_bits(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     cluster.nodes[0].token_next = u64::from(u32::MAX) - 1;
     for _ in 0..4 {
         for node in [0, 1] {
@@ -340,13 +340,13 @@ fn tokens_rise_and_use_all_their_bits(setup: Setup) {
     }
 }
 
-fn a_retired_line_has_no_waiters(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 3);
+fn a_retired_line_has_no_waiters(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 3);
     let at = line(0, 0);
     cluster.lock(session(0, 1), at, ALL, W);
     let waiters = [1, 2].map(|node| cluster.lock(session(node, 1), at, ALL, R));
     cluster.bytes = 0;
-    cluster.step(0, Event::Retire { line: at }).unwrap();
+    cluster.step(0, LockEvent::Retire { line: at }).unwrap();
     cluster.settle();
     for waiter in waiters {
         assert_eq!(cluster.failure(waiter), Some(ErrorCode::Unallocated));

@@ -16,8 +16,8 @@ scenarios! {
     the_memory_of_a_line_in_use_does_not_move []
 }
 
-fn unlocking_what_is_not_held_fails(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn unlocking_what_is_not_held_fails(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     for home in [0, 1] {
         let (at, own) = (line(home, 0), session(1, 1));
         let wrong = [(ALL, W), (ALL, R), (range(0, 8), R), (range(0, 16), W), (range(1, 7), W)];
@@ -38,8 +38,8 @@ fn unlocking_what_is_not_held_fails(setup: Setup) {
     }
 }
 
-fn unlocking_needs_the_session_that_locked(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn unlocking_needs_the_session_that_locked(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.lock(session(1, 1), at, ALL, W);
     let other = cluster.done(session(1, 2), at, ALL, Action::Unlock(W));
@@ -48,8 +48,8 @@ fn unlocking_needs_the_session_that_locked(setup: Setup) {
     assert_eq!(cluster.failure(remote), Some(ErrorCode::NotLocked));
 }
 
-fn closing_a_session_releases_everything(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 3, AT_HOME);
+fn closing_a_session_releases_everything(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 3, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
     let closing = session(1, 1);
     cluster.lock(closing, one, range(0, 8), W);
@@ -67,7 +67,7 @@ fn closing_a_session_releases_everything(setup: Setup) {
     cluster.close(closing);
     cluster.settle();
     for operation in [waiting, deferred] {
-        assert!(matches!(cluster.result(operation), Some(Effect::Cancelled { .. })));
+        assert!(matches!(cluster.result(operation), Some(LockEffect::Cancelled { .. })));
     }
     assert!(cluster.is_locked(others[0]) && cluster.is_locked(others[1]));
     cluster.unlock(session(2, 1), one, range(16, 8), W);
@@ -75,8 +75,8 @@ fn closing_a_session_releases_everything(setup: Setup) {
     cluster.close(closing);
 }
 
-fn closing_a_session_at_a_delegate_releases_everything(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn closing_a_session_at_a_delegate_releases_everything(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     cluster.lock(session(1, 1), at, range(0, 8), R);
@@ -90,8 +90,8 @@ fn closing_a_session_at_a_delegate_releases_everything(setup: Setup) {
     assert!(cluster.is_locked(writer));
 }
 
-fn a_session_waits_for_one_lock_at_a_time(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_session_waits_for_one_lock_at_a_time(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
     cluster.lock(session(0, 1), one, ALL, W);
     let first = cluster.lock(session(1, 1), one, ALL, W);
@@ -105,8 +105,8 @@ fn a_session_waits_for_one_lock_at_a_time(setup: Setup) {
     assert_eq!(cluster.failure(third), Some(ErrorCode::Deadlock), "it has that lock");
 }
 
-fn a_deferred_request_can_be_cancelled(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_deferred_request_can_be_cancelled(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     let (one, two) = (line(0, 0), line(1, 0));
     cluster.lock(session(0, 1), one, ALL, W);
     let first = cluster.lock(session(1, 1), one, ALL, W);
@@ -117,13 +117,13 @@ fn a_deferred_request_can_be_cancelled(setup: Setup) {
     assert!(cluster.is_locked(third), "at once, though the home has not answered");
     cluster.settle();
     for operation in [first, second] {
-        assert!(matches!(cluster.result(operation), Some(Effect::Cancelled { .. })));
+        assert!(matches!(cluster.result(operation), Some(LockEffect::Cancelled { .. })));
     }
 }
 
-fn unlocking_ends_the_upgrade_that_waits(setup: Setup) {
+fn unlocking_ends_the_upgrade_that_waits(setup: ScenarioSetup) {
     for limits in [LIMITS, AT_HOME] {
-        let mut cluster = Cluster::with_limits(setup, 2, limits);
+        let mut cluster = LockNetwork::with_limits(setup, 2, limits);
         let at = line(0, 0);
         cluster.lock(session(1, 1), at, ALL, R);
         cluster.lock(session(1, 2), at, ALL, R);
@@ -136,8 +136,8 @@ fn unlocking_ends_the_upgrade_that_waits(setup: Setup) {
     }
 }
 
-fn a_session_holds_a_bounded_number_of_locks(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn a_session_holds_a_bounded_number_of_locks(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let own = session(1, 1);
     for number in 0..4 {
         let held = cluster.lock(own, line(0, number), ALL, R);
@@ -152,8 +152,8 @@ fn a_session_holds_a_bounded_number_of_locks(setup: Setup) {
     assert!(cluster.is_locked(more));
 }
 
-fn a_node_has_a_bounded_number_of_sessions(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 1);
+fn a_node_has_a_bounded_number_of_sessions(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 1);
     for number in 0..9 {
         let next = cluster.lock(session(0, number), line(0, 0), ALL, R);
         assert_eq!(cluster.is_locked(next), number < 8);
@@ -166,8 +166,8 @@ fn a_node_has_a_bounded_number_of_sessions(setup: Setup) {
     assert!(cluster.is_locked(next));
 }
 
-fn a_cancelled_wait_counts_no_more(setup: Setup) {
-    let mut cluster = Cluster::with_limits(setup, 2, AT_HOME);
+fn a_cancelled_wait_counts_no_more(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::with_limits(setup, 2, AT_HOME);
     cluster.lock(session(0, 1), line(0, 0), ALL, W);
     for _ in 0..9 {
         let waiting = cluster.issue(session(1, 1), line(0, 0), ALL, lock(W));
@@ -178,8 +178,8 @@ fn a_cancelled_wait_counts_no_more(setup: Setup) {
 }
 
 /// The uncontended path allocates nothing: the memory of a line's entry is kept between uses.
-fn the_memory_of_a_line_in_use_does_not_move(setup: Setup) {
-    let mut cluster = Cluster::new(setup, 2);
+fn the_memory_of_a_line_in_use_does_not_move(setup: ScenarioSetup) {
+    let mut cluster = LockNetwork::new(setup, 2);
     let at = line(0, 0);
     cluster.make_delegate(1, at);
     for node in [1, 0] {

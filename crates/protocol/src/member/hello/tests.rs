@@ -2,9 +2,9 @@ use super::*;
 use alloc::{format, vec};
 use farside_base::{Access, RegionId, RemoteKey};
 
-struct Random(u64);
+struct HelloGenerator(u64);
 
-impl Random {
+impl HelloGenerator {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -38,13 +38,13 @@ impl Random {
         (0..length).map(|_| self.next() as u8).collect()
     }
 
-    fn hello(&mut self) -> Hello {
+    fn hello(&mut self) -> HelloRequest {
         let kind = self.below(4);
         if kind == 3 {
-            return Hello::AskOccupancy(AskOccupancy);
+            return HelloRequest::AskOccupancy(AskOccupancy);
         }
         if kind == 0 {
-            return Hello::Resume(Resume {
+            return HelloRequest::Resume(Resume {
                 version: PROTOCOL_VERSION,
                 cluster: self.name(),
                 node: NodeId(self.next() as u16),
@@ -54,7 +54,7 @@ impl Random {
             });
         }
         if kind == 1 {
-            return Hello::Join(Join {
+            return HelloRequest::Join(Join {
                 version: PROTOCOL_VERSION,
                 cluster: self.name(),
                 limits: self.next(),
@@ -63,7 +63,7 @@ impl Random {
                 host: self.host(),
             });
         }
-        Hello::Peer(Peer {
+        HelloRequest::Peer(PeerRequest {
             version: PROTOCOL_VERSION,
             cluster: self.name(),
             node: NodeId(self.next() as u16),
@@ -76,20 +76,20 @@ impl Random {
         })
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> HelloAnswer {
         match self.below(6) {
             5 => {
                 let members_max = self.next() as u16;
                 let members = self.below(u64::from(members_max) + 1) as u16;
-                Answer::Occupancy(Occupancy { members, members_max })
+                HelloAnswer::Occupancy(Occupancy { members, members_max })
             }
-            3 => Answer::Resumed(Resumed {
+            3 => HelloAnswer::Resumed(Resumed {
                 incarnation: Incarnation(self.next()),
                 received: self.next(),
             }),
-            4 => Answer::Elsewhere(Elsewhere { host: SocketAddr::from(([10, 0, 0, 1], 7)) }),
-            0 => Answer::Welcome(self.welcome()),
-            1 => Answer::PeerReply(PeerReply {
+            4 => HelloAnswer::Elsewhere(Elsewhere { host: SocketAddr::from(([10, 0, 0, 1], 7)) }),
+            0 => HelloAnswer::Welcome(self.welcome()),
+            1 => HelloAnswer::PeerReply(PeerReply {
                 node: NodeId(self.next() as u16),
                 incarnation: Incarnation(self.next()),
                 view: ViewNumber(self.next()),
@@ -98,7 +98,7 @@ impl Random {
                 fence: self.token(),
                 extra: self.extra(),
             }),
-            _ => Answer::Refusal(Refusal {
+            _ => HelloAnswer::Refusal(JoinRefusal {
                 code: ErrorCode::ALL[self.below(ErrorCode::ALL.len() as u64) as usize],
                 text: "é".repeat(self.below(REFUSAL_TEXT_MAX as u64 / 2 + 1) as usize),
             }),
@@ -120,7 +120,7 @@ impl Random {
             .filter(|member| *member == 0 || self.below(3) > 0)
             .map(NodeId)
             .collect::<Vec<_>>();
-        let lives = members.into_iter().map(|node| Listed {
+        let lives = members.into_iter().map(|node| ListedMember {
             memory: Some(Generation(self.below(1_024) as u16)),
             node,
             born: ViewNumber(u64::from(node.0) + 1),
@@ -143,8 +143,8 @@ impl Random {
     }
 }
 
-fn listed(node: u16, life: u64) -> Listed {
-    Listed {
+fn listed(node: u16, life: u64) -> ListedMember {
+    ListedMember {
         node: NodeId(node),
         incarnation: Incarnation(life),
         born: ViewNumber(u64::from(node)),
@@ -153,64 +153,64 @@ fn listed(node: u16, life: u64) -> Listed {
     }
 }
 
-fn encode_hello(hello: &Hello) -> Vec<u8> {
+fn encode_hello(hello: &HelloRequest) -> Vec<u8> {
     match hello {
-        Hello::Join(join) => join.encode(),
-        Hello::Peer(peer) => peer.encode(),
-        Hello::Resume(resume) => resume.encode(),
-        Hello::AskOccupancy(ask) => ask.encode(),
+        HelloRequest::Join(join) => join.encode(),
+        HelloRequest::Peer(peer) => peer.encode(),
+        HelloRequest::Resume(resume) => resume.encode(),
+        HelloRequest::AskOccupancy(ask) => ask.encode(),
     }
 }
 
-fn encode_answer(answer: &Answer) -> Vec<u8> {
+fn encode_answer(answer: &HelloAnswer) -> Vec<u8> {
     match answer {
-        Answer::Welcome(welcome) => welcome.encode(),
-        Answer::PeerReply(reply) => reply.encode(),
-        Answer::Resumed(resumed) => resumed.encode(),
-        Answer::Elsewhere(elsewhere) => elsewhere.encode(),
-        Answer::Occupancy(occupancy) => occupancy.encode(),
-        Answer::Refusal(refusal) => refusal.encode(),
+        HelloAnswer::Welcome(welcome) => welcome.encode(),
+        HelloAnswer::PeerReply(reply) => reply.encode(),
+        HelloAnswer::Resumed(resumed) => resumed.encode(),
+        HelloAnswer::Elsewhere(elsewhere) => elsewhere.encode(),
+        HelloAnswer::Occupancy(occupancy) => occupancy.encode(),
+        HelloAnswer::Refusal(refusal) => refusal.encode(),
     }
 }
 
 #[test]
 fn hello_messages_round_trip() {
     for seed in 1..=500 {
-        let mut random = Random(seed);
+        let mut random = HelloGenerator(seed);
         let hello = random.hello();
         let bytes = encode_hello(&hello);
         assert!(bytes.len() <= HELLO_MAX, "seed {seed}");
-        assert_eq!(Hello::decode(&bytes), Ok(hello), "seed {seed}");
-        assert_eq!(Answer::decode(&bytes), Err(HelloError::Junk("kind")), "seed {seed}");
+        assert_eq!(HelloRequest::decode(&bytes), Ok(hello), "seed {seed}");
+        assert_eq!(HelloAnswer::decode(&bytes), Err(HelloError::Junk("kind")), "seed {seed}");
         let answer = random.answer();
         let bytes = encode_answer(&answer);
         assert!(bytes.len() <= HELLO_MAX, "seed {seed}");
-        assert_eq!(Answer::decode(&bytes), Ok(answer), "seed {seed}");
-        assert!(Hello::decode(&bytes).is_err(), "seed {seed}");
+        assert_eq!(HelloAnswer::decode(&bytes), Ok(answer), "seed {seed}");
+        assert!(HelloRequest::decode(&bytes).is_err(), "seed {seed}");
     }
 }
 
 #[test]
 fn a_cut_or_lengthened_hello_is_refused() {
     for seed in 1..=40 {
-        let mut random = Random(seed);
+        let mut random = HelloGenerator(seed);
         let hello = encode_hello(&random.hello());
         let answer = encode_answer(&random.answer());
         for end in 0..hello.len() {
-            assert!(Hello::decode(&hello[..end]).is_err(), "seed {seed}, cut at {end}");
+            assert!(HelloRequest::decode(&hello[..end]).is_err(), "seed {seed}, cut at {end}");
         }
         for end in 0..answer.len() {
-            assert!(Answer::decode(&answer[..end]).is_err(), "seed {seed}, cut at {end}");
+            assert!(HelloAnswer::decode(&answer[..end]).is_err(), "seed {seed}, cut at {end}");
         }
-        assert!(Hello::decode(&[&hello[..], &[0]].concat()).is_err(), "seed {seed}");
-        assert!(Answer::decode(&[&answer[..], &[0]].concat()).is_err(), "seed {seed}");
+        assert!(HelloRequest::decode(&[&hello[..], &[0]].concat()).is_err(), "seed {seed}");
+        assert!(HelloAnswer::decode(&[&answer[..], &[0]].concat()).is_err(), "seed {seed}");
     }
 }
 
 #[test]
 fn changed_bytes_never_decode_to_what_encodes_otherwise() {
     for seed in 1..=3_000 {
-        let mut random = Random(seed);
+        let mut random = HelloGenerator(seed);
         let mut bytes = match random.below(2) {
             0 => encode_hello(&random.hello()),
             _ => encode_answer(&random.answer()),
@@ -219,12 +219,12 @@ fn changed_bytes_never_decode_to_what_encodes_otherwise() {
             let at = random.below(bytes.len() as u64) as usize;
             bytes[at] = random.next() as u8;
         }
-        if let Ok(hello) = Hello::decode(&bytes) {
+        if let Ok(hello) = HelloRequest::decode(&bytes) {
             assert_eq!(encode_hello(&hello), bytes, "seed {seed}");
         }
-        match Answer::decode(&bytes) {
+        match HelloAnswer::decode(&bytes) {
             // Refusals are decoded from every version, with codes of every table.
-            Ok(Answer::Refusal(_)) | Err(_) => {}
+            Ok(HelloAnswer::Refusal(_)) | Err(_) => {}
             Ok(answer) => assert_eq!(encode_answer(&answer), bytes, "seed {seed}"),
         }
     }
@@ -233,36 +233,39 @@ fn changed_bytes_never_decode_to_what_encodes_otherwise() {
 #[test]
 fn noise_is_refused() {
     for seed in 1..=2_000 {
-        let mut random = Random(seed);
+        let mut random = HelloGenerator(seed);
         let length = random.below(300) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random.next() as u8).collect();
-        assert!(Hello::decode(&bytes).is_err() && Answer::decode(&bytes).is_err(), "seed {seed}");
+        assert!(
+            HelloRequest::decode(&bytes).is_err() && HelloAnswer::decode(&bytes).is_err(),
+            "seed {seed}"
+        );
         // The same after a valid header.
         for kind in 1..=8 {
-            let header = Output::new(Kind::Join, PROTOCOL_VERSION).0;
+            let header = Output::new(HelloKind::Join, PROTOCOL_VERSION).0;
             bytes.splice(..bytes.len().min(16), header);
             bytes[12] = kind;
-            let _ = Hello::decode(&bytes);
-            let _ = Answer::decode(&bytes);
+            let _ = HelloRequest::decode(&bytes);
+            let _ = HelloAnswer::decode(&bytes);
         }
     }
-    assert_eq!(Hello::decode(&vec![0; HELLO_MAX + 1]), Err(HelloError::Junk("length")));
+    assert_eq!(HelloRequest::decode(&vec![0; HELLO_MAX + 1]), Err(HelloError::Junk("length")));
 }
 
 #[test]
 fn refusal_of_other_version_is_readable_by_it() {
-    let hellos = (1..).map(|seed| Random(seed).hello());
-    let with_version = |hello: &Hello| !matches!(hello, Hello::AskOccupancy(_));
+    let hellos = (1..).map(|seed| HelloGenerator(seed).hello());
+    let with_version = |hello: &HelloRequest| !matches!(hello, HelloRequest::AskOccupancy(_));
     let mut join = hellos.into_iter().find(with_version).unwrap();
     match &mut join {
-        Hello::Join(join) => join.version = 99,
-        Hello::Peer(peer) => peer.version = 99,
-        Hello::Resume(resume) => resume.version = 99,
-        Hello::AskOccupancy(_) => panic!("it has the version of its header alone"),
+        HelloRequest::Join(join) => join.version = 99,
+        HelloRequest::Peer(peer) => peer.version = 99,
+        HelloRequest::Resume(resume) => resume.version = 99,
+        HelloRequest::AskOccupancy(_) => panic!("it has the version of its header alone"),
     }
     let mut bytes = encode_hello(&join);
     bytes.extend([1, 2, 3]);
-    let error = Hello::decode(&bytes).unwrap_err();
+    let error = HelloRequest::decode(&bytes).unwrap_err();
     assert_eq!(error, HelloError::Version(99));
     let refusal = error.refusal();
     assert_eq!(refusal.code, ErrorCode::VersionMismatch);
@@ -270,11 +273,11 @@ fn refusal_of_other_version_is_readable_by_it() {
     // The peer's table may be longer, and its version differs.
     let mut bytes = refusal.encode();
     bytes[8] = 99;
-    assert_eq!(Answer::decode(&bytes), Ok(Answer::Refusal(refusal)));
+    assert_eq!(HelloAnswer::decode(&bytes), Ok(HelloAnswer::Refusal(refusal)));
     bytes[16..18].copy_from_slice(&60_000_u16.to_le_bytes());
     assert!(matches!(
-        Answer::decode(&bytes),
-        Ok(Answer::Refusal(Refusal { code: ErrorCode::ProtocolViolation, .. }))
+        HelloAnswer::decode(&bytes),
+        Ok(HelloAnswer::Refusal(JoinRefusal { code: ErrorCode::ProtocolViolation, .. }))
     ));
 }
 
@@ -293,17 +296,21 @@ fn names_are_checked_where_they_arrive() {
             home_bytes: 0,
             host: None,
         };
-        assert_eq!(Hello::decode(&join.encode()), Err(HelloError::Junk("cluster name")), "{bad}");
+        assert_eq!(
+            HelloRequest::decode(&join.encode()),
+            Err(HelloError::Junk("cluster name")),
+            "{bad}"
+        );
     }
 }
 
 #[test]
 fn long_texts_are_cut_between_letters() {
-    let refusal = Refusal {
+    let refusal = JoinRefusal {
         code: ErrorCode::System,
         text: alloc::format!("x{}", "é".repeat(REFUSAL_TEXT_MAX)),
     };
-    let Ok(Answer::Refusal(read)) = Answer::decode(&refusal.encode()) else {
+    let Ok(HelloAnswer::Refusal(read)) = HelloAnswer::decode(&refusal.encode()) else {
         panic!("a refusal");
     };
     assert_eq!(read.text.len(), REFUSAL_TEXT_MAX - 1);
@@ -325,14 +332,14 @@ fn a_welcome_out_of_order_is_refused() {
         members: vec![listed(1, 1), listed(3, 2)],
         limits: 0,
     };
-    assert!(Answer::decode(&welcome.encode()).is_ok());
+    assert!(HelloAnswer::decode(&welcome.encode()).is_ok());
     let order = Err(HelloError::Junk("order of members"));
     welcome.members.swap(0, 1);
-    assert_eq!(Answer::decode(&welcome.encode()), order);
+    assert_eq!(HelloAnswer::decode(&welcome.encode()), order);
     welcome.members = vec![listed(9, 1)];
-    assert_eq!(Answer::decode(&welcome.encode()), order);
+    assert_eq!(HelloAnswer::decode(&welcome.encode()), order);
     welcome.members = vec![listed(1, 1); 2];
-    assert_eq!(Answer::decode(&welcome.encode()), order);
+    assert_eq!(HelloAnswer::decode(&welcome.encode()), order);
     welcome.members.clear();
-    assert_eq!(Answer::decode(&welcome.encode()), Err(HelloError::Junk("count of members")));
+    assert_eq!(HelloAnswer::decode(&welcome.encode()), Err(HelloError::Junk("count of members")));
 }

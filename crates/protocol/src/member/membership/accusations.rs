@@ -2,7 +2,7 @@
 //!
 //! Every member has a link to every other, so one of the two has to be removed. An accusation says which link is
 //! broken, not which end is at fault. The coordinator therefore collects accusations until those of one outage must
-//! have arrived (`Effect::JudgeLater`, `Event::Judge`), takes them as the edges of a graph, and removes the members
+//! have arrived (`MemberEffect::JudgeLater`, `MemberEvent::Judge`), takes them as the edges of a graph, and removes the members
 //! with the most edges until no edge is left: the greedy vertex cover. Of members with equally many edges, one
 //! without memory is removed first (no data is lost with it), then the one admitted last. A member with a failed
 //! network is an end of all broken links, so it is removed and its accusers are not; a program with a failed link
@@ -15,8 +15,8 @@
 //! [`quorum`](super::quorum)). Removed members learn of it as every suspect does. A member repeats its accusations in
 //! its report to a new coordinator.
 
-use super::{Membership, Stage};
-use crate::member::event::{Effect, Effects};
+use super::{Membership, MembershipStage};
+use crate::member::event::{Effects, MemberEffect};
 use alloc::vec::Vec;
 use farside_base::NodeId;
 
@@ -74,14 +74,14 @@ impl Membership {
         }
         let first = self.accusations.is_empty();
         let new = self.accusations.insert(by, node);
-        if new && first && self.stage == Stage::Coordinator {
-            effects.push(Effect::JudgeLater);
+        if new && first && self.stage == MembershipStage::Coordinator {
+            effects.push(MemberEffect::JudgeLater);
         }
     }
 
     /// Judges the accusations: all of one outage have arrived, or a vote has decided about the members removed first.
     pub(super) fn judge_accusations(&mut self, effects: &mut Effects) {
-        if self.stage != Stage::Coordinator {
+        if self.stage != MembershipStage::Coordinator {
             return; // another coordinator receives them in the reports
         }
         let mut removes = false;

@@ -17,12 +17,12 @@
 //! that it admitted and that was never linked to it, so that failed joins use none up. Only that coordinator can know
 //! this, so the other members take the generation of the last node from it.
 
-use super::{Membership, Stage, refusal};
-use crate::member::canary::Mutant;
-use crate::member::event::{Effect, Effects, Leases};
-use crate::member::hello::{Listed, Refusal};
-use crate::member::message::Message;
-use crate::member::roster::Member;
+use super::{Membership, MembershipStage, refusal};
+use crate::member::canary::MemberMutant;
+use crate::member::event::{Effects, Leases, MemberEffect};
+use crate::member::hello::{JoinRefusal, ListedMember};
+use crate::member::message::MemberMessage;
+use crate::member::roster::RosterEntry;
 use crate::wire::Violation;
 use alloc::format;
 use farside_base::{ErrorCode, Generation, NodeId, ViewNumber};
@@ -54,24 +54,24 @@ impl Membership {
     }
 
     /// Adds a member that a view names.
-    pub(super) fn take_in(&mut self, member: Member, effects: &mut Effects) {
+    pub(super) fn take_in(&mut self, member: RosterEntry, effects: &mut Effects) {
         let node = member.node;
         self.note_generation(&member.listed());
         self.roster.insert(member);
-        effects.push(Effect::Admitted { node });
+        effects.push(MemberEffect::Admitted { node });
     }
 
-    pub(super) fn note_generation(&mut self, listed: &Listed) {
+    pub(super) fn note_generation(&mut self, listed: &ListedMember) {
         if let Some(generation) = listed.memory
-            && !self.canary.is(Mutant::GenerationKept)
+            && !self.canary.is(MemberMutant::GenerationKept)
         {
             self.generations.insert(listed.node, generation.0 + 1);
         }
     }
 
     /// Checks that a view may give a member this number and generation.
-    pub(super) fn check_number(&self, named: &Listed) -> Result<(), Violation> {
-        let settled = |last: &Member| last.died.is_some() && last.settled;
+    pub(super) fn check_number(&self, named: &ListedMember) -> Result<(), Violation> {
+        let settled = |last: &RosterEntry| last.died.is_some() && last.settled;
         let used = !self.roster.find(named.node).is_none_or(settled);
         if used || usize::from(named.node.0) >= self.nodes_max() {
             return Err(Violation("view names a node by a used number"));
@@ -84,7 +84,7 @@ impl Membership {
     }
 
     /// Returns the number that has been free for the longest.
-    pub(super) fn free_number(&self, lends: bool) -> Result<NodeId, Refusal> {
+    pub(super) fn free_number(&self, lends: bool) -> Result<NodeId, JoinRefusal> {
         let settled = self.settled_by_all();
         let (mut found, mut waits, mut used_up) = (None, false, false);
         for node in (0..self.identity.settings.nodes_max).map(NodeId) {
@@ -94,7 +94,7 @@ impl Membership {
             };
             if lends && self.next_generation(node).0 >= Generation::COUNT {
                 used_up = true;
-            } else if since > settled && !self.canary.is(Mutant::ReusedBeforeSettled) {
+            } else if since > settled && !self.canary.is(MemberMutant::ReusedBeforeSettled) {
                 waits = true;
             } else if found.is_none_or(|(first, _)| since < first) {
                 found = Some((since, node));
@@ -104,7 +104,7 @@ impl Membership {
         match found {
             Some((_, node)) => Ok(node),
             None if waits => Err(refusal(ErrorCode::Busy, NOT_SETTLED)),
-            None if used_up => Err(Refusal {
+            None if used_up => Err(JoinRefusal {
                 code: ErrorCode::ClusterFull,
                 text: format!(
                     "{members} of {most} members, and memory was lent {} times under each free node number: \
@@ -112,7 +112,7 @@ impl Membership {
                     Generation::COUNT
                 ),
             }),
-            None => Err(Refusal {
+            None => Err(JoinRefusal {
                 code: ErrorCode::ClusterFull,
                 text: format!("{members} of {most} members (Limits::nodes_max)"),
             }),
@@ -157,7 +157,7 @@ impl Membership {
 
     /// Reports to the coordinator if more removals are settled than last reported.
     pub(super) fn report_settled(&mut self, effects: &mut Effects) {
-        let Some(to) = self.coordinator().filter(|_| self.stage == Stage::Member) else {
+        let Some(to) = self.coordinator().filter(|_| self.stage == MembershipStage::Member) else {
             return;
         };
         let told = self.settled_told;
@@ -167,7 +167,7 @@ impl Membership {
         }
         let number = self.tell_settled();
         if self.settled_told > told {
-            effects.push(Effect::Send { to, message: Message::Settled { number } });
+            effects.push(MemberEffect::Send { to, message: MemberMessage::Settled { number } });
         }
     }
 
@@ -177,10 +177,10 @@ impl Membership {
         number: ViewNumber,
     ) -> Result<(), Violation> {
         // Before it takes over, a coordinator may know fewer views; it collects reports when it does.
-        if !matches!(self.stage, Stage::Coordinator | Stage::TakingOver) {
+        if !matches!(self.stage, MembershipStage::Coordinator | MembershipStage::TakingOver) {
             return Ok(());
         }
-        if self.stage == Stage::Coordinator && number > self.view {
+        if self.stage == MembershipStage::Coordinator && number > self.view {
             return Err(Violation("settled removals of future views"));
         }
         if let Some(member) = self.roster.find_mut(from) {

@@ -33,11 +33,11 @@
 //!
 //! Meanwhile the coordinator admits no node, since it would not know the dead one.
 
-use super::{Membership, Stage, refusal};
-use crate::member::canary::Mutant;
-use crate::member::event::{Effect, Effects};
-use crate::member::message::Message;
-use crate::member::roster::Member;
+use super::{Membership, MembershipStage, refusal};
+use crate::member::canary::MemberMutant;
+use crate::member::event::{Effects, MemberEffect};
+use crate::member::message::MemberMessage;
+use crate::member::roster::RosterEntry;
 use crate::wire::Violation;
 use alloc::vec::Vec;
 use farside_base::{ErrorCode, Incarnation, NodeId, NodeSet};
@@ -55,12 +55,21 @@ const UNREACHED: &str = "a member is out of reach of this joiner";
 const ISOLATED: &str = "most of the cluster is out of reach";
 
 impl Membership {
+    /// The member that was admitted first among those that lend memory and do not leave.
+    pub fn first_lender(&self) -> Option<NodeId> {
+        let lenders = self
+            .roster
+            .iter()
+            .filter(|member| member.memory.is_some() && !member.gone && !member.leaving);
+        lenders.min_by_key(|member| member.born).map(|member| member.node)
+    }
+
     pub(super) fn out_of_reach(&mut self, node: NodeId, effects: &mut Effects) {
-        if self.stage == Stage::Joining {
+        if self.stage == MembershipStage::Joining {
             // Without links to all members it can never become a member.
             return self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
         }
-        let outside = matches!(self.stage, Stage::Outside | Stage::Over);
+        let outside = matches!(self.stage, MembershipStage::Outside | MembershipStage::Over);
         if !outside && node != self.me && self.suspect(node, effects) {
             self.judge(effects);
         }
@@ -68,7 +77,7 @@ impl Membership {
 
     /// Handles the report of a member that this node is no longer a member. Only the coordinator can know.
     pub(super) fn expelled(&mut self, by: NodeId, effects: &mut Effects) {
-        let outside = matches!(self.stage, Stage::Outside | Stage::Over);
+        let outside = matches!(self.stage, MembershipStage::Outside | MembershipStage::Over);
         if !outside && self.coordinator() == Some(by) {
             return self.fail(refusal(ErrorCode::NodeClosed, super::EXPELLED), effects);
         }
@@ -87,7 +96,7 @@ impl Membership {
         member.linked = false;
         member.join = None;
         self.accusations.forget(node);
-        effects.push(Effect::Cut { node });
+        effects.push(MemberEffect::Cut { node });
         true
     }
 
@@ -112,16 +121,18 @@ impl Membership {
             return self.fail(refusal(ErrorCode::Isolated, ISOLATED), effects);
         }
         match self.stage {
-            Stage::Coordinator => self.call_vote(effects),
-            Stage::TakingOver => self.check_takeover(effects),
-            Stage::Member if self.coordinator() == Some(self.me) => self.take_over(effects),
-            Stage::Member => {
+            MembershipStage::Coordinator => self.call_vote(effects),
+            MembershipStage::TakingOver => self.check_takeover(effects),
+            MembershipStage::Member if self.coordinator() == Some(self.me) => {
+                self.take_over(effects)
+            }
+            MembershipStage::Member => {
                 if let Some(to) = self.coordinator() {
                     self.tell_suspects(to, effects);
                 }
                 self.answer_asker(effects);
             }
-            Stage::Outside | Stage::Joining | Stage::Over => {}
+            MembershipStage::Outside | MembershipStage::Joining | MembershipStage::Over => {}
         }
     }
 
@@ -142,34 +153,35 @@ impl Membership {
     /// Whether this coordinator has to call a vote: there are suspects, or dead members whose removal other members
     /// have to confirm.
     pub(super) fn has_undecided(&self) -> bool {
-        let unburied = || self.roster.iter().any(Member::is_unburied);
-        let shrinks = self.canary.is(Mutant::QuorumShrinksAtDeath);
+        let unburied = || self.roster.iter().any(RosterEntry::is_unburied);
+        let shrinks = self.canary.is(MemberMutant::QuorumShrinksAtDeath);
         let confirms = self.identity.quorum && !shrinks;
-        self.stage == Stage::Coordinator && (self.has_suspects() || (confirms && unburied()))
+        self.stage == MembershipStage::Coordinator
+            && (self.has_suspects() || (confirms && unburied()))
     }
 
     /// Removes members that were found dead: at once on fabrics where live members are always reachable, otherwise by
     /// [`judge`](Self::judge).
     pub(super) fn remove_lost(&mut self, effects: &mut Effects) {
-        if !self.identity.quorum || self.canary.is(Mutant::QuorumShrinksAtDeath) {
+        if !self.identity.quorum || self.canary.is(MemberMutant::QuorumShrinksAtDeath) {
             self.publish_losses(effects);
         }
     }
 
     /// Whether this node and `others` are a quorum of the last view.
     pub fn is_quorum(&self, others: &[NodeId]) -> bool {
-        let present_in_view = |member: &&Member| member.died.is_none();
+        let present_in_view = |member: &&RosterEntry| member.died.is_none();
         let voters =
             self.roster.iter().filter(present_in_view).any(|member| member.memory.is_some());
         let counted =
-            |member: &&Member| member.died.is_none() && (member.memory.is_some() || !voters);
-        let here = |member: &&Member| {
+            |member: &&RosterEntry| member.died.is_none() && (member.memory.is_some() || !voters);
+        let here = |member: &&RosterEntry| {
             (member.node == self.me || others.contains(&member.node)) && !member.gone
         };
         let all = self.roster.iter().filter(counted).count();
         let present = self.roster.iter().filter(counted).filter(here).count();
         let first = self.roster.iter().find(counted);
-        if self.canary.is(Mutant::NoQuorum) {
+        if self.canary.is(MemberMutant::NoQuorum) {
             return true;
         }
         2 * present > all || (2 * present == all && first.as_ref().is_some_and(here))
@@ -177,7 +189,10 @@ impl Membership {
 
     pub(super) fn tell_suspects(&self, to: NodeId, effects: &mut Effects) {
         for (node, incarnation) in self.suspects() {
-            effects.push(Effect::Send { to, message: Message::Suspect { node, incarnation } });
+            effects.push(MemberEffect::Send {
+                to,
+                message: MemberMessage::Suspect { node, incarnation },
+            });
         }
     }
 
@@ -185,9 +200,15 @@ impl Membership {
         self.vote = Vote { round: self.vote.round + 1, ayes: NodeSet::EMPTY };
         for to in self.linked() {
             for (node, incarnation) in self.suspects() {
-                effects.push(Effect::Send { to, message: Message::Suspect { node, incarnation } });
+                effects.push(MemberEffect::Send {
+                    to,
+                    message: MemberMessage::Suspect { node, incarnation },
+                });
             }
-            effects.push(Effect::Send { to, message: Message::Vote { round: self.vote.round } });
+            effects.push(MemberEffect::Send {
+                to,
+                message: MemberMessage::Vote { round: self.vote.round },
+            });
         }
         self.check_vote(effects);
     }
@@ -215,7 +236,10 @@ impl Membership {
     pub(super) fn ask_linked(&self, to: NodeId, effects: &mut Effects) {
         self.tell_suspects(to, effects);
         if self.has_undecided() && !self.has_suspects() {
-            effects.push(Effect::Send { to, message: Message::Vote { round: self.vote.round } });
+            effects.push(MemberEffect::Send {
+                to,
+                message: MemberMessage::Vote { round: self.vote.round },
+            });
         }
     }
 
@@ -232,7 +256,8 @@ impl Membership {
         incarnation: Incarnation,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let judges = matches!(self.stage, Stage::Coordinator | Stage::TakingOver);
+        let judges =
+            matches!(self.stage, MembershipStage::Coordinator | MembershipStage::TakingOver);
         if !judges && self.coordinator() != Some(from) {
             // From a coordinator that is a suspect: its messages are ignored.
             return Ok(());
@@ -241,7 +266,7 @@ impl Membership {
             // Received over a link of this very node.
             return Err(Violation("suspect notified of itself"));
         }
-        let same_life = |member: &Member| member.incarnation == incarnation;
+        let same_life = |member: &RosterEntry| member.incarnation == incarnation;
         let known = self.roster.find(node).is_some_and(same_life);
         match known {
             true if judges => self.accused(from, node, effects),
@@ -258,12 +283,13 @@ impl Membership {
         effects: &mut Effects,
     ) -> Result<(), Violation> {
         let asked = self.coordinator() == Some(from);
-        if self.stage == Stage::Joining && self.has_suspects() {
+        if self.stage == MembershipStage::Joining && self.has_suspects() {
             // It counts as a member that cannot vote, since it is not known yet whether it is linked to all: it gives
             // up, and joins again.
             self.fail(refusal(ErrorCode::Isolated, UNREACHED), effects);
-        } else if matches!(self.stage, Stage::Joining | Stage::Member) && asked {
-            effects.push(Effect::Send { to: from, message: Message::Voted { round } });
+        } else if matches!(self.stage, MembershipStage::Joining | MembershipStage::Member) && asked
+        {
+            effects.push(MemberEffect::Send { to: from, message: MemberMessage::Voted { round } });
             self.judge_as_voter(effects);
         }
         Ok(())
@@ -285,7 +311,7 @@ impl Membership {
         if round > self.vote.round {
             return Err(Violation("answer to a vote that was not called"));
         }
-        if self.stage == Stage::Coordinator && round == self.vote.round {
+        if self.stage == MembershipStage::Coordinator && round == self.vote.round {
             self.vote.ayes.insert(from);
             if self.has_undecided() {
                 self.check_vote(effects);
@@ -297,16 +323,16 @@ impl Membership {
     /// Whether a takeover by `from` has to wait: a member admitted before it is reachable.
     pub(super) fn reaches_earlier(&self, from: NodeId) -> bool {
         let born = self.born_of(from);
-        let reached = |member: &Member| member.born < born && !member.gone && !member.suspect;
+        let reached = |member: &RosterEntry| member.born < born && !member.gone && !member.suspect;
         self.identity.quorum
-            && !self.canary.is(Mutant::VotesForBothSides)
+            && !self.canary.is(MemberMutant::VotesForBothSides)
             && self.roster.iter().any(reached)
     }
 
     /// Answers a takeover that had to wait.
     fn answer_asker(&mut self, effects: &mut Effects) {
-        let asks = |member: &Member| member.linked && member.asked.is_some();
-        if self.stage == Stage::Member
+        let asks = |member: &RosterEntry| member.linked && member.asked.is_some();
+        if self.stage == MembershipStage::Member
             && let Some(from) = self.roster.find_where(asks)
             && !self.reaches_earlier(from)
             && let Some(number) = self.roster.find_mut(from).and_then(|member| member.asked.take())

@@ -38,10 +38,10 @@ fn join(life: u64) -> Join {
     }
 }
 
-fn peer(node: u16, life: u64, view: u64) -> Peer {
+fn peer(node: u16, life: u64, view: u64) -> PeerRequest {
     let token =
         RegionToken { region: RegionId(0), key: RemoteKey(0), bytes: 0, access: Access::NONE };
-    Peer {
+    PeerRequest {
         version: PROTOCOL_VERSION,
         cluster: "c".into(),
         node: NodeId(node),
@@ -72,18 +72,20 @@ fn welcome(node: u16, view: u64, members: &[u16]) -> Welcome {
 }
 
 /// Formats each effect as one line of text.
-fn told(effect: &Effect) -> String {
+fn told(effect: &MemberEffect) -> String {
     match effect {
-        Effect::Connect { node, .. } => format!("connect {node}"),
-        Effect::Admit { request, welcome } => {
+        MemberEffect::Connect { node, .. } => format!("connect {node}"),
+        MemberEffect::Admit { request, welcome } => {
             format!("admit {} as {} in view {}", request.0, welcome.node, welcome.view)
         }
-        Effect::Deny { request, refusal } => {
+        MemberEffect::Deny { request, refusal } => {
             format!("deny {} {}", request.0, refusal.code.entry().name)
         }
-        Effect::AcceptPeer { request, peer } => format!("accept {} from {}", request.0, peer.node),
-        Effect::Send { to, message } => match message {
-            Message::View { number, member, change } => {
+        MemberEffect::AcceptPeer { request, peer } => {
+            format!("accept {} from {}", request.0, peer.node)
+        }
+        MemberEffect::Send { to, message } => match message {
+            MemberMessage::View { number, member, change } => {
                 let node = member.node;
                 let word = match change {
                     Change::Joined => "came",
@@ -93,105 +95,110 @@ fn told(effect: &Effect) -> String {
                 };
                 format!("to {to}: view {number} {node} {word}")
             }
-            Message::Takeover { number } => format!("to {to}: takeover {number}"),
-            Message::Report { number, .. } => format!("to {to}: report {number}"),
-            Message::Settled { number } => format!("to {to}: settled {number}"),
-            Message::Lost { node, .. } => format!("to {to}: lost {node}"),
-            Message::Leave => format!("to {to}: leave"),
-            Message::LeaveHeard => format!("to {to}: leave heard"),
-            Message::Left => format!("to {to}: left"),
-            Message::Buried { node, .. } => format!("to {to}: buried {node}"),
-            Message::Suspect { node, .. } => format!("to {to}: suspect {node}"),
-            Message::Vote { round } => format!("to {to}: vote {round}"),
-            Message::Voted { round } => format!("to {to}: voted {round}"),
+            MemberMessage::Takeover { number } => format!("to {to}: takeover {number}"),
+            MemberMessage::Report { number, .. } => format!("to {to}: report {number}"),
+            MemberMessage::Settled { number } => format!("to {to}: settled {number}"),
+            MemberMessage::Lost { node, .. } => format!("to {to}: lost {node}"),
+            MemberMessage::Leave => format!("to {to}: leave"),
+            MemberMessage::LeaveHeard => format!("to {to}: leave heard"),
+            MemberMessage::Left => format!("to {to}: left"),
+            MemberMessage::Buried { node, .. } => format!("to {to}: buried {node}"),
+            MemberMessage::Suspect { node, .. } => format!("to {to}: suspect {node}"),
+            MemberMessage::Vote { round } => format!("to {to}: vote {round}"),
+            MemberMessage::Voted { round } => format!("to {to}: voted {round}"),
         },
-        Effect::Cut { node } => format!("cut {node}"),
-        Effect::JudgeLater => "judge later".into(),
-        Effect::Admitted { node } => format!("admitted {node}"),
-        Effect::Dead { node, death: Death::Ended, .. } => format!("dead {node}"),
-        Effect::Dead { node, death: Death::Removed, .. } => format!("removed {node}"),
-        Effect::Dead { node, death: Death::Left, .. } => format!("gone {node}"),
-        Effect::Ready => "ready".into(),
-        Effect::BecomeCoordinator => "coordinator".into(),
-        Effect::Failed(refusal) => format!("failed {}", refusal.code.entry().name),
-        Effect::Closed => "closed".into(),
+        MemberEffect::Cut { node } => format!("cut {node}"),
+        MemberEffect::JudgeLater => "judge later".into(),
+        MemberEffect::Admitted { node } => format!("admitted {node}"),
+        MemberEffect::Dead { node, death: Death::Ended, .. } => format!("dead {node}"),
+        MemberEffect::Dead { node, death: Death::Removed, .. } => format!("removed {node}"),
+        MemberEffect::Dead { node, death: Death::Left, .. } => format!("gone {node}"),
+        MemberEffect::Ready => "ready".into(),
+        MemberEffect::BecomeCoordinator => "coordinator".into(),
+        MemberEffect::Failed(refusal) => format!("failed {}", refusal.code.entry().name),
+        MemberEffect::Closed => "closed".into(),
     }
 }
 
 #[track_caller]
-fn check(machine: &mut Membership, event: Event, expected: &[&str]) {
+fn check(machine: &mut Membership, event: MemberEvent, expected: &[&str]) {
     let mut effects = Effects::new();
     assert_eq!(machine.step(event, &mut effects), Ok(()));
     // Admissions follow from the views, and have their own tests.
-    let others = effects.iter().filter(|effect| !matches!(effect, Effect::Admitted { .. }));
+    let others = effects.iter().filter(|effect| !matches!(effect, MemberEffect::Admitted { .. }));
     let told: Vec<String> = others.map(told).collect();
     assert_eq!(told, expected);
 }
 
 #[track_caller]
-fn check_violation(machine: &Membership, from: u16, message: Message, expected: &'static str) {
+fn check_violation(
+    machine: &Membership,
+    from: u16,
+    message: MemberMessage,
+    expected: &'static str,
+) {
     let mut changed = machine.clone();
     let mut effects = Effects::new();
-    let event = Event::Message { from: NodeId(from), message };
+    let event = MemberEvent::Message { from: NodeId(from), message };
     assert_eq!(changed.step(event, &mut effects), Err(Violation(expected)));
     assert_eq!((&changed, effects.len()), (machine, 0), "a violation changes nothing");
 }
 
-fn view(number: u64, node: u16, life: u64, alive: bool) -> Message {
+fn view(number: u64, node: u16, life: u64, alive: bool) -> MemberMessage {
     let number = ViewNumber(number);
     match alive {
         true => {
-            let member = Listed { born: number, ..listed(node, life) };
-            Message::View { number, member, change: Change::Joined }
+            let member = ListedMember { born: number, ..listed(node, life) };
+            MemberMessage::View { number, member, change: Change::Joined }
         }
-        false => Message::View { number, member: listed(node, life), change: Change::Died },
+        false => MemberMessage::View { number, member: listed(node, life), change: Change::Died },
     }
 }
 
 /// A member of a cluster in which all joined in order of their numbers and none was removed.
-fn listed(node: u16, life: u64) -> Listed {
+fn listed(node: u16, life: u64) -> ListedMember {
     let memory = (life < PROGRAM).then_some(Generation(0));
     let (node, born) = (NodeId(node), ViewNumber(u64::from(node) + 1));
-    Listed { node, incarnation: Incarnation(life), born, host: host(life), memory }
+    ListedMember { node, incarnation: Incarnation(life), born, host: host(life), memory }
 }
 
-fn report(number: u64) -> Message {
-    Message::Report { number: ViewNumber(number), settled: ViewNumber(0) }
+fn report(number: u64) -> MemberMessage {
+    MemberMessage::Report { number: ViewNumber(number), settled: ViewNumber(0) }
 }
 
 /// Incarnations from this one on are programs without memory.
 const PROGRAM: u64 = 1_000;
 
-fn heard(from: u16, message: Message) -> Event {
-    Event::Message { from: NodeId(from), message }
+fn heard(from: u16, message: MemberMessage) -> MemberEvent {
+    MemberEvent::Message { from: NodeId(from), message }
 }
 
-fn asked_to_join(request: u64, join: Join) -> Event {
-    Event::JoinAsked { request: RequestId(request), join }
+fn asked_to_join(request: u64, join: Join) -> MemberEvent {
+    MemberEvent::JoinAsked { request: RequestId(request), join }
 }
 
-fn asked_for_link(request: u64, peer: Peer) -> Event {
-    Event::PeerAsked { request: RequestId(request), peer }
+fn asked_for_link(request: u64, peer: PeerRequest) -> MemberEvent {
+    MemberEvent::PeerAsked { request: RequestId(request), peer }
 }
 
-fn link_up(node: u16) -> Event {
-    Event::LinkUp { node: NodeId(node) }
+fn link_up(node: u16) -> MemberEvent {
+    MemberEvent::LinkUp { node: NodeId(node) }
 }
 
-fn link_lost(node: u16) -> Event {
-    Event::LinkLost { node: NodeId(node) }
+fn link_lost(node: u16) -> MemberEvent {
+    MemberEvent::LinkLost { node: NodeId(node) }
 }
 
 fn founder() -> Membership {
     let mut machine = Membership::new(identity(0));
-    check(&mut machine, Event::Found, &["ready"]);
+    check(&mut machine, MemberEvent::Found, &["ready"]);
     machine
 }
 
 /// Node 1 of nodes 0, 1 and 2, all linked.
 fn middle() -> Membership {
     let mut machine = Membership::new(identity(1));
-    check(&mut machine, Event::Joined(welcome(1, 2, &[0])), &["connect 0"]);
+    check(&mut machine, MemberEvent::Joined(welcome(1, 2, &[0])), &["connect 0"]);
     check(&mut machine, link_up(0), &["ready"]);
     check(&mut machine, heard(0, view(3, 2, 2, true)), &[]);
     check(&mut machine, asked_for_link(7, peer(2, 2, 3)), &["accept 7 from 2"]);
@@ -260,7 +267,7 @@ fn an_admitted_joiner_that_dies_before_its_link_is_buried() {
     let mut machine = founder();
     check(&mut machine, asked_to_join(1, join(1)), &["admit 1 as 1 in view 2"]);
     let request = RequestId(1);
-    check(&mut machine, Event::RequestLost { request }, &["dead 1"]);
+    check(&mut machine, MemberEvent::RequestLost { request }, &["dead 1"]);
     check(&mut machine, asked_for_link(2, peer(1, 1, 2)), &["deny 2 NodeClosed"]);
     check(&mut machine, asked_to_join(3, join(2)), &["admit 3 as 2 in view 4"]);
 }
@@ -294,15 +301,15 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
     }
     check(&mut machine, asked_for_link(14, peer(9, 14, 99)), &["deny 14 Busy"]);
     let request = RequestId(12);
-    check(&mut machine, Event::RequestLost { request }, &[]);
-    check(&mut machine, Event::Leave, &["to 0: leave", "to 2: leave", "to 3: leave"]);
+    check(&mut machine, MemberEvent::RequestLost { request }, &[]);
+    check(&mut machine, MemberEvent::Leave, &["to 0: leave", "to 2: leave", "to 3: leave"]);
     check(&mut machine, asked_for_link(15, peer(9, 15, 99)), &["deny 15 NodeClosed"]);
     for node in [0, 3] {
-        check(&mut machine, heard(node, Message::LeaveHeard), &[]);
+        check(&mut machine, heard(node, MemberMessage::LeaveHeard), &[]);
     }
     check(
         &mut machine,
-        heard(2, Message::LeaveHeard),
+        heard(2, MemberMessage::LeaveHeard),
         &[
             "to 0: left",
             "to 2: left",
@@ -313,7 +320,7 @@ fn waiting_links_without_a_view_are_denied_and_lost_ones_are_dropped() {
             "closed",
         ],
     );
-    check(&mut machine, Event::Leave, &[]);
+    check(&mut machine, MemberEvent::Leave, &[]);
     check(&mut machine, link_lost(0), &[]);
     check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["deny 1 NodeClosed"]);
     check(&mut machine, asked_to_join(1, join(1)), &["deny 1 NodeClosed"]);
@@ -324,7 +331,7 @@ fn a_joiner_waits_for_every_link_and_gives_up_with_its_coordinator() {
     let mut machine = Membership::new(identity(3));
     assert_eq!(machine.node(), None);
     let connects = ["connect 0", "connect 1", "connect 2"];
-    check(&mut machine, Event::Joined(welcome(3, 7, &[0, 1, 2])), &connects);
+    check(&mut machine, MemberEvent::Joined(welcome(3, 7, &[0, 1, 2])), &connects);
     check(&mut machine, link_up(1), &[]);
     check(&mut machine, link_up(0), &[]);
     check(&mut machine, link_lost(2), &[]);
@@ -334,18 +341,19 @@ fn a_joiner_waits_for_every_link_and_gives_up_with_its_coordinator() {
     check(&mut machine, link_lost(0), &["failed NoSuchCluster"]);
 
     let mut machine = Membership::new(identity(2));
-    check(&mut machine, Event::Joined(welcome(2, 7, &[0, 1])), &["connect 0", "connect 1"]);
+    check(&mut machine, MemberEvent::Joined(welcome(2, 7, &[0, 1])), &["connect 0", "connect 1"]);
     let mut unlucky = machine.clone();
-    let takeover = Message::Takeover { number: ViewNumber(6) };
+    let takeover = MemberMessage::Takeover { number: ViewNumber(6) };
     check(&mut unlucky, heard(1, takeover), &["failed NoSuchCluster"]);
-    let refused = Event::Refused { node: NodeId(1), refusal: Refusal::new(ErrorCode::NodeClosed) };
+    let refused =
+        MemberEvent::Refused { node: NodeId(1), refusal: JoinRefusal::new(ErrorCode::NodeClosed) };
     check(&mut machine, refused, &["failed NodeClosed"]);
 }
 
 #[test]
 fn an_impossible_welcome_is_refused() {
     let check_welcome = |welcome, expected| {
-        check(&mut Membership::new(identity(5)), Event::Joined(welcome), &[expected]);
+        check(&mut Membership::new(identity(5)), MemberEvent::Joined(welcome), &[expected]);
     };
     check_welcome(welcome(4, 7, &[0]), "failed ProtocolViolation");
     check_welcome(welcome(2, 7, &[0, 2]), "failed ProtocolViolation");
@@ -391,13 +399,13 @@ fn a_new_coordinator_passes_on_what_others_missed() {
 #[test]
 fn takeover_question_is_answered_and_voids_the_former_coordinator() {
     let mut machine = Membership::new(identity(2));
-    check(&mut machine, Event::Joined(welcome(2, 3, &[0, 1])), &["connect 0", "connect 1"]);
+    check(&mut machine, MemberEvent::Joined(welcome(2, 3, &[0, 1])), &["connect 0", "connect 1"]);
     check(&mut machine, link_up(0), &[]);
     check(&mut machine, link_up(1), &["ready"]);
     check(&mut machine, heard(0, view(4, 3, 3, true)), &[]);
     check(&mut machine, asked_for_link(1, peer(3, 3, 4)), &["accept 1 from 3"]);
     check(&mut machine, link_lost(3), &["dead 3", "to 0: lost 3"]);
-    let takeover = Message::Takeover { number: ViewNumber(3) };
+    let takeover = MemberMessage::Takeover { number: ViewNumber(3) };
     check(
         &mut machine,
         heard(1, takeover),
@@ -413,9 +421,9 @@ fn takeover_question_is_answered_and_voids_the_former_coordinator() {
 #[test]
 fn last_survivor_is_coordinator_at_once() {
     let mut machine = middle();
-    check(&mut machine, heard(2, Message::Leave), &["to 2: leave heard"]);
-    check(&mut machine, heard(2, Message::Left), &["gone 2", "to 0: lost 2"]);
-    check(&mut machine, heard(0, Message::Leave), &["to 0: leave heard"]);
+    check(&mut machine, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
+    check(&mut machine, heard(2, MemberMessage::Left), &["gone 2", "to 0: lost 2"]);
+    check(&mut machine, heard(0, MemberMessage::Leave), &["to 0: leave heard"]);
     check(&mut machine, link_lost(0), &["gone 0", "coordinator"]);
     assert_eq!(machine.view(), ViewNumber(5));
     assert!(machine.has_left(NodeId(0)) && machine.has_left(NodeId(2)));
@@ -424,9 +432,9 @@ fn last_survivor_is_coordinator_at_once() {
 #[test]
 fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
     let mut machine = middle();
-    check(&mut machine, Event::Leave, &["to 0: leave", "to 2: leave"]);
-    check(&mut machine, heard(2, Message::LeaveHeard), &[]);
-    check_violation(&machine, 2, Message::LeaveHeard, UNANNOUNCED);
+    check(&mut machine, MemberEvent::Leave, &["to 0: leave", "to 2: leave"]);
+    check(&mut machine, heard(2, MemberMessage::LeaveHeard), &[]);
+    check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
     check(&mut machine, link_lost(0), &["dead 0", "to 2: takeover 3", "to 2: left", "closed"]);
     assert!(!machine.is_ready());
 }
@@ -434,26 +442,26 @@ fn leave_waits_for_every_linked_member_until_it_answers_or_dies() {
 #[test]
 fn leave_given_twice_waits_for_no_answer() {
     let mut machine = middle();
-    check(&mut machine, Event::Leave, &["to 0: leave", "to 2: leave"]);
-    check(&mut machine, Event::Leave, &["to 0: left", "to 2: left", "closed"]);
+    check(&mut machine, MemberEvent::Leave, &["to 0: leave", "to 2: leave"]);
+    check(&mut machine, MemberEvent::Leave, &["to 0: left", "to 2: left", "closed"]);
 }
 
 #[test]
 fn coordinator_tells_a_leave_from_a_death() {
     let mut first = of_three(0);
-    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
-    check(&mut first, heard(2, Message::Left), &["gone 2", "to 1: vote 1"]);
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 left"]);
+    check(&mut first, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(2, MemberMessage::Left), &["gone 2", "to 1: vote 1"]);
+    check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 left"]);
     let mut second = of_three(1);
     let (number, member) = (ViewNumber(4), listed(2, 2));
-    let left = Message::View { number, member, change: Change::Left };
+    let left = MemberMessage::View { number, member, change: Change::Left };
     check(&mut second, heard(0, left), &["gone 2"]);
     assert!(second.has_left(NodeId(2)) && !first.has_left(NodeId(1)));
     // A node that ends before all have answered: other members may lack what it sent.
     let mut first = of_three(0);
-    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
     check(&mut first, link_lost(2), &["gone 2", "to 1: vote 1"]);
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
+    check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 went"]);
 }
 
 const UNANNOUNCED: &str = "answer to a leave that was not announced";
@@ -469,7 +477,7 @@ fn a_report_of_a_death_is_believed_once() {
         &["to 1: view 3 2 came", "admit 3 as 2 in view 3"],
     );
     let lost =
-        |life| Message::Lost { node: NodeId(2), incarnation: Incarnation(life), ended: true };
+        |life| MemberMessage::Lost { node: NodeId(2), incarnation: Incarnation(life), ended: true };
     check(&mut machine, heard(1, lost(77)), &[]);
     check(&mut machine, heard(1, lost(2)), &["dead 2", "to 1: view 4 2 went"]);
     check(&mut machine, heard(1, lost(2)), &[]);
@@ -486,13 +494,13 @@ fn an_expelled_node_stops() {
 fn invalid_member_messages_change_nothing() {
     let machine = middle();
     let number = ViewNumber(3);
-    check_violation(&machine, 9, Message::Leave, "message from a node that is no member");
-    check_violation(&machine, 1, Message::Leave, "message from this node");
-    check_violation(&machine, 2, Message::LeaveHeard, UNANNOUNCED);
-    check_violation(&machine, 2, Message::Left, "left without announcing it");
+    check_violation(&machine, 9, MemberMessage::Leave, "message from a node that is no member");
+    check_violation(&machine, 1, MemberMessage::Leave, "message from this node");
+    check_violation(&machine, 2, MemberMessage::LeaveHeard, UNANNOUNCED);
+    check_violation(&machine, 2, MemberMessage::Left, "left without announcing it");
     let mut leaving = middle();
-    check(&mut leaving, heard(2, Message::Leave), &["to 2: leave heard"]);
-    check_violation(&leaving, 2, Message::Leave, "leaves twice");
+    check(&mut leaving, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
+    check_violation(&leaving, 2, MemberMessage::Leave, "leaves twice");
     let not_coordinator = "view from a node that is not the coordinator";
     check_violation(&machine, 2, view(4, 3, 3, true), not_coordinator);
     check_violation(&founder_with_peer(), 1, view(3, 3, 3, true), not_coordinator);
@@ -501,7 +509,7 @@ fn invalid_member_messages_change_nothing() {
     check_violation(&machine, 0, view(4, 4, 9, true), "view names a node by a used number");
     check_violation(&machine, 0, view(4, 2, 9, false), "view removes a node that is no member");
     check_violation(&machine, 0, view(4, 3, 3, false), "view removes a node that is no member");
-    check_violation(&machine, 2, Message::Takeover { number }, "takeover by a later node");
+    check_violation(&machine, 2, MemberMessage::Takeover { number }, "takeover by a later node");
     check_violation(&machine, 0, report(3), "report without a question");
     let mut taking_over = middle();
     check(&mut taking_over, link_lost(0), &["dead 0", "to 2: takeover 3"]);
@@ -522,15 +530,15 @@ fn founder_with_peer() -> Membership {
 #[test]
 fn found_and_joined_happen_once() {
     let mut machine = founder();
-    check(&mut machine, Event::Found, &[]);
-    check(&mut machine, Event::Joined(welcome(2, 7, &[0])), &[]);
+    check(&mut machine, MemberEvent::Found, &[]);
+    check(&mut machine, MemberEvent::Joined(welcome(2, 7, &[0])), &[]);
     assert_eq!(machine.alive().collect::<Vec<_>>(), vec![(NodeId(0), Incarnation(0))]);
 }
 
 #[test]
 fn protocol_violation_is_reported_to_the_coordinator() {
     let machine = middle();
-    let lost = Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended: false };
+    let lost = MemberMessage::Lost { node: NodeId(2), incarnation: Incarnation(2), ended: false };
     assert_eq!(machine.accusation(NodeId(2)), Some((NodeId(0), lost)));
     assert_eq!(machine.accusation(NodeId(0)), None, "no node is above the coordinator");
     assert_eq!(machine.accusation(NodeId(9)), None, "no member");
@@ -544,24 +552,24 @@ fn everybody_learns_where_everybody_is() {
     let mut effects = Effects::new();
     let mut first = founder();
     first.step(asked_to_join(1, join(1)), &mut effects).unwrap();
-    let Some(Effect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
+    let Some(MemberEffect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
     assert_eq!(welcome.members.iter().map(|one| one.host).collect::<Vec<_>>(), [host(0)]);
     let mut second = Membership::new(identity(1));
     effects.clear();
-    second.step(Event::Joined(welcome), &mut effects).unwrap();
+    second.step(MemberEvent::Joined(welcome), &mut effects).unwrap();
     let (node, incarnation, born) = (NodeId(0), Incarnation(0), ViewNumber(1));
-    let to_first = Effect::Connect { node, incarnation, born, host: host(0) };
+    let to_first = MemberEffect::Connect { node, incarnation, born, host: host(0) };
     assert_eq!(effects, [to_first]);
     // The next joiner learns of both, and existing members learn of it by a view.
     first.step(link_up(1), &mut effects).unwrap();
     effects.clear();
     first.step(asked_to_join(2, join(2)), &mut effects).unwrap();
-    let Some(Effect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
+    let Some(MemberEffect::Admit { welcome, .. }) = effects.pop() else { panic!("{effects:?}") };
     assert_eq!(welcome.members.iter().map(|one| one.host).collect::<Vec<_>>(), [host(0), host(1)]);
 }
 
-fn settled(node: u16, born: u64) -> Event {
-    Event::Settled { node: NodeId(node), born: ViewNumber(born) }
+fn settled(node: u16, born: u64) -> MemberEvent {
+    MemberEvent::Settled { node: NodeId(node), born: ViewNumber(born) }
 }
 
 /// The founder of a cluster of four, linked to nodes 1, 2 and 3.
@@ -581,7 +589,7 @@ fn number_is_given_again_when_all_members_have_settled_the_removal() {
     let mut machine = full();
     check(&mut machine, asked_to_join(5, join(5)), &["deny 5 ClusterFull"]);
     check(&mut machine, link_lost(2), &["dead 2", "to 1: view 5 2 went", "to 3: view 5 2 went"]);
-    let settled_message = Message::Settled { number: ViewNumber(5) };
+    let settled_message = MemberMessage::Settled { number: ViewNumber(5) };
     check(&mut machine, asked_to_join(5, join(5)), &["deny 5 Busy"]);
     check(&mut machine, heard(1, settled_message), &[]);
     check(&mut machine, settled(2, 3), &[]);
@@ -589,7 +597,8 @@ fn number_is_given_again_when_all_members_have_settled_the_removal() {
     check(&mut machine, heard(3, settled_message), &[]);
     let mut effects = Effects::new();
     machine.step(asked_to_join(5, join(5)), &mut effects).unwrap();
-    let [.., Effect::Admitted { node: NodeId(2) }, Effect::Admit { welcome, .. }] = &effects[..]
+    let [.., MemberEffect::Admitted { node: NodeId(2) }, MemberEffect::Admit { welcome, .. }] =
+        &effects[..]
     else {
         panic!("{effects:?}");
     };
@@ -626,7 +635,7 @@ fn numbers_free_for_the_longest_are_given_first() {
         machine.step(link_lost(node), &mut Effects::new()).unwrap();
         check(&mut machine, settled(node, u64::from(node) + 1), &[]);
     }
-    let settled_message = Message::Settled { number: ViewNumber(6) };
+    let settled_message = MemberMessage::Settled { number: ViewNumber(6) };
     check(&mut machine, heard(2, settled_message), &[]);
     let admitted = ["to 2: view 7 3 came", "admit 5 as 3 in view 7"];
     check(&mut machine, asked_to_join(5, join(5)), &admitted);
@@ -645,7 +654,9 @@ fn failed_joins_use_no_generation_up() {
     for life in 1..=4 {
         let mut effects = Effects::new();
         machine.step(asked_to_join(life, join(life)), &mut effects).unwrap();
-        let Some(Effect::Admit { welcome, .. }) = effects.last() else { panic!("{effects:?}") };
+        let Some(MemberEffect::Admit { welcome, .. }) = effects.last() else {
+            panic!("{effects:?}")
+        };
         assert_eq!((welcome.node, welcome.memory), (NodeId(1), Some(Generation(0))));
         let born = welcome.view.0;
         if life == 4 {
@@ -654,7 +665,7 @@ fn failed_joins_use_no_generation_up() {
             check(&mut machine, link_lost(1), &["dead 1"]);
         } else {
             let request = RequestId(life);
-            check(&mut machine, Event::RequestLost { request }, &["dead 1"]);
+            check(&mut machine, MemberEvent::RequestLost { request }, &["dead 1"]);
         }
         check(&mut machine, settled(1, born), &[]);
     }
@@ -674,11 +685,11 @@ fn number_whose_generations_are_used_up_is_for_nodes_without_memory() {
     machine.step(link_lost(2), &mut Effects::new()).unwrap();
     check(&mut machine, settled(2, 3), &[]);
     for node in [1, 3] {
-        check(&mut machine, heard(node, Message::Settled { number: ViewNumber(5) }), &[]);
+        check(&mut machine, heard(node, MemberMessage::Settled { number: ViewNumber(5) }), &[]);
     }
     let mut effects = Effects::new();
     machine.step(asked_to_join(5, join(5)), &mut effects).unwrap();
-    let [Effect::Deny { refusal, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let [MemberEffect::Deny { refusal, .. }] = &effects[..] else { panic!("{effects:?}") };
     assert_eq!(refusal.code, ErrorCode::ClusterFull);
     assert!(refusal.text.contains("nodes without memory can join"), "{}", refusal.text);
     let program = PROGRAM + 6;
@@ -691,14 +702,14 @@ fn leases_of_the_founder_count_for_all() {
     let longer = Leases { fabric_ns: 9_000_000_000, member_ns: 9_000_000_000 };
     let settings = FounderSettings { nodes_max: 4, leases: longer };
     let mut second = Membership::new(Identity { settings, ..identity(1) });
-    check(&mut second, Event::Joined(welcome(1, 2, &[0])), &["connect 0"]);
+    check(&mut second, MemberEvent::Joined(welcome(1, 2, &[0])), &["connect 0"]);
     check(&mut second, link_up(0), &["ready"]);
     assert_eq!(second.leases(), LEASES);
     check(&mut second, link_lost(0), &["dead 0", "coordinator"]);
     let mut effects = Effects::new();
     second.step(asked_to_join(7, join(2)), &mut effects).unwrap();
     let leases = effects.iter().find_map(|effect| match effect {
-        Effect::Admit { welcome, .. } => Some(welcome.settings.leases),
+        MemberEffect::Admit { welcome, .. } => Some(welcome.settings.leases),
         _ => None,
     });
     assert_eq!(leases, Some(LEASES));
@@ -709,15 +720,15 @@ fn earliest_member_coordinates_whatever_its_number() {
     let mut machine = Membership::new(identity(1));
     let mut welcome = welcome(1, 9, &[]);
     welcome.members = vec![
-        Listed { born: ViewNumber(4), ..listed(3, 3) },
-        Listed { born: ViewNumber(7), ..listed(0, 7) },
+        ListedMember { born: ViewNumber(4), ..listed(3, 3) },
+        ListedMember { born: ViewNumber(7), ..listed(0, 7) },
     ];
-    check(&mut machine, Event::Joined(welcome), &["connect 3", "connect 0"]);
+    check(&mut machine, MemberEvent::Joined(welcome), &["connect 3", "connect 0"]);
     check(&mut machine, link_up(0), &[]);
     check(&mut machine, link_up(3), &["ready"]);
     assert_eq!(machine.coordinator(), Some(NodeId(3)));
-    check(&mut machine, heard(3, Message::Leave), &["to 3: leave heard"]);
-    check(&mut machine, heard(3, Message::Left), &["gone 3"]);
+    check(&mut machine, heard(3, MemberMessage::Leave), &["to 3: leave heard"]);
+    check(&mut machine, heard(3, MemberMessage::Left), &["gone 3"]);
     assert_eq!(machine.coordinator(), Some(NodeId(0)));
     // A number that this node has never known may have been used before its admission.
     check(&mut machine, link_lost(0), &["dead 0", "coordinator"]);

@@ -2,7 +2,7 @@
 
 use super::super::ops::{Code, Op, ZERO};
 use super::compile::{Compiler, home};
-use super::emit::{Place, R10, RAX, RBP, RCX, RDX, Reg, When};
+use super::emit::{MemoryOperand, R10, RAX, RBP, RCX, RDX, Reg, When};
 use super::entry::BORROWED;
 use crate::isa::{AluOp, Instruction, Operand, Order, Size, Width};
 
@@ -157,7 +157,7 @@ impl Compiler<'_> {
     /// Divides by RCX, with RAX and RDX borrowed.
     fn divided(&mut self, wide: bool, (signed, remainder): (bool, bool), to: Reg) {
         let out = &mut self.out;
-        let borrowed = Place::at(RBP, BORROWED);
+        let borrowed = MemoryOperand::at(RBP, BORROWED);
         out.store(borrowed, RAX);
         out.copy(true, R10, RDX);
         out.copy(true, RAX, to);

@@ -3,7 +3,7 @@
 //! R0 to R10 and the meter are kept in registers of the processor throughout. RBP points to the frame, R10 and RCX are
 //! scratch registers. R6 to R10 are in registers that the calling convention preserves.
 //!
-//! Sums and copies into R1 to R5, mostly arguments, are evaluated lazily ([`Waiting`]): helpers that load words use
+//! Sums and copies into R1 to R5, mostly arguments, are evaluated lazily ([`PendingRegisters`]): helpers that load words use
 //! them directly, and values that a call clobbers are never computed.
 
 use alloc::vec::Vec;
@@ -14,15 +14,15 @@ use super::super::machine::frame_pointer;
 use super::super::ops::{Code, Op, ZERO};
 use super::CompileError;
 use super::emit::{
-    Emitter, Hole, Place, R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
-    Reg, When,
+    Emitter, Hole, MemoryOperand, R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI,
+    RDX, RSI, Reg, When,
 };
 use super::entry::{
     AREAS, ENDED, HELP, KEPT, KEPT_BACK, KEPT_BYTES, KEPT_R6, LAST_BASE, LEFT, METER, REGISTERS,
     RETURNED, SLOT,
 };
-use super::later::{FIRST_KEPT, Later, Waiting};
-use super::reads::Asked;
+use super::later::{FIRST_KEPT, Later, PendingRegisters};
+use super::reads::SlowRead;
 use super::relied::Relied;
 use super::words::{Careful, Group, word_bytes};
 use crate::isa::{AtomicOp, Instruction, Width};
@@ -52,7 +52,7 @@ pub(super) enum Cold {
         to: Reg,
     },
     /// A read of another region than the last one, or one that has to be asked for.
-    Read(Asked),
+    Read(SlowRead),
     /// A group of words that has to be checked one by one.
     Careful(Careful),
     /// Makes a region the last one, and returns to a position of the code.
@@ -72,17 +72,17 @@ pub(super) struct Paid {
 
 /// What is known of the program's and the processor's registers where code is added.
 #[derive(Clone, Copy, Default)]
-pub(super) struct State {
+pub(super) struct CompileState {
     /// The pending values of R1 to R5.
-    pub(super) later: Waiting,
+    pub(super) later: PendingRegisters,
     /// The region that is certainly the last one.
     pub(super) last: Option<Later>,
-    pub(super) held: Held,
+    pub(super) held: R10Value,
 }
 
 /// What R10 of the processor has.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Held {
+pub(super) enum R10Value {
     #[default]
     Nothing,
     /// Where the last region starts.
@@ -107,7 +107,7 @@ pub(super) struct Compiler<'a> {
     pub(super) live: &'a [u16],
     /// Slots that one jump alone leads to, and no other way.
     pub(super) behind_one: Vec<bool>,
-    pub(super) state: State,
+    pub(super) state: CompileState,
     /// Words that have been checked together, and whether the code that is added checks each for itself.
     pub(super) group: Option<Group>,
     pub(super) careful: bool,
@@ -151,7 +151,7 @@ pub(super) fn compile(verified: &Verified) -> Result<Compiled, CompileError> {
         relied: alloc::vec![None; ops.len()],
         live: verified.live(),
         behind_one: behind_one(verified),
-        state: State::default(),
+        state: CompileState::default(),
         group: None,
         careful: false,
         copied: None,
@@ -219,7 +219,7 @@ impl Compiler<'_> {
                 self.out.store_number(register(at), 0);
             }
         }
-        self.out.store(Place::at(RBP, METER), METER_HOME);
+        self.out.store(MemoryOperand::at(RBP, METER), METER_HOME);
     }
 
     fn ways_in_and_out(&mut self) {
@@ -232,27 +232,27 @@ impl Compiler<'_> {
 
         self.leave = self.out.code.len();
         self.store_all();
-        self.out.load(RAX, Place::at(RBP, SLOT));
+        self.out.load(RAX, MemoryOperand::at(RBP, SLOT));
         self.leave(LEFT);
 
         // Calls the helper of the slot in R10. Afterwards, registers that a call clobbers hold no values of the host.
         self.help = self.out.code.len();
         self.store_all();
         let out = &mut self.out;
-        out.store(Place::at(RBP, SLOT), R10);
+        out.store(MemoryOperand::at(RBP, SLOT), R10);
         out.copy(true, RDI, RBP);
         out.copy(true, RSI, R10);
-        out.call_at(Place::at(RBP, HELP));
+        out.call_at(MemoryOperand::at(RBP, HELP));
         out.test(true, RAX, RAX);
         let ends = out.jump_if(When::EQUAL);
         out.load(RAX, register(0));
-        out.load(METER_HOME, Place::at(RBP, METER));
+        out.load(METER_HOME, MemoryOperand::at(RBP, METER));
         HOMES[1..FIRST_KEPT].iter().for_each(|home| out.clear(*home));
         out.ret();
         out.here(ends);
         // What would have been returned to.
         out.pop(RCX);
-        out.load(RAX, Place::at(RBP, SLOT));
+        out.load(RAX, MemoryOperand::at(RBP, SLOT));
         self.leave(ENDED);
     }
 
@@ -325,7 +325,7 @@ impl Compiler<'_> {
                     self.make(RCX, region);
                     let unknown = self.other_region();
                     self.out.here(unknown);
-                    self.out.load(R10, Place::at(RBP, LAST_BASE));
+                    self.out.load(R10, MemoryOperand::at(RBP, LAST_BASE));
                 }
                 if let Some(copy) = copy {
                     self.out.copy(true, copy, RAX);
@@ -363,7 +363,7 @@ impl Compiler<'_> {
 
     /// Leaves at a slot, at once.
     pub(super) fn leave_at(&mut self, slot: usize) -> Result<(), CompileError> {
-        self.out.store_number(Place::at(RBP, SLOT), slot as i32);
+        self.out.store_number(MemoryOperand::at(RBP, SLOT), slot as i32);
         let hole = self.out.jump();
         self.fill(hole, self.leave)
     }
@@ -381,8 +381,8 @@ impl Compiler<'_> {
             self.now(u16::MAX);
         }
         // An entry from outside establishes regions only.
-        if self.pauses[slot] && matches!(self.state.held, Held::Area(_)) {
-            self.state.held = Held::Nothing;
+        if self.pauses[slot] && matches!(self.state.held, R10Value::Area(_)) {
+            self.state.held = R10Value::Nothing;
         }
         if meets {
             let comes = slot.checked_sub(1).is_none_or(|before| !leaves(self.ops[before]));
@@ -492,7 +492,7 @@ impl Compiler<'_> {
         // Divisions and whatever leaves the code use R10 for themselves.
         let keeps = op.code < Code::Atomic && op.code != Code::Rare;
         if !keeps && !condition_or_jump(op.code) {
-            self.state.held = Held::Nothing;
+            self.state.held = R10Value::Nothing;
         }
     }
 
@@ -524,20 +524,20 @@ impl Compiler<'_> {
             16 => Some(5),
             _ => None,
         };
-        let held = area.map_or(Held::Nothing, Held::Area);
-        if held == self.state.held && held != Held::Nothing {
+        let held = area.map_or(R10Value::Nothing, R10Value::Area);
+        if held == self.state.held && held != R10Value::Nothing {
             return;
         }
         self.state.held = held;
         if let Some(area) = area {
-            self.out.load(R10, Place::at(RBP, AREAS + i32::from(area) * 8));
+            self.out.load(R10, MemoryOperand::at(RBP, AREAS + i32::from(area) * 8));
             return;
         }
         // Several areas: the upper half of the address selects one. The base alone may be outside of it.
         self.out.sum(R10, base, offset);
         self.out.shift_by(true, 5, R10, 32);
         self.out.with_number(false, 4, R10, 7);
-        let place = Place { base: RBP, index: Some(R10), eights: true, offset: AREAS };
+        let place = MemoryOperand { base: RBP, index: Some(R10), eights: true, offset: AREAS };
         self.out.load(R10, place);
     }
 
@@ -558,14 +558,14 @@ impl Compiler<'_> {
         };
         let base = home(op.src);
         self.area(slot, base, op.offset);
-        self.out.memory(wide, opcode, home(op.dst).0, Place::sum(R10, base, op.offset));
+        self.out.memory(wide, opcode, home(op.dst).0, MemoryOperand::sum(R10, base, op.offset));
         true
     }
 
     fn store(&mut self, op: Op, slot: usize) {
         let base = home(op.dst);
         self.area(slot, base, op.offset);
-        let place = Place::sum(R10, base, op.offset);
+        let place = MemoryOperand::sum(R10, base, op.offset);
         let from = if op.src == ZERO {
             self.out.set(RCX, op.immediate as i64 as u64);
             RCX
@@ -592,7 +592,7 @@ impl Compiler<'_> {
         let (wide, offset) = (width == Width::Double, i32::from(offset));
         let (base, src) = (home(base.number()), home(src.number()));
         self.area(slot, base, offset);
-        let place = Place::sum(R10, base, offset);
+        let place = MemoryOperand::sum(R10, base, offset);
         let out = &mut self.out;
         if op == AtomicOp::CompareExchange {
             out.memory(wide, &[0x0f, 0xb1], src.0, place);
@@ -671,13 +671,13 @@ impl Compiler<'_> {
     fn call(&mut self, op: Op, slot: usize) -> Result<(), CompileError> {
         self.paid(op, slot).into_iter().for_each(|paid| self.pay(paid));
         let out = &mut self.out;
-        out.load(RCX, Place::at(RBP, KEPT));
+        out.load(RCX, MemoryOperand::at(RBP, KEPT));
         out.with_number(true, 0, RCX, KEPT_BYTES);
-        out.store(Place::at(RBP, KEPT), RCX);
-        out.memory(false, &[0xc7], 0, Place::at(RCX, KEPT_BACK));
+        out.store(MemoryOperand::at(RBP, KEPT), RCX);
+        out.memory(false, &[0xc7], 0, MemoryOperand::at(RCX, KEPT_BACK));
         out.word(slot as i32 + 1);
         for (at, home) in HOMES[FIRST_KEPT..10].iter().enumerate() {
-            out.store(Place::at(RCX, KEPT_R6 + at as i32 * 8), *home);
+            out.store(MemoryOperand::at(RCX, KEPT_R6 + at as i32 * 8), *home);
         }
         out.with_number(true, 0, HOMES[10], FRAME_BYTES as i32);
         let hole = out.jump();
@@ -687,7 +687,7 @@ impl Compiler<'_> {
 
     /// Returns from a function, or from the program.
     fn exit(&mut self, slot: usize) {
-        self.state.later = Waiting::default();
+        self.state.later = PendingRegisters::default();
         let first = self.verified.program().first_slots();
         if slot < first {
             let out = &mut self.out;
@@ -703,16 +703,16 @@ impl Compiler<'_> {
             }
         }
         let out = &mut self.out;
-        out.load(RCX, Place::at(RBP, KEPT));
-        out.memory(false, &[0x8b], R10.0, Place::at(RCX, KEPT_BACK));
+        out.load(RCX, MemoryOperand::at(RBP, KEPT));
+        out.memory(false, &[0x8b], R10.0, MemoryOperand::at(RCX, KEPT_BACK));
         for (at, home) in HOMES[FIRST_KEPT..10].iter().enumerate() {
-            out.load(*home, Place::at(RCX, KEPT_R6 + at as i32 * 8));
+            out.load(*home, MemoryOperand::at(RCX, KEPT_R6 + at as i32 * 8));
         }
         out.with_number(true, 5, RCX, KEPT_BYTES);
-        out.store(Place::at(RBP, KEPT), RCX);
+        out.store(MemoryOperand::at(RBP, KEPT), RCX);
         out.with_number(true, 5, HOMES[10], FRAME_BYTES as i32);
         self.tables.push(out.table(RCX));
-        let place = Place { base: RCX, index: Some(R10), eights: true, offset: 0 };
+        let place = MemoryOperand { base: RCX, index: Some(R10), eights: true, offset: 0 };
         out.memory(true, &[0x03], RCX.0, place);
         out.jump_to(RCX);
     }
@@ -784,8 +784,8 @@ fn used(verified: &Verified) -> u16 {
     all.fold(1, |used, of| used | of)
 }
 
-fn register(at: usize) -> Place {
-    Place::at(RBP, REGISTERS + at as i32 * 8)
+fn register(at: usize) -> MemoryOperand {
+    MemoryOperand::at(RBP, REGISTERS + at as i32 * 8)
 }
 
 pub(super) fn home(register: u8) -> Reg {

@@ -41,7 +41,7 @@ impl When {
 
 /// `[base + index + offset]`, or without an index.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct MemoryOperand {
     pub(super) base: Reg,
     pub(super) index: Option<Reg>,
     /// The index counts eights.
@@ -49,7 +49,7 @@ pub(super) struct Place {
     pub(super) offset: i32,
 }
 
-impl Place {
+impl MemoryOperand {
     pub(super) const fn at(base: Reg, offset: i32) -> Self {
         Self { base, index: None, eights: false, offset }
     }
@@ -98,7 +98,7 @@ impl Emitter {
     }
 
     /// `opcode` on a register and memory.
-    pub(super) fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, place: Place) {
+    pub(super) fn memory(&mut self, wide: bool, opcode: &[u8], reg: u8, place: MemoryOperand) {
         self.rex(wide, reg, place.index.map_or(0, |index| index.0), place.base.0);
         self.code.extend_from_slice(opcode);
         let short = i8::try_from(place.offset);
@@ -145,11 +145,11 @@ impl Emitter {
         }
     }
 
-    pub(super) fn load(&mut self, to: Reg, place: Place) {
+    pub(super) fn load(&mut self, to: Reg, place: MemoryOperand) {
         self.memory(true, &[0x8b], to.0, place);
     }
 
-    pub(super) fn store(&mut self, place: Place, from: Reg) {
+    pub(super) fn store(&mut self, place: MemoryOperand, from: Reg) {
         self.memory(true, &[0x89], from.0, place);
     }
 
@@ -167,20 +167,20 @@ impl Emitter {
     /// `to = base + number`, without touching flags.
     pub(super) fn sum(&mut self, to: Reg, base: Reg, number: i32) {
         if number != 0 {
-            self.memory(true, &[0x8d], to.0, Place::at(base, number));
+            self.memory(true, &[0x8d], to.0, MemoryOperand::at(base, number));
         } else if to != base {
             self.copy(true, to, base);
         }
     }
 
     /// Compares a word of memory with a number.
-    pub(super) fn compare_short(&mut self, place: Place, number: i8) {
+    pub(super) fn compare_short(&mut self, place: MemoryOperand, number: i8) {
         self.memory(true, &[0x83], 7, place);
         self.byte(number as u8);
     }
 
     /// Subtracts a number from a word of memory.
-    pub(super) fn subtract_short(&mut self, place: Place, number: i8) {
+    pub(super) fn subtract_short(&mut self, place: MemoryOperand, number: i8) {
         self.memory(true, &[0x83], 5, place);
         self.byte(number as u8);
     }
@@ -208,7 +208,7 @@ impl Emitter {
     }
 
     /// Calls the function at an address in memory.
-    pub(super) fn call_at(&mut self, place: Place) {
+    pub(super) fn call_at(&mut self, place: MemoryOperand) {
         self.memory(false, &[0xff], 2, place);
     }
 
@@ -226,7 +226,7 @@ impl Emitter {
     }
 
     /// Stores a number of 64 bits, sign-extended.
-    pub(super) fn store_number(&mut self, place: Place, number: i32) {
+    pub(super) fn store_number(&mut self, place: MemoryOperand, number: i32) {
         self.memory(true, &[0xc7], 0, place);
         self.word(number);
     }

@@ -3,9 +3,9 @@
 //! | who | may touch | when |
 //! | --- | --- | --- |
 //! | [`Mapping::new`] | the mapping's bytes | until they become executable; they are never written afterwards |
-//! | machine code | [`Frame`], frames of the machine, and the memory of the call that its areas name | during [`enter`], but not while it calls [`help`] |
-//! | machine code | memory of lent [`Region`]s, reading | during [`enter`] |
-//! | [`Driver::help`] | the driver, and registers and meter of [`Frame`] | while machine code calls [`help`] |
+//! | machine code | [`NativeFrame`], frames of the machine, and the memory of the call that its areas name | during [`enter`], but not while it calls [`help`] |
+//! | machine code | memory of lent [`NativeRegion`]s, reading | during [`enter`] |
+//! | [`Driver::help`] | the driver, and registers and meter of [`NativeFrame`] | while machine code calls [`help`] |
 //! | all other code | none of these | during [`enter`], which has the driver |
 //!
 //! What machine code touches is in bounds because the verifier has proven it of the program that the code
@@ -20,13 +20,13 @@ use core::ptr::NonNull;
 
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
-use super::super::machine::{Frame as Kept, Registers};
+use super::super::machine::{Registers, SavedFrame as Kept};
 use super::Area;
 
 /// Host memory that machine code may load words from.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Region<'a> {
+pub struct NativeRegion<'a> {
     base: *const u8,
     /// Offsets below it have a whole word.
     words: u64,
@@ -34,12 +34,12 @@ pub struct Region<'a> {
 }
 
 // SAFETY: it refers to memory that can be read from any thread for its lifetime: immutably borrowed bytes, or memory
-// for which the caller of `Region::new` has promised it.
-unsafe impl Send for Region<'_> {}
+// for which the caller of `NativeRegion::new` has promised it.
+unsafe impl Send for NativeRegion<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Region<'_> {}
+unsafe impl Sync for NativeRegion<'_> {}
 
-impl<'a> Region<'a> {
+impl<'a> NativeRegion<'a> {
     /// A region of which nothing may be loaded.
     const NOTHING: Self = Self { base: core::ptr::null(), words: 0, lifetime: PhantomData };
 
@@ -69,13 +69,13 @@ pub(super) const ENDED: u64 = 2;
 
 /// What machine code works on. Its offsets are part of the code.
 #[repr(C)]
-pub(super) struct Frame<'a> {
+pub(super) struct NativeFrame<'a> {
     /// The meter, while it is not in the processor's register.
     meter: MaybeUninit<i64>,
     /// Calls of helpers and bytes that are left.
     left: [i64; 2],
     /// The region of which a word was loaded last, and its number.
-    last: Region<'a>,
+    last: NativeRegion<'a>,
     last_number: u64,
     /// Offsets below it have a whole word, and so has every offset up to [`ROOM`] further.
     last_inner: u64,
@@ -86,25 +86,25 @@ pub(super) struct Frame<'a> {
     areas: [MaybeUninit<u64>; 8],
     /// The machine's registers, while they are not in the processor's.
     registers: MaybeUninit<Registers>,
-    regions: *const Region<'a>,
+    regions: *const NativeRegion<'a>,
     region_count: u64,
     /// Registers of the processor that an instruction borrows.
     borrowed: MaybeUninit<u64>,
     /// Where the code leaves.
     slot: MaybeUninit<u64>,
-    help: extern "sysv64" fn(*mut Frame<'a>, u64) -> u64,
+    help: extern "sysv64" fn(*mut NativeFrame<'a>, u64) -> u64,
 }
 
 /// A frame and its driver in one structure, so that the address of one gives that of the other.
 #[repr(C)]
-struct Whole<'a, D> {
-    frame: Frame<'a>,
+struct FrameWithDriver<'a, D> {
+    frame: NativeFrame<'a>,
     driver: D,
 }
 
 macro_rules! offsets {
     ($($name:ident $($field:ident).+;)*) => {
-        $(pub(super) const $name: i32 = offset_of!(Frame<'static>, $($field).+) as i32;)*
+        $(pub(super) const $name: i32 = offset_of!(NativeFrame<'static>, $($field).+) as i32;)*
     };
 }
 
@@ -134,9 +134,9 @@ pub(super) const ROOM: i64 = 128;
 const STORED: usize = 11;
 /// Bytes of a region's row, as a shift.
 pub(super) const REGION_SHIFT: u8 = 4;
-const _: () = assert!(size_of::<Region<'static>>() == 1 << REGION_SHIFT);
-const _: () = assert!(offset_of!(Region<'static>, base) == 0);
-const _: () = assert!(offset_of!(Region<'static>, words) == 8);
+const _: () = assert!(size_of::<NativeRegion<'static>>() == 1 << REGION_SHIFT);
+const _: () = assert!(offset_of!(NativeRegion<'static>, base) == 0);
+const _: () = assert!(offset_of!(NativeRegion<'static>, words) == 8);
 
 /// Layout of a frame of the machine: its size, and the offsets of the return slot and of R6.
 pub(super) const KEPT_BYTES: i32 = size_of::<Kept>() as i32;
@@ -190,7 +190,7 @@ pub(super) trait Driver {
 }
 
 /// How machine code has ended.
-pub(super) enum End {
+pub(super) enum NativeExit {
     /// The program has, with this result.
     Returned(u64),
     /// The driver has ended it.
@@ -255,11 +255,11 @@ pub(super) fn enter<'a, D: Driver, T>(
     mapping: &Mapping,
     start: Start,
     driver: D,
-    regions: &'a [Region<'a>],
-    ended: impl FnOnce(End, &mut D) -> T,
+    regions: &'a [NativeRegion<'a>],
+    ended: impl FnOnce(NativeExit, &mut D) -> T,
 ) -> T {
-    let last = regions.first().copied().unwrap_or(Region::NOTHING);
-    let frame = Frame {
+    let last = regions.first().copied().unwrap_or(NativeRegion::NOTHING);
+    let frame = NativeFrame {
         meter: MaybeUninit::uninit(),
         left: start.left,
         last,
@@ -274,7 +274,7 @@ pub(super) fn enter<'a, D: Driver, T>(
         slot: MaybeUninit::uninit(),
         help: help::<D>,
     };
-    let mut whole = Whole { frame, driver };
+    let mut whole = FrameWithDriver { frame, driver };
     if let Some(data) = start.data {
         data.name(&mut whole.frame.areas);
     }
@@ -292,21 +292,21 @@ pub(super) fn enter<'a, D: Driver, T>(
     // SAFETY: both places of the mapping start with code that `compile` has put there for this signature.
     // It preserves the registers that the convention requires, and accesses only what the table above lists.
     let end = unsafe {
-        let code: extern "sysv64" fn(*mut Frame<'a>, *const c_void, i64, u64) -> Ended =
+        let code: extern "sysv64" fn(*mut NativeFrame<'a>, *const c_void, i64, u64) -> Ended =
             core::mem::transmute(code);
         code((&raw mut whole).cast(), target, start.meter, start.context_bytes)
     };
-    let Whole { frame, driver } = &mut whole;
+    let FrameWithDriver { frame, driver } = &mut whole;
     if end.how == RETURNED {
         driver.left(frame.left);
-        return ended(End::Returned(end.value), driver);
+        return ended(NativeExit::Returned(end.value), driver);
     }
     let depth = (frame.kept as usize - start.frames as usize) / size_of::<Kept>();
     // SAFETY: the code that leaves has just stored the meter and all registers.
     let (meter, registers) = unsafe { (frame.meter.assume_init(), settled(&mut frame.registers)) };
     driver.stopped(end.value as usize, depth, meter, registers);
     driver.left(frame.left);
-    ended(if end.how == ENDED { End::Stopped } else { End::Left }, driver)
+    ended(if end.how == ENDED { NativeExit::Stopped } else { NativeExit::Left }, driver)
 }
 
 /// Sets the address of an area.
@@ -340,13 +340,13 @@ unsafe fn settled(registers: &mut MaybeUninit<Registers>) -> &mut Registers {
 }
 
 /// What machine code calls for a helper; zero when that ends the run.
-extern "sysv64" fn help<D: Driver>(frame: *mut Frame<'_>, slot: u64) -> u64 {
+extern "sysv64" fn help<D: Driver>(frame: *mut NativeFrame<'_>, slot: u64) -> u64 {
     // SAFETY: machine code passes on what it got from `enter`, which is a whole of this type and stays alive
     // and untouched meanwhile. The driver holds no reference into the frame. All registers have been stored
     // before the call.
     let (driver, registers, left) = unsafe {
-        let whole = &mut *frame.cast::<Whole<'_, D>>();
-        let Frame { registers, left, .. } = &mut whole.frame;
+        let whole = &mut *frame.cast::<FrameWithDriver<'_, D>>();
+        let NativeFrame { registers, left, .. } = &mut whole.frame;
         (&mut whole.driver, settled(registers), left)
     };
     u64::from(driver.help(slot as usize, registers, left))

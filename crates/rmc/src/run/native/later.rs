@@ -30,9 +30,9 @@ impl Later {
 
 /// The pending values of R1 to R5.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Waiting([Option<Later>; FIRST_KEPT]);
+pub(super) struct PendingRegisters([Option<Later>; FIRST_KEPT]);
 
-impl Waiting {
+impl PendingRegisters {
     /// The pending value of a register.
     pub(super) fn of(&self, register: usize) -> Option<Later> {
         self.0.get(register).copied().flatten()

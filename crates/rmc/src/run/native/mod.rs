@@ -29,9 +29,9 @@ use super::meter::Meter;
 use super::{Area, Lent, Near, Outcome};
 use crate::limits::Budget;
 use crate::verify::Verified;
-use entry::{Data, End, Mapping, Start};
+use entry::{Data, Mapping, NativeExit, Start};
 
-pub use entry::Region;
+pub use entry::NativeRegion;
 
 /// Bits of the places that are constants and variables.
 const DATA: u8 = 7;
@@ -97,7 +97,7 @@ impl Compiled {
         &self,
         machine: &mut Machine,
         lent: Lent<'_>,
-        regions: &[Region<'_>],
+        regions: &[NativeRegion<'_>],
         near: &mut impl Near,
     ) -> Outcome {
         let verified = &self.verified;
@@ -112,7 +112,7 @@ impl Compiled {
         let left = [machine.meter.helper_calls, machine.meter.bytes];
         let driver = Driver { machine, verified, fresh: None, lent, near, end: None };
         self.enter(driver, (place, meter, left), regions, |end, driver| match end {
-            End::Returned(result) => driver.returned(result),
+            NativeExit::Returned(result) => driver.returned(result),
             end => driver.outcome(end),
         })
     }
@@ -123,7 +123,7 @@ impl Compiled {
         machine: &mut Machine,
         instructions: u64,
         lent: Lent<'_>,
-        regions: &[Region<'_>],
+        regions: &[NativeRegion<'_>],
         near: &mut impl Near,
     ) -> Outcome {
         machine.sliced(instructions, |machine| self.run(machine, lent, regions, near))
@@ -138,7 +138,7 @@ impl Compiled {
         context: &[u8],
         budget: Budget,
         lent: Lent<'_>,
-        regions: &[Region<'_>],
+        regions: &[NativeRegion<'_>],
         near: &mut impl Near,
     ) -> Result<Outcome, StartError> {
         let verified = &self.verified;
@@ -154,7 +154,7 @@ impl Compiled {
         let fresh = Some(Fresh { context, budget });
         let driver = Driver { machine, verified, fresh, lent, near, end: None };
         self.enter(driver, (None, instructions, left), regions, |end, driver| match end {
-            End::Returned(result) => Ok(driver.returned(result)),
+            NativeExit::Returned(result) => Ok(driver.returned(result)),
             end => driver.result(end),
         })
     }
@@ -173,8 +173,8 @@ impl Compiled {
         &self,
         mut driver: Driver<'a, 'l, N>,
         (place, meter, left): (Option<u32>, i64, [i64; 2]),
-        regions: &[Region<'_>],
-        ended: impl FnOnce(End, &mut Driver<'a, 'l, N>) -> T,
+        regions: &[NativeRegion<'_>],
+        ended: impl FnOnce(NativeExit, &mut Driver<'a, 'l, N>) -> T,
     ) -> T {
         let Driver { machine, fresh, lent, .. } = &mut driver;
         let context = fresh.as_ref().map_or(&machine.context[..], |fresh| fresh.context);
@@ -210,7 +210,7 @@ struct Driver<'a, 'l, N> {
     fresh: Option<Fresh<'a>>,
     lent: Lent<'l>,
     near: &'a mut N,
-    end: Option<fast::End>,
+    end: Option<fast::FastExit>,
 }
 
 impl<N> Driver<'_, '_, N> {
@@ -232,12 +232,12 @@ impl<N: Near> Driver<'_, '_, N> {
 
     /// The outcome of a run of machine code. If the code has left, the interpreter continues.
     #[inline(never)]
-    fn outcome(&mut self, end: End) -> Outcome {
+    fn outcome(&mut self, end: NativeExit) -> Outcome {
         self.settle();
         match (end, self.end.take()) {
-            (End::Returned(result), _) => self.returned(result),
-            (End::Stopped, Some(end)) => fast::outcome(self.machine, end),
-            (End::Stopped | End::Left, _) => {
+            (NativeExit::Returned(result), _) => self.returned(result),
+            (NativeExit::Stopped, Some(end)) => fast::outcome(self.machine, end),
+            (NativeExit::Stopped | NativeExit::Left, _) => {
                 let lent = Lent { own: &mut *self.lent.own, shared: &mut *self.lent.shared };
                 self.machine.run(self.verified, lent, self.near)
             }
@@ -246,7 +246,7 @@ impl<N: Near> Driver<'_, '_, N> {
 
     /// The same as a `Result`, built where it is returned: copying outcomes costs more than a short call.
     #[inline(never)]
-    fn result(&mut self, end: End) -> Result<Outcome, StartError> {
+    fn result(&mut self, end: NativeExit) -> Result<Outcome, StartError> {
         Ok(self.outcome(end))
     }
 }

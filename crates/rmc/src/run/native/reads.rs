@@ -6,22 +6,22 @@
 use super::super::Area;
 use super::super::ops::{Code, Op};
 use super::CompileError;
-use super::compile::{Cold, Compiler, Held, home};
-use super::emit::{Hole, Place, R10, RAX, RBP, RCX, When};
+use super::compile::{Cold, Compiler, R10Value, home};
+use super::emit::{Hole, MemoryOperand, R10, RAX, RBP, RCX, When};
 use super::entry::{AREAS, BYTES_LEFT, CALLS_LEFT, LAST_BASE, LAST_NUMBER, LAST_WORDS};
-use super::later::{Later, Waiting};
+use super::later::{Later, PendingRegisters};
 
 /// Bytes of the longest read that is carried out in place.
 const BYTES_MAX: i32 = 64;
 
 /// A read with the slow path that calls its helper.
-pub(super) struct Asked {
+pub(super) struct SlowRead {
     /// Where its region is another one than the last.
     other: Hole,
     /// Where it cannot be carried out in place.
     outside: [Option<Hole>; 5],
     slot: usize,
-    waiting: Waiting,
+    waiting: PendingRegisters,
     /// The positions where the region is known, and where the bytes are read.
     known: usize,
     done: usize,
@@ -39,46 +39,48 @@ impl Compiler<'_> {
             return false;
         }
         let [region, offset] = waiting.arguments();
-        self.compare(region, Place::at(RBP, LAST_NUMBER));
+        self.compare(region, MemoryOperand::at(RBP, LAST_NUMBER));
         let other = self.out.jump_if(When::NOT_EQUAL);
         let known = self.out.code.len();
         self.make(RCX, offset);
         let out = &mut self.out;
         let mut outside = [None; 5];
         // An offset in the region is far from the greatest number, so that the sum with it does not overflow.
-        out.memory(true, &[0x3b], RCX.0, Place::at(RBP, LAST_WORDS));
+        out.memory(true, &[0x3b], RCX.0, MemoryOperand::at(RBP, LAST_WORDS));
         outside[0] = Some(out.jump_if(When::ABOVE_EQUAL));
         if bytes > 8 {
             out.sum(R10, RCX, bytes - 8);
-            out.memory(true, &[0x3b], R10.0, Place::at(RBP, LAST_WORDS));
+            out.memory(true, &[0x3b], R10.0, MemoryOperand::at(RBP, LAST_WORDS));
             outside[1] = Some(out.jump_if(When::ABOVE_EQUAL));
         }
-        out.memory(true, &[0x03], RCX.0, Place::at(RBP, LAST_BASE));
+        out.memory(true, &[0x03], RCX.0, MemoryOperand::at(RBP, LAST_BASE));
         out.test_low(RCX, 7);
         outside[2] = Some(out.jump_if(When::NOT_EQUAL));
         let costs = [(CALLS_LEFT, 1), (BYTES_LEFT, bytes as i8)];
         for (hole, (left, cost)) in outside[3..].iter_mut().zip(costs) {
-            out.compare_short(Place::at(RBP, left), cost);
+            out.compare_short(MemoryOperand::at(RBP, left), cost);
             *hole = Some(out.jump_if(When::LESS));
         }
-        costs.into_iter().for_each(|(left, cost)| out.subtract_short(Place::at(RBP, left), cost));
-        out.load(R10, Place::at(RBP, AREAS + Area::Stack as i32 * 8));
+        costs
+            .into_iter()
+            .for_each(|(left, cost)| out.subtract_short(MemoryOperand::at(RBP, left), cost));
+        out.load(R10, MemoryOperand::at(RBP, AREAS + Area::Stack as i32 * 8));
         for at in (0..bytes).step_by(8) {
-            out.load(RAX, Place::at(RCX, at));
-            out.store(Place::sum(R10, home(10), to + at), RAX);
+            out.load(RAX, MemoryOperand::at(RCX, at));
+            out.store(MemoryOperand::sum(R10, home(10), to + at), RAX);
         }
         out.clear(RAX);
         let done = out.code.len();
-        self.cold.push(Cold::Read(Asked { other, outside, slot, waiting, known, done }));
-        self.state.later = Waiting::default();
+        self.cold.push(Cold::Read(SlowRead { other, outside, slot, waiting, known, done }));
+        self.state.later = PendingRegisters::default();
         self.state.last = None;
-        self.state.held = Held::Nothing;
+        self.state.held = R10Value::Nothing;
         true
     }
 
     /// Where a read's region is another one, or it cannot be carried out in place.
-    pub(super) fn cold_read(&mut self, asked: Asked) -> Result<(), CompileError> {
-        let Asked { other, outside, slot, waiting, known, done } = asked;
+    pub(super) fn cold_read(&mut self, asked: SlowRead) -> Result<(), CompileError> {
+        let SlowRead { other, outside, slot, waiting, known, done } = asked;
         let asks = self.out.code.len();
         outside.into_iter().flatten().for_each(|hole| self.out.here(hole));
         self.state.later = waiting;

@@ -5,10 +5,10 @@
 //! of a single jump relies on what is known at the jump.
 
 use super::super::ops::Code;
-use super::compile::{Cold, Compiler, Held, Paid, condition, condition_or_jump};
-use super::emit::{Hole, Place, R10, RBP, When};
+use super::compile::{Cold, Compiler, Paid, R10Value, condition, condition_or_jump};
+use super::emit::{Hole, MemoryOperand, R10, RBP, When};
 use super::entry::{LAST_BASE, LAST_NUMBER};
-use super::later::{Later, Waiting};
+use super::later::{Later, PendingRegisters};
 use super::words::{ends_group, word_bytes};
 use crate::verify::uses;
 
@@ -41,7 +41,7 @@ impl Compiler<'_> {
 
     /// The region of the first word loaded after a slot, if it is known there already.
     fn first_region(&self, head: usize) -> Option<Relied> {
-        let (mut waiting, mut changed) = (Waiting::default(), 0);
+        let (mut waiting, mut changed) = (PendingRegisters::default(), 0);
         for (slot, op) in self.ops.iter().enumerate().skip(head) {
             let (read, written) = uses(self.verified.program().code[slot]);
             if slot > head && self.meetings[slot] {
@@ -67,7 +67,8 @@ impl Compiler<'_> {
 
     /// Whether what a slot relies on is known here.
     fn is_seen_to(&self, relied: Relied) -> bool {
-        self.state.last == Some(relied.region) && (self.state.held == Held::Base || !relied.base)
+        self.state.last == Some(relied.region)
+            && (self.state.held == R10Value::Base || !relied.base)
     }
 
     /// Establishes what the code of the next slot relies on, if it is reached from here.
@@ -78,21 +79,21 @@ impl Compiler<'_> {
         }
         self.state.last = relied.map(|relied| relied.region);
         let base = relied.is_some_and(|relied| relied.base);
-        self.state.held = if base { Held::Base } else { Held::Nothing };
+        self.state.held = if base { R10Value::Base } else { R10Value::Nothing };
     }
 
     /// Before a jump: loads what its target relies on if it is available, or makes it rely on what is known here.
     pub(super) fn depart(&mut self, slot: usize, target: usize) {
         if self.behind_one[target] && target > slot && !self.careful {
-            let base = self.state.held == Held::Base;
+            let base = self.state.held == R10Value::Base;
             self.relied[target] = self.state.last.map(|region| Relied { region, base });
         }
         if let Some(relied) = self.relied[target]
             && self.state.last == Some(relied.region)
             && !self.is_seen_to(relied)
         {
-            self.out.load(R10, Place::at(RBP, LAST_BASE));
-            self.state.held = Held::Base;
+            self.out.load(R10, MemoryOperand::at(RBP, LAST_BASE));
+            self.state.held = R10Value::Base;
         }
     }
 
@@ -109,10 +110,10 @@ impl Compiler<'_> {
 
     /// Makes a region the last one, and loads R10.
     pub(super) fn rely(&mut self, region: Later) {
-        self.compare(region, Place::at(RBP, LAST_NUMBER));
+        self.compare(region, MemoryOperand::at(RBP, LAST_NUMBER));
         let from = self.out.jump_if(When::NOT_EQUAL);
         let to = self.out.code.len();
-        self.out.load(R10, Place::at(RBP, LAST_BASE));
+        self.out.load(R10, MemoryOperand::at(RBP, LAST_BASE));
         self.cold.push(Cold::Other { from, region, to });
     }
 }

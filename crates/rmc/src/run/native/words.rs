@@ -7,12 +7,12 @@
 
 use super::super::ops::{Code, Op};
 use super::CompileError;
-use super::compile::{Cold, Compiler, Held, State, condition, home};
-use super::emit::{Hole, Place, R10, RAX, RBP, RCX, Reg, When};
+use super::compile::{Cold, CompileState, Compiler, R10Value, condition, home};
+use super::emit::{Hole, MemoryOperand, R10, RAX, RBP, RCX, Reg, When};
 use super::entry::{
     LAST_BASE, LAST_INNER, LAST_NUMBER, LAST_WORDS, REGION_COUNT, REGION_SHIFT, REGIONS, ROOM,
 };
-use super::later::{FIRST_KEPT, Later, Waiting};
+use super::later::{FIRST_KEPT, Later, PendingRegisters};
 use crate::helpers::Call;
 use crate::verify::uses;
 
@@ -46,7 +46,7 @@ impl Group {
 pub(super) struct Careful {
     from: [Option<Hole>; 2],
     group: Group,
-    state: State,
+    state: CompileState,
 }
 
 impl Compiler<'_> {
@@ -59,7 +59,7 @@ impl Compiler<'_> {
             return None;
         }
         let mut group = Group { first, last: first, region, base, least: number };
-        let (mut most, mut waiting) = (number, Waiting::default());
+        let (mut most, mut waiting) = (number, PendingRegisters::default());
         for slot in first + 1..self.ops.len() {
             let op = self.ops[slot];
             let (read, written) = uses(self.verified.program().code[slot]);
@@ -76,7 +76,7 @@ impl Compiler<'_> {
                     break;
                 }
                 (group.last, group.least, most) = (slot, least, more);
-                waiting = Waiting::default();
+                waiting = PendingRegisters::default();
                 continue;
             }
             let changes = offset.changes_with(written) || region.changes_with(written);
@@ -111,7 +111,7 @@ impl Compiler<'_> {
         }
         let other = self.check_region(arguments[0]);
         let known = self.out.code.len();
-        self.compare(arguments[1], Place::at(RBP, LAST_WORDS));
+        self.compare(arguments[1], MemoryOperand::at(RBP, LAST_WORDS));
         let outside = self.out.jump_if(When::ABOVE_EQUAL);
         let to = self.take_word(slot, wide, arguments);
         let done = self.out.code.len();
@@ -122,8 +122,8 @@ impl Compiler<'_> {
     /// Jumps to the slow path if a region is not the last one.
     fn check_region(&mut self, region: Later) -> Option<Hole> {
         (self.state.last != Some(region)).then(|| {
-            self.state.held = Held::Nothing;
-            self.compare(region, Place::at(RBP, LAST_NUMBER));
+            self.state.held = R10Value::Nothing;
+            self.compare(region, MemoryOperand::at(RBP, LAST_NUMBER));
             self.out.jump_if(When::NOT_EQUAL)
         })
     }
@@ -132,20 +132,20 @@ impl Compiler<'_> {
     fn check_group(&mut self, group: Group) {
         let state = self.state;
         let other = self.check_region(group.region);
-        self.compare(Later::Sum(group.base, group.least), Place::at(RBP, LAST_INNER));
+        self.compare(Later::Sum(group.base, group.least), MemoryOperand::at(RBP, LAST_INNER));
         let outside = self.out.jump_if(When::ABOVE_EQUAL);
         self.cold.push(Cold::Careful(Careful { from: [other, Some(outside)], group, state }));
     }
 
     /// Loads a word that has been checked. Returns the register that gets it besides R0.
     fn take_word(&mut self, slot: usize, wide: bool, [region, offset]: [Later; 2]) -> Reg {
-        self.state.later = Waiting::default();
-        if self.state.held != Held::Base {
-            self.out.load(R10, Place::at(RBP, LAST_BASE));
+        self.state.later = PendingRegisters::default();
+        if self.state.held != R10Value::Base {
+            self.out.load(R10, MemoryOperand::at(RBP, LAST_BASE));
         }
         let place = match offset {
-            Later::Number(_) => Place::sum(R10, RCX, 0),
-            Later::Sum(base, number) => Place::sum(R10, home(base), number),
+            Later::Number(_) => MemoryOperand::sum(R10, RCX, 0),
+            Later::Sum(base, number) => MemoryOperand::sum(R10, home(base), number),
         };
         // Where the word is kept at once, it is loaded there: searches wait for each word, and a copy would
         // be another step of the way.
@@ -159,7 +159,7 @@ impl Compiler<'_> {
         // Values that the call has clobbered are no longer known.
         let stays = region.outlives_calls();
         self.state.last = stays.then_some(region);
-        self.state.held = if stays { Held::Base } else { Held::Nothing };
+        self.state.held = if stays { R10Value::Base } else { R10Value::Nothing };
         to
     }
 
@@ -175,7 +175,7 @@ impl Compiler<'_> {
     }
 
     /// Compares a pending value with a word of memory, through RCX if it is in no register.
-    pub(super) fn compare(&mut self, later: Later, with: Place) {
+    pub(super) fn compare(&mut self, later: Later, with: MemoryOperand) {
         let reg = match later {
             Later::Sum(base, 0) => home(base),
             _ => {
@@ -222,7 +222,7 @@ impl Compiler<'_> {
             self.make(home(at as u8 + 1), argument);
         }
         self.helper(slot)?;
-        self.out.load(R10, Place::at(RBP, LAST_BASE));
+        self.out.load(R10, MemoryOperand::at(RBP, LAST_BASE));
         if to != RAX {
             self.out.copy(true, to, RAX);
         }
@@ -242,20 +242,20 @@ impl Compiler<'_> {
     /// Makes the region in RCX the last one. Where it is unknown it has no words.
     pub(super) fn other_region(&mut self) -> Hole {
         let out = &mut self.out;
-        out.store(Place::at(RBP, LAST_NUMBER), RCX);
-        out.store_number(Place::at(RBP, LAST_WORDS), 0);
-        out.store_number(Place::at(RBP, LAST_INNER), 0);
-        out.memory(true, &[0x3b], RCX.0, Place::at(RBP, REGION_COUNT));
+        out.store(MemoryOperand::at(RBP, LAST_NUMBER), RCX);
+        out.store_number(MemoryOperand::at(RBP, LAST_WORDS), 0);
+        out.store_number(MemoryOperand::at(RBP, LAST_INNER), 0);
+        out.memory(true, &[0x3b], RCX.0, MemoryOperand::at(RBP, REGION_COUNT));
         let unknown = out.jump_if(When::ABOVE_EQUAL);
         out.shift_by(true, 4, RCX, REGION_SHIFT);
-        out.memory(true, &[0x03], RCX.0, Place::at(RBP, REGIONS));
-        out.load(R10, Place::at(RCX, 0));
-        out.store(Place::at(RBP, LAST_BASE), R10);
-        out.load(R10, Place::at(RCX, 8));
-        out.store(Place::at(RBP, LAST_WORDS), R10);
+        out.memory(true, &[0x03], RCX.0, MemoryOperand::at(RBP, REGIONS));
+        out.load(R10, MemoryOperand::at(RCX, 0));
+        out.store(MemoryOperand::at(RBP, LAST_BASE), R10);
+        out.load(R10, MemoryOperand::at(RCX, 8));
+        out.store(MemoryOperand::at(RBP, LAST_WORDS), R10);
         out.with_number(true, 5, R10, ROOM as i32);
         let narrow = out.jump_if(When::BELOW);
-        out.store(Place::at(RBP, LAST_INNER), R10);
+        out.store(MemoryOperand::at(RBP, LAST_INNER), R10);
         out.here(narrow);
         unknown
     }

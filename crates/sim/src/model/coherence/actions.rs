@@ -1,10 +1,13 @@
 //! What can happen, and what it does.
 
 use super::{
-    Action, Budget, Flight, JUNK, Kind, Late, Lingers, Node, Operation, Place, System, Tag, limits,
+    Budget, CoherenceAction, CoherenceNode, CoherenceOperation, JUNK, Late, Lingers,
+    MessageInFlight, Operation, System, Tag, UnlandedWrite, limits,
 };
 use farside_base::{LineAddress, NodeId, OperationId};
-use farside_protocol::coherence::{Coherence, Event, Frame, Level, Message, Supply, Target};
+use farside_protocol::coherence::{
+    Coherence, CoherenceEvent, CoherenceMessage, Frame, Level, PlacementTarget, Supply,
+};
 use farside_protocol::wire::Class;
 
 impl System {
@@ -20,12 +23,12 @@ impl System {
         }
         let here = self.here(to, line);
         self.tell(|| format!("n{from} > n{to}: {}", flight.message));
-        let event = Event::Received { from: NodeId(from), message: flight.message, here };
+        let event = CoherenceEvent::Received { from: NodeId(from), message: flight.message, here };
         self.step(to, event);
     }
 
     pub(super) fn placed(&mut self, node: u16, line: u8) {
-        let oldest = |place: &Place| place.from == node && place.line == line;
+        let oldest = |place: &UnlandedWrite| place.from == node && place.line == line;
         let Some(at) = self.places.iter().position(oldest) else {
             return;
         };
@@ -33,7 +36,7 @@ impl System {
         // Bytes on one link land in order: if none of those posted has been delivered or has landed,
         // these are the ones that land now.
         let posted = self.places.iter().filter(|other| **other == place).count();
-        let still_coming = |flight: &&mut Flight| {
+        let still_coming = |flight: &&mut MessageInFlight| {
             flight.from == node
                 && flight.to == place.to
                 && flight.bytes.is_some()
@@ -49,35 +52,35 @@ impl System {
         self.places.remove(at);
         self.tell(|| format!("n{node} placed line {line}"));
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::Placed { line: address, here });
+        self.step(node, CoherenceEvent::Placed { line: address, here });
     }
 
-    pub(super) fn start(&mut self, node: u16, line: u8, kind: Kind) {
+    pub(super) fn start(&mut self, node: u16, line: u8, kind: CoherenceOperation) {
         self.tell(|| format!("n{node} starts {kind:?} of line {line}"));
         let budget = &mut self.node_mut(node).budget;
         match kind {
-            Kind::Read => budget.reads -= 1,
-            Kind::Write => budget.writes -= 1,
-            Kind::Update => budget.updates -= 1,
-            Kind::Hold => budget.holds -= 1,
-            Kind::Overwrite => self.overwrites -= 1,
-            Kind::Retire => self.retires -= 1,
+            CoherenceOperation::Read => budget.reads -= 1,
+            CoherenceOperation::Write => budget.writes -= 1,
+            CoherenceOperation::Update => budget.updates -= 1,
+            CoherenceOperation::Hold => budget.holds -= 1,
+            CoherenceOperation::Overwrite => self.overwrites -= 1,
+            CoherenceOperation::Retire => self.retires -= 1,
         }
-        let writes = matches!(kind, Kind::Write | Kind::Overwrite);
+        let writes = matches!(kind, CoherenceOperation::Write | CoherenceOperation::Overwrite);
         if writes && self.tag(node, line).held.level == Level::Dirty {
             return self.write_next(node, line); // a hit
         }
         let operation = self.issue(node, line, kind);
         let (here, address) = (self.here(node, line), self.address(line));
-        if kind == Kind::Retire {
+        if kind == CoherenceOperation::Retire {
             self.truth(line).retiring = true;
-            let event = Event::Retire { operation, line: address, here };
+            let event = CoherenceEvent::Retire { operation, line: address, here };
             return self.step(node, event);
         }
         if self.home(line) != node {
             self.tag_mut(node, line).reserved = true;
         }
-        let event = Event::Issue {
+        let event = CoherenceEvent::Issue {
             operation,
             line: address,
             want: kind.want(),
@@ -92,7 +95,7 @@ impl System {
         self.tell(|| format!("n{node} writes line {line} back"));
         self.write_backs -= 1;
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::WriteBack { operation: None, line: address, here });
+        self.step(node, CoherenceEvent::WriteBack { operation: None, line: address, here });
     }
 
     pub(super) fn flush(&mut self, node: u16, line: u8) {
@@ -100,10 +103,10 @@ impl System {
         self.flushes -= 1;
         let id = self.next_id(node);
         let seen = self.node(node).wrote[usize::from(line)];
-        let operation = Operation { id, line, kind: Kind::Read, seen };
+        let operation = Operation { id, line, kind: CoherenceOperation::Read, seen };
         self.node_mut(node).flushing.push(operation);
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::WriteBack { operation: Some(id), line: address, here });
+        self.step(node, CoherenceEvent::WriteBack { operation: Some(id), line: address, here });
     }
 
     fn next_id(&mut self, node: u16) -> OperationId {
@@ -112,7 +115,7 @@ impl System {
         OperationId(u64::from(node) * 100 + u64::from(state.started) - 1)
     }
 
-    fn issue(&mut self, node: u16, line: u8, kind: Kind) -> OperationId {
+    fn issue(&mut self, node: u16, line: u8, kind: CoherenceOperation) -> OperationId {
         let id = self.next_id(node);
         let state = self.node_mut(node);
         state.waiting.push(Operation { id, line, kind, seen: 0 });
@@ -126,24 +129,27 @@ impl System {
         };
         let operation = self.node_mut(node).pinned.remove(at);
         self.tell(|| format!("n{node} ends {:?} of line {line}", operation.kind));
-        if operation.kind == Kind::Update && self.tag(node, line).held.level == Level::Dirty {
+        if operation.kind == CoherenceOperation::Update
+            && self.tag(node, line).held.level == Level::Dirty
+        {
             self.write_next(node, line);
         }
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::Unpin { line: address, here });
+        self.step(node, CoherenceEvent::Unpin { line: address, here });
     }
 
     pub(super) fn cancel(&mut self, node: u16, line: u8) {
         let state = self.node(node);
         let mut waiting = state.waiting.iter().chain(&state.flushing);
-        let meant = |next: &&Operation| next.line == line && next.kind != Kind::Retire;
+        let meant =
+            |next: &&Operation| next.line == line && next.kind != CoherenceOperation::Retire;
         let Some(Operation { id, kind, .. }) = waiting.find(meant).copied() else {
             return;
         };
         self.tell(|| format!("n{node} cancels {kind:?} of line {line}"));
         self.cancels -= 1;
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::Cancel { operation: id, line: address, here });
+        self.step(node, CoherenceEvent::Cancel { operation: id, line: address, here });
         let state = self.node(node);
         if state.waiting.iter().chain(&state.flushing).any(|next| next.id == id) {
             self.wrong("a cancelled operation waits");
@@ -154,7 +160,7 @@ impl System {
         self.tell(|| format!("n{node} evicts line {line}"));
         self.node_mut(node).budget.evictions -= 1;
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::Evict { line: address, here });
+        self.step(node, CoherenceEvent::Evict { line: address, here });
     }
 
     pub(super) fn allocate(&mut self, line: u8) {
@@ -193,7 +199,7 @@ impl System {
     pub(in crate::model) fn notice(&mut self, node: u16, dead: u16) {
         self.tell(|| format!("n{node} learns that n{dead} is dead"));
         self.node_mut(node).noticed |= 1 << dead;
-        let ours = |flight: &Flight| flight.from == dead && flight.to == node;
+        let ours = |flight: &MessageInFlight| flight.from == dead && flight.to == node;
         let mut late = None;
         while let Some(at) = self.flights.iter().position(ours) {
             let flight = self.flights.remove(at);
@@ -211,10 +217,10 @@ impl System {
         if let Some(late) = late {
             self.late.push(late);
             if self.setup.lingers != Lingers::Untold {
-                self.step(node, Event::Lingers { node: NodeId(dead) });
+                self.step(node, CoherenceEvent::Lingers { node: NodeId(dead) });
             }
         }
-        self.step(node, Event::NodeDead { node: NodeId(dead) });
+        self.step(node, CoherenceEvent::NodeDead { node: NodeId(dead) });
     }
 
     pub(super) fn quiet(&mut self, node: u16, dead: u16) {
@@ -222,32 +228,34 @@ impl System {
         let ours = |late: &Late| (late.from, late.to) == (dead, node);
         if let Some(at) = self.late.iter().position(ours) {
             let Late { line, target, .. } = self.late.remove(at);
-            if self.truths[usize::from(line)].allocated || target != Target::Home {
+            if self.truths[usize::from(line)].allocated || target != PlacementTarget::Home {
                 self.land(node, line, target, JUNK);
             } else {
                 self.tag_mut(node, line).value = JUNK; // in quarantine
             }
         }
-        self.step(node, Event::Quiet { node: NodeId(dead) });
+        self.step(node, CoherenceEvent::Quiet { node: NodeId(dead) });
     }
 
     pub(super) fn settle(&mut self, node: u16, dead: u16) {
         self.tell(|| format!("n{node} learns that the death of n{dead} is settled"));
-        self.step(node, Event::Settled { node: NodeId(dead) });
+        self.step(node, CoherenceEvent::Settled { node: NodeId(dead) });
     }
 
     /// Whether a dead node's number can be reused: all nodes have settled its death, after which no message of any
     /// class names it. [`burial`](crate::model::burial) checks that `Burials` guarantees this.
     fn is_free(&self, dead: u16) -> bool {
-        let names = |message: &Message| match *message {
-            Message::Recall { forward, .. } => {
+        let names = |message: &CoherenceMessage| match *message {
+            CoherenceMessage::Recall { forward, .. } => {
                 !self.setup.ignores_recalls && forward.is_some_and(|to| to.node.0 == dead)
             }
-            Message::Grant { supply: Supply::Owner(owner), .. } => owner.0 == dead,
-            Message::Refuse { supplier, .. } => supplier.is_some_and(|from| from.0 == dead),
+            CoherenceMessage::Grant { supply: Supply::Owner(owner), .. } => owner.0 == dead,
+            CoherenceMessage::Refuse { supplier, .. } => {
+                supplier.is_some_and(|from| from.0 == dead)
+            }
             _ => false,
         };
-        let knows = |(_, node): (u16, &Node)| node.noticed >> dead & 1 == 1;
+        let knows = |(_, node): (u16, &CoherenceNode)| node.noticed >> dead & 1 == 1;
         let lingers =
             self.setup.lingers == Lingers::Told && self.late.iter().any(|late| late.from == dead);
         !self.node(dead).alive
@@ -268,47 +276,57 @@ impl System {
         let others: Vec<u16> = self.alive().map(|(number, _)| number).collect();
         for other in others.into_iter().filter(|other| *other != node) {
             self.node_mut(other).noticed &= !(1 << node);
-            self.step(other, Event::NodeAdmitted { node: NodeId(node) });
+            self.step(other, CoherenceEvent::NodeAdmitted { node: NodeId(node) });
         }
     }
 
-    pub(in crate::model) fn enabled_internal(&self, actions: &mut Vec<Action>) {
+    pub(in crate::model) fn enabled_internal(&self, actions: &mut Vec<CoherenceAction>) {
         let mut last = None;
         for flight in &self.flights {
             if last != Some(flight.link()) {
                 last = Some(flight.link());
-                actions.push(Action::Deliver(flight.from, flight.to, flight.message.class()));
+                actions.push(CoherenceAction::Deliver(
+                    flight.from,
+                    flight.to,
+                    flight.message.class(),
+                ));
             }
         }
         for place in &self.places {
-            let action = Action::Placed(place.from, place.line);
+            let action = CoherenceAction::Placed(place.from, place.line);
             if !actions.contains(&action) {
                 actions.push(action);
             }
         }
-        actions.extend(self.late.iter().map(|late| Action::Quiet(late.to, late.from)));
+        actions.extend(self.late.iter().map(|late| CoherenceAction::Quiet(late.to, late.from)));
         for (number, node) in self.alive() {
             let lines = node.pinned.iter().map(|operation| operation.line);
             let mut lines: Vec<u8> = lines.collect();
             lines.sort_unstable();
             lines.dedup();
-            actions.extend(lines.into_iter().map(|line| Action::Finish(number, line)));
+            actions.extend(lines.into_iter().map(|line| CoherenceAction::Finish(number, line)));
             self.enabled_by_death(number, node, actions);
         }
     }
 
-    fn enabled_by_death(&self, number: u16, node: &Node, actions: &mut Vec<Action>) {
+    fn enabled_by_death(
+        &self,
+        number: u16,
+        node: &CoherenceNode,
+        actions: &mut Vec<CoherenceAction>,
+    ) {
         for (dead, other) in (0..).zip(&self.nodes) {
             if other.alive {
                 continue;
             }
             if node.noticed >> dead & 1 == 0 {
-                actions.push(Action::Notice(number, dead));
+                actions.push(CoherenceAction::Notice(number, dead));
                 continue;
             }
             let all_know = self.alive().all(|(_, node)| node.noticed >> dead & 1 == 1);
             let of_dead = |line: LineAddress| line.home().0 == dead;
-            let coming = |flight: &Flight| flight.to == number && of_dead(flight.message.line());
+            let coming =
+                |flight: &MessageInFlight| flight.to == number && of_dead(flight.message.line());
             let kept = (0..self.setup.homes.len() as u8).any(|line| {
                 self.home(line) == dead
                     && self.tag(number, line).reserved
@@ -318,12 +336,12 @@ impl System {
             let lingers = self.setup.lingers == Lingers::Told
                 && self.late.iter().any(|late| late.to == number);
             if all_know && kept && !lingers && !self.flights.iter().any(coming) {
-                actions.push(Action::Settle(number, dead));
+                actions.push(CoherenceAction::Settle(number, dead));
             }
         }
     }
 
-    pub(in crate::model) fn enabled_external(&self, actions: &mut Vec<Action>) {
+    pub(in crate::model) fn enabled_external(&self, actions: &mut Vec<CoherenceAction>) {
         for (number, node) in self.alive() {
             for line in 0..self.setup.homes.len() as u8 {
                 self.enabled_operations(number, node, line, actions);
@@ -333,53 +351,59 @@ impl System {
             let truth = self.truths[usize::from(line)];
             let alive = self.node(self.home(line)).alive;
             if alive && truth.allocated && !truth.retiring && self.retires > 0 {
-                actions.push(Action::Retire(line));
+                actions.push(CoherenceAction::Retire(line));
             }
             // The runtime keeps its memory in quarantine.
             let home = self.home(line);
             let held_back = self.late.iter().any(|late| (late.to, late.line) == (home, line));
             if alive && !truth.allocated && self.allocations > 0 && !held_back {
-                actions.push(Action::Allocate(line));
+                actions.push(CoherenceAction::Allocate(line));
             }
         }
         for node in &self.setup.mortal {
             if self.node(*node).alive && self.deaths > 0 {
-                actions.push(Action::Die(*node));
+                actions.push(CoherenceAction::Die(*node));
             }
             if self.reuses > 0 && self.is_free(*node) {
-                actions.push(Action::Reuse(*node));
+                actions.push(CoherenceAction::Reuse(*node));
             }
         }
     }
 
-    fn enabled_operations(&self, number: u16, node: &Node, line: u8, actions: &mut Vec<Action>) {
+    fn enabled_operations(
+        &self,
+        number: u16,
+        node: &CoherenceNode,
+        line: u8,
+        actions: &mut Vec<CoherenceAction>,
+    ) {
         let level = self.tag(number, line).held.level;
         let budget = node.budget;
-        let mut start = |kind: Kind, possible: bool| {
+        let mut start = |kind: CoherenceOperation, possible: bool| {
             if possible {
-                actions.push(Action::Start(number, line, kind));
+                actions.push(CoherenceAction::Start(number, line, kind));
             }
         };
-        start(Kind::Read, budget.reads > 0 && level == Level::Invalid);
-        start(Kind::Write, budget.writes > 0);
-        start(Kind::Overwrite, self.overwrites > 0);
-        start(Kind::Update, budget.updates > 0);
-        start(Kind::Hold, budget.holds > 0);
-        let waits = |next: &Operation| next.line == line && next.kind != Kind::Retire;
+        start(CoherenceOperation::Read, budget.reads > 0 && level == Level::Invalid);
+        start(CoherenceOperation::Write, budget.writes > 0);
+        start(CoherenceOperation::Overwrite, self.overwrites > 0);
+        start(CoherenceOperation::Update, budget.updates > 0);
+        start(CoherenceOperation::Hold, budget.holds > 0);
+        let waits = |next: &Operation| next.line == line && next.kind != CoherenceOperation::Retire;
         if self.cancels > 0 && node.waiting.iter().chain(&node.flushing).any(waits) {
-            actions.push(Action::Cancel(number, line));
+            actions.push(CoherenceAction::Cancel(number, line));
         }
         if budget.evictions > 0 && level > Level::Invalid && self.home(line) != number {
-            actions.push(Action::Evict(number, line));
+            actions.push(CoherenceAction::Evict(number, line));
         }
         if self.home(line) == number {
             return;
         }
         if self.write_backs > 0 && level == Level::Dirty {
-            actions.push(Action::WriteBack(number, line));
+            actions.push(CoherenceAction::WriteBack(number, line));
         }
         if self.flushes > 0 && self.tag(number, line).reserved {
-            actions.push(Action::Flush(number, line));
+            actions.push(CoherenceAction::Flush(number, line));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! What the model of leaving does with the memory of the nodes.
 
-use super::{Action, Flight, System};
+use super::{CoherenceAction, MessageInFlight, System};
 use crate::explorer::Violation;
 use farside_base::NodeId;
-use farside_protocol::coherence::{Event, Level};
+use farside_protocol::coherence::{CoherenceEvent, Level};
 use farside_protocol::wire::Class;
 
 impl System {
@@ -17,7 +17,7 @@ impl System {
     /// Messages in flight from one node to another, by class.
     pub(in crate::model) fn in_flight(&self, from: u16, to: u16) -> [u8; Class::ALL.len()] {
         let mut counts = [0; Class::ALL.len()];
-        let between = |flight: &&Flight| flight.from == from && flight.to == to;
+        let between = |flight: &&MessageInFlight| flight.from == from && flight.to == to;
         for flight in self.flights.iter().filter(between) {
             counts[flight.message.class() as usize] += 1;
         }
@@ -44,7 +44,7 @@ impl System {
     pub(in crate::model) fn give_back(&mut self, node: u16, line: u8) {
         self.tell(|| format!("n{node} gives line {line} back"));
         let (here, address) = (self.here(node, line), self.address(line));
-        self.step(node, Event::Evict { line: address, here });
+        self.step(node, CoherenceEvent::Evict { line: address, here });
     }
 
     /// A node has left.
@@ -75,27 +75,29 @@ impl System {
     }
 
     /// Whether the model of memberships decides about this action.
-    pub(in crate::model) const fn is_of_membership(action: Action) -> bool {
-        matches!(action, Action::Notice(..) | Action::Die(_))
+    pub(in crate::model) const fn is_of_membership(action: CoherenceAction) -> bool {
+        matches!(action, CoherenceAction::Notice(..) | CoherenceAction::Die(_))
     }
 
     /// The node that an action is a choice of, if its program makes it.
-    pub(in crate::model) fn chooser(&self, action: Action) -> Option<NodeId> {
+    pub(in crate::model) fn chooser(&self, action: CoherenceAction) -> Option<NodeId> {
         match action {
-            Action::Start(node, ..)
-            | Action::Evict(node, _)
-            | Action::Cancel(node, _)
-            | Action::Flush(node, _) => Some(NodeId(node)),
-            Action::Retire(line) | Action::Allocate(line) => Some(NodeId(self.home(line))),
-            Action::Deliver(..)
-            | Action::Placed(..)
-            | Action::WriteBack(..)
-            | Action::Finish(..)
-            | Action::Die(_)
-            | Action::Notice(..)
-            | Action::Settle(..)
-            | Action::Quiet(..)
-            | Action::Reuse(_) => None,
+            CoherenceAction::Start(node, ..)
+            | CoherenceAction::Evict(node, _)
+            | CoherenceAction::Cancel(node, _)
+            | CoherenceAction::Flush(node, _) => Some(NodeId(node)),
+            CoherenceAction::Retire(line) | CoherenceAction::Allocate(line) => {
+                Some(NodeId(self.home(line)))
+            }
+            CoherenceAction::Deliver(..)
+            | CoherenceAction::Placed(..)
+            | CoherenceAction::WriteBack(..)
+            | CoherenceAction::Finish(..)
+            | CoherenceAction::Die(_)
+            | CoherenceAction::Notice(..)
+            | CoherenceAction::Settle(..)
+            | CoherenceAction::Quiet(..)
+            | CoherenceAction::Reuse(_) => None,
         }
     }
 }

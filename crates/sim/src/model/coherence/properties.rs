@@ -1,8 +1,8 @@
 //! What must hold.
 
-use super::{Node, System};
+use super::{CoherenceNode, System};
 use farside_base::NodeId;
-use farside_protocol::coherence::{Held, Level};
+use farside_protocol::coherence::{HeldLine, Level};
 
 impl System {
     pub(super) fn copies_violation(&self, line: u8) -> Option<String> {
@@ -63,10 +63,10 @@ impl System {
         None
     }
 
-    fn directory_violation(&self, home: u16, node: &Node, line: u8) -> Option<String> {
+    fn directory_violation(&self, home: u16, node: &CoherenceNode, line: u8) -> Option<String> {
         let address = self.address(line);
         for (number, other) in self.alive().filter(|(number, _)| *number != home) {
-            let Held { level, grant } = other.tags[usize::from(line)].held;
+            let HeldLine { level, grant } = other.tags[usize::from(line)].held;
             let copy = (NodeId(number), grant);
             let owner = node.machine.owner(address).filter(|owner| owner.0 == copy.0);
             let sharer = node.machine.sharers(address).find(|sharer| sharer.0 == copy.0);

@@ -1,12 +1,14 @@
 //! What a runtime owes the machine: effects in order, tags, frames, bytes.
 
-use super::{Flight, Kind, Operation, Place, System, Tag};
+use super::{CoherenceOperation, MessageInFlight, Operation, System, Tag, UnlandedWrite};
 use farside_base::{ErrorCode, OperationId};
-use farside_protocol::coherence::{Effect, Effects, Event, Held, Level, Message, Target};
+use farside_protocol::coherence::{
+    CoherenceEffect, CoherenceEvent, CoherenceMessage, Effects, HeldLine, Level, PlacementTarget,
+};
 
 impl System {
     /// Gives an event to a machine and carries out its effects.
-    pub(super) fn step(&mut self, node: u16, event: Event) {
+    pub(super) fn step(&mut self, node: u16, event: CoherenceEvent) {
         let mut effects = Effects::new();
         let machine = &mut self.node_mut(node).machine;
         let step = machine.step(event, &mut effects);
@@ -23,34 +25,53 @@ impl System {
         }
     }
 
-    fn carry_out(&mut self, node: u16, effect: Effect) {
+    fn carry_out(&mut self, node: u16, effect: CoherenceEffect) {
         match effect {
-            Effect::Send { to, message } => self.send(node, to.0, message, None),
-            Effect::Place { line, to, target, message } => {
+            CoherenceEffect::Send { to, message } => self.send(node, to.0, message, None),
+            CoherenceEffect::Place { line, to, target, message } => {
                 self.place(node, Self::line(line), to.0, target, message)
             }
-            Effect::SetLevel { line, held, .. } => self.set_level(node, Self::line(line), held),
-            Effect::Release { line } => self.release(node, Self::line(line)),
-            Effect::Fill { operation, line } => self.fill(node, operation, Self::line(line)),
-            Effect::Ready { operation, line } => self.ready(node, operation, Self::line(line)),
-            Effect::Fail { operation, code, .. } => self.fail(node, operation, code),
-            Effect::DropHome { node: home } => self.drop_home(node, home.0),
+            CoherenceEffect::SetLevel { line, held, .. } => {
+                self.set_level(node, Self::line(line), held)
+            }
+            CoherenceEffect::Release { line } => self.release(node, Self::line(line)),
+            CoherenceEffect::Fill { operation, line } => {
+                self.fill(node, operation, Self::line(line))
+            }
+            CoherenceEffect::Ready { operation, line } => {
+                self.ready(node, operation, Self::line(line))
+            }
+            CoherenceEffect::Fail { operation, code, .. } => self.fail(node, operation, code),
+            CoherenceEffect::DropHome { node: home } => self.drop_home(node, home.0),
         }
     }
 
-    fn send(&mut self, from: u16, to: u16, message: Message, bytes: Option<(Target, u8)>) {
-        if Message::decode(&message.encode()) != Ok(message) {
+    fn send(
+        &mut self,
+        from: u16,
+        to: u16,
+        message: CoherenceMessage,
+        bytes: Option<(PlacementTarget, u8)>,
+    ) {
+        if CoherenceMessage::decode(&message.encode()) != Ok(message) {
             self.wrong("a message changes on the wire");
         }
         if !self.node(to).alive {
             return;
         }
-        let flight = Flight { from, to, message, bytes };
+        let flight = MessageInFlight { from, to, message, bytes };
         let at = self.flights.partition_point(|other| other.link() <= flight.link());
         self.flights.insert(at, flight);
     }
 
-    fn place(&mut self, from: u16, line: u8, to: u16, target: Target, message: Message) {
+    fn place(
+        &mut self,
+        from: u16,
+        line: u8,
+        to: u16,
+        target: PlacementTarget,
+        message: CoherenceMessage,
+    ) {
         let tag = *self.tag(from, line);
         if tag.held.level == Level::Dirty {
             self.wrong("bytes leave while they may still be written here");
@@ -58,18 +79,18 @@ impl System {
         if self.home(line) != from && !tag.reserved {
             self.wrong("bytes leave a frame that is not the line's");
         }
-        let place = Place { from, line, to };
+        let place = UnlandedWrite { from, line, to };
         let at = self.places.partition_point(|other| other.from <= from);
         self.places.insert(at, place);
         self.send(from, to, message, Some((target, tag.value)));
     }
 
     /// Bytes of a flight arrive in memory, before its message does.
-    pub(super) fn land(&mut self, to: u16, line: u8, target: Target, value: u8) {
+    pub(super) fn land(&mut self, to: u16, line: u8, target: PlacementTarget, value: u8) {
         let tag = *self.tag(to, line);
         let fits = match target {
-            Target::Frame(frame) => u32::from(line) == frame.0 && tag.reserved,
-            Target::Home => self.home(line) == to,
+            PlacementTarget::Frame(frame) => u32::from(line) == frame.0 && tag.reserved,
+            PlacementTarget::Home => self.home(line) == to,
         };
         if !fits {
             self.wrong("bytes land in a frame that is not the line's");
@@ -98,10 +119,11 @@ impl System {
         })
     }
 
-    fn set_level(&mut self, node: u16, line: u8, held: Held) {
+    fn set_level(&mut self, node: u16, line: u8, held: HeldLine) {
         let Tag { reserved, value, held: before } = *self.tag(node, line);
         let truth = *self.truth(line);
-        let overwrites = |next: &&Operation| next.line == line && next.kind == Kind::Overwrite;
+        let overwrites =
+            |next: &&Operation| next.line == line && next.kind == CoherenceOperation::Overwrite;
         let rises = before.level == Level::Invalid && held.level > Level::Invalid;
         if rises
             && value != truth.latest
@@ -116,7 +138,7 @@ impl System {
         if held.level == Level::Dirty && self.is_leaving(node, line) {
             self.wrong("bytes may be written while they are on their way");
         }
-        let canonical = if held.level == Level::Invalid { Held::default() } else { held };
+        let canonical = if held.level == Level::Invalid { HeldLine::default() } else { held };
         self.tag_mut(node, line).held = canonical;
     }
 
@@ -134,7 +156,7 @@ impl System {
     fn drop_home(&mut self, node: u16, home: u16) {
         for line in 0..self.setup.homes.len() as u8 {
             if self.home(line) == home && self.tag(node, line).held.level > Level::Invalid {
-                self.tag_mut(node, line).held = Held::default();
+                self.tag_mut(node, line).held = HeldLine::default();
                 self.release(node, line);
             }
         }
@@ -143,7 +165,7 @@ impl System {
     fn fill(&mut self, node: u16, id: OperationId, line: u8) {
         let meant = |next: &&Operation| next.id == id && next.line == line;
         let operation = self.node(node).waiting.iter().find(meant);
-        if operation.is_none_or(|operation| operation.kind != Kind::Overwrite) {
+        if operation.is_none_or(|operation| operation.kind != CoherenceOperation::Overwrite) {
             return self.wrong("a lost line is filled by a part of it");
         }
         let tag = *self.tag(node, line);
@@ -175,18 +197,24 @@ impl System {
         };
         let mut operation = self.node_mut(node).waiting.remove(at);
         let tag = *self.tag(node, line);
-        if tag.held.level < operation.kind.want().level() && operation.kind != Kind::Retire {
+        if tag.held.level < operation.kind.want().level()
+            && operation.kind != CoherenceOperation::Retire
+        {
             return self.wrong("an operation is ready before its line is");
         }
         match operation.kind {
-            Kind::Read if tag.value != self.truth(line).latest => self.wrong("a read is old"),
-            Kind::Read => {}
-            Kind::Write | Kind::Overwrite => self.write_next(node, line),
-            Kind::Update | Kind::Hold => {
+            CoherenceOperation::Read if tag.value != self.truth(line).latest => {
+                self.wrong("a read is old")
+            }
+            CoherenceOperation::Read => {}
+            CoherenceOperation::Write | CoherenceOperation::Overwrite => {
+                self.write_next(node, line)
+            }
+            CoherenceOperation::Update | CoherenceOperation::Hold => {
                 operation.seen = tag.value;
                 self.node_mut(node).pinned.push(operation);
             }
-            Kind::Retire => self.retired(line),
+            CoherenceOperation::Retire => self.retired(line),
         }
     }
 

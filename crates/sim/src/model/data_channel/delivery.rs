@@ -1,7 +1,7 @@
 //! The network's effects on the requests in flight.
 
-use super::network::{Action as Work, Origin, region, words};
-use super::{Action, DataChannel, Half};
+use super::network::{Origin, PostedVerb as Work, region, words};
+use super::{DataChannel, DataChannelAction, Half};
 use farside_base::{Memory, RemoteSlice};
 use farside_protocol::channel::{Arrival, Completed, Half as _};
 
@@ -49,34 +49,36 @@ impl DataChannel {
         !takes || dead || self.receive_for(flight.from, flight.to).is_some()
     }
 
-    pub(super) fn network_actions(&self, actions: &mut Vec<Action>) {
+    pub(super) fn network_actions(&self, actions: &mut Vec<DataChannelAction>) {
         for (at, flight) in self.flights.iter().enumerate() {
             let done = flight.action.is_done();
             let placed = self.setup.guarantees.completion_means_placed;
             let early = matches!(flight.action, Work::Write { immediate: None, .. }) && !placed;
             if flight.told && (done || early) && !self.sides[flight.from].dead {
-                actions.push(Action::Complete(at));
+                actions.push(DataChannelAction::Complete(at));
             }
             if done || !self.may_run(at) || (self.setup.waits && !self.finds_receive(at)) {
                 continue;
             }
             match &flight.action {
-                Work::Write { left: None, .. } => actions.push(Action::Effect(at)),
+                Work::Write { left: None, .. } => actions.push(DataChannelAction::Effect(at)),
                 Work::Write { left: Some(left), .. } if left.is_empty() => {
-                    actions.push(Action::Effect(at));
+                    actions.push(DataChannelAction::Effect(at));
                 }
                 Work::Write { left: Some(left), .. } => {
                     let any = if self.setup.guarantees.byte_order { 1 } else { left.len() };
-                    actions.extend((0..any).map(|word| Action::Word(at, word)));
+                    actions.extend((0..any).map(|word| DataChannelAction::Word(at, word)));
                 }
                 Work::Read { sampled, .. } => {
                     for (word, sample) in sampled.iter().enumerate() {
                         if sample.is_none() {
-                            actions.push(Action::Word(at, word));
+                            actions.push(DataChannelAction::Word(at, word));
                         }
                     }
                 }
-                Work::FetchAdd { .. } | Work::Send { .. } => actions.push(Action::Effect(at)),
+                Work::FetchAdd { .. } | Work::Send { .. } => {
+                    actions.push(DataChannelAction::Effect(at))
+                }
             }
         }
     }

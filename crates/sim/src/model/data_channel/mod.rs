@@ -1,5 +1,5 @@
 //! The model of the data channels: the halves of one channel, their memory, and a network that does whatever its
-//! guarantees permit. One model for all twenty channels, selected by a [`Setup`].
+//! guarantees permit. One model for all twenty channels, selected by a [`DataChannelSetup`].
 //!
 //! Sources of requests are read as late as permitted, words land and are sampled one by one, a completion may precede
 //! the placement of its WRITE, and a half may die at any step; then its requests in flight land in part or not at all.
@@ -15,11 +15,11 @@ mod tests;
 use crate::explorer::{Model, Violation};
 use farside_base::{Memory, RegionId, RemoteRegionId};
 use farside_protocol::channel::{
-    Acknowledge, Arrival, Content, Effects, Family, Half as _, Held, Kind, Offer, Own, OwnRegions,
-    Peer, PeerRegions, Plan, Posting, Receiver, SendHalf, Sender, Shape,
+    Acknowledge, Arrival, Content, Effects, Family, Half as _, HeldMessage, Kind, MemoryPlan,
+    Offer, Own, OwnRegions, Peer, PeerRegions, Posting, Receiver, SendHalf, Sender, Shape,
 };
 use memory::Bytes;
-use network::{Action as Work, Flight, region};
+use network::{PostedRequest, PostedVerb as Work, region};
 use std::collections::VecDeque;
 
 pub use network::Guarantees;
@@ -34,7 +34,7 @@ const USER_STEP: u64 = 64;
 
 /// What is modelled.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct DataChannelSetup {
     /// Which channel.
     pub kind: Kind,
     /// Its measures.
@@ -65,7 +65,7 @@ pub struct Setup {
     pub waits: bool,
 }
 
-impl Setup {
+impl DataChannelSetup {
     /// A sender and a receiver on the weakest network that the channel declares itself good for.
     pub fn new(kind: Kind, shape: Shape, messages: &[u32]) -> Self {
         let needs = kind.requirements(&shape);
@@ -120,7 +120,7 @@ enum Half {
 /// A message that the model's program holds.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Holding {
-    held: Held,
+    held: HeldMessage,
     /// Its sender and the life of that one.
     voice: usize,
     number: u8,
@@ -128,7 +128,7 @@ struct Holding {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Side {
+struct ModelHalf {
     half: Half,
     regions: Vec<Bytes>,
     receives: VecDeque<Posting>,
@@ -149,7 +149,7 @@ struct Side {
 
 /// What can happen next.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
+pub enum DataChannelAction {
     /// A sender is asked to send its next message.
     Send(usize),
     /// A sender polls.
@@ -181,9 +181,9 @@ pub enum Action {
 /// The halves of a channel and what is between them.
 #[derive(Clone, Debug)]
 pub struct DataChannel {
-    setup: std::rc::Rc<Setup>,
-    sides: Vec<Side>,
-    flights: Vec<Flight>,
+    setup: std::rc::Rc<DataChannelSetup>,
+    sides: Vec<ModelHalf>,
+    flights: Vec<PostedRequest>,
     buried: Vec<bool>,
     broken: Option<&'static str>,
 }
@@ -216,7 +216,7 @@ fn message(from: usize, number: u8, bytes: u32) -> Vec<u8> {
 impl DataChannel {
     /// Everything connected and nothing sent. `change` may put defects in.
     pub fn new(
-        setup: Setup,
+        setup: DataChannelSetup,
         change: impl Fn(Sender) -> Sender,
         change_receiver: impl Fn(Receiver) -> Receiver,
     ) -> Self {
@@ -227,11 +227,11 @@ impl DataChannel {
         let mut sides = Vec::new();
         for from in 0..setup.senders {
             let half = change(Sender::new(kind, &shape, OWN));
-            sides.push(Side::sender(half, from, &setup));
+            sides.push(ModelHalf::sender(half, from, &setup));
         }
         for _ in 0..setup.receivers {
             let half = change_receiver(Receiver::new(kind, &shape, OWN));
-            sides.push(Side::receiver(half, &setup));
+            sides.push(ModelHalf::receiver(half, &setup));
         }
         let buried = vec![false; sides.len()];
         let setup = std::rc::Rc::new(setup);
@@ -290,7 +290,7 @@ impl DataChannel {
         ) -> Result<(), farside_protocol::wire::Violation>,
     ) {
         let mut effects = Effects::default();
-        let Side { half, regions, .. } = &mut self.sides[side];
+        let ModelHalf { half, regions, .. } = &mut self.sides[side];
         let own = Own { buffer: &regions[0], bells: &regions[1], counters: &regions[3] };
         if let Err(violation) = call(half, own, &mut effects) {
             self.broken = Some(violation.0);
@@ -299,7 +299,7 @@ impl DataChannel {
             self.sides[side].receives.push_back(*posting);
         }
         for request in effects.requests() {
-            self.flights.push(Flight {
+            self.flights.push(PostedRequest {
                 from: side,
                 to: self.by_peer(side, request.peer),
                 name: request.name,
@@ -311,9 +311,9 @@ impl DataChannel {
     }
 }
 
-impl Side {
+impl ModelHalf {
     /// A sender with messages ready in the user's region.
-    fn sender(half: Sender, from: usize, setup: &Setup) -> Self {
+    fn sender(half: Sender, from: usize, setup: &DataChannelSetup) -> Self {
         let side = Self::new(Half::Sender(half), &Sender::plan(setup.kind, &setup.shape), setup);
         for (number, bytes) in setup.messages.iter().enumerate() {
             let bytes = message(from, number as u8, *bytes);
@@ -323,11 +323,11 @@ impl Side {
         side
     }
 
-    fn receiver(half: Receiver, setup: &Setup) -> Self {
+    fn receiver(half: Receiver, setup: &DataChannelSetup) -> Self {
         Self::new(Half::Receiver(half), &Receiver::plan(setup.kind, &setup.shape), setup)
     }
 
-    fn new(half: Half, plan: &Plan, setup: &Setup) -> Self {
+    fn new(half: Half, plan: &MemoryPlan, setup: &DataChannelSetup) -> Self {
         let mirrored = plan.buffer_kind == farside_base::RegionKind::Mirrored;
         Self {
             half,
@@ -352,26 +352,28 @@ impl Side {
 
 impl DataChannel {
     /// What the programs may do, whether or not it changes anything.
-    fn program_actions(&self, actions: &mut Vec<Action>) {
+    fn program_actions(&self, actions: &mut Vec<DataChannelAction>) {
         for (at, side) in self.sides.iter().enumerate().filter(|(_, side)| !side.dead) {
             if !side.arrivals.is_empty() {
-                actions.push(Action::Poll(at));
+                actions.push(DataChannelAction::Poll(at));
             }
             if at < self.setup.senders {
                 if usize::from(side.sent) < self.setup.messages.len() {
-                    actions.push(Action::Send(at));
+                    actions.push(DataChannelAction::Send(at));
                 }
-                actions.push(Action::Advance(at));
+                actions.push(DataChannelAction::Advance(at));
                 if self.waits_for_the_end(at) {
-                    actions.push(Action::Ask(at));
+                    actions.push(DataChannelAction::Ask(at));
                 }
             } else {
                 if self.setup.offers {
-                    actions.push(Action::Offer(at));
+                    actions.push(DataChannelAction::Offer(at));
                 } else if side.holding.len() < self.setup.held_max {
-                    actions.push(Action::Receive(at));
+                    actions.push(DataChannelAction::Receive(at));
                 }
-                actions.extend((0..side.holding.len()).map(|place| Action::Release(at, place)));
+                actions.extend(
+                    (0..side.holding.len()).map(|place| DataChannelAction::Release(at, place)),
+                );
             }
         }
     }
@@ -389,7 +391,8 @@ impl DataChannel {
     fn holds(&self) -> bool {
         // The indirect channel offers messages before they are sent.
         let offers = self.setup.kind != Kind::ReadSlotIndirect;
-        let holds = |side: &Side| !side.holding.is_empty() || (offers && !side.fetching.is_empty());
+        let holds =
+            |side: &ModelHalf| !side.holding.is_empty() || (offers && !side.fetching.is_empty());
         self.sides.iter().any(|side| !side.dead && holds(side))
     }
 
@@ -420,15 +423,17 @@ impl DataChannel {
     /// sender that waits for ever would not show, since they never end. (A message that was sent and
     /// that such a receiver never finds still does not show: it shows as out of order only when the
     /// next one is found.)
-    fn looks_in_vain(&self, actions: &[Action]) -> bool {
+    fn finds_nothing(&self, actions: &[DataChannelAction]) -> bool {
         let senders = self.setup.senders;
-        let came = |side: &Side| {
+        let came = |side: &ModelHalf| {
             let all = |from: usize| (1 << self.sides[from].sent) - 1;
             side.dead || (0..senders).all(|from| side.came[self.voice(from)] == all(from))
         };
         self.setup.kind.shares_sender()
             && self.flights.is_empty()
-            && actions.iter().all(|one| matches!(one, Action::Receive(_) | Action::Offer(_)))
+            && actions.iter().all(|one| {
+                matches!(one, DataChannelAction::Receive(_) | DataChannelAction::Offer(_))
+            })
             && self.sides[senders..].iter().all(came)
             && !self.sides.iter().any(|side| !side.dead && !side.fetching.is_empty())
     }
@@ -439,9 +444,9 @@ impl DataChannel {
         let life = self.sides[side].life + 1;
         let mut fresh = if side < self.setup.senders {
             let from = side + self.setup.senders * usize::from(life);
-            Side::sender(Sender::new(kind, &shape, OWN), from, &self.setup)
+            ModelHalf::sender(Sender::new(kind, &shape, OWN), from, &self.setup)
         } else {
-            Side::receiver(Receiver::new(kind, &shape, OWN), &self.setup)
+            ModelHalf::receiver(Receiver::new(kind, &shape, OWN), &self.setup)
         };
         fresh.life = life;
         for from in self.others(side).filter(|_| side >= self.setup.senders) {
@@ -473,9 +478,9 @@ impl DataChannel {
 }
 
 impl Model for DataChannel {
-    type Action = Action;
+    type Action = DataChannelAction;
 
-    fn enabled(&self) -> Vec<Action> {
+    fn enabled(&self) -> Vec<DataChannelAction> {
         let mut actions = Vec::new();
         if self.broken.is_some() {
             return actions;
@@ -491,48 +496,48 @@ impl Model for DataChannel {
                 actions.push(action);
             }
         }
-        if self.looks_in_vain(&actions) {
+        if self.finds_nothing(&actions) {
             actions.clear();
         }
         for &side in &self.setup.mortal {
             if !self.sides[side].dead {
                 // A fresh half lives on.
                 if self.sides[side].life == 0 {
-                    actions.push(Action::Die(side));
+                    actions.push(DataChannelAction::Die(side));
                 }
             } else if !self.buried[side] {
-                actions.push(Action::Lost(side));
+                actions.push(DataChannelAction::Lost(side));
             } else if self.may_reconnect(side) {
-                actions.push(Action::Reconnect(side));
+                actions.push(DataChannelAction::Reconnect(side));
             }
         }
         actions
     }
 
-    fn apply(&mut self, action: Action) {
+    fn apply(&mut self, action: DataChannelAction) {
         match action {
-            Action::Send(side) => self.send(side),
-            Action::Advance(side) => self.with(side, |half, own, effects| match half {
+            DataChannelAction::Send(side) => self.send(side),
+            DataChannelAction::Advance(side) => self.with(side, |half, own, effects| match half {
                 Half::Sender(half) => half.advance(own, effects),
                 Half::Receiver(_) => Ok(()),
             }),
-            Action::Receive(side) => self.receive(side),
-            Action::Offer(side) => self.offer(side),
-            Action::Release(side, place) => self.release(side, place),
-            Action::Word(at, word) => {
+            DataChannelAction::Receive(side) => self.receive(side),
+            DataChannelAction::Offer(side) => self.offer(side),
+            DataChannelAction::Release(side, place) => self.release(side, place),
+            DataChannelAction::Word(at, word) => {
                 self.word(at, word);
                 self.tidy();
             }
-            Action::Effect(at) => self.effect(at),
-            Action::Complete(at) => self.complete(at),
-            Action::Die(side) => {
+            DataChannelAction::Effect(at) => self.effect(at),
+            DataChannelAction::Complete(at) => self.complete(at),
+            DataChannelAction::Die(side) => {
                 self.sides[side].dead = true;
                 self.tidy();
             }
-            Action::Lost(side) => self.bury(side),
-            Action::Reconnect(side) => self.reconnect(side),
-            Action::Poll(side) => self.poll(side),
-            Action::Ask(side) => self.with(side, |half, _, effects| {
+            DataChannelAction::Lost(side) => self.bury(side),
+            DataChannelAction::Reconnect(side) => self.reconnect(side),
+            DataChannelAction::Poll(side) => self.poll(side),
+            DataChannelAction::Ask(side) => self.with(side, |half, _, effects| {
                 if let Half::Sender(half) = half {
                     half.ask_progress(effects);
                 }

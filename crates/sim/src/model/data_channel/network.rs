@@ -18,7 +18,7 @@ pub struct Guarantees {
 
 /// A work request that has been posted.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Flight {
+pub(super) struct PostedRequest {
     /// Which half posted it.
     pub(super) from: usize,
     /// The half that it is sent to.
@@ -27,11 +27,11 @@ pub(super) struct Flight {
     /// Its completion is still to be reported.
     pub(super) told: bool,
     pub(super) fence: bool,
-    pub(super) action: Action,
+    pub(super) action: PostedVerb,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Action {
+pub(super) enum PostedVerb {
     /// Words that have not landed, by rising offset, and the immediate that follows them.
     Write {
         source: Origin,
@@ -97,7 +97,7 @@ pub(super) fn region(regions: &[Bytes], id: RegionId) -> &Bytes {
     &regions[id.0 as usize]
 }
 
-impl Action {
+impl PostedVerb {
     pub(super) fn of(operation: &Operation<'_>) -> Self {
         match *operation {
             Operation::Write { ref source, to, immediate } => {

@@ -4,7 +4,7 @@ use super::network::region;
 use super::{BUFFER, DataChannel, Half, Holding, USER, USER_STEP, message};
 use farside_base::{LocalSlice, Memory, RegionId};
 use farside_protocol::channel::{
-    Arrival, Content, Half as _, Kind, Payload, ReceiveHalf, Receiver, Refusal, SendHalf,
+    Arrival, Content, Half as _, HalfRefusal, Kind, Payload, ReceiveHalf, Receiver, SendHalf,
 };
 
 impl DataChannel {
@@ -31,7 +31,7 @@ impl DataChannel {
                 if gather && room { Payload::Gather(&slice) } else { Payload::Bytes(&content) };
             match half.send(payload, own, effects) {
                 Ok(_) => taken = true,
-                Err(Refusal::Full | Refusal::Lost | Refusal::NotConnected) => {}
+                Err(HalfRefusal::Full | HalfRefusal::Lost | HalfRefusal::NotConnected) => {}
                 Err(other) => panic!("{other}"),
             }
             half.flush(own, effects);

@@ -26,7 +26,9 @@ const MESSAGE: Acknowledge = Acknowledge::Message;
 const TAIL: Acknowledge = Acknowledge::ReadTail;
 
 /// Searches each of them to its end.
-pub(super) fn assert_states<T: std::fmt::Debug>(table: impl IntoIterator<Item = (T, Setup, u64)>) {
+pub(super) fn assert_states<T: std::fmt::Debug>(
+    table: impl IntoIterator<Item = (T, DataChannelSetup, u64)>,
+) {
     let mut wrong = Vec::new();
     for (told, setup, expected) in table {
         let model = DataChannel::new(setup, |sender| sender, |receiver| receiver);
@@ -41,7 +43,7 @@ pub(super) fn assert_states<T: std::fmt::Debug>(table: impl IntoIterator<Item = 
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-pub(super) fn failure(setup: Setup) -> String {
+pub(super) fn failure(setup: DataChannelSetup) -> String {
     let told = format!("{setup:?}");
     let model = DataChannel::new(setup, |sender| sender, |receiver| receiver);
     match Explorer::new().explore(&model).failure() {
@@ -52,7 +54,10 @@ pub(super) fn failure(setup: Setup) -> String {
 
 /// What a defect of both halves leads to, and after how many steps.
 #[cfg(canary)]
-pub(super) fn caught(setup: Setup, mutant: farside_protocol::channel::Mutant) -> (String, usize) {
+pub(super) fn caught(
+    setup: DataChannelSetup,
+    mutant: farside_protocol::channel::ChannelMutant,
+) -> (String, usize) {
     let told = format!("{mutant:?} {setup:?}");
     let sender = |sender: Sender| sender.with_mutant(mutant);
     let receiver = |receiver: Receiver| receiver.with_mutant(mutant);

@@ -1,16 +1,16 @@
 //! The lock machines of the model of leaving: one session a node, one lock, with node 0 as its home.
 
-use super::Action as ClusterAction;
+use super::LeaveAction as ClusterAction;
 use farside_base::{GlobalAddress, Limits, LineAddress, LineSize, NodeId, OperationId, SessionId};
 use farside_protocol::lock::{
-    Action as Wanted, Ask, Effect, Effects, Event, Here, Locks, Message, Mode, Patience, Range,
-    Request,
+    Action as Wanted, Ask, Effects, Here, LockEffect, LockEvent, LockMessage, LockRequest, Locks,
+    Mode, Patience, Range,
 };
 use farside_protocol::wire::Class;
 
 /// Something that happens to the locks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Action {
+pub enum LeaveLocksAction {
     /// The next lock message of a class from one node to another arrives.
     Deliver(u16, u16, Class),
     /// The session of a node asks for the lock.
@@ -20,7 +20,7 @@ pub enum Action {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Stage {
+enum LockingStage {
     Idle,
     Waiting,
     Holding,
@@ -28,9 +28,9 @@ enum Stage {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Node {
+struct LockingNode {
     machine: Locks,
-    stage: Stage,
+    stage: LockingStage,
     asks: u8,
     operations: u64,
 }
@@ -39,7 +39,7 @@ struct Node {
 struct Flight {
     from: u16,
     to: u16,
-    message: Message,
+    message: LockMessage,
 }
 
 impl Flight {
@@ -50,7 +50,7 @@ impl Flight {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct LockWorld {
-    nodes: Vec<Node>,
+    nodes: Vec<LockingNode>,
     /// By link and class; in order of sending within them.
     flights: Vec<Flight>,
     /// Nodes that are no more, as bits.
@@ -67,9 +67,9 @@ fn line() -> LineAddress {
 impl LockWorld {
     pub(super) fn new(asks: &[u8]) -> Self {
         let limits = Limits { nodes_max: 8, ..Limits::TINY };
-        let node = |(number, asks): (u16, &u8)| Node {
+        let node = |(number, asks): (u16, &u8)| LockingNode {
             machine: Locks::new(NodeId(number), &limits),
-            stage: Stage::Idle,
+            stage: LockingStage::Idle,
             asks: *asks,
             operations: 0,
         };
@@ -81,7 +81,7 @@ impl LockWorld {
         }
     }
 
-    fn node_mut(&mut self, node: u16) -> &mut Node {
+    fn node_mut(&mut self, node: u16) -> &mut LockingNode {
         &mut self.nodes[usize::from(node)]
     }
 
@@ -101,7 +101,7 @@ impl LockWorld {
         Here { bytes: if node == HOME { LineSize::DEFAULT.bytes() as u32 } else { 0 } }
     }
 
-    fn step(&mut self, node: u16, event: Event) {
+    fn step(&mut self, node: u16, event: LockEvent) {
         let mut effects = Effects::new();
         let machine = &mut self.node_mut(node).machine;
         if let Err(violation) = machine.step(event, &mut effects) {
@@ -109,27 +109,27 @@ impl LockWorld {
         }
         for effect in effects {
             match effect {
-                Effect::Send { to, message } => self.send(node, to.0, message),
-                Effect::Locked { abandoned, .. } => {
+                LockEffect::Send { to, message } => self.send(node, to.0, message),
+                LockEffect::Locked { abandoned, .. } => {
                     if abandoned {
                         self.wrong = Some("a lock that was let go is called abandoned");
                     }
-                    self.set(node, Stage::Waiting, Stage::Holding);
+                    self.set(node, LockingStage::Waiting, LockingStage::Holding);
                 }
-                Effect::Unlocked { .. } | Effect::Cancelled { .. } => {}
-                Effect::Failed { .. } => {
+                LockEffect::Unlocked { .. } | LockEffect::Cancelled { .. } => {}
+                LockEffect::Failed { .. } => {
                     if self.runs(HOME) {
                         self.wrong = Some("a lock of a home that runs fails");
                     }
-                    if self.node_mut(node).stage != Stage::Closed {
-                        self.node_mut(node).stage = Stage::Idle;
+                    if self.node_mut(node).stage != LockingStage::Closed {
+                        self.node_mut(node).stage = LockingStage::Idle;
                     }
                 }
             }
         }
     }
 
-    fn set(&mut self, node: u16, before: Stage, after: Stage) {
+    fn set(&mut self, node: u16, before: LockingStage, after: LockingStage) {
         let stage = &mut self.node_mut(node).stage;
         if *stage == before {
             *stage = after;
@@ -138,7 +138,7 @@ impl LockWorld {
         }
     }
 
-    fn send(&mut self, from: u16, to: u16, message: Message) {
+    fn send(&mut self, from: u16, to: u16, message: LockMessage) {
         if self.runs(to) {
             let flight = Flight { from, to, message };
             let at = self.flights.partition_point(|other| other.link() <= flight.link());
@@ -151,30 +151,30 @@ impl LockWorld {
         state.operations += 1;
         let operation = OperationId(state.operations);
         let range = Range { start: 0, bytes: 8 };
-        let request = Request { line: line(), range, action };
+        let request = LockRequest { line: line(), range, action };
         let session = SessionId::new(NodeId(node), 0);
-        self.step(node, Event::Issue { operation, session, request, here: Self::here(node) });
+        self.step(node, LockEvent::Issue { operation, session, request, here: Self::here(node) });
     }
 
-    pub(super) fn apply(&mut self, action: Action) {
+    pub(super) fn apply(&mut self, action: LeaveLocksAction) {
         match action {
-            Action::Deliver(from, to, class) => {
+            LeaveLocksAction::Deliver(from, to, class) => {
                 let link = (from, to, class as u8);
                 if let Some(at) = self.flights.iter().position(|flight| flight.link() == link) {
                     let message = self.flights.remove(at).message;
                     let (from, here) = (NodeId(from), Self::here(to));
-                    self.step(to, Event::Received { from, message, here });
+                    self.step(to, LockEvent::Received { from, message, here });
                 }
             }
-            Action::Ask(node) => {
+            LeaveLocksAction::Ask(node) => {
                 let state = self.node_mut(node);
                 state.asks -= 1;
-                state.stage = Stage::Waiting;
+                state.stage = LockingStage::Waiting;
                 let (mode, patience) = (Mode::Write, Patience::Wait);
                 self.issue(node, Wanted::Ask(Ask::Lock { mode, patience }));
             }
-            Action::Unlock(node) => {
-                self.node_mut(node).stage = Stage::Idle;
+            LeaveLocksAction::Unlock(node) => {
+                self.node_mut(node).stage = LockingStage::Idle;
                 self.issue(node, Wanted::Unlock(Mode::Write));
             }
         }
@@ -182,8 +182,8 @@ impl LockWorld {
 
     pub(super) fn close(&mut self, node: u16) {
         if usize::from(node) < self.nodes.len() {
-            self.node_mut(node).stage = Stage::Closed;
-            self.step(node, Event::Close { session: SessionId::new(NodeId(node), 0) });
+            self.node_mut(node).stage = LockingStage::Closed;
+            self.step(node, LockEvent::Close { session: SessionId::new(NodeId(node), 0) });
         }
     }
 
@@ -191,7 +191,7 @@ impl LockWorld {
         self.ended |= 1 << node;
         self.flights.retain(|flight| flight.to != node);
         if let Some(state) = self.nodes.get_mut(usize::from(node)) {
-            state.stage = Stage::Closed;
+            state.stage = LockingStage::Closed;
             state.asks = 0;
         }
     }
@@ -199,10 +199,10 @@ impl LockWorld {
     pub(super) fn learn_of_end(&mut self, node: u16, other: u16, left: bool) {
         self.flights.retain(|flight| (flight.from, flight.to) != (other, node));
         if usize::from(node) < self.nodes.len() {
-            self.step(node, Event::NodeDead { node: NodeId(other), left });
+            self.step(node, LockEvent::NodeDead { node: NodeId(other), left });
             // What it held of a home that is gone is void.
-            if other == HOME && self.node_mut(node).stage == Stage::Holding {
-                self.node_mut(node).stage = Stage::Idle;
+            if other == HOME && self.node_mut(node).stage == LockingStage::Holding {
+                self.node_mut(node).stage = LockingStage::Idle;
             }
         }
     }
@@ -211,34 +211,35 @@ impl LockWorld {
         let mut last = None;
         for flight in &self.flights {
             if last.replace(flight.link()) != Some(flight.link()) {
-                let action = Action::Deliver(flight.from, flight.to, flight.message.class());
+                let action =
+                    LeaveLocksAction::Deliver(flight.from, flight.to, flight.message.class());
                 actions.push(ClusterAction::Lock(action));
             }
         }
         for (number, node) in (0..).zip(&self.nodes) {
-            if node.stage == Stage::Holding {
-                actions.push(ClusterAction::Lock(Action::Unlock(number)));
+            if node.stage == LockingStage::Holding {
+                actions.push(ClusterAction::Lock(LeaveLocksAction::Unlock(number)));
             }
         }
     }
 
     pub(super) fn enabled_external(&self, node: u16, actions: &mut Vec<ClusterAction>) {
         if let Some(state) = self.nodes.get(usize::from(node))
-            && state.stage == Stage::Idle
+            && state.stage == LockingStage::Idle
             && state.asks > 0
             && self.runs(HOME)
         {
-            actions.push(ClusterAction::Lock(Action::Ask(node)));
+            actions.push(ClusterAction::Lock(LeaveLocksAction::Ask(node)));
         }
     }
 
     pub(super) fn violation(&self) -> Option<&'static str> {
-        let holders = self.nodes.iter().filter(|node| node.stage == Stage::Holding).count();
+        let holders = self.nodes.iter().filter(|node| node.stage == LockingStage::Holding).count();
         self.wrong.or((holders > 1).then_some("two sessions hold one lock"))
     }
 
     pub(super) fn rest_violation(&self) -> Option<&'static str> {
-        let waits = self.nodes.iter().any(|node| node.stage == Stage::Waiting);
+        let waits = self.nodes.iter().any(|node| node.stage == LockingStage::Waiting);
         waits.then_some("a session waits for a lock for ever")
     }
 }

@@ -6,13 +6,13 @@ const fn budget(reads: u8, writes: u8) -> Budget {
     Budget { reads, writes, updates: 0, holds: 0, evictions: 0 }
 }
 
-fn setup(homes: &[u16], budgets: &[Budget]) -> Setup {
-    Setup { homes: homes.to_vec(), budgets: budgets.to_vec(), ..Setup::default() }
+fn setup(homes: &[u16], budgets: &[Budget]) -> CoherenceSetup {
+    CoherenceSetup { homes: homes.to_vec(), budgets: budgets.to_vec(), ..CoherenceSetup::default() }
 }
 
 #[track_caller]
-fn states(memory: Setup, locks: &[u8], leavers: u8) -> u64 {
-    let model = Cluster::new(memory, locks, leavers, |machine| machine);
+fn states(memory: CoherenceSetup, locks: &[u8], leavers: u8) -> u64 {
+    let model = LeavingCluster::new(memory, locks, leavers, |machine| machine);
     match Explorer::new().explore(&model).holds() {
         Ok(coverage) => coverage.states,
         Err(transcript) => panic!("{transcript}"),
@@ -50,21 +50,22 @@ fn leave_hands_locks_over() {
 
 #[test]
 fn leave_beside_a_death_loses_only_what_the_dead_had() {
-    let memory = Setup { deaths: 1, ..setup(&[0], &[budget(0, 0), budget(0, 1), budget(1, 1)]) };
+    let memory =
+        CoherenceSetup { deaths: 1, ..setup(&[0], &[budget(0, 0), budget(0, 1), budget(1, 1)]) };
     assert_eq!(states(memory, &[], 0b010), 43_405);
 }
 
 #[test]
 fn leave_beside_write_backs_loses_no_line() {
     let memory = setup(&[0], &[budget(0, 0), budget(0, 1), budget(0, 1)]);
-    let memory = Setup { write_backs: 1, flushes: 1, ..memory };
+    let memory = CoherenceSetup { write_backs: 1, flushes: 1, ..memory };
     assert_eq!(states(memory, &[], 0b010), 16_229);
 }
 
 #[test]
 fn leave_without_handing_over_is_found() {
     let memory = setup(&[0], &[budget(0, 0), budget(0, 1), budget(0, 0)]);
-    let model = Cluster::new(memory, &[], 0b010, |machine| machine).careless();
+    let model = LeavingCluster::new(memory, &[], 0b010, |machine| machine).careless();
     let failure = Explorer::new().explore(&model).failure().expect("the line is lost");
     assert_eq!(failure.violation.0, "line 0 is lost", "{}", failure.transcript);
 }
@@ -72,9 +73,9 @@ fn leave_without_handing_over_is_found() {
 #[cfg(canary)]
 #[test]
 fn canary_leave_that_waits_for_no_answer_is_found() {
-    use farside_protocol::member::Mutant;
+    use farside_protocol::member::MemberMutant;
     let memory = setup(&[0], &[budget(0, 0), budget(0, 1), budget(1, 0)]);
-    let change = |machine: Membership| machine.with_mutant(Mutant::LeavesUnheard);
-    let model = Cluster::new(memory, &[], 0b010, change);
+    let change = |machine: Membership| machine.with_mutant(MemberMutant::LeavesUnheard);
+    let model = LeavingCluster::new(memory, &[], 0b010, change);
     assert!(Explorer::new().explore(&model).failure().is_some());
 }

@@ -3,13 +3,13 @@
 //! As the runtime does, a session locks on loan whenever it can, and a loan ends before the machine
 //! hears of its line. When lines are lent, and when loans end for no such reason, is free.
 
-use super::{Action, Choice, Hold, System};
+use super::{Choice, Hold, LockAction, System};
 use farside_base::SessionId;
-use farside_protocol::lock::{self, Ask, Event, Loan, Token};
+use farside_protocol::lock::{self, Ask, Loan, LockEvent, Token};
 
 /// A line that is lent.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Lent {
+pub(super) struct LentLine {
     loan: Loan,
     used: u32,
     held: Option<(usize, Hold)>,
@@ -17,18 +17,18 @@ pub(super) struct Lent {
 
 impl System {
     /// Enables loans of lines, and the end of loans of locks that are free.
-    pub(super) fn enabled_loans(&self, actions: &mut Vec<Action>) {
+    pub(super) fn enabled_loans(&self, actions: &mut Vec<LockAction>) {
         for node in (0..self.setup.nodes).filter(|node| self.lives(*node)) {
             for line in 0..self.setup.homes.len() {
                 match self.lent.get(&(node, line)) {
                     Some(lent) if lent.held.is_none() => {
-                        actions.push(Action::EndLoan { node, line });
+                        actions.push(LockAction::EndLoan { node, line });
                     }
                     Some(_) => {}
                     None if self.loans == 0 => {}
                     None => {
                         let loan = self.nodes[usize::from(node)].lendable(self.line(line));
-                        actions.extend(loan.map(|_| Action::Lend { node, line }));
+                        actions.extend(loan.map(|_| LockAction::Lend { node, line }));
                     }
                 }
             }
@@ -39,14 +39,14 @@ impl System {
         let at = self.line(line);
         self.loans -= 1;
         if let Some(loan) = self.nodes[usize::from(node)].lend(at) {
-            self.lent.insert((node, line), Lent { loan, used: 0, held: None });
+            self.lent.insert((node, line), LentLine { loan, used: 0, held: None });
         }
         self.check(node);
     }
 
     /// Ends a loan, if there is one.
     pub(super) fn end_loan(&mut self, node: u16, line: usize) {
-        let Some(Lent { used, held, .. }) = self.lent.remove(&(node, line)) else {
+        let Some(LentLine { used, held, .. }) = self.lent.remove(&(node, line)) else {
             return;
         };
         let held = held.map(|(session, Hold { range, mode, .. })| lock::Hold {
@@ -60,18 +60,18 @@ impl System {
     }
 
     /// Ends the loans that must not be when an event comes.
-    pub(super) fn end_loans_before(&mut self, node: u16, event: &Event) {
+    pub(super) fn end_loans_before(&mut self, node: u16, event: &LockEvent) {
         match event {
-            Event::Issue { request, .. } => self.end_loan(node, self.line_index(request.line)),
-            Event::Cancel { line, .. } | Event::Retire { line } => {
+            LockEvent::Issue { request, .. } => self.end_loan(node, self.line_index(request.line)),
+            LockEvent::Cancel { line, .. } | LockEvent::Retire { line } => {
                 self.end_loan(node, self.line_index(*line));
             }
-            Event::Received { message, .. } => {
+            LockEvent::Received { message, .. } => {
                 self.end_loan(node, self.line_index(message.line()));
             }
-            Event::Close { session } => self.end_loans_of(node, *session),
-            Event::NodeAdmitted { .. } => {}
-            Event::NodeDead { .. } => {
+            LockEvent::Close { session } => self.end_loans_of(node, *session),
+            LockEvent::NodeAdmitted { .. } => {}
+            LockEvent::NodeDead { .. } => {
                 (0..self.setup.homes.len()).for_each(|line| self.end_loan(node, line));
             }
         }

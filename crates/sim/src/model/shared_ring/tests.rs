@@ -19,13 +19,13 @@ const SHAPE: Shape = Shape {
     piece_bytes: 1 << 16,
 };
 
-fn setup(kind: Kind, messages: &[&[u32]], deaths: u8, held_max: usize) -> Setup {
+fn setup(kind: Kind, messages: &[&[u32]], deaths: u8, held_max: usize) -> SharedRingSetup {
     let messages: Vec<_> = messages.iter().map(|sizes| sizes.to_vec()).collect();
     let shape = Shape { peers_max: messages.len() as u16, ..SHAPE };
-    Setup { kind, shape, messages, deaths, held_max }
+    SharedRingSetup { kind, shape, messages, deaths, held_max }
 }
 
-fn states(setup: Setup) -> u64 {
+fn states(setup: SharedRingSetup) -> u64 {
     let told = format!("{setup:?}");
     let model = Ring::new(setup, |sender| sender, |receiver| receiver);
     match Explorer::new().explore(&model).holds() {
@@ -72,18 +72,18 @@ fn dead_senders_do_not_block_the_ring() {
 #[cfg(canary)]
 #[test]
 fn canary_defects_are_found() {
-    use farside_protocol::channel::Mutant;
+    use farside_protocol::channel::ChannelMutant;
     let one: &[&[u32]] = &[&[8, 3, 8]];
     let two: &[&[u32]] = &[&[8, 3], &[8]];
     let cases = [
-        (Mutant::TailUnchecked, IMMEDIATE, one, 0, "a bell out of range", 11),
-        (Mutant::TailUnchecked, ZEROING, one, 0, "a message beyond the ring", 19),
-        (Mutant::NotZeroed, ZEROING, one, 0, "a length that no message has", 23),
-        (Mutant::TrailerUnchecked, ZEROING, one, 0, "a message that was never sent", 6),
-        (Mutant::AnswersWhileFetching, IMMEDIATE, two, 1, "a bell out of range", 12),
-        (Mutant::AnswersWhileFetching, ZEROING, two, 1, "a message never comes", 13),
-        (Mutant::RepairSkipsLiving, IMMEDIATE, two, 1, "a bell out of range", 12),
-        (Mutant::RepairSkipsLiving, ZEROING, two, 1, "a message never comes", 13),
+        (ChannelMutant::TailUnchecked, IMMEDIATE, one, 0, "a bell out of range", 11),
+        (ChannelMutant::TailUnchecked, ZEROING, one, 0, "a message beyond the ring", 19),
+        (ChannelMutant::NotZeroed, ZEROING, one, 0, "a length that no message has", 23),
+        (ChannelMutant::TrailerUnchecked, ZEROING, one, 0, "a message that was never sent", 6),
+        (ChannelMutant::AnswersWhileFetching, IMMEDIATE, two, 1, "a bell out of range", 12),
+        (ChannelMutant::AnswersWhileFetching, ZEROING, two, 1, "a message never comes", 13),
+        (ChannelMutant::RepairSkipsLiving, IMMEDIATE, two, 1, "a bell out of range", 12),
+        (ChannelMutant::RepairSkipsLiving, ZEROING, two, 1, "a message never comes", 13),
     ];
     for (mutant, kind, messages, deaths, violation, steps) in cases {
         let model = Ring::new(

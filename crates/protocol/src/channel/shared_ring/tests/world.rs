@@ -3,13 +3,15 @@
 extern crate std;
 
 use super::super::super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Payload, Peer, PeerRegions,
-    ReceiveHalf, Received, Refusal, SendHalf,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Payload, Peer,
+    PeerRegions, ReceiveHalf, Received, SendHalf,
 };
 use super::super::super::kind::Kind;
-use super::super::super::shape::{Plan, Shape};
+use super::super::super::shape::{MemoryPlan, Shape};
 use super::super::super::{Effects, Name};
-use super::super::{HEAD, Receiver, Sender, TAIL, Words, plan_receiver, plan_sender};
+use super::super::{
+    HEAD, RingWords, SharedRingReceiver, SharedRingSender, TAIL, plan_receiver, plan_sender,
+};
 use crate::wire::Violation;
 use core::cell::RefCell;
 use farside_base::{
@@ -77,7 +79,7 @@ impl Memory for Plain {
 }
 
 #[derive(Debug)]
-pub(super) enum What {
+pub(super) enum PostedVerb {
     Write(Vec<u8>, RemoteSlice, Option<u32>),
     Read(LocalSlice, RemoteSlice),
     Add(RemoteSlice, u64, LocalSlice),
@@ -88,20 +90,20 @@ pub(super) struct Sent {
     pub(super) peer: Peer,
     pub(super) name: Name,
     pub(super) told: bool,
-    pub(super) what: What,
+    pub(super) what: PostedVerb,
 }
 
 /// A half's memory, and its posted requests. Region 2 is the program's, region 3 has the counters.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct RingHalf {
     pub(super) regions: [Plain; 4],
     pub(super) effects: Effects,
     pub(super) receives: usize,
     pub(super) wire: VecDeque<Sent>,
 }
 
-impl Side {
-    pub(super) fn new(plan: &Plan) -> Self {
+impl RingHalf {
+    pub(super) fn new(plan: &MemoryPlan) -> Self {
         let user = Plain::new(1 << 14, 1);
         let buffer = Plain::new(plan.buffer_bytes, plan.buffer_kind.turns());
         let [bells, counters] = [plan.bells_bytes, plan.counters_bytes].map(|b| Plain::new(b, 1));
@@ -123,10 +125,10 @@ impl Side {
             };
             let what = match self.effects.operation(request) {
                 Operation::Write { source, to, immediate } => {
-                    What::Write(gathered(source), to, immediate)
+                    PostedVerb::Write(gathered(source), to, immediate)
                 }
-                Operation::Read { into: [into], from } => What::Read(*into, from),
-                Operation::FetchAdd { at, add, into } => What::Add(at, add, into),
+                Operation::Read { into: [into], from } => PostedVerb::Read(*into, from),
+                Operation::FetchAdd { at, add, into } => PostedVerb::Add(at, add, into),
                 other => panic!("{other:?}"),
             };
             let (peer, name, told) = (request.peer, request.name, request.signalled);
@@ -146,11 +148,11 @@ impl Side {
 
 /// Some senders and their receiver.
 pub(super) struct World {
-    pub(super) senders: Vec<(Sender, Side)>,
-    pub(super) receiver: Receiver,
-    pub(super) at: Side,
+    pub(super) senders: Vec<(SharedRingSender, RingHalf)>,
+    pub(super) receiver: SharedRingReceiver,
+    pub(super) at: RingHalf,
     pub(super) sources: [u64; 3],
-    words: Words,
+    words: RingWords,
 }
 
 pub(super) fn regions(number: u16) -> PeerRegions {
@@ -161,11 +163,11 @@ pub(super) fn regions(number: u16) -> PeerRegions {
 impl World {
     pub(super) fn new(kind: Kind, shape: &Shape, senders: u16) -> Self {
         assert_eq!(shape.check(kind), Ok(()));
-        let mut receiver = Receiver::new(kind, shape, OWN);
-        let mut at = Side::new(&plan_receiver(kind, shape));
+        let mut receiver = SharedRingReceiver::new(kind, shape, OWN);
+        let mut at = RingHalf::new(&plan_receiver(kind, shape));
         let connect = |number| {
-            let mut half = Sender::new(kind, shape, OWN);
-            let mut side = Side::new(&plan_sender(kind, shape));
+            let mut half = SharedRingSender::new(kind, shape, OWN);
+            let mut side = RingHalf::new(&plan_sender(kind, shape));
             let peer = Peer(number);
             side.with(|own, effects| half.connected(Peer::ONLY, regions(number), own, effects))
                 .unwrap();
@@ -173,7 +175,7 @@ impl World {
             (half, side)
         };
         let senders = (0..senders).map(connect).collect();
-        Self { senders, receiver, at, sources: [0; 3], words: Words::of(shape) }
+        Self { senders, receiver, at, sources: [0; 3], words: RingWords::of(shape) }
     }
 
     /// Carries out the receiver's oldest word.
@@ -181,7 +183,7 @@ impl World {
         let Some(Sent { peer, told, what, .. }) = self.at.wire.pop_front() else {
             return;
         };
-        let What::Write(bytes, at, None) = what else { panic!("{what:?}") };
+        let PostedVerb::Write(bytes, at, None) = what else { panic!("{what:?}") };
         assert!(!told && bytes.len() == 8);
         let side = &self.senders[usize::from(peer.0)].1;
         side.regions[at.region.0 as usize].write(at.offset, &bytes).unwrap();
@@ -195,15 +197,15 @@ impl World {
         };
         let mut immediate = None;
         match what {
-            What::Write(bytes, at, with) => {
+            PostedVerb::Write(bytes, at, with) => {
                 self.at.regions[at.region.0 as usize].write(at.offset, &bytes).unwrap();
                 immediate = with.map(|with| (with, bytes.len() as u32));
             }
-            What::Read(into, at) => {
+            PostedVerb::Read(into, at) => {
                 let word = self.at.regions[at.region.0 as usize].load_word(at.offset).unwrap();
                 side.regions[into.region.0 as usize].store_word(into.offset, word).unwrap();
             }
-            What::Add(at, add, into) => {
+            PostedVerb::Add(at, add, into) => {
                 let region = &self.at.regions[at.region.0 as usize];
                 let word = region.load_word(at.offset).unwrap();
                 region.store_word(at.offset, word + add).unwrap();
@@ -232,7 +234,7 @@ impl World {
             for from in 0..self.senders.len() {
                 self.carry(from, 0).unwrap();
             }
-            let idle = |(_, side): &(Sender, Side)| side.wire.is_empty();
+            let idle = |(_, side): &(SharedRingSender, RingHalf)| side.wire.is_empty();
             if self.senders.iter().all(idle) {
                 return;
             }
@@ -244,7 +246,12 @@ impl World {
         side.with(|own, effects| half.advance(own, effects))
     }
 
-    pub(super) fn send(&mut self, from: usize, bytes: &[u8], gather: bool) -> Result<(), Refusal> {
+    pub(super) fn send(
+        &mut self,
+        from: usize,
+        bytes: &[u8],
+        gather: bool,
+    ) -> Result<(), HalfRefusal> {
         let (half, side) = &mut self.senders[from];
         if !gather {
             let payload = Payload::Bytes(bytes);
@@ -270,7 +277,7 @@ impl World {
         }))
     }
 
-    pub(super) fn release(&mut self, held: Held) -> Result<(), Refusal> {
+    pub(super) fn release(&mut self, held: HeldMessage) -> Result<(), HalfRefusal> {
         self.at.with(|own, effects| self.receiver.release(held, own, effects))
     }
 

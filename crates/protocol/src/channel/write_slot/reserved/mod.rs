@@ -35,7 +35,7 @@
 mod receiver;
 mod sender;
 
-use super::super::shape::{Plan, Shape, Signal};
+use super::super::shape::{MemoryPlan, Shape, Signal};
 use super::{SENDER_BELLS, WORD};
 use farside_base::Access;
 
@@ -77,17 +77,17 @@ const fn step(shape: &Shape) -> u64 {
 }
 
 /// The memory that the sender needs.
-pub(super) const fn plan_sender(shape: &Shape) -> Plan {
-    Plan::words(SENDER_BELLS).with_receives(sender_receives(shape))
+pub(super) const fn plan_sender(shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(SENDER_BELLS).with_receives(sender_receives(shape))
 }
 
 /// The memory that the receiver needs.
-pub(super) const fn plan_receiver(shape: &Shape) -> Plan {
+pub(super) const fn plan_receiver(shape: &Shape) -> MemoryPlan {
     let (words, receives) = match shape.signal {
         Signal::Word => (WORD * shape.peers_max as u64, 0),
         Signal::Message => (0, RECEIVES * shape.peers_max as u32),
     };
-    Plan::words(REQUESTS + words)
+    MemoryPlan::words(REQUESTS + words)
         .with_buffer(step(shape) * shape.slots as u64, Access::WRITE)
         .with_receives(receives)
 }

@@ -2,11 +2,11 @@
 
 mod grants;
 
-use super::super::super::canary::{Canary, Mutant};
+use super::super::super::canary::{ChannelCanary, ChannelMutant};
 use super::super::super::effects::{Effects, Name};
 use super::super::super::half::{
-    Arrival, Completed, Content, Half, Held, Own, OwnRegions, Peer, PeerRegions, ReceiveHalf,
-    Received, Refusal, own as reach,
+    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
+    PeerRegions, ReceiveHalf, Received, own as reach,
 };
 use super::super::super::shape::{Shape, Signal};
 use super::super::WORD;
@@ -21,7 +21,7 @@ const NAME: Name = Name(0);
 
 /// The state of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum State {
+enum ReservedState {
     Free,
     /// A sender may write into it.
     Granted,
@@ -32,7 +32,7 @@ enum State {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Mailbox {
-    state: State,
+    state: ReservedState,
     /// The sender to which it was granted.
     peer: Peer,
     /// That sender is gone.
@@ -85,14 +85,15 @@ pub struct ReservedReceiver {
     granted: VecDeque<u32>,
     /// Mailboxes with messages that the program has not received (messages).
     ready: VecDeque<u32>,
-    canary: Canary,
+    canary: ChannelCanary,
 }
 
 impl ReservedReceiver {
     /// Creates a receiver without peers.
     pub fn new(shape: &Shape, regions: OwnRegions) -> Self {
         let (slots, peers) = (shape.slots as usize, usize::from(shape.peers_max));
-        let mailbox = Mailbox { state: State::Free, peer: Peer::ONLY, orphan: false, bytes: 0 };
+        let mailbox =
+            Mailbox { state: ReservedState::Free, peer: Peer::ONLY, orphan: false, bytes: 0 };
         Self {
             signal: shape.signal,
             message_bytes_max: shape.message_bytes_max,
@@ -105,14 +106,14 @@ impl ReservedReceiver {
             waiting: VecDeque::with_capacity(peers),
             granted: VecDeque::with_capacity(slots),
             ready: VecDeque::with_capacity(slots),
-            canary: Canary::default(),
+            canary: ChannelCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: Mutant) -> Self {
-        self.canary = Canary::new(mutant);
+    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
         self
     }
 
@@ -162,7 +163,7 @@ impl ReservedReceiver {
             match bytes.filter(|bytes| *bytes <= self.message_bytes_max) {
                 Some(bytes) => {
                     self.granted.remove(at);
-                    self.filled(slot, bytes, State::Held);
+                    self.filled(slot, bytes, ReservedState::Held);
                     return Ok(Some(slot));
                 }
                 None if orphan => {
@@ -186,12 +187,12 @@ impl ReservedReceiver {
 
     /// Frees a mailbox.
     fn give_back<M: Memory>(&mut self, slot: u32, own: Own<'_, M>) {
-        if self.signal == Signal::Word && !self.canary.is(Mutant::BellNotCleared) {
+        if self.signal == Signal::Word && !self.canary.is(ChannelMutant::BellNotCleared) {
             let cleared = own.buffer.store_word(self.bell(slot), 0);
             debug_assert!(cleared.is_ok(), "a mailbox is within the buffer");
         }
         if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
-            mailbox.state = State::Free;
+            mailbox.state = ReservedState::Free;
         }
         self.free.push_back(slot);
     }
@@ -232,11 +233,11 @@ impl Half for ReservedReceiver {
         }
         self.waiting.retain(|waiting| *waiting != peer);
         for (slot, mailbox) in (0..).zip(&mut self.mailboxes) {
-            if mailbox.state == State::Free || mailbox.peer != peer || mailbox.orphan {
+            if mailbox.state == ReservedState::Free || mailbox.peer != peer || mailbox.orphan {
                 continue;
             }
-            if mailbox.state == State::Granted && self.signal == Signal::Message {
-                mailbox.state = State::Free;
+            if mailbox.state == ReservedState::Granted && self.signal == Signal::Message {
+                mailbox.state = ReservedState::Free;
                 self.free.push_back(slot);
             }
             mailbox.orphan = true;
@@ -284,7 +285,7 @@ impl Half for ReservedReceiver {
         } else if arrival.bytes > self.message_bytes_max {
             return Err(Violation("a length that no message has"));
         } else {
-            self.filled(immediate, arrival.bytes, State::Arrived);
+            self.filled(immediate, arrival.bytes, ReservedState::Arrived);
             self.ready.push_back(immediate);
         }
         self.serve(effects);
@@ -320,25 +321,25 @@ impl ReceiveHalf for ReservedReceiver {
         let Some((slot, mailbox)) = mailbox else {
             return Ok(None);
         };
-        mailbox.state = State::Held;
+        mailbox.state = ReservedState::Held;
         let bytes = mailbox.bytes;
         let offset = match self.signal {
             Signal::Message => u64::from(slot) * self.step,
             Signal::Word => (u64::from(slot) + 1) * self.step - WORD - u64::from(bytes),
         };
         let content = Content::Buffer { offset, bytes };
-        Ok(Some(Received { held: Held(u64::from(slot)), peer: mailbox.peer, content }))
+        Ok(Some(Received { held: HeldMessage(u64::from(slot)), peer: mailbox.peer, content }))
     }
 
     fn release<M: Memory>(
         &mut self,
-        held: Held,
+        held: HeldMessage,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         let mailbox = usize::try_from(held.0).ok().and_then(|slot| self.mailboxes.get(slot));
-        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.state == State::Held) else {
-            return Err(Refusal::NoSuch("held message"));
+        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.state == ReservedState::Held) else {
+            return Err(HalfRefusal::NoSuch("held message"));
         };
         let (peer, orphan) = (mailbox.peer, mailbox.orphan);
         self.give_back(held.0 as u32, own);

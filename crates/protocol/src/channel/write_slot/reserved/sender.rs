@@ -1,8 +1,8 @@
 //! The sender of messages into a pool of mailboxes.
 
-use super::super::super::effects::{Effects, Name, Told};
+use super::super::super::effects::{Effects, Name, Notify};
 use super::super::super::half::{
-    Arrival, Completed, Half, Own, OwnRegions, Payload, Peer, PeerRegions, Refusal, SendHalf,
+    Arrival, Completed, Half, HalfRefusal, Own, OwnRegions, Payload, Peer, PeerRegions, SendHalf,
     Sending, own as reach,
 };
 use super::super::super::shape::{Shape, Signal};
@@ -18,7 +18,7 @@ const REQUESTED: Name = Name(1 << 16);
 
 /// The message that waits for a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Waiting {
+enum PendingMessage {
     Nothing,
     /// In `bytes`.
     Copied,
@@ -40,7 +40,7 @@ pub struct ReservedSender {
     regions: OwnRegions,
     peer: Option<PeerRegions>,
     lost: bool,
-    waiting: Waiting,
+    waiting: PendingMessage,
     bytes: Vec<u8>,
     slices: Vec<LocalSlice>,
     /// The number of requests made.
@@ -64,7 +64,7 @@ impl ReservedSender {
             regions,
             peer: None,
             lost: false,
-            waiting: Waiting::Nothing,
+            waiting: PendingMessage::Nothing,
             bytes: Vec::new(),
             slices: Vec::new(),
             requests: 0,
@@ -76,7 +76,7 @@ impl ReservedSender {
 
     /// Enables a planted defect: this half has none.
     #[cfg(canary)]
-    pub fn with_mutant(self, _: super::super::super::Mutant) -> Self {
+    pub fn with_mutant(self, _: super::super::super::ChannelMutant) -> Self {
         self
     }
 
@@ -92,10 +92,10 @@ impl ReservedSender {
                 let offset = REQUESTS + WORD * u64::from(to.number.0);
                 let place = RemoteSlice { region: to.bells, offset };
                 let word = self.requests.to_le_bytes();
-                effects.write_inline(Peer::ONLY, REQUESTED, Told::No, &[&word], place, None);
+                effects.write_inline(Peer::ONLY, REQUESTED, Notify::No, &[&word], place, None);
             }
             Signal::Message => {
-                effects.send_inline(Peer::ONLY, REQUESTED, Told::No, &[], Some(REQUEST));
+                effects.send_inline(Peer::ONLY, REQUESTED, Notify::No, &[], Some(REQUEST));
             }
         }
     }
@@ -122,14 +122,14 @@ impl ReservedSender {
         own: Own<'_, M>,
         effects: &mut Effects,
     ) -> Result<(), Violation> {
-        let waiting = core::mem::replace(&mut self.waiting, Waiting::Nothing);
+        let waiting = core::mem::replace(&mut self.waiting, PendingMessage::Nothing);
         let Some(to) = self.peer.filter(|_| slot < self.slots) else {
             return Err(Violation("a slot that does not exist"));
         };
         match waiting {
-            Waiting::Nothing => return Err(Violation("a grant that nobody asked for")),
-            Waiting::Copied => self.write(slot, to, effects),
-            Waiting::Sliced(place) => self.write_slices(slot, place, to, own, effects)?,
+            PendingMessage::Nothing => return Err(Violation("a grant that was not requested")),
+            PendingMessage::Copied => self.write(slot, to, effects),
+            PendingMessage::Sliced(place) => self.write_slices(slot, place, to, own, effects)?,
         }
         self.sent += 1;
         Ok(())
@@ -148,14 +148,14 @@ impl ReservedSender {
         let place = RemoteSlice { region: to.buffer, offset };
         match self.signal {
             Signal::Message => {
-                effects.write_inline(Peer::ONLY, name, Told::No, &[message], place, immediate);
+                effects.write_inline(Peer::ONLY, name, Notify::No, &[message], place, immediate);
             }
             Signal::Word => {
                 let zeroes = [0; WORD as usize];
                 let padding = zeroes.get(..padding(message.len() as u32) as usize);
                 let bell = (message.len() as u64 + 1).to_le_bytes();
                 let parts = [padding.unwrap_or_default(), message, &bell];
-                effects.write_inline(Peer::ONLY, name, Told::No, &parts, place, immediate);
+                effects.write_inline(Peer::ONLY, name, Notify::No, &parts, place, immediate);
             }
         }
     }
@@ -173,7 +173,7 @@ impl ReservedSender {
         match self.signal {
             Signal::Message => {
                 let place = RemoteSlice { region: to.buffer, offset: first };
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &[message], place, Some(slot));
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &[message], place, Some(slot));
             }
             Signal::Word => {
                 let bytes = Payload::Gather(message).bytes();
@@ -186,7 +186,7 @@ impl ReservedSender {
                 let zeroes = [LocalSlice { region, offset: ZEROES, bytes: padding }];
                 let bell = [LocalSlice { region, offset: at, bytes: WORD as u32 }];
                 let parts = [&zeroes[..], message, &bell];
-                effects.write_gather(Peer::ONLY, name, Told::Yes, &parts, place, None);
+                effects.write_gather(Peer::ONLY, name, Notify::Yes, &parts, place, None);
             }
         }
         Ok(())
@@ -199,11 +199,11 @@ impl ReservedSender {
         }
         let state = reach(own.bells.load_word(STATE))?;
         self.heard(state as u32, 32)?;
-        let answered = self.requests - u64::from(self.waiting != Waiting::Nothing);
+        let answered = self.requests - u64::from(self.waiting != PendingMessage::Nothing);
         match ((state >> 48) as u16).wrapping_sub(answered as u16) {
             0 => Ok(()),
             1 => self.granted(u32::from((state >> 32) as u16), own, effects),
-            _ => Err(Violation("a grant that nobody asked for")),
+            _ => Err(Violation("a grant that was not requested")),
         }
     }
 
@@ -213,25 +213,25 @@ impl ReservedSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<PeerRegions, Refusal> {
+    ) -> Result<PeerRegions, HalfRefusal> {
         let Some(to) = self.peer else {
-            return Err(Refusal::NotConnected);
+            return Err(HalfRefusal::NotConnected);
         };
         if self.lost {
-            return Err(Refusal::Lost);
+            return Err(HalfRefusal::Lost);
         }
         let bytes_max = self.message_bytes_max;
         if payload.bytes() > u64::from(bytes_max) {
-            return Err(Refusal::TooLong { bytes_max });
+            return Err(HalfRefusal::TooLong { bytes_max });
         }
-        if self.waiting != Waiting::Nothing {
+        if self.waiting != PendingMessage::Nothing {
             // The next `advance` detects and reports the same violation.
             let _ = self.look(own, effects);
         }
-        if self.waiting == Waiting::Nothing && self.window.has_room() {
+        if self.waiting == PendingMessage::Nothing && self.window.has_room() {
             Ok(to)
         } else {
-            Err(Refusal::Full)
+            Err(HalfRefusal::Full)
         }
     }
 
@@ -241,13 +241,13 @@ impl ReservedSender {
             Payload::Bytes(message) => {
                 self.bytes.clear();
                 self.bytes.extend_from_slice(message);
-                self.waiting = Waiting::Copied;
+                self.waiting = PendingMessage::Copied;
                 self.window.take_done()
             }
             Payload::Gather(message) => {
                 self.slices.clear();
                 self.slices.extend_from_slice(message);
-                self.waiting = Waiting::Sliced(self.window.next_place());
+                self.waiting = PendingMessage::Sliced(self.window.next_place());
                 self.window.take()
             }
         }
@@ -271,7 +271,7 @@ impl Half for ReservedSender {
 
     fn lost(&mut self, _: Peer) {
         self.lost = true;
-        self.waiting = Waiting::Nothing;
+        self.waiting = PendingMessage::Nothing;
         self.window.clear();
     }
 
@@ -322,7 +322,7 @@ impl SendHalf for ReservedSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<Sending, Refusal> {
+    ) -> Result<Sending, HalfRefusal> {
         let to = self.room(payload, own, effects)?;
         let sending = self.keep(payload);
         self.request(to, effects);
@@ -334,7 +334,7 @@ impl SendHalf for ReservedSender {
         payload: Payload<'_>,
         own: Own<'_, M>,
         effects: &mut Effects,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), HalfRefusal> {
         self.room(payload, own, effects).map(|_| ())
     }
 
@@ -346,6 +346,8 @@ impl SendHalf for ReservedSender {
     }
 
     fn is_drained(&self) -> bool {
-        self.waiting == Waiting::Nothing && self.window.is_empty() && self.released == self.sent
+        self.waiting == PendingMessage::Nothing
+            && self.window.is_empty()
+            && self.released == self.sent
     }
 }

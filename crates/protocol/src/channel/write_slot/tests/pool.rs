@@ -34,7 +34,7 @@ fn a_message_takes_three_half_round_trips() {
                 0 => wire.send(0, &message).unwrap(),
                 _ => wire.gather(0, &message).unwrap(),
             };
-            assert_eq!(wire.send(0, &message), Err(Refusal::Full), "one waits");
+            assert_eq!(wire.send(0, &message), Err(HalfRefusal::Full), "one waits");
             assert_eq!(wire.senders[0].half.is_done(sent), number % 2 == 0);
             assert_eq!(settle(&mut wire), Some((0, message)), "{signal:?}");
             assert!(wire.senders[0].half.is_done(sent));
@@ -172,17 +172,17 @@ fn a_sender_does_not_trust_its_state() {
 
 #[cfg(canary)]
 mod defects {
-    use super::super::super::super::{Mutant, Receiver};
+    use super::super::super::super::{ChannelMutant, Receiver};
     use super::*;
 
-    fn with(signal: Signal, mutant: Mutant) -> Wire {
+    fn with(signal: Signal, mutant: ChannelMutant) -> Wire {
         let shape = Shape { signal, slots: 2, ..SHAPE };
         Wire::with(KIND, shape, 2, |sender| sender, |half: Receiver| half.with_mutant(mutant))
     }
 
     #[test]
     fn a_mailbox_that_is_granted_twice_spoils_a_message() {
-        let mut wire = with(Signal::Message, Mutant::SlotGrantedTwice);
+        let mut wire = with(Signal::Message, ChannelMutant::SlotGrantedTwice);
         wire.send(0, b"one").unwrap();
         wire.send(1, b"two").unwrap();
         let mut arrived = Ok(());
@@ -194,7 +194,7 @@ mod defects {
 
     #[test]
     fn a_bell_that_stays_is_a_message_that_came_twice() {
-        let mut wire = with(Signal::Word, Mutant::BellNotCleared);
+        let mut wire = with(Signal::Word, ChannelMutant::BellNotCleared);
         for number in 0..2_u8 {
             wire.send(0, &[number]).unwrap();
             assert_eq!(settle(&mut wire), Some((0, [number].to_vec())));

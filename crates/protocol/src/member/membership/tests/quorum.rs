@@ -7,14 +7,14 @@ pub(super) fn of_three(me: u16) -> Membership {
     let mut machine = match me {
         0 => {
             let mut machine = Membership::new(identity(0)).in_a_quorum();
-            check(&mut machine, Event::Found, &["ready"]);
+            check(&mut machine, MemberEvent::Found, &["ready"]);
             machine
         }
         _ => {
             let mut machine = Membership::new(identity(u64::from(me))).in_a_quorum();
             let below: Vec<u16> = (0..me).collect();
             let welcome = welcome(me, u64::from(me) + 1, &below);
-            machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
+            machine.step(MemberEvent::Joined(welcome), &mut Effects::new()).unwrap();
             for node in below {
                 machine.step(link_up(node), &mut Effects::new()).unwrap();
             }
@@ -35,12 +35,12 @@ pub(super) fn of_three(me: u16) -> Membership {
     machine
 }
 
-fn out_of_reach(node: u16) -> Event {
-    Event::OutOfReach { node: NodeId(node) }
+fn out_of_reach(node: u16) -> MemberEvent {
+    MemberEvent::OutOfReach { node: NodeId(node) }
 }
 
-fn suspect(node: u16) -> Message {
-    Message::Suspect { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
+fn suspect(node: u16) -> MemberMessage {
+    MemberMessage::Suspect { node: NodeId(node), incarnation: Incarnation(u64::from(node)) }
 }
 
 #[test]
@@ -49,14 +49,19 @@ fn coordinator_removes_members_cut_off_by_a_quorum() {
     let called = ["cut 2", "to 1: suspect 2", "to 1: vote 1"];
     check(&mut first, out_of_reach(2), &called);
     check(&mut first, out_of_reach(2), &[]);
-    check(&mut first, heard(2, Message::Leave), &[]);
+    check(&mut first, heard(2, MemberMessage::Leave), &[]);
     let buried = ["removed 2", "to 1: view 4 2 removed"];
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &buried);
-    check_violation(&first, 1, Message::Voted { round: 2 }, "answer to a vote that was not called");
+    check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &buried);
+    check_violation(
+        &first,
+        1,
+        MemberMessage::Voted { round: 2 },
+        "answer to a vote that was not called",
+    );
 
     let mut second = of_three(1);
     check(&mut second, heard(0, suspect(2)), &["cut 2"]);
-    check(&mut second, heard(0, Message::Vote { round: 1 }), &["to 0: voted 1"]);
+    check(&mut second, heard(0, MemberMessage::Vote { round: 1 }), &["to 0: voted 1"]);
     check(&mut second, heard(0, view(4, 2, 2, false)), &["dead 2"]);
 }
 
@@ -68,7 +73,7 @@ fn member_reports_its_suspects_and_waits_for_the_decision() {
     check(&mut first, heard(2, suspect(1)), &["judge later"]);
     check(&mut first, heard(1, suspect(2)), &[]);
     // Both lend memory and accuse each other: the one admitted last is removed.
-    check(&mut first, Event::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
+    check(&mut first, MemberEvent::Judge, &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
 }
 
 #[test]
@@ -77,7 +82,7 @@ fn member_with_several_broken_links_goes_and_not_its_accusers() {
     check(&mut first, heard(3, suspect(1)), &["judge later"]);
     check(&mut first, heard(2, suspect(1)), &[]);
     let called = ["to 2: suspect 1", "to 2: vote 1", "to 3: suspect 1", "to 3: vote 1"];
-    check(&mut first, Event::Judge, &[&["cut 1"][..], &called].concat());
+    check(&mut first, MemberEvent::Judge, &[&["cut 1"][..], &called].concat());
 }
 
 #[test]
@@ -86,7 +91,7 @@ fn program_takes_no_server_along() {
     check(&mut first, heard(1, suspect(2)), &["judge later"]);
     let removed =
         ["cut 1", "to 2: suspect 1", "to 2: vote 1", "removed 1", "to 2: view 4 1 removed"];
-    check(&mut first, Event::Judge, &removed);
+    check(&mut first, MemberEvent::Judge, &removed);
 }
 
 #[test]
@@ -94,8 +99,8 @@ fn accusations_of_members_that_are_removed_meanwhile_do_not_count() {
     let mut first = founder_with(&[1, 2, 3]);
     check(&mut first, heard(2, suspect(1)), &["judge later"]);
     let lost = ["dead 1", "to 2: vote 1", "to 3: vote 1"];
-    check(&mut first, Event::LinkLost { node: NodeId(1) }, &lost);
-    check(&mut first, Event::Judge, &[]);
+    check(&mut first, MemberEvent::LinkLost { node: NodeId(1) }, &lost);
+    check(&mut first, MemberEvent::Judge, &[]);
 }
 
 /// Members that reach only the coordinator: it removes them a few at a time, and remains.
@@ -111,7 +116,7 @@ fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
     }
     let called = ["to 1: suspect 4", "to 1: suspect 3", "to 1: vote 1"];
     let mut effects = Effects::new();
-    first.step(Event::Judge, &mut effects).unwrap();
+    first.step(MemberEvent::Judge, &mut effects).unwrap();
     let lines: Vec<String> = effects.iter().map(told).collect();
     assert!(lines.starts_with(&["cut 4".into(), "cut 3".into()]), "{lines:?}");
     assert!(
@@ -119,12 +124,12 @@ fn accusations_of_all_members_leave_the_coordinator_a_quorum() {
         "{lines:?}"
     );
     // With one answer and its own it is a quorum of five minus one; with both the rest is judged.
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &[]);
+    check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &[]);
     let mut effects = Effects::new();
-    first.step(heard(2, Message::Voted { round: 1 }), &mut effects).unwrap();
+    first.step(heard(2, MemberMessage::Voted { round: 1 }), &mut effects).unwrap();
     let lines: Vec<String> = effects.iter().map(told).collect();
     assert!(lines.contains(&"cut 2".into()) && lines.contains(&"to 1: vote 2".into()), "{lines:?}");
-    first.step(heard(1, Message::Voted { round: 2 }), &mut Effects::new()).unwrap();
+    first.step(heard(1, MemberMessage::Voted { round: 2 }), &mut Effects::new()).unwrap();
     let left: Vec<NodeId> = first.alive().map(|(node, _)| node).collect();
     assert_eq!(left, [NodeId(0), NodeId(1)]);
     assert!(first.is_coordinator());
@@ -139,7 +144,7 @@ fn certain_death_counts_in_quorums_until_all_members_have_confirmed_it() {
     check(&mut first, refused.clone(), &["deny 3 Busy"]);
     let mut alone = first.clone();
     check(&mut alone, out_of_reach(1), &["cut 1", "failed Isolated"]);
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
+    check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 went"]);
     check(&mut first, out_of_reach(1), &["cut 1", "removed 1"]);
     assert!(first.is_coordinator());
     // With suspects a quorum decides, in which the dead member counts.
@@ -148,17 +153,17 @@ fn certain_death_counts_in_quorums_until_all_members_have_confirmed_it() {
     let called = ["dead 2", "to 1: suspect 3", "to 1: vote 2"];
     check(&mut first, link_lost(2), &called);
     let removed = ["removed 3", "to 1: view 5 2 went", "to 1: view 6 3 removed"];
-    check(&mut first, heard(1, Message::Voted { round: 2 }), &removed);
+    check(&mut first, heard(1, MemberMessage::Voted { round: 2 }), &removed);
 }
 
 #[test]
 fn joiner_confirms_a_death_and_gives_way_to_suspects() {
     let mut joiner = Membership::new(identity(2)).in_a_quorum();
-    joiner.step(Event::Joined(welcome(2, 3, &[0, 1])), &mut Effects::new()).unwrap();
+    joiner.step(MemberEvent::Joined(welcome(2, 3, &[0, 1])), &mut Effects::new()).unwrap();
     joiner.step(link_up(0), &mut Effects::new()).unwrap();
-    check(&mut joiner, heard(0, Message::Vote { round: 1 }), &["to 0: voted 1"]);
+    check(&mut joiner, heard(0, MemberMessage::Vote { round: 1 }), &["to 0: voted 1"]);
     joiner.step(heard(0, suspect(1)), &mut Effects::new()).unwrap();
-    check(&mut joiner, heard(0, Message::Vote { round: 2 }), &["failed Isolated"]);
+    check(&mut joiner, heard(0, MemberMessage::Vote { round: 2 }), &["failed Isolated"]);
 }
 
 #[test]
@@ -166,19 +171,19 @@ fn accusations_are_repeated_to_a_new_coordinator() {
     let mut last = of_three(2);
     check(&mut last, out_of_reach(1), &["cut 1", "to 0: suspect 1"]);
     let mut second = of_three(1);
-    check(&mut second, Event::LinkLost { node: NodeId(0) }, &["dead 0", "to 2: takeover 3"]);
+    check(&mut second, MemberEvent::LinkLost { node: NodeId(0) }, &["dead 0", "to 2: takeover 3"]);
     check(&mut second, heard(2, suspect(0)), &[]);
 }
 
 #[test]
 fn leave_waits_until_suspects_are_judged() {
     let mut first = of_three(0);
-    check(&mut first, Event::Leave, &["to 1: leave", "to 2: leave"]);
-    check(&mut first, heard(1, Message::LeaveHeard), &[]);
+    check(&mut first, MemberEvent::Leave, &["to 1: leave", "to 2: leave"]);
+    check(&mut first, heard(1, MemberMessage::LeaveHeard), &[]);
     check(&mut first, out_of_reach(2), &["cut 2", "to 1: suspect 2", "to 1: vote 1"]);
     check(
         &mut first,
-        heard(1, Message::Voted { round: 1 }),
+        heard(1, MemberMessage::Voted { round: 1 }),
         &["removed 2", "to 1: view 4 2 removed", "to 1: left", "closed"],
     );
 }
@@ -201,7 +206,7 @@ fn larger_partition_continues_without_its_coordinator() {
     let called = ["coordinator", "to 2: suspect 0", "to 2: vote 1"];
     check(&mut second, heard(2, report(3)), &called);
     let removed = ["removed 0", "to 2: view 4 0 removed"];
-    check(&mut second, heard(2, Message::Voted { round: 1 }), &removed);
+    check(&mut second, heard(2, MemberMessage::Voted { round: 1 }), &removed);
 }
 
 #[test]
@@ -209,24 +214,24 @@ fn member_that_may_live_is_removed_and_not_ended() {
     let view = heard(0, view(4, 2, 2, false));
     check(&mut of_three(1), view, &["dead 2"]);
     let (number, member) = (ViewNumber(4), listed(2, 2));
-    let view = Message::View { number, member, change: Change::Removed };
+    let view = MemberMessage::View { number, member, change: Change::Removed };
     check(&mut of_three(1), heard(0, view), &["removed 2"]);
-    let lost = |ended| Message::Lost { node: NodeId(2), incarnation: Incarnation(2), ended };
-    for event in [heard(1, lost(false)), Event::Dropped { node: NodeId(2) }] {
+    let lost = |ended| MemberMessage::Lost { node: NodeId(2), incarnation: Incarnation(2), ended };
+    for event in [heard(1, lost(false)), MemberEvent::Dropped { node: NodeId(2) }] {
         let mut first = of_three(0);
         check(&mut first, event, &["removed 2", "to 1: vote 1"]);
-        check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
+        check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
     }
     for event in [heard(1, lost(true)), link_lost(2)] {
         let mut first = of_three(0);
         check(&mut first, event, &["dead 2", "to 1: vote 1"]);
-        check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 went"]);
+        check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 went"]);
     }
     // It uses nothing of this node any more; other members may not know that.
     let mut first = of_three(0);
-    check(&mut first, heard(2, Message::Leave), &["to 2: leave heard"]);
+    check(&mut first, heard(2, MemberMessage::Leave), &["to 2: leave heard"]);
     check(&mut first, heard(1, lost(false)), &["gone 2", "to 1: vote 1"]);
-    check(&mut first, heard(1, Message::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
+    check(&mut first, heard(1, MemberMessage::Voted { round: 1 }), &["to 1: view 4 2 removed"]);
 }
 
 #[test]
@@ -242,7 +247,7 @@ fn member_linked_during_a_vote_is_sent_the_suspects() {
 #[test]
 fn member_that_reaches_the_coordinator_defers_a_takeover() {
     let mut last = of_three(2);
-    let takeover = Message::Takeover { number: ViewNumber(3) };
+    let takeover = MemberMessage::Takeover { number: ViewNumber(3) };
     check(&mut last, heard(1, takeover), &[]);
     let told = ["cut 0", "to 1: suspect 0", "to 1: suspect 0", "to 1: report 3"];
     check(&mut last, out_of_reach(0), &told);
@@ -251,10 +256,10 @@ fn member_that_reaches_the_coordinator_defers_a_takeover() {
 #[test]
 fn member_expelled_by_the_coordinator_stops() {
     let mut last = of_three(2);
-    check(&mut last, Event::Expelled { by: NodeId(0) }, &["failed NodeClosed"]);
+    check(&mut last, MemberEvent::Expelled { by: NodeId(0) }, &["failed NodeClosed"]);
     // Another member may be wrong, and is reported to the coordinator.
     let mut last = of_three(2);
-    check(&mut last, Event::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
+    check(&mut last, MemberEvent::Expelled { by: NodeId(1) }, &["cut 1", "to 0: suspect 1"]);
 }
 
 /// A founder that lends memory, and two programs without any.
@@ -265,7 +270,7 @@ fn with_programs() -> Membership {
 /// A founder that lends memory, and nodes from 1 on.
 fn founder_with(lives: &[u64]) -> Membership {
     let mut machine = Membership::new(identity(0)).in_a_quorum();
-    check(&mut machine, Event::Found, &["ready"]);
+    check(&mut machine, MemberEvent::Found, &["ready"]);
     for (node, life) in (1..).zip(lives.iter().copied()) {
         let number = u64::from(node) + 1;
         let asked =
@@ -296,7 +301,7 @@ fn programs_without_a_voter_within_reach_give_up() {
     let mut welcome = welcome(2, 3, &[0]);
     welcome.memory = None;
     welcome.members.push(listed(1, PROGRAM + 1));
-    machine.step(Event::Joined(welcome), &mut Effects::new()).unwrap();
+    machine.step(MemberEvent::Joined(welcome), &mut Effects::new()).unwrap();
     for node in [0, 1] {
         machine.step(link_up(node), &mut Effects::new()).unwrap();
     }

@@ -14,15 +14,20 @@ const BY_WORD: Signal = Signal::Word;
 const BY_MESSAGE: Signal = Signal::Message;
 
 /// Three messages fill the slots or the ring and begin again.
-fn reading(kind: Kind, acknowledge: Acknowledge, signal: Signal, messages: &[u32]) -> Setup {
+fn reading(
+    kind: Kind,
+    acknowledge: Acknowledge,
+    signal: Signal,
+    messages: &[u32],
+) -> DataChannelSetup {
     let shape =
         Shape { ring_bytes: 64, message_bytes_max: 8, peers_max: 1, acknowledge, signal, ..TINY };
-    Setup::new(kind, shape, messages)
+    DataChannelSetup::new(kind, shape, messages)
 }
 
 type Row = (Kind, Acknowledge, Signal, u64);
 
-fn run(table: &[Row], messages: &[u32], change: impl Fn(Setup) -> Setup) {
+fn run(table: &[Row], messages: &[u32], change: impl Fn(DataChannelSetup) -> DataChannelSetup) {
     let one = |(kind, way, signal, expected): &Row| {
         ((*kind, *way, *signal), change(reading(*kind, *way, *signal, messages)), *expected)
     };
@@ -53,7 +58,7 @@ fn mailboxes_deliver_each_message_once_in_every_order_of_events() {
 
 /// One mailbox serves again and again: with two there are half a million states.
 #[test]
-fn a_mailbox_with_an_inlined_bell_is_told_from_what_it_was() {
+fn a_mailbox_with_an_inlined_bell_differs_from_its_previous_message() {
     let table = [
         (INLINED, WORD, BY_WORD, 3217),
         (INLINED, MESSAGE, BY_WORD, 2803),
@@ -110,8 +115,8 @@ fn notices_that_overtake_each_other_lead_through_the_ring() {
     });
 }
 
-fn one_at_a_time(setup: Setup) -> Setup {
-    Setup { held_max: 1, ..setup }
+fn one_at_a_time(setup: DataChannelSetup) -> DataChannelSetup {
+    DataChannelSetup { held_max: 1, ..setup }
 }
 
 #[test]
@@ -125,7 +130,7 @@ fn mirrored_rings_join_their_ends() {
 
 #[test]
 fn prefetching_tells_old_words_from_new_ones() {
-    let prefetch = |mut setup: Setup| {
+    let prefetch = |mut setup: DataChannelSetup| {
         setup.shape.prefetch_bytes = 24;
         setup
     };
@@ -141,10 +146,10 @@ fn messages_are_built_in_memory_that_is_lent() {
         (RING_INLINED, WORD, BY_WORD, 3059),
         (RING_NOTIFY, WORD, BY_MESSAGE, 12_978),
     ];
-    run(&table, &[8, 3, 8], |setup| Setup { gather: true, ..setup });
+    run(&table, &[8, 3, 8], |setup| DataChannelSetup { gather: true, ..setup });
     // From anywhere, once the receiver has said where to.
     let table = [(INDIRECT, WORD, BY_WORD, 5706), (INDIRECT, WORD, BY_MESSAGE, 5537)];
-    run(&table, &[8, 3], |setup| Setup { gather: true, ..setup });
+    run(&table, &[8, 3], |setup| DataChannelSetup { gather: true, ..setup });
 }
 
 #[test]
@@ -161,10 +166,10 @@ fn messages_are_fetched_to_where_the_program_names() {
         (RING_NOTIFY, WORD, BY_WORD, 2267),
         (RING_NOTIFY, WORD, BY_MESSAGE, 9142),
     ];
-    run(&table, &[8, 3, 8], |setup| Setup { offers: true, ..setup });
+    run(&table, &[8, 3, 8], |setup| DataChannelSetup { offers: true, ..setup });
     run(&[(RING_INLINED, WORD, BY_WORD, 958)], &[8, 3, 8], |mut setup| {
         setup.shape.prefetch_bytes = 24;
-        Setup { offers: true, held_max: 1, ..setup }
+        DataChannelSetup { offers: true, held_max: 1, ..setup }
     });
 }
 
@@ -181,7 +186,7 @@ fn two_receivers_share_a_sender() {
     ];
     run(&table, &[8], |mut setup| {
         setup.shape.peers_max = 2;
-        Setup { receivers: 2, held_max: 1, ..setup }
+        DataChannelSetup { receivers: 2, held_max: 1, ..setup }
     });
 }
 
@@ -203,7 +208,7 @@ fn either_side_may_die_at_any_step() {
         if setup.kind == INLINED {
             setup.shape.slots = 1;
         }
-        Setup { mortal: vec![0, 1], ..setup }
+        DataChannelSetup { mortal: vec![0, 1], ..setup }
     });
 }
 
@@ -219,7 +224,12 @@ fn a_number_serves_again() {
         (RING_NOTIFY, WORD, BY_WORD, 2044),
         (RING_NOTIFY, MESSAGE, BY_MESSAGE, 6357),
     ];
-    run(&table, &[8, 3], |setup| Setup { mortal: vec![1], reconnects: 1, held_max: 1, ..setup });
+    run(&table, &[8, 3], |setup| DataChannelSetup {
+        mortal: vec![1],
+        reconnects: 1,
+        held_max: 1,
+        ..setup
+    });
 }
 
 /// What arrives waits in a queue until the program polls.
@@ -234,15 +244,15 @@ fn receives_suffice_when_arrivals_are_handled_late() {
         (RING_NOTIFY, WORD, BY_MESSAGE, 17_658),
         (RING_NOTIFY, MESSAGE, BY_MESSAGE, 17_008),
     ];
-    run(&table, &[8, 3, 8], |setup| Setup { late: true, ..setup });
+    run(&table, &[8, 3, 8], |setup| DataChannelSetup { late: true, ..setup });
     assert_states([("overtaken", overtaken(), 83_197)]);
 }
 
 /// Notifications overtaken by one that covers more messages, which are read and acknowledged before the others
 /// arrive.
-fn overtaken() -> Setup {
+fn overtaken() -> DataChannelSetup {
     let one = reading(RING_NOTIFY, MESSAGE, BY_MESSAGE, &[8, 8, 8, 8]);
-    Setup { late: true, held_max: 1, ..one }
+    DataChannelSetup { late: true, held_max: 1, ..one }
 }
 
 #[test]
@@ -256,7 +266,7 @@ fn room_comes_back_unasked() {
         (RING_NOTIFY, WORD, BY_WORD, 7988),
         (RING_NOTIFY, MESSAGE, BY_MESSAGE, 32_756),
     ];
-    run(&table, &[8, 3, 8, 8], |setup| Setup { lazy: true, ..setup });
+    run(&table, &[8, 3, 8, 8], |setup| DataChannelSetup { lazy: true, ..setup });
 }
 
 /// Only the indirect channel by words needs order. The others need nothing but, for words that
@@ -265,7 +275,7 @@ fn room_comes_back_unasked() {
 #[test]
 fn a_network_without_the_guarantee_fails() {
     for gather in [false, true] {
-        let mut weak = Setup { gather, ..reading(INDIRECT, WORD, BY_WORD, &[8, 3]) };
+        let mut weak = DataChannelSetup { gather, ..reading(INDIRECT, WORD, BY_WORD, &[8, 3]) };
         weak.guarantees.message_order = false;
         assert_eq!(failure(weak), "a message that was never sent");
     }
@@ -279,7 +289,7 @@ fn a_network_without_the_guarantee_fails() {
 #[cfg(canary)]
 #[test]
 fn canary_defects_are_caught() {
-    use farside_protocol::channel::Mutant::*;
+    use farside_protocol::channel::ChannelMutant::*;
     let table = [
         (DETACHED, CreditOffByOne, "a bell of another message", 9),
         (INLINED, ChecksumUnchecked, "a message that was never sent", 9),
@@ -293,7 +303,7 @@ fn canary_defects_are_caught() {
     for (kind, mutant, text, steps) in table {
         let mut one = reading(kind, WORD, BY_WORD, &[8, 3, 8, 8, 8]);
         one.shape.slots = if kind == INLINED { 1 } else { 2 };
-        let one = Setup { held_max: 1, ..one };
+        let one = DataChannelSetup { held_max: 1, ..one };
         assert_eq!(caught(one, mutant), (text.to_owned(), steps), "{kind} {mutant:?}");
     }
     for (kind, text, steps) in
@@ -301,7 +311,7 @@ fn canary_defects_are_caught() {
     {
         let mut one = reading(kind, WORD, BY_WORD, &[8, 3]);
         (one.shape.peers_max, one.shape.slots) = (2, 1);
-        let one = Setup { receivers: 2, held_max: 1, ..one };
+        let one = DataChannelSetup { receivers: 2, held_max: 1, ..one };
         assert_eq!(caught(one, StaleTail), (text.to_owned(), steps), "{kind}");
     }
     let mut prefetch = reading(RING_INLINED, WORD, BY_WORD, &[8, 3, 8]);
@@ -315,6 +325,6 @@ fn canary_defects_are_caught() {
         ("a message found no receive".to_owned(), 26)
     );
     let late = reading(RING_DETACHED, WORD, BY_WORD, &[8, 3]);
-    let late = Setup { mortal: vec![1], reconnects: 1, ..late };
+    let late = DataChannelSetup { mortal: vec![1], reconnects: 1, ..late };
     assert_eq!(caught(late, WrongStart), ("out of order".to_owned(), 14));
 }

@@ -8,8 +8,12 @@ const ZEROING: Kind = Kind::RingInlinedZeroing;
 const INLINED: Kind = Kind::RingInlined;
 
 /// Three or four records fill the ring, and the fifth message has passed its end.
-fn ring(kind: Kind, acknowledge: Acknowledge, messages: &[u32]) -> Setup {
-    Setup::new(kind, Shape { ring_bytes: 64, message_bytes_max: 8, acknowledge, ..TINY }, messages)
+fn ring(kind: Kind, acknowledge: Acknowledge, messages: &[u32]) -> DataChannelSetup {
+    DataChannelSetup::new(
+        kind,
+        Shape { ring_bytes: 64, message_bytes_max: 8, acknowledge, ..TINY },
+        messages,
+    )
 }
 
 #[test]
@@ -41,7 +45,7 @@ fn messages_go_out_of_registered_memory() {
         (INLINED, &[8, 3, 8, 8], 28_522),
     ];
     let one = |(kind, messages, expected)| {
-        (kind, Setup { gather: true, ..ring(kind, WORD, messages) }, expected)
+        (kind, DataChannelSetup { gather: true, ..ring(kind, WORD, messages) }, expected)
     };
     assert_states(table.map(one));
 }
@@ -58,16 +62,16 @@ fn a_mirrored_ring_joins_its_end_and_its_beginning() {
     ];
     let one = |(kind, gather, expected)| {
         let messages: &[u32] = if gather { &[8, 3, 8, 8] } else { &[8, 3, 8, 8, 8] };
-        let mut one = Setup { gather, ..ring(kind, WORD, messages) };
+        let mut one = DataChannelSetup { gather, ..ring(kind, WORD, messages) };
         one.shape.mirrored = true;
         ((kind, gather), one, expected)
     };
     assert_states(table.map(one));
 }
 
-fn full(acknowledge: Acknowledge) -> Setup {
+fn full(acknowledge: Acknowledge) -> DataChannelSetup {
     let shape = Shape { message_bytes_max: 16, ring_bytes: 128, acknowledge, ..TINY };
-    Setup { held_max: 4, ..Setup::new(ZEROING, shape, &[16, 16, 16, 16, 16]) }
+    DataChannelSetup { held_max: 4, ..DataChannelSetup::new(ZEROING, shape, &[16, 16, 16, 16, 16]) }
 }
 
 /// Four records fill the whole ring: the record after the last held one is the first.
@@ -90,7 +94,7 @@ fn either_side_may_die_at_any_step() {
     ];
     let one = |(kind, way, expected)| {
         let one = ring(kind, way, &[8, 3, 8, 8]);
-        ((kind, way), Setup { mortal: vec![0, 1], ..one }, expected)
+        ((kind, way), DataChannelSetup { mortal: vec![0, 1], ..one }, expected)
     };
     assert_states(table.map(one));
 }
@@ -106,7 +110,7 @@ fn receives_suffice_when_arrivals_are_handled_late() {
     ];
     let one = |(kind, way, expected)| {
         let one = ring(kind, way, &[8, 3, 8, 8, 8]);
-        ((kind, way), Setup { late: true, ..one }, expected)
+        ((kind, way), DataChannelSetup { late: true, ..one }, expected)
     };
     assert_states(table.map(one));
 }
@@ -126,7 +130,7 @@ fn room_comes_back_unasked() {
     ];
     let one = |(kind, way, expected)| {
         let one = ring(kind, way, &[8, 3, 8, 8, 8]);
-        ((kind, way), Setup { lazy: true, ..one }, expected)
+        ((kind, way), DataChannelSetup { lazy: true, ..one }, expected)
     };
     assert_states(table.map(one));
 }
@@ -158,7 +162,7 @@ fn a_network_without_the_guarantee_fails() {
 #[cfg(canary)]
 #[test]
 fn canary_defects_are_caught() {
-    use farside_protocol::channel::Mutant::*;
+    use farside_protocol::channel::ChannelMutant::*;
     let table = [
         (DETACHED, BellBeforeData, "a bell before its message", 4),
         (DETACHED, CreditOffByOne, "out of order", 28),

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn setup(kind: Kind, messages: &[u32], acknowledge: Acknowledge) -> Setup {
-    Setup::new(kind, Shape { message_bytes_max: 8, acknowledge, ..TINY }, messages)
+fn setup(kind: Kind, messages: &[u32], acknowledge: Acknowledge) -> DataChannelSetup {
+    DataChannelSetup::new(kind, Shape { message_bytes_max: 8, acknowledge, ..TINY }, messages)
 }
 
-fn shared(messages: &[u32], acknowledge: Acknowledge) -> Setup {
-    Setup { senders: 2, ..setup(Kind::SendShared, messages, acknowledge) }
+fn shared(messages: &[u32], acknowledge: Acknowledge) -> DataChannelSetup {
+    DataChannelSetup { senders: 2, ..setup(Kind::SendShared, messages, acknowledge) }
 }
 
 #[test]
@@ -17,8 +17,11 @@ fn every_order_of_events_delivers_each_message_once() {
         (MESSAGE, [2336, 44_165, 2371, 53_259, 1140]),
     ];
     for (acknowledge, expected) in table {
-        let one = |gather| Setup { gather, ..setup(Kind::Send, &[8, 3, 0, 8, 8], acknowledge) };
-        let two = |gather| Setup { gather, ..shared(&[8, 3], acknowledge) };
+        let one = |gather| DataChannelSetup {
+            gather,
+            ..setup(Kind::Send, &[8, 3, 0, 8, 8], acknowledge)
+        };
+        let two = |gather| DataChannelSetup { gather, ..shared(&[8, 3], acknowledge) };
         let integers = setup(Kind::SendBufferless, &[4, 4, 4, 4, 4], acknowledge);
         let all = [one(false), one(true), two(false), two(true), integers];
         let labels = ["send", "send gather", "shared", "shared gather", "bufferless"];
@@ -29,7 +32,7 @@ fn every_order_of_events_delivers_each_message_once() {
 
 #[test]
 fn either_side_may_die_at_any_step() {
-    let mortal = |setup, mortal: &[usize]| Setup { mortal: mortal.to_vec(), ..setup };
+    let mortal = |setup, mortal: &[usize]| DataChannelSetup { mortal: mortal.to_vec(), ..setup };
     assert_states([
         ("send", mortal(setup(Kind::Send, &[4, 4, 4], MESSAGE), &[0, 1]), 4252),
         ("send, words", mortal(setup(Kind::Send, &[4, 4, 4], WORD), &[0, 1]), 5899),
@@ -44,8 +47,9 @@ fn either_side_may_die_at_any_step() {
 #[test]
 fn a_number_serves_again() {
     let again = |way| {
-        let one = Setup { mortal: vec![0], reconnects: 1, held_max: 1, ..shared(&[8], way) };
-        Setup { waits: true, ..one }
+        let one =
+            DataChannelSetup { mortal: vec![0], reconnects: 1, held_max: 1, ..shared(&[8], way) };
+        DataChannelSetup { waits: true, ..one }
     };
     assert_states([("words", again(WORD), 846), ("messages", again(MESSAGE), 418)]);
 }
@@ -53,7 +57,7 @@ fn a_number_serves_again() {
 /// What arrives waits in a queue until the program polls.
 #[test]
 fn receives_suffice_when_arrivals_are_handled_late() {
-    let late = |setup| Setup { late: true, ..setup };
+    let late = |setup| DataChannelSetup { late: true, ..setup };
     assert_states([
         ("send, words", late(setup(Kind::Send, &[8, 3, 8, 8], WORD)), 2615),
         ("send, messages", late(setup(Kind::Send, &[8, 3, 8, 8], MESSAGE)), 2287),
@@ -64,7 +68,7 @@ fn receives_suffice_when_arrivals_are_handled_late() {
 
 #[test]
 fn room_comes_back_unasked() {
-    let lazy = |setup| Setup { lazy: true, ..setup };
+    let lazy = |setup| DataChannelSetup { lazy: true, ..setup };
     assert_states([
         ("send, words", lazy(setup(Kind::Send, &[8, 3, 8, 8], WORD)), 1286),
         ("send, messages", lazy(setup(Kind::Send, &[8, 3, 8, 8], MESSAGE)), 738),
@@ -88,7 +92,7 @@ fn words_that_land_late_hide_newer_ones() {
 #[cfg(canary)]
 #[test]
 fn canary_a_credit_too_many_is_caught() {
-    use farside_protocol::channel::Mutant::CreditOffByOne;
+    use farside_protocol::channel::ChannelMutant::CreditOffByOne;
     let all = [
         (setup(Kind::Send, &[8; 3], WORD), "a message found no receive", 6),
         (setup(Kind::SendBufferless, &[4; 3], WORD), "a message found no receive", 6),

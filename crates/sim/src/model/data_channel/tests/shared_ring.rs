@@ -6,7 +6,7 @@ const IMMEDIATE: Kind = Kind::SharedRingImmediate;
 const ZEROING: Kind = Kind::SharedRingInlinedZeroing;
 
 /// Two of the largest records, and a third one that runs into the guard.
-fn setup(kind: Kind, senders: usize, messages: &[u32]) -> Setup {
+fn setup(kind: Kind, senders: usize, messages: &[u32]) -> DataChannelSetup {
     let shape = Shape {
         message_bytes_max: 8,
         ring_bytes: 64,
@@ -14,7 +14,7 @@ fn setup(kind: Kind, senders: usize, messages: &[u32]) -> Setup {
         acknowledge: Acknowledge::ReadTail,
         ..TINY
     };
-    Setup { senders, ..Setup::new(kind, shape, messages) }
+    DataChannelSetup { senders, ..DataChannelSetup::new(kind, shape, messages) }
 }
 
 #[test]
@@ -22,7 +22,7 @@ fn every_order_of_events_delivers_each_message_once() {
     for (kind, expected) in
         [(IMMEDIATE, [3447, 3447, 3447, 955]), (ZEROING, [16_942, 16_942, 16_942, 1483])]
     {
-        let one = |gather| Setup { gather, ..setup(kind, 1, &[8, 3, 8]) };
+        let one = |gather| DataChannelSetup { gather, ..setup(kind, 1, &[8, 3, 8]) };
         let mut mirrored = one(false);
         mirrored.shape.mirrored = true;
         let all = [one(false), one(true), mirrored, setup(kind, 2, &[8])];
@@ -47,8 +47,8 @@ fn words_at_the_adapter_change_no_order_of_events() {
 #[test]
 fn either_side_may_die_at_any_step() {
     for (kind, expected) in [(IMMEDIATE, [6858, 1085]), (ZEROING, [12_018, 2488])] {
-        let a_sender = Setup { mortal: vec![0], ..setup(kind, 2, &[8]) };
-        let the_receiver = Setup { mortal: vec![1], ..setup(kind, 1, &[8, 3]) };
+        let a_sender = DataChannelSetup { mortal: vec![0], ..setup(kind, 2, &[8]) };
+        let the_receiver = DataChannelSetup { mortal: vec![1], ..setup(kind, 1, &[8, 3]) };
         let rows = [a_sender, the_receiver].into_iter().zip(expected);
         assert_states(rows.map(|(one, count)| (kind, one, count)));
     }
@@ -60,7 +60,7 @@ fn a_number_serves_again() {
     let table = [(IMMEDIATE, 1280), (ZEROING, 1702)];
     let one = |(kind, expected)| {
         let one = setup(kind, 1, &[8]);
-        (kind, Setup { mortal: vec![0], reconnects: 1, held_max: 1, ..one }, expected)
+        (kind, DataChannelSetup { mortal: vec![0], reconnects: 1, held_max: 1, ..one }, expected)
     };
     assert_states(table.map(one));
 }
@@ -68,7 +68,8 @@ fn a_number_serves_again() {
 /// The receives that senders share suffice when what arrives waits until the program polls.
 #[test]
 fn receives_suffice_when_arrivals_are_handled_late() {
-    let one = |senders, messages| Setup { late: true, ..setup(IMMEDIATE, senders, messages) };
+    let one =
+        |senders, messages| DataChannelSetup { late: true, ..setup(IMMEDIATE, senders, messages) };
     assert_states([("one", one(1, &[8, 3, 8]), 4909), ("two", one(2, &[8]), 1115)]);
 }
 
@@ -84,7 +85,7 @@ fn without_byte_order_the_inlined_bell_fails() {
 #[cfg(canary)]
 #[test]
 fn canary_defects_are_caught() {
-    use farside_protocol::channel::Mutant::*;
+    use farside_protocol::channel::ChannelMutant::*;
     let table = [
         (IMMEDIATE, TailUnchecked, "a bell out of range", 17),
         (ZEROING, TailUnchecked, "a last word that is neither zero nor one", 21),

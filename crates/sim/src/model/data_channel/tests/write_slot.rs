@@ -9,22 +9,25 @@ const IMMEDIATE: Kind = Kind::WriteSlotImmediate;
 const BY_WORD: Signal = Signal::Word;
 const BY_MESSAGE: Signal = Signal::Message;
 
-fn setup(kind: Kind, signal: Signal, messages: &[u32]) -> Setup {
-    Setup::new(kind, Shape { message_bytes_max: 8, signal, ..TINY }, messages)
+fn setup(kind: Kind, signal: Signal, messages: &[u32]) -> DataChannelSetup {
+    DataChannelSetup::new(kind, Shape { message_bytes_max: 8, signal, ..TINY }, messages)
 }
 
-fn pool(signal: Signal, slots: u32, messages: &[u32]) -> Setup {
+fn pool(signal: Signal, slots: u32, messages: &[u32]) -> DataChannelSetup {
     let shape = Shape { message_bytes_max: 8, signal, slots, ..TINY };
-    Setup { senders: 2, ..Setup::new(Kind::WriteSlotReserved, shape, messages) }
+    DataChannelSetup {
+        senders: 2,
+        ..DataChannelSetup::new(Kind::WriteSlotReserved, shape, messages)
+    }
 }
 
 type Row = (Kind, Signal, Acknowledge, u64);
 
-fn run(table: &[Row], messages: &[u32], change: impl Fn(Setup) -> Setup) {
+fn run(table: &[Row], messages: &[u32], change: impl Fn(DataChannelSetup) -> DataChannelSetup) {
     let one = |(kind, signal, acknowledge, expected): &Row| {
         let shape =
             Shape { message_bytes_max: 8, signal: *signal, acknowledge: *acknowledge, ..TINY };
-        let one = change(Setup::new(*kind, shape, messages));
+        let one = change(DataChannelSetup::new(*kind, shape, messages));
         ((*kind, *signal, *acknowledge), one, *expected)
     };
     assert_states(table.iter().map(one));
@@ -57,15 +60,19 @@ fn messages_go_out_of_registered_memory() {
         (INLINED, BY_WORD, WORD, 2287),
         (IMMEDIATE, BY_WORD, WORD, 2771),
     ];
-    run(&table, &[8, 3, 8, 8], |setup| Setup { gather: true, ..setup });
+    run(&table, &[8, 3, 8, 8], |setup| DataChannelSetup { gather: true, ..setup });
 }
 
 #[test]
 fn a_pool_serves_each_sender() {
-    let one = |signal, slots, gather| Setup { gather, ..pool(signal, slots, &[8, 3]) };
+    let one = |signal, slots, gather| DataChannelSetup { gather, ..pool(signal, slots, &[8, 3]) };
     assert_states([
         ("words, 1 slot", one(BY_WORD, 1, false), 35_748),
-        ("words, 1 slot, gather", Setup { gather: true, ..pool(BY_WORD, 1, &[8]) }, 1948),
+        (
+            "words, 1 slot, gather",
+            DataChannelSetup { gather: true, ..pool(BY_WORD, 1, &[8]) },
+            1948,
+        ),
         ("words, 2 slots", pool(BY_WORD, 2, &[8]), 1664),
         ("messages, 1 slot", one(BY_MESSAGE, 1, false), 4151),
         ("messages, 1 slot, gather", one(BY_MESSAGE, 1, true), 28_277),
@@ -76,7 +83,7 @@ fn a_pool_serves_each_sender() {
 #[test]
 #[ignore = "a minute: four hundred thousand states; run with --ignored"]
 fn a_pool_serves_each_sender_in_turn_by_words() {
-    let gather = Setup { gather: true, ..pool(BY_WORD, 1, &[8, 3]) };
+    let gather = DataChannelSetup { gather: true, ..pool(BY_WORD, 1, &[8, 3]) };
     assert_states([
         ("1 slot, gather", gather, 181_848),
         ("2 slots", pool(BY_WORD, 2, &[8, 3]), 229_712),
@@ -91,8 +98,8 @@ fn either_side_may_die_at_any_step() {
         (INLINED, BY_WORD, WORD, 1450),
         (IMMEDIATE, BY_WORD, WORD, 1802),
     ];
-    run(&table, &[8, 3, 8], |setup| Setup { mortal: vec![0, 1], ..setup });
-    let mortal = |one, dead| Setup { mortal: vec![dead], ..one };
+    run(&table, &[8, 3, 8], |setup| DataChannelSetup { mortal: vec![0, 1], ..setup });
+    let mortal = |one, dead| DataChannelSetup { mortal: vec![dead], ..one };
     assert_states([
         ("words, a sender", mortal(pool(BY_WORD, 1, &[8]), 0), 1824),
         ("words, the receiver", mortal(pool(BY_WORD, 1, &[8]), 2), 1665),
@@ -104,12 +111,16 @@ fn either_side_may_die_at_any_step() {
 /// A sender that comes after one that died, with its number.
 #[test]
 fn a_number_serves_again() {
-    let again = |one| Setup { mortal: vec![0], reconnects: 1, held_max: 1, ..one };
-    let alone = |one| Setup { senders: 1, ..one };
+    let again = |one| DataChannelSetup { mortal: vec![0], reconnects: 1, held_max: 1, ..one };
+    let alone = |one| DataChannelSetup { senders: 1, ..one };
     assert_states([
         ("words, alone", again(alone(pool(BY_WORD, 2, &[8, 3]))), 2029),
         ("messages, alone", again(alone(pool(BY_MESSAGE, 2, &[8, 3]))), 716),
-        ("messages, late", Setup { late: true, ..again(alone(pool(BY_MESSAGE, 1, &[8]))) }, 93),
+        (
+            "messages, late",
+            DataChannelSetup { late: true, ..again(alone(pool(BY_MESSAGE, 1, &[8]))) },
+            93,
+        ),
         ("messages, two", again(pool(BY_MESSAGE, 1, &[8])), 1097),
     ]);
 }
@@ -123,8 +134,8 @@ fn receives_suffice_when_arrivals_are_handled_late() {
         (IMMEDIATE, BY_WORD, WORD, 486),
         (IMMEDIATE, BY_WORD, MESSAGE, 452),
     ];
-    run(&table, &[8, 3, 8, 8], |setup| Setup { late: true, ..setup });
-    let late = Setup { late: true, ..pool(BY_MESSAGE, 1, &[8, 3]) };
+    run(&table, &[8, 3, 8, 8], |setup| DataChannelSetup { late: true, ..setup });
+    let late = DataChannelSetup { late: true, ..pool(BY_MESSAGE, 1, &[8, 3]) };
     assert_states([("pool", late, 16_045)]);
 }
 
@@ -136,8 +147,8 @@ fn room_comes_back_unasked() {
         (INLINED, BY_WORD, MESSAGE, 236),
         (IMMEDIATE, BY_WORD, MESSAGE, 298),
     ];
-    run(&table, &[8, 3, 8, 8], |setup| Setup { lazy: true, ..setup });
-    let lazy = Setup { lazy: true, ..pool(BY_MESSAGE, 1, &[8, 3]) };
+    run(&table, &[8, 3, 8, 8], |setup| DataChannelSetup { lazy: true, ..setup });
+    let lazy = DataChannelSetup { lazy: true, ..pool(BY_MESSAGE, 1, &[8, 3]) };
     assert_states([("pool", lazy, 1003)]);
 }
 
@@ -147,16 +158,16 @@ fn room_comes_back_unasked() {
 fn a_network_without_the_guarantee_fails() {
     let text = "a message that was never sent";
     for gather in [false, true] {
-        let mut weak = Setup { gather, ..setup(DETACHED, BY_WORD, &[8, 3]) };
+        let mut weak = DataChannelSetup { gather, ..setup(DETACHED, BY_WORD, &[8, 3]) };
         weak.guarantees.message_order = false;
         assert_eq!(failure(weak), text);
-        let mut weak = Setup { gather, ..setup(DETACHED, BY_MESSAGE, &[8, 3]) };
+        let mut weak = DataChannelSetup { gather, ..setup(DETACHED, BY_MESSAGE, &[8, 3]) };
         weak.guarantees.message_order = false;
         assert_eq!(failure(weak), "a length that no message has");
-        let mut weak = Setup { gather, ..setup(INLINED, BY_WORD, &[8, 3]) };
+        let mut weak = DataChannelSetup { gather, ..setup(INLINED, BY_WORD, &[8, 3]) };
         weak.guarantees.byte_order = false;
         assert_eq!(failure(weak), text);
-        let mut weak = Setup { gather, ..pool(BY_WORD, 1, &[8, 3]) };
+        let mut weak = DataChannelSetup { gather, ..pool(BY_WORD, 1, &[8, 3]) };
         weak.guarantees.byte_order = false;
         assert_eq!(failure(weak), text);
     }
@@ -165,15 +176,15 @@ fn a_network_without_the_guarantee_fails() {
         weak.guarantees.completion_means_placed = false;
         assert_eq!(failure(weak), "a sender never learns that all was processed", "{kind}");
     }
-    let mut weak = Setup { senders: 1, ..pool(BY_WORD, 2, &[8, 3, 8]) };
+    let mut weak = DataChannelSetup { senders: 1, ..pool(BY_WORD, 2, &[8, 3, 8]) };
     weak.guarantees.completion_means_placed = false;
-    assert_eq!(failure(weak), "a grant that nobody asked for");
+    assert_eq!(failure(weak), "a grant that was not requested");
 }
 
 #[cfg(canary)]
 #[test]
 fn canary_defects_are_caught() {
-    use farside_protocol::channel::Mutant::*;
+    use farside_protocol::channel::ChannelMutant::*;
     let mailbox = |kind, signal| setup(kind, signal, &[8, 3, 8]);
     let mut tail = mailbox(IMMEDIATE, BY_WORD);
     tail.shape.acknowledge = TAIL;

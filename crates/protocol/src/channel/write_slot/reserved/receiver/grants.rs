@@ -1,11 +1,11 @@
 //! Grants of mailboxes to senders.
 
-use super::super::super::super::canary::Mutant;
-use super::super::super::super::effects::{Effects, Told};
+use super::super::super::super::canary::ChannelMutant;
+use super::super::super::super::effects::{Effects, Notify};
 use super::super::super::super::half::Peer;
 use super::super::super::super::shape::Signal;
 use super::super::{GRANT_BITS, STATE};
-use super::{From, Mailbox, NAME, ReservedReceiver, State};
+use super::{From, Mailbox, NAME, ReservedReceiver, ReservedState};
 use crate::wire::Violation;
 use farside_base::RemoteSlice;
 
@@ -24,7 +24,7 @@ impl ReservedReceiver {
     }
 
     /// Handles a filled mailbox.
-    pub(super) fn filled(&mut self, slot: u32, bytes: u32, state: State) {
+    pub(super) fn filled(&mut self, slot: u32, bytes: u32, state: ReservedState) {
         let Some(mailbox) = self.mailboxes.get_mut(slot as usize) else {
             return;
         };
@@ -45,7 +45,7 @@ impl ReservedReceiver {
             (self.waiting.front().copied(), self.free.front().copied())
         {
             self.waiting.pop_front();
-            if !self.canary.is(Mutant::SlotGrantedTwice) {
+            if !self.canary.is(ChannelMutant::SlotGrantedTwice) {
                 self.free.pop_front();
             }
             let Some(from) = self.senders.get_mut(usize::from(peer.0)) else {
@@ -56,7 +56,7 @@ impl ReservedReceiver {
             from.grants += 1;
             from.last = slot;
             if let Some(mailbox) = self.mailboxes.get_mut(slot as usize) {
-                *mailbox = Mailbox { state: State::Granted, peer, orphan: false, bytes: 0 };
+                *mailbox = Mailbox { state: ReservedState::Granted, peer, orphan: false, bytes: 0 };
             }
             if self.signal == Signal::Word {
                 self.granted.push_back(slot);
@@ -80,7 +80,7 @@ impl ReservedReceiver {
             Signal::Message => {
                 let slot = grant.map_or(0, |slot| slot + 1);
                 let immediate = Some((from.released as u32) << GRANT_BITS | slot);
-                effects.send_inline(peer, NAME, Told::No, &[], immediate);
+                effects.send_inline(peer, NAME, Notify::No, &[], immediate);
             }
             Signal::Word if from.flying => {
                 from.due = true;
@@ -92,7 +92,7 @@ impl ReservedReceiver {
                 let state = from.grants << 48 | u64::from(from.last) << 32 | low;
                 let place = RemoteSlice { region: to.bells, offset: STATE };
                 let word = state.to_le_bytes();
-                effects.write_inline(peer, NAME, Told::Yes, &[&word], place, None);
+                effects.write_inline(peer, NAME, Notify::Yes, &[&word], place, None);
             }
         }
         from.told = from.released;
