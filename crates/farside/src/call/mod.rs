@@ -6,16 +6,13 @@
 //!
 //! ```
 //! use farside::call::{CallOptions, CallServer, Caller, CallerOptions, ServerOptions};
-//! use farside_base::Access;
 //! use farside_fabric::{Fabric, MemFabric};
-//! use std::sync::Arc;
-//! use std::sync::atomic::{AtomicBool, Ordering};
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::sync::{Arc, atomic::{AtomicBool, Ordering}};
+//!
 //! let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
 //! let mut server = CallServer::listen(&fabric, "memory", &ServerOptions::default())?;
-//! let memory = server.make_region(0, 4096, Access::ALL)?;
+//! let memory = server.make_region(0, 4096, farside_base::Access::ALL)?;
 //! memory.write(64, &41_u64.to_le_bytes()).unwrap();
-//!
 //! let stop = AtomicBool::new(false);
 //! let answer = std::thread::scope(|scope| {
 //!     scope.spawn(|| server.serve(&stop));
@@ -30,8 +27,7 @@
 //! })?;
 //! assert_eq!(answer.result, 41);
 //! assert_eq!(memory.load(64, Ordering::Acquire).unwrap(), 42);
-//! # Ok(())
-//! # }
+//! # Ok::<_, farside::Error>(())
 //! ```
 //!
 //! *At most once.* A call never runs twice, whatever links do; each ends once. *Order.* None between calls. *Global
