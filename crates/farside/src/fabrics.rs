@@ -59,8 +59,8 @@ use std::time::Duration;
 /// # fn main() -> Result<(), farside::Error> {
 /// let fabric = fabrics::open("tcp://127.0.0.1:7471,127.0.0.1:7472", Security::open())?;
 /// assert_eq!(fabric.name(), "tcp");
-/// let wrong = fabrics::open("udp://127.0.0.1:7471", Security::open()).unwrap_err();
-/// assert_eq!(wrong.code, farside::ErrorCode::BadConfiguration);
+/// let wrong = fabrics::open("udp://127.0.0.1:7471", Security::open());
+/// assert!(wrong.is_err_and(|error| error.code == farside::ErrorCode::BadConfiguration));
 /// # Ok(())
 /// # }
 /// ```
