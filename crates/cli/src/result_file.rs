@@ -24,7 +24,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     write_with(path, |out| out.write_all(bytes))
 }
 
-/// Writes a result as [`write`], piece by piece by `contents`.
+/// Writes a result as [`write`](write()), piece by piece by `contents`.
 pub(crate) fn write_with(
     path: &Path,
     contents: impl FnOnce(&mut File) -> io::Result<()>,

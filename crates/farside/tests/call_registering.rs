@@ -133,10 +133,10 @@ fn registrations_over_limits_are_refused_and_may_be_retried() {
 #[test]
 fn callers_leaving_during_registration_free_everything() {
     let mut ends = Ends::new("leave", &options(100_000), 6, &["a"]);
-    for at in 0..6 {
-        while !ends.callers[at].begin_register(hungry(at).as_bytes()).expect("an object") {
+    for index in 0..6 {
+        while !ends.callers[index].begin_register(hungry(index).as_bytes()).expect("an object") {
             ends.server.turn();
-            ends.callers[at].turn().expect("a living executor");
+            ends.callers[index].turn().expect("a living executor");
         }
     }
     while ends.server.registering().1 < 5 {

@@ -106,7 +106,7 @@ fn child() {
 }
 
 /// A host: a node, its fabric, and its network path.
-struct Host {
+struct TestHost {
     node: Node,
     way: Proxy,
 }
@@ -134,8 +134,8 @@ fn fabric(way: &Proxy, hosts: &[&Proxy], lease: Duration) -> TcpFabric {
     fabric
 }
 
-fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<Host> {
-    let mut hosts: Vec<Host> = Vec::new();
+fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<TestHost> {
+    let mut hosts: Vec<TestHost> = Vec::new();
     for index in 0..count {
         let way = Proxy::new();
         // A joiner asks the last node that joined, which redirects it to the first.
@@ -145,7 +145,7 @@ fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<Host> {
             0 => Node::create_on(config, fabric).unwrap(),
             _ => Node::join_on(config, fabric).unwrap(),
         };
-        hosts.push(Host { node, way });
+        hosts.push(TestHost { node, way });
     }
     for host in &hosts {
         host.node.wait_for_members(count, Duration::from_secs(30)).unwrap();
@@ -154,7 +154,7 @@ fn hosts(config: &Config, count: usize, lease: Duration) -> Vec<Host> {
 }
 
 /// All hosts add to words of every host, under atomics and locks, while `disturb` breaks the paths.
-fn add_while(hosts: &[Host], rounds: u64, disturb: impl Fn(u64) + Sync) {
+fn add_while(hosts: &[TestHost], rounds: u64, disturb: impl Fn(u64) + Sync) {
     let mut first = hosts[0].node.session().unwrap();
     let words: Vec<_> =
         (0..hosts.len()).map(|at| first.alloc_on(64, NodeId(at as u16)).unwrap()).collect();
@@ -257,7 +257,7 @@ fn dials_swallowed_by_an_outage_remove_no_member() {
     let mut config = config("swallowed");
     config.lease_ns = 6_000_000_000;
     let hosts = hosts(&config, 3, Duration::from_millis(300));
-    let resumes = |host: &Host| host.node.stats().resumes;
+    let resumes = |host: &TestHost| host.node.stats().resumes;
     for at in 0..3 {
         let before: Vec<_> = hosts.iter().map(resumes).collect();
         let swallowed: Vec<_> = hosts.iter().map(|host| host.way.swallowed()).collect();
@@ -267,7 +267,7 @@ fn dials_swallowed_by_an_outage_remove_no_member() {
         });
         hosts.iter().for_each(|host| host.way.swallow(false));
         until("all links are back", || {
-            let linked = |host: &Host| host.node.describe().contains("broken 0");
+            let linked = |host: &TestHost| host.node.describe().contains("broken 0");
             hosts.iter().zip(&before).any(|(host, before)| resumes(host) > *before)
                 && hosts.iter().all(linked)
         });
@@ -277,7 +277,7 @@ fn dials_swallowed_by_an_outage_remove_no_member() {
     }
 }
 
-fn silence(hosts: &[Host], silent: bool) {
+fn silence(hosts: &[TestHost], silent: bool) {
     for host in hosts {
         host.way.silence(silent);
     }

@@ -35,7 +35,7 @@ const STREAMS_SPARE: usize = 32;
 /// An event of an agent, in the form of `--json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-enum Event<'a> {
+enum AgentEvent<'a> {
     Listening {
         address: &'a str,
         security: &'a str,
@@ -58,7 +58,7 @@ enum Event<'a> {
     Closed,
 }
 
-impl Event<'_> {
+impl AgentEvent<'_> {
     fn tell(&self, output: Output) {
         output.event(self, |_| vec![self.text()]);
     }
@@ -131,9 +131,9 @@ pub(crate) fn run(arguments: &Agent, output: Output) -> Result<(), Failure> {
     if let Some(warning) = warning {
         output.warning(warning);
     }
-    Event::Listening { address: &address, security: &words, warning }.tell(output);
+    AgentEvent::Listening { address: &address, security: &words, warning }.tell(output);
     accept_all(&agent, &listener, &stopped);
-    output.last_event(&Event::Closed, |_| vec![Event::Closed.text()]);
+    output.last_event(&AgentEvent::Closed, |_| vec![AgentEvent::Closed.text()]);
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! One stream at an agent, which runs one worker.
 
-use super::Event;
+use super::AgentEvent;
 use super::line::{Line, Lines};
 use super::wire::{LINE_BYTES_MAX, MARK, Notice, Order, line, version};
 use crate::failure::Failure;
@@ -70,7 +70,7 @@ impl AgentState {
     ) -> Option<PendingConnection> {
         if let Err(reason) = self.admission.judge(&socket) {
             let (from, reason) = (from.to_string(), reason.to_string());
-            Event::Refused { from: &from, reason: &reason }.tell(self.output);
+            AgentEvent::Refused { from: &from, reason: &reason }.tell(self.output);
             return None;
         }
         let (socket, host) = (Arc::new(socket), from.ip().to_canonical());
@@ -186,7 +186,7 @@ impl KillTarget {
 /// Serves a stream from its handshake to its end.
 pub(super) fn stream(connection: PendingConnection) {
     let (agent, from) = (Arc::clone(&connection.agent), connection.from.to_string());
-    let refused = |reason: &str| Event::Refused { from: &from, reason }.tell(agent.output);
+    let refused = |reason: &str| AgentEvent::Refused { from: &from, reason }.tell(agent.output);
     let socket = Arc::clone(&connection.socket);
     let accepted = Line::accept(socket, &agent.security, || connection.heard());
     let line = match accepted {
@@ -232,7 +232,7 @@ fn serve(
     let target = KillTarget(Mutex::new(Some(Pid::from_child(&child))));
     // A failure means that the stream is broken, which the next read reports.
     let _ = to.send(&line(&Notice::Started { process }));
-    Event::Started { process, from }.tell(agent.output);
+    AgentEvent::Started { process, from }.tell(agent.output);
     let how = std::thread::scope(|scope| {
         let relay = scope.spawn(|| relay(to, events, child, &target));
         obey(&mut lines, &mut commands, &target);
@@ -241,7 +241,7 @@ fn serve(
         relay.join()
     });
     let how = how.unwrap_or_else(|_| "its relay panicked".to_owned());
-    Event::Ended { process, how: &how }.tell(agent.output);
+    AgentEvent::Ended { process, how: &how }.tell(agent.output);
     Ok(())
 }
 

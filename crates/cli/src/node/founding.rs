@@ -9,7 +9,7 @@
 //! Two founders that name each other do not both found: the answer of the lower one never allows the higher one to
 //! found, and a missing answer allows nothing.
 
-use super::Event;
+use super::NodeEvent;
 use super::settings::Plan;
 use super::{BACK_OFF, Life, unjoined};
 use crate::failure::Failure;
@@ -74,7 +74,7 @@ pub(super) fn join(
                 }
             }
             Err(failure) if again => {
-                Event::NotJoined { reason: &failure.to_string() }.tell(output);
+                NodeEvent::NotJoined { reason: &failure.to_string() }.tell(output);
                 reported.clear();
             }
             Err(failure) => return Err(failure),
@@ -111,7 +111,7 @@ fn tell_waiting(plan: &Plan, start: Start, hosts: &[Unanswered], output: Output)
         Start::First => None,
         Start::Again => Some(CONTINUE_ALONE),
     };
-    let event = Event::Waiting { founds, hosts, remedy };
+    let event = NodeEvent::Waiting { founds, hosts, remedy };
     output.value(&event);
     output.warning(event.text());
 }
@@ -170,13 +170,13 @@ pub(super) struct Waiting {
     admission: Option<Admission>,
     port: Box<dyn Port>,
     /// Its answer to queries.
-    answer: Answer,
+    answer: FoundingAnswer,
     founds: bool,
 }
 
 /// A host's answer to the query of a founder, in text form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(super) enum FoundingAnswer {
     /// It waits to found the cluster.
     Founds { address: SocketAddr },
     /// It waits to join.
@@ -185,7 +185,7 @@ pub(super) enum Answer {
     Member { cluster_id: u64, address: SocketAddr },
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for FoundingAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Founds { address } => write!(f, "founds {address}"),
@@ -195,7 +195,7 @@ impl fmt::Display for Answer {
     }
 }
 
-impl Answer {
+impl FoundingAnswer {
     /// Parses an answer; `None` for a text that no node of this release sends.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(bytes).ok()?.split(' ');
@@ -231,7 +231,11 @@ impl Waiting {
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;
         port.create_receive_queue(1).map_err(failed)?;
-        let answer = if founds { Answer::Founds { address } } else { Answer::Joins { address } };
+        let answer = if founds {
+            FoundingAnswer::Founds { address }
+        } else {
+            FoundingAnswer::Joins { address }
+        };
         Ok(Self { fabric, address, admission, port, answer, founds })
     }
 
@@ -317,13 +321,13 @@ impl Waiting {
 
     /// Returns why an answer does not allow this node to found; `None` if it does.
     fn judge(&self, answer: &[u8]) -> Option<String> {
-        match Answer::read(answer) {
-            Some(Answer::Joins { .. }) => None,
-            Some(Answer::Founds { address }) if address > self.address => None,
-            Some(Answer::Founds { .. }) => {
+        match FoundingAnswer::read(answer) {
+            Some(FoundingAnswer::Joins { .. }) => None,
+            Some(FoundingAnswer::Founds { address }) if address > self.address => None,
+            Some(FoundingAnswer::Founds { .. }) => {
                 Some("it founds the cluster, since its address is lower".to_owned())
             }
-            Some(Answer::Member { .. }) => Some("it is a member of the cluster".to_owned()),
+            Some(FoundingAnswer::Member { .. }) => Some("it is a member of the cluster".to_owned()),
             None => Some("its answer is unknown: install one release on both hosts".to_owned()),
         }
     }
@@ -343,16 +347,16 @@ mod tests {
     fn answers_survive_a_round_trip_through_text() {
         let address = "10.0.0.1:7400".parse().unwrap();
         for answer in [
-            Answer::Founds { address },
-            Answer::Joins { address },
-            Answer::Member { cluster_id: u64::MAX - 1, address },
+            FoundingAnswer::Founds { address },
+            FoundingAnswer::Joins { address },
+            FoundingAnswer::Member { cluster_id: u64::MAX - 1, address },
         ] {
-            assert_eq!(Answer::read(answer.to_string().as_bytes()), Some(answer));
+            assert_eq!(FoundingAnswer::read(answer.to_string().as_bytes()), Some(answer));
         }
         for other in
             ["", "joins", "member 10.0.0.1:7400", "joins x", "founds 10.0.0.1:1 2", "\u{ff}"]
         {
-            assert_eq!(Answer::read(other.as_bytes()), None, "{other}");
+            assert_eq!(FoundingAnswer::read(other.as_bytes()), None, "{other}");
         }
     }
 }

@@ -33,7 +33,7 @@ const BACK_OFF: Duration = Duration::from_millis(250);
 /// An event of a node, in the form of `--json`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-enum Event<'a> {
+enum NodeEvent<'a> {
     /// It is a member.
     Started {
         cluster: &'a str,
@@ -99,7 +99,7 @@ enum Event<'a> {
     },
 }
 
-impl Event<'_> {
+impl NodeEvent<'_> {
     fn tell(&self, output: Output) {
         output.event(self, |time| self.lines(time));
     }
@@ -171,7 +171,7 @@ impl Event<'_> {
 }
 
 /// Why a node stopped being a member.
-enum End {
+enum NodeEnd {
     /// It was asked to leave.
     Asked,
     /// It was isolated.
@@ -186,39 +186,39 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     signals::watch(move || sender.send(()).is_ok())?;
     let Some(mut life) = founding::join(&plan, Start::First, &asked, output)? else {
         let cluster = &plan.config.cluster;
-        Event::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
+        NodeEvent::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
         return Ok(());
     };
     let mut again = false;
     loop {
         life.started(&plan, again, output);
         let failure = match life.watch(&plan, &asked, output) {
-            End::Asked => {
+            NodeEnd::Asked => {
                 let left = life.node.leave();
                 let reason = left.as_ref().err().map(ToString::to_string);
                 let memory_bytes = left.as_ref().ok().map(|departure| departure.memory_bytes);
                 let (cluster, reason) = (&plan.config.cluster, reason.as_deref());
-                Event::Ended { cluster, reason, memory_bytes }.tell_last(output);
+                NodeEvent::Ended { cluster, reason, memory_bytes }.tell_last(output);
                 // Lines that it could not hand over in time are lost.
                 return left.map(|_| ()).map_err(Failure::from);
             }
-            End::Isolated(failure) => failure,
+            NodeEnd::Isolated(failure) => failure,
         };
         plan.learn(&life);
         let rejoins = plan.joins_again();
-        Event::Isolated { reason: &failure.to_string(), rejoins }.tell(output);
+        NodeEvent::Isolated { reason: &failure.to_string(), rejoins }.tell(output);
         drop(life);
         if !rejoins {
             let reason = failure.to_string();
             let (cluster, reason) = (&plan.config.cluster, Some(reason.as_str()));
-            Event::Ended { cluster, reason, memory_bytes: None }.tell_last(output);
+            NodeEvent::Ended { cluster, reason, memory_bytes: None }.tell_last(output);
             return Err(failure);
         }
         match founding::join(&plan, Start::Again, &asked, output)? {
             Some(next) => life = next,
             None => {
                 let cluster = &plan.config.cluster;
-                Event::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
+                NodeEvent::Ended { cluster, reason: None, memory_bytes: None }.tell_last(output);
                 return Ok(());
             }
         }
@@ -249,14 +249,14 @@ impl Plan {
 }
 
 /// The node of a command with other work, set up from a file.
-pub(crate) struct Member {
+pub(crate) struct NodeMember {
     plan: Plan,
     life: Option<Life>,
     /// Answers queries of founders after isolation.
     waiting: Option<founding::Waiting>,
 }
 
-impl Member {
+impl NodeMember {
     /// Joins or founds the cluster, as the file requests.
     pub(crate) fn begin(settings: &Path) -> Result<Self, Failure> {
         let (settings, file) = (Default::default(), Some(settings.to_owned()));
@@ -327,7 +327,7 @@ impl Life {
                 asked.as_secs_f64()
             ));
         }
-        Event::Started {
+        NodeEvent::Started {
             cluster: &plan.config.cluster,
             node: self.node.id().0,
             address: self.address,
@@ -343,7 +343,7 @@ impl Life {
     }
 
     /// Reports members that join and leave, until the node is asked to leave or is isolated.
-    fn watch(&self, plan: &Plan, asked: &Receiver<()>, output: Output) -> End {
+    fn watch(&self, plan: &Plan, asked: &Receiver<()>, output: Output) -> NodeEnd {
         let mut others = Others::open(plan, self)
             .inspect_err(|failure| output.warning(format!("other hosts get no answer: {failure}")))
             .ok();
@@ -355,7 +355,7 @@ impl Life {
             // Checked first: an isolated node reports only that, not members that it believes lost.
             match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
                 Err(error) if error.code != ErrorCode::TimedOut => {
-                    return End::Isolated(error.into());
+                    return NodeEnd::Isolated(error.into());
                 }
                 _ => {}
             }
@@ -365,16 +365,16 @@ impl Life {
             let mut members = known.len();
             for (node, _) in known.difference(&alive) {
                 members -= 1;
-                Event::MemberLost { node: node.0, members, members_max }.tell(output);
+                NodeEvent::MemberLost { node: node.0, members, members_max }.tell(output);
             }
             for (node, _) in alive.difference(&known) {
                 members += 1;
-                Event::MemberJoined { node: node.0, members, members_max }.tell(output);
+                NodeEvent::MemberJoined { node: node.0, members, members_max }.tell(output);
             }
             known = alive;
             for other in others.iter_mut().flat_map(|others| others.poll(plan, self)) {
                 let own = format!("{:016x}", self.node.cluster_id());
-                let event = Event::OtherCluster {
+                let event = NodeEvent::OtherCluster {
                     host: &other.host,
                     other: format!("{:016x}", other.cluster_id),
                     own,
@@ -384,7 +384,7 @@ impl Life {
             }
             match asked.recv_timeout(PERIOD) {
                 Err(RecvTimeoutError::Timeout) => {}
-                _ => return End::Asked,
+                _ => return NodeEnd::Asked,
             }
         }
     }

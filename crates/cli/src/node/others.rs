@@ -8,7 +8,7 @@
 //! event, and a host is reported once until it has been a member of this cluster.
 
 use super::Life;
-use super::founding::{Answer, waiting_name};
+use super::founding::{FoundingAnswer, waiting_name};
 use super::settings::Plan;
 use crate::failure::Failure;
 use farside_base::{LinkId, ReceiveQueueId};
@@ -34,7 +34,7 @@ pub(super) struct Others {
     port: Box<dyn Port>,
     queue: ReceiveQueueId,
     /// Its answer to queries of other hosts.
-    answer: Answer,
+    answer: FoundingAnswer,
     cluster_id: u64,
     /// Queries in flight, at most one to each host of `--join`.
     asked: Vec<Query>,
@@ -71,7 +71,7 @@ impl Others {
         now: Instant,
     ) -> Result<Self, FabricError> {
         let queue = port.create_receive_queue(1)?;
-        let answer = Answer::Member { cluster_id, address };
+        let answer = FoundingAnswer::Member { cluster_id, address };
         let (asked, reported) = (Vec::new(), Vec::new());
         Ok(Self { port, queue, answer, cluster_id, asked, ask_at: now, reported })
     }
@@ -108,7 +108,8 @@ impl Others {
             };
             let Query { host, .. } = self.asked.swap_remove(at);
             if let LinkEvent::Refused { reason, .. } = event
-                && let Some(Answer::Member { cluster_id, .. }) = Answer::read(&reason)
+                && let Some(FoundingAnswer::Member { cluster_id, .. }) =
+                    FoundingAnswer::read(&reason)
                 && cluster_id != self.cluster_id
                 && !self.reported.contains(&host)
             {
@@ -257,7 +258,7 @@ mod tests {
                 (silent.requested.len(), other.requested.len()) == (round, round)
             });
             let link = other.requested[round - 1];
-            let answer = Answer::Member { cluster_id: 1, address: other.address };
+            let answer = FoundingAnswer::Member { cluster_id: 1, address: other.address };
             other.port.refuse(link, answer.to_string().as_bytes()).unwrap();
             until("the answer is taken", || {
                 assert_eq!(member.poll(&hosts, &[]), []);
@@ -278,7 +279,7 @@ mod tests {
         let (mut host, mut member) = (Host::new(), Member::new());
         let mut reports = Vec::new();
         for cluster_id in 2..6 {
-            let answer = Answer::Member { cluster_id, address: host.address }.to_string();
+            let answer = FoundingAnswer::Member { cluster_id, address: host.address }.to_string();
             until("an answer is taken", || {
                 host.poll(false);
                 for link in host.requested.drain(..) {

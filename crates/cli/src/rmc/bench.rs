@@ -43,7 +43,7 @@ const WINDOW: usize = 32;
 
 /// All results.
 #[derive(Debug, Serialize)]
-struct Report {
+struct RmcBenchReport {
     engine: Vec<EngineTimes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peers: Option<Peers>,
@@ -120,19 +120,19 @@ pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
             fabrics.push(measure_fabric(fabric, rounds)?);
         }
     }
-    let report = Report { engine, peers, fabrics };
+    let report = RmcBenchReport { engine, peers, fabrics };
     output.value(&report);
     report.lines().iter().for_each(|line| output.line(line));
     Ok(())
 }
 
 /// An executor in a separate process, killed on drop.
-pub(super) struct Server {
+pub(super) struct SearchServer {
     child: Child,
     pub(super) address: String,
 }
 
-impl Server {
+impl SearchServer {
     /// Starts `farside rmc serve` with `more` arguments, and waits for its address.
     pub(super) fn start(
         at: &str,
@@ -168,7 +168,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for SearchServer {
     fn drop(&mut self) {
         // It has no persistent state, so it needs no clean shutdown.
         let _ = self.child.kill();
@@ -189,7 +189,7 @@ fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Fai
     result_file::write(&file, &memory)?;
     let name = format!("bench-rmc-{}", std::process::id());
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
-    let server = Server::start(at, &file, &[])?;
+    let server = SearchServer::start(at, &file, &[])?;
     let choice = FabricArguments::default();
     let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
     let connected = Caller::connect(&ours, &address, &CallerOptions::default());
@@ -312,16 +312,16 @@ fn rate(caller: &mut Caller, search: &Program, head: u64, rounds: usize) -> Resu
 }
 
 /// Memory of this process, accessed as by an executor.
-struct Host(Vec<u8>);
+struct HostBytes(Vec<u8>);
 
-impl Host {
+impl HostBytes {
     fn get(&self, offset: u64, bytes: usize) -> Option<&[u8]> {
         let start = usize::try_from(offset).ok()?;
         self.0.get(start..start.checked_add(bytes)?)
     }
 }
 
-impl Near for Host {
+impl Near for HostBytes {
     #[inline]
     fn read(&mut self, region: u64, offset: u64, out: &mut [u8]) -> Reply {
         match self.get(offset, out.len()) {
@@ -340,7 +340,7 @@ impl Near for Host {
 
 /// The same search in Rust, with every access checked.
 #[inline(never)]
-fn native(memory: &Host, mut at: u64, key: u64) -> Option<u64> {
+fn native(memory: &HostBytes, mut at: u64, key: u64) -> Option<u64> {
     while at != 0 {
         let node = memory.get(at, NODE_BYTES as usize)?;
         let word = |offset: usize| {
@@ -374,7 +374,7 @@ fn engine() -> Result<Vec<EngineTimes>, Failure> {
     let verified =
         verify(program, &Limits::DEFAULT).map_err(|error| unusable(error.to_string()))?;
     let (memory, head) = list();
-    let mut host = Host(memory);
+    let mut host = HostBytes(memory);
     let mut results = Vec::new();
     for nodes in LENGTHS {
         let native_ns = minimum_ns(|| {
@@ -392,7 +392,7 @@ fn program_ns(
     verified: &Verified,
     bytes: &[u8],
     value: u64,
-    host: &mut Host,
+    host: &mut HostBytes,
 ) -> Result<f64, Failure> {
     let mut machine = Machine::new();
     let budget = Limits::DEFAULT.budget;
@@ -437,7 +437,7 @@ fn interpreted(
     machine: &mut Machine,
     verified: &Verified,
     bytes: &[u8],
-    host: &mut Host,
+    host: &mut HostBytes,
 ) -> Outcome {
     match machine.start(verified, black_box(bytes), Limits::DEFAULT.budget) {
         Ok(()) => machine.run(verified, Lent::default(), host),
@@ -445,7 +445,7 @@ fn interpreted(
     }
 }
 
-impl Report {
+impl RmcBenchReport {
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![
             "list search on this processor, minimum of many rounds".to_owned(),

@@ -287,7 +287,7 @@ impl Refused {
 
 /// Result of one file.
 #[derive(Serialize)]
-struct Report {
+struct CheckReport {
     file: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Failure>,
@@ -301,9 +301,13 @@ pub(super) fn run(arguments: &RmcCheck, output: Output) -> Result<(), Failure> {
         let report = match source::programs(path) {
             Ok(programs) => {
                 let check = |program| checked(program, arguments.disassemble).0;
-                Report { file, error: None, programs: programs.into_iter().map(check).collect() }
+                CheckReport {
+                    file,
+                    error: None,
+                    programs: programs.into_iter().map(check).collect(),
+                }
             }
-            Err(failure) => Report { file, error: Some(failure), programs: Vec::new() },
+            Err(failure) => CheckReport { file, error: Some(failure), programs: Vec::new() },
         };
         for program in &report.programs {
             program.lines(path).iter().for_each(|line| output.line(line));
@@ -315,8 +319,8 @@ pub(super) fn run(arguments: &RmcCheck, output: Output) -> Result<(), Failure> {
 }
 
 /// Returns all problems as one error; if a single file cannot be loaded, its own error.
-fn complaint(reports: &[Report]) -> Option<Failure> {
-    if let [Report { error: Some(failure), .. }] = reports {
+fn complaint(reports: &[CheckReport]) -> Option<Failure> {
+    if let [CheckReport { error: Some(failure), .. }] = reports {
         return Some(failure.clone());
     }
     let errors = reports.iter().filter_map(|report| report.error.as_ref());

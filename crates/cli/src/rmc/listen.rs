@@ -27,7 +27,7 @@ const TOPICS_MAX: usize = 64;
 /// Events, as `--json` prints them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-enum Event<'a> {
+enum ListenEvent<'a> {
     /// Subscribed: from here on every notification is received, or counted as lost.
     Listening {
         address: &'a str,
@@ -49,7 +49,7 @@ enum Event<'a> {
     },
 }
 
-impl Event<'_> {
+impl ListenEvent<'_> {
     fn emit(&self, output: Output) {
         output.event(self, |_| self.lines());
     }
@@ -121,7 +121,7 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
         listener.subscribe(*topic)?;
     }
     let fabric = fabric.name();
-    Event::Listening { address: &address, fabric, security: &security, topics: &topics }
+    ListenEvent::Listening { address: &address, fabric, security: &security, topics: &topics }
         .emit(output);
     let (mut notices, mut lost_all) = (0, 0);
     while !stop.load(Ordering::Acquire) && arguments.count.is_none_or(|most| notices < most) {
@@ -129,9 +129,9 @@ pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> 
             continue;
         };
         (notices, lost_all) = (notices + 1, lost_all + lost);
-        Event::Notice { topic, lost, bytes: hex(&bytes) }.emit(output);
+        ListenEvent::Notice { topic, lost, bytes: hex(&bytes) }.emit(output);
     }
-    Event::Ended { notices, lost: lost_all }.emit_last(output);
+    ListenEvent::Ended { notices, lost: lost_all }.emit_last(output);
     Ok(())
 }
 

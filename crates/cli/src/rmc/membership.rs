@@ -4,7 +4,7 @@
 
 use crate::arguments::NodeArguments;
 use crate::failure::Failure;
-use crate::node::Member;
+use crate::node::NodeMember;
 use farside::{Config, ErrorCode, Node};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ const BACK_OFF_MAX: Duration = Duration::from_secs(8);
 /// A node in a cluster of this machine or of several hosts.
 enum JoinedNode {
     Local { config: Config, node: Option<Node> },
-    MultiHost(Box<Member>),
+    MultiHost(Box<NodeMember>),
 }
 
 impl JoinedNode {
@@ -33,7 +33,7 @@ impl JoinedNode {
                 let node = Some(Node::join(&config)?);
                 Some(Self::Local { config, node })
             }
-            (None, Some(file)) => Some(Self::MultiHost(Box::new(Member::begin(file)?))),
+            (None, Some(file)) => Some(Self::MultiHost(Box::new(NodeMember::begin(file)?))),
             (None, None) => None,
         })
     }

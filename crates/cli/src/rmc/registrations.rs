@@ -1,7 +1,7 @@
 //! Measures the registration of each object of the library. Objects that use global addresses are registered at an
 //! executor that is part of a node.
 
-use super::bench::Server;
+use super::bench::SearchServer;
 use super::call::failed;
 use super::{NAME, median};
 use crate::arguments::{FabricArguments, FabricKind};
@@ -47,7 +47,7 @@ pub(super) fn measure(
     let config = Config::new(&name).memory_bytes(NODE_BYTES).cache_bytes(NODE_BYTES);
     let founder = Node::create(&config)?;
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
-    let server = Server::start(at, memory, &["--cluster", &name])?;
+    let server = SearchServer::start(at, memory, &["--cluster", &name])?;
     let choice = FabricArguments::default();
     let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
     let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);

@@ -37,7 +37,7 @@ enum Ending {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct RunReport {
     program: String,
     engine: EngineName,
     #[serde(flatten)]
@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
     let ending = ending(outcome, verified.program());
     let returned = matches!(ending, Ending::Returned { .. });
     let write = arguments.write_back && returned;
-    let report = Report {
+    let report = RunReport {
         program: verified.program().name.clone(),
         engine: arguments.engine,
         ending,
@@ -212,7 +212,7 @@ impl NetworkCost {
     }
 }
 
-impl Report {
+impl RunReport {
     fn lines(&self) -> Vec<String> {
         let mut lines = vec![match &self.ending {
             Ending::Returned { result, status } => returned_text(*result, *status),

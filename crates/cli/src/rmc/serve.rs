@@ -28,7 +28,7 @@ const POLLS_BETWEEN_RETRIES: u32 = 16;
 /// Events of an executor, as `--json` prints them.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-enum Event<'a> {
+enum ServeEvent<'a> {
     Serving {
         /// The address for callers.
         address: &'a str,
@@ -92,7 +92,7 @@ impl RegionInfo {
     }
 }
 
-impl Event<'_> {
+impl ServeEvent<'_> {
     fn emit(&self, output: Output) {
         output.event(self, |_| self.lines());
     }
@@ -198,7 +198,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
         bytes: one.plan.bytes,
         file: one.plan.file.as_ref().map(|file| file.display().to_string()),
     });
-    Event::Serving {
+    ServeEvent::Serving {
         address: &server.address().unwrap_or(address),
         fabric: fabric.name(),
         security: &security,
@@ -214,7 +214,7 @@ pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     membership.into_iter().for_each(Membership::leave);
     let (written_back, saved) =
         if arguments.write_back { write_back(&lent) } else { (Vec::new(), Ok(())) };
-    Event::Ended { served, written_back }.emit_last(output);
+    ServeEvent::Ended { served, written_back }.emit_last(output);
     end.and(saved)
 }
 
@@ -369,11 +369,12 @@ fn serve(
             if now != known {
                 known = now;
                 let (served, paths) = (server.served(), server.paths());
-                Event::Changed { sessions: now.0, programs: now.1, served, paths }.emit(output);
+                ServeEvent::Changed { sessions: now.0, programs: now.1, served, paths }
+                    .emit(output);
             }
             match server.host_trouble() {
-                Some(reason) if !lost => Event::HostLost { reason }.emit(output),
-                None if lost => Event::HostFound.emit(output),
+                Some(reason) if !lost => ServeEvent::HostLost { reason }.emit(output),
+                None if lost => ServeEvent::HostFound.emit(output),
                 _ => {}
             }
             lost = server.host_trouble().is_some();
@@ -396,7 +397,7 @@ fn handle_events(
     while let Some(event) = membership.next_event() {
         match event {
             MembershipEvent::Removed { reason, rejoins } => {
-                Event::NodeLost { reason: &reason, rejoins }.emit(output);
+                ServeEvent::NodeLost { reason: &reason, rejoins }.emit(output);
                 if !rejoins && !server.has_memory() {
                     return Err(Failure::system(format!("nothing left to serve: {reason}")));
                 }
@@ -405,7 +406,7 @@ fn handle_events(
                 membership.released();
             }
             MembershipEvent::RejoinFailed(reason) => {
-                Event::NodeNotJoined { reason: &reason }.emit(output);
+                ServeEvent::NodeNotJoined { reason: &reason }.emit(output);
             }
             MembershipEvent::Rejoined(node) => {
                 let shared = retry_while_busy(server, stop, |server| match server.share(&node) {
@@ -414,7 +415,7 @@ fn handle_events(
                     shared => shared,
                 });
                 shared?;
-                Event::NodeFound { node: node.id().0 }.emit(output);
+                ServeEvent::NodeFound { node: node.id().0 }.emit(output);
             }
         }
     }

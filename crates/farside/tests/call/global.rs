@@ -244,7 +244,7 @@ impl Cluster {
                     }
                 }
             });
-            let _over = Stop(&over);
+            let _over = StopOnDrop(&over);
             act()
         })
     }
@@ -261,9 +261,9 @@ impl Cluster {
 }
 
 /// Sets the flag even if a test panics.
-struct Stop<'a>(&'a AtomicBool);
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Stop<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
     }
@@ -309,7 +309,7 @@ fn cluster(fabric: &str, nodes: usize, holds: bool, test: impl FnOnce(&mut Clust
             farside::canary::plant(defect);
             server.serve(&stop)
         });
-        let _stop = Stop(&stop);
+        let _stop = StopOnDrop(&stop);
         test(&mut cluster);
     });
     // Operations in flight at the held node end with it.
@@ -655,7 +655,7 @@ fn nic_executor_accesses_host_memory_and_global_memory() {
             let counter = cluster.nodes[1].session().unwrap().alloc_on(8, NodeId(1)).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(|| near.serve(&stop));
-                let _stop = Stop(&stop);
+                let _stop = StopOnDrop(&stop);
                 // A caller of each executor, concurrently.
                 let callers = [&address, &cluster.address].map(|address| {
                     let cluster = &*cluster;

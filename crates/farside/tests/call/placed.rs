@@ -395,19 +395,19 @@ fn call_resumes_at_its_state_after_reconnect() {
         let here: Arc<dyn Fabric> = Arc::new(FaultFabric::new(here, plan));
         let mut three = Three::on((there, here), Some(LONG));
         three.placed.bind(three.count, NIC).unwrap();
-        let (mut under_way, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
+        let (mut in_flight, mut results, mut refused) = (Vec::new(), Vec::new(), 0);
         while results.len() < 200 {
             // The link may be lost when a call begins; the next poll reconnects it.
             three.placed.turn().unwrap();
             match three.begin(three.count, 1) {
-                Ok(ticket) => under_way.extend(ticket),
+                Ok(ticket) => in_flight.extend(ticket),
                 Err(error) => {
                     assert_eq!(error.code, ErrorCode::PeerLost, "{fabric} {error}");
                     refused += 1;
                 }
             }
             turn(&mut three.servers);
-            under_way.retain(|ticket| match three.placed.poll(*ticket) {
+            in_flight.retain(|ticket| match three.placed.poll(*ticket) {
                 Some(end) => {
                     let end = end.unwrap();
                     assert_eq!(end.choice.place, NIC, "{fabric}");
@@ -417,7 +417,7 @@ fn call_resumes_at_its_state_after_reconnect() {
                 None => true,
             });
         }
-        for ticket in under_way {
+        for ticket in in_flight {
             results.push(three.end(ticket).unwrap().answer.result);
         }
         results.sort_unstable();

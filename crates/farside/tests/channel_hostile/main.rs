@@ -17,7 +17,7 @@ use farside::channel::{Acknowledge, Family, Kind, Options, Shape, Signal};
 use farside_fabric::{Fabric, MemFabric};
 use farside_fabric_shm::ShmFabric;
 use liar::Liar;
-use peer::{Answer, End, Hostile, State, Wrong};
+use peer::{End, Hostile, PeerAnswer, State, Wrong};
 use random::Random;
 use std::cell::Cell;
 use std::sync::Arc;
@@ -365,14 +365,14 @@ fn peers_sharing_memory_lose_only_that_memory() {
 #[test]
 fn hostile_listener_is_reported_once_or_refusal_persists() {
     everywhere("hostile_listener_is_reported_once_or_refusal_persists", ROUNDS, |scene| {
-        for answer in Answer::ALL {
+        for answer in PeerAnswer::ALL {
             let mut hostile = scene.hostile(true);
             hostile.will_answer(answer);
             let mut victim = scene.open(scene.victim, false);
             victim.be_lenient();
             until("it is answered", || {
                 hostile.look();
-                hostile.state != State::Coming || answer == Answer::Silence
+                hostile.state != State::Coming || answer == PeerAnswer::Silence
             });
             for _ in 0..STEPS {
                 match scene.random.below(4) {
@@ -381,11 +381,11 @@ fn hostile_listener_is_reported_once_or_refusal_persists() {
                     _ => victim.act(&mut scene.random),
                 }
             }
-            let silent = answer == Answer::Silence && victim.told.losses == 0;
+            let silent = answer == PeerAnswer::Silence && victim.told.losses == 0;
             drop(hostile);
             let (losses, mismatches) = (victim.told.losses, victim.told.mismatches);
             // A refused end reports the refusal and its reason on every call.
-            let refused = answer == Answer::Refuses;
+            let refused = answer == PeerAnswer::Refuses;
             until("the loss is reported", || {
                 victim.go_on();
                 let told = &victim.told;
@@ -395,12 +395,12 @@ fn hostile_listener_is_reported_once_or_refusal_persists() {
             let mismatches = if refused { 0 } else { told.mismatches };
             assert!(told.violations + mismatches <= 1, "{answer:?}: {told:?}");
             match answer {
-                Answer::Bent(Wrong::Cut | Wrong::Longer | Wrong::Random) => {
+                PeerAnswer::Bent(Wrong::Cut | Wrong::Longer | Wrong::Random) => {
                     assert_eq!(told.violations, 1, "{answer:?}");
                 }
-                Answer::Refuses => assert_eq!((told.violations, told.losses), (0, 0)),
-                Answer::Silence => assert!(silent && told.violations == 0),
-                Answer::Right | Answer::Bent(_) => {}
+                PeerAnswer::Refuses => assert_eq!((told.violations, told.losses), (0, 0)),
+                PeerAnswer::Silence => assert!(silent && told.violations == 0),
+                PeerAnswer::Right | PeerAnswer::Bent(_) => {}
             }
         }
     });

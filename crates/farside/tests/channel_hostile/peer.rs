@@ -57,14 +57,14 @@ impl Wrong {
 
 /// The answer to a connecting end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum PeerAnswer {
     Right,
     Bent(Wrong),
     Refuses,
     Silence,
 }
 
-impl Answer {
+impl PeerAnswer {
     pub(crate) const ALL: [Self; 7] = [
         Self::Right,
         Self::Bent(Wrong::Cut),
@@ -125,7 +125,7 @@ pub(crate) struct Hostile {
     pub(crate) state: State,
     /// The regions of the other end, with their bytes and access rights.
     remote: Vec<(RemoteRegionId, u64, Access)>,
-    answer: Answer,
+    answer: PeerAnswer,
     random: Random,
 }
 
@@ -155,7 +155,7 @@ impl Hostile {
             let into = LocalSlice { region: regions[0].id, offset: 0, bytes: 64 };
             let _ = port.post_receives(&[Receive { id: WorkId(number), queue, into }]);
         }
-        let (link, state, answer, remote) = (None, State::Coming, Answer::Right, Vec::new());
+        let (link, state, answer, remote) = (None, State::Coming, PeerAnswer::Right, Vec::new());
         Self { fabric, port, queue, regions, shape, hello, link, state, remote, answer, random }
     }
 
@@ -217,7 +217,7 @@ impl Hostile {
     }
 
     /// Sets the answer to a connecting end.
-    pub(crate) const fn will_answer(&mut self, answer: Answer) {
+    pub(crate) const fn will_answer(&mut self, answer: PeerAnswer) {
         self.answer = answer;
     }
 
@@ -234,10 +234,10 @@ impl Hostile {
 
     fn answer(&mut self, link: LinkId, hello: &[u8]) {
         let wrong = match self.answer {
-            Answer::Right => None,
-            Answer::Bent(wrong) => Some(wrong),
-            Answer::Silence => return,
-            Answer::Refuses => {
+            PeerAnswer::Right => None,
+            PeerAnswer::Bent(wrong) => Some(wrong),
+            PeerAnswer::Silence => return,
+            PeerAnswer::Refuses => {
                 self.state = State::Refused;
                 return self.port.refuse(link, &[0xff, 0xfe, 0x80]).unwrap();
             }

@@ -13,12 +13,12 @@ pub(crate) struct Proxy {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<ProxyState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ProxyState {
     to: Option<SocketAddr>,
     open: Vec<TcpStream>,
     /// Connections from this one on, counted from 1, transfer nothing.
@@ -34,7 +34,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let shared =
-            Arc::new(Shared { state: Mutex::new(State::default()), changed: Condvar::new() });
+            Arc::new(Shared { state: Mutex::new(ProxyState::default()), changed: Condvar::new() });
         let carried = Arc::clone(&shared);
         std::thread::spawn(move || {
             for connection in listener.incoming().map_while(Result::ok) {
@@ -91,7 +91,7 @@ impl Proxy {
 }
 
 impl Shared {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn state(&self) -> std::sync::MutexGuard<'_, ProxyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -173,13 +173,13 @@ pub(super) fn member(cluster: &str) {
     let _ = std::io::stdin().read_line(&mut String::new());
 }
 
-struct Member {
+struct MemberProcess {
     child: Child,
     said: BufReader<ChildStdout>,
     hears: ChildStdin,
 }
 
-impl Member {
+impl MemberProcess {
     fn start(cluster: &str, founder: Founder, role: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["child", "--exact", "--nocapture", "--test-threads=1"])
@@ -218,7 +218,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for MemberProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -227,7 +227,7 @@ impl Drop for Member {
 
 /// Stops and removes a process. Another member's write, which needs that process, waits until then and
 /// succeeds; then the process continues.
-fn stop(node: &Node, mut member: Member) {
+fn stop(node: &Node, mut member: MemberProcess) {
     let mut session = node.session().expect("a session");
     let shared = session.alloc_on(64, node.id()).expect("memory");
     session.write_u64(shared, 1).expect("a write");
@@ -263,7 +263,7 @@ pub(super) fn stop_over_tcp(number: u32) {
     let fabric = tcp(None);
     let host = fabric.host().expect("a host");
     let node = Node::create_on(&config(&cluster), fabric).expect("a node");
-    let member = Member::start(&cluster, Founder::Host(host), "uses");
+    let member = MemberProcess::start(&cluster, Founder::Host(host), "uses");
     stop(&node, member);
 }
 
@@ -271,7 +271,7 @@ pub(super) fn stop_on_one_machine(number: u32) {
     let cluster = format!("stopped-shm-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::create_on(&config(&cluster), fabric).expect("a node");
-    let mut member = Member::start(&cluster, Founder::Local, "uses");
+    let mut member = MemberProcess::start(&cluster, Founder::Local, "uses");
     member.hear("member");
     stop(&node, member);
     assert_eq!(node.stats().removals, 1);
@@ -280,7 +280,7 @@ pub(super) fn stop_on_one_machine(number: u32) {
 /// The stopped process is the coordinator.
 pub(super) fn stop_coordinator_on_one_machine(number: u32) {
     let cluster = format!("stopped-first-{number}-{}", std::process::id());
-    let mut member = Member::start(&cluster, Founder::Itself, "uses");
+    let mut member = MemberProcess::start(&cluster, Founder::Itself, "uses");
     member.hear("member");
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::join_on(&config(&cluster), fabric).expect("a node");
@@ -366,7 +366,7 @@ pub(super) fn stop_within_a_copy(number: u32) -> bool {
     let config = config(&cluster).limits(limits);
     let node = Node::create_on(&config, fabric).expect("a node");
     let mut session = node.session().expect("a session");
-    let mut member = Member::start(&cluster, Founder::Local, "writes");
+    let mut member = MemberProcess::start(&cluster, Founder::Local, "writes");
     let bits = member.hear("works ").parse().expect("a number");
     let theirs = GlobalAddress::from_bits(bits).expect("an address");
     member.signal("-STOP");
@@ -427,7 +427,7 @@ pub(super) fn stop_server(number: u32) -> bool {
     let cluster = format!("stopped-server-{number}-{}", std::process::id());
     let fabric = Arc::new(ShmFabric::new().expect("a fabric"));
     let node = Node::create_on(&config(&cluster), fabric).expect("a node");
-    let mut member = Member::start(&cluster, Founder::Local, "serves");
+    let mut member = MemberProcess::start(&cluster, Founder::Local, "serves");
     let bits = member.hear("serves ").parse().expect("a number");
     let theirs = GlobalAddress::from_bits(bits).expect("an address");
     let reads = AtomicUsize::new(0);

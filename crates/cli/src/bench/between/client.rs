@@ -1,7 +1,7 @@
 //! The measuring end.
 
-use super::end::{BenchEnd, Data, failed};
-use super::wire::{self, Begin, ControlMessage, Hello, Reply};
+use super::end::{Data, FabricEnd, failed};
+use super::wire::{self, Begin, ControlMessage, Hello, ServerReply};
 use crate::failure::Failure;
 use farside_base::{Capabilities, LinkId, ReceiveQueueId, RemoteRegionId};
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached};
@@ -13,7 +13,7 @@ const QUIET_MAX: Duration = Duration::from_secs(15);
 
 /// The measuring end.
 pub(super) struct Client {
-    pub(super) end: BenchEnd,
+    pub(super) end: FabricEnd,
     link: LinkId,
 }
 
@@ -25,7 +25,7 @@ impl Client {
         bytes_max: u32,
         strict_ordering: bool,
     ) -> Result<Self, Failure> {
-        let mut end = BenchEnd::open(fabric, None, QUIET_MAX)?;
+        let mut end = FabricEnd::open(fabric, None, QUIET_MAX)?;
         if strict_ordering {
             end.keep_order();
         }
@@ -33,7 +33,7 @@ impl Client {
         let (control, reply) = connect_link(&mut end, to, &Hello::Control { bytes_max }, queue)?;
         end.control_link = Some(control);
         let stray = || Failure::system("the other end sent a reply to another request");
-        let Reply::Control { session } = wire::decode_versioned(&reply)? else {
+        let ServerReply::Control { session } = wire::decode_versioned(&reply)? else {
             return Err(stray());
         };
         let (mine, queue) = end.prepare(bytes_max)?;
@@ -41,7 +41,7 @@ impl Client {
         let (link, reply) = connect_link(&mut end, to, &hello, queue)?;
         // Set before the import, so that the loss of the link is reported.
         end.data = Some(Data { link, remote: RemoteRegionId(0) });
-        let Reply::Data { token } = wire::decode_versioned(&reply)? else {
+        let ServerReply::Data { token } = wire::decode_versioned(&reply)? else {
             return Err(stray());
         };
         let theirs = wire::token(&token)?;
@@ -101,7 +101,7 @@ fn unexpected_message() -> Failure {
 
 /// Connects; returns the link and the other end's reply.
 fn connect_link(
-    end: &mut BenchEnd,
+    end: &mut FabricEnd,
     to: &str,
     hello: &Hello,
     queue: ReceiveQueueId,
@@ -150,7 +150,7 @@ fn not_reached(to: &str, why: NotReached) -> Failure {
     })
 }
 
-fn with_cause(end: &BenchEnd, link: LinkId, failure: Failure) -> Failure {
+fn with_cause(end: &FabricEnd, link: LinkId, failure: Failure) -> Failure {
     match end.port.trouble(link) {
         Some(cause) => Failure::system(format!("{failure} ({cause})")),
         None => failure,

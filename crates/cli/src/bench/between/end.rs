@@ -1,5 +1,5 @@
 //! Common part of both ends: a port with the control link and the measured link, and a poll that processes
-//! completions. The inner loops of the tests call [`poll`](BenchEnd::poll) and read its counters.
+//! completions. The inner loops of the tests call [`poll`](FabricEnd::poll) and read its counters.
 
 use super::wire::{ControlMessage, MESSAGE_BYTES_MAX};
 use crate::failure::Failure;
@@ -46,7 +46,7 @@ pub(super) struct Data {
 }
 
 /// One end of a session.
-pub(super) struct BenchEnd {
+pub(super) struct FabricEnd {
     pub(super) port: Box<dyn Port>,
     fabric: Arc<dyn Fabric>,
     pub(super) capabilities: Capabilities,
@@ -60,9 +60,9 @@ pub(super) struct BenchEnd {
     messages: VecDeque<ControlMessage>,
     /// Pending link events.
     events: VecDeque<LinkEvent>,
-    /// Messages received on the measured link since the last [`reset`](BenchEnd::reset).
+    /// Messages received on the measured link since the last [`reset`](FabricEnd::reset).
     pub(super) arrived: u64,
-    /// Requests of the measured link that have completed since the last [`reset`](BenchEnd::reset).
+    /// Requests of the measured link that have completed since the last [`reset`](FabricEnd::reset).
     pub(super) completed: u64,
     /// Receives of the measured link that are still to be posted.
     receives_missing: u32,
@@ -84,7 +84,7 @@ pub(super) fn failed(what: &str) -> impl Fn(FabricError) -> Failure {
     move |error| Failure::system(format!("{what}: {error}"))
 }
 
-impl BenchEnd {
+impl FabricEnd {
     /// Opens an end that listens at a name, or only connects.
     pub(super) fn open(
         fabric: Arc<dyn Fabric>,

@@ -3,7 +3,7 @@
 //! system call.
 
 use super::client::Client;
-use super::end::{BenchEnd, TransferMemory};
+use super::end::{FabricEnd, TransferMemory};
 use super::server::{inline, mark};
 use super::table::{Bandwidth, Latency};
 use super::wire::{Begin, Part, Test};
@@ -118,12 +118,12 @@ struct Rounds {
 }
 
 impl Rounds {
-    fn new(end: &BenchEnd, begin: Begin) -> Result<Self, Failure> {
+    fn new(end: &FabricEnd, begin: Begin) -> Result<Self, Failure> {
         Ok(Self { begin, memory: end.memory()?, inline: inline(&begin), done: 0 })
     }
 
     #[inline]
-    fn round(&mut self, end: &mut BenchEnd) -> Result<(), Failure> {
+    fn round(&mut self, end: &mut FabricEnd) -> Result<(), Failure> {
         let Begin { test, bytes, .. } = self.begin;
         let number = self.done;
         // The last byte of a WRITE; it differs from that of the previous round.
@@ -204,7 +204,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Runs until all requests have completed; returns how long that took.
-    fn run(&mut self, end: &mut BenchEnd, extent: Extent) -> Result<Duration, Failure> {
+    fn run(&mut self, end: &mut FabricEnd, extent: Extent) -> Result<Duration, Failure> {
         let (mut until, time) = match extent {
             Extent::Iterations(count) => (self.posted.saturating_add(count), Duration::MAX),
             Extent::Time(time) => (u64::MAX, time),
@@ -235,7 +235,7 @@ impl<'a> Stream<'a> {
 
     /// Posts what the window has room for.
     #[inline]
-    fn fill(&mut self, end: &mut BenchEnd, until: u64, now: Instant) -> Result<(), Failure> {
+    fn fill(&mut self, end: &mut FabricEnd, until: u64, now: Instant) -> Result<(), Failure> {
         let Flow { window, batch, signal_every } = self.flow;
         let first = self.posted;
         loop {

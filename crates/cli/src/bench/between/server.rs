@@ -1,8 +1,10 @@
 //! The serving end: it sleeps during one-sided tests on its memory, and answers in tests that measure a round trip
 //! through both programs. It serves one client at a time.
 
-use super::end::{BUSY, BenchEnd, Data, failed};
-use super::wire::{self, Begin, ControlMessage, Hello, Part, Reply, TRANSFER_BYTES_MAX, Test};
+use super::end::{BUSY, Data, FabricEnd, failed};
+use super::wire::{
+    self, Begin, ControlMessage, Hello, Part, ServerReply, TRANSFER_BYTES_MAX, Test,
+};
 use crate::failure::Failure;
 use farside_base::{
     AtomicScope, Capabilities, LinkId, Operation, RemoteRegionId, Requirements, Source,
@@ -22,7 +24,7 @@ const INLINE_MAX: usize = 4096;
 
 /// The serving end.
 pub(super) struct Server {
-    end: BenchEnd,
+    end: FabricEnd,
     stop: Arc<AtomicBool>,
 }
 
@@ -42,14 +44,14 @@ impl Server {
         strict_ordering: bool,
         stop: Arc<AtomicBool>,
     ) -> Result<Self, Failure> {
-        let mut end = BenchEnd::open(fabric, Some(name), QUIET_MAX)?;
+        let mut end = FabricEnd::open(fabric, Some(name), QUIET_MAX)?;
         if strict_ordering {
             end.keep_order();
         }
         Ok(Self { end, stop })
     }
 
-    pub(super) fn end(&self) -> &BenchEnd {
+    pub(super) fn end(&self) -> &FabricEnd {
         &self.end
     }
 
@@ -126,7 +128,7 @@ impl Server {
     fn accept_links(&mut self, control: LinkId, bytes_max: u32) -> Result<(), Failure> {
         let session = RandomState::new().build_hasher().finish();
         let queue = self.end.prepare_control()?;
-        let reply = wire::encode_versioned(&Reply::Control { session });
+        let reply = wire::encode_versioned(&ServerReply::Control { session });
         self.end.control_link = Some(control);
         self.end.port.accept(control, &reply, queue).map_err(failed("accept"))?;
         let (mine, queue) = self.end.prepare(bytes_max)?;
@@ -136,7 +138,7 @@ impl Server {
                 Some(LinkRequest::Data(link, of, theirs)) if of == session => {
                     self.end.data = Some(Data { link, remote: RemoteRegionId(0) });
                     let theirs = wire::token(&theirs)?;
-                    let reply = wire::encode_versioned(&Reply::Data { token: mine.encode() });
+                    let reply = wire::encode_versioned(&ServerReply::Data { token: mine.encode() });
                     self.end.port.accept(link, &reply, queue).map_err(failed("accept"))?;
                     let remote = self.end.port.import(link, &theirs).map_err(failed("import"))?;
                     self.end.data = Some(Data { link, remote });
@@ -302,7 +304,7 @@ pub(super) fn inline(begin: &Begin) -> Option<Vec<u8>> {
 
 /// Sets the last byte of the next request to `mark`.
 #[inline]
-pub(super) fn mark(end: &BenchEnd, bytes: u32, inline: Option<&mut [u8]>, mark: u8) {
+pub(super) fn mark(end: &FabricEnd, bytes: u32, inline: Option<&mut [u8]>, mark: u8) {
     match inline {
         Some(bytes) => {
             if let Some(last) = bytes.last_mut() {

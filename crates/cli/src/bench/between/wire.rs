@@ -67,7 +67,7 @@ pub(super) enum Hello {
 /// Answers a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub(super) enum Reply {
+pub(super) enum ServerReply {
     Control { session: u64 },
     Data { token: [u8; RegionToken::ENCODED] },
 }
@@ -234,7 +234,7 @@ mod tests {
             let wire = encode_versioned(&hello);
             assert!(wire.len() <= MESSAGE_BYTES_MAX as usize);
             assert_eq!(decode_versioned::<Hello>(&wire), Ok(hello));
-            assert!(decode_versioned::<Reply>(&wire).is_err() || hello != data);
+            assert!(decode_versioned::<ServerReply>(&wire).is_err() || hello != data);
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
         for bytes in junk {
             assert!(ControlMessage::decode(bytes).is_err(), "{bytes:?}");
             assert!(decode_versioned::<Hello>(bytes).is_err(), "{bytes:?}");
-            assert!(decode_versioned::<Reply>(bytes).is_err(), "{bytes:?}");
+            assert!(decode_versioned::<ServerReply>(bytes).is_err(), "{bytes:?}");
         }
         assert!(token(&[255; RegionToken::ENCODED]).is_err());
     }

@@ -46,10 +46,10 @@ impl ScheduleBench {
     /// Runs one slice; returns its session.
     fn slice(&mut self, turn: Turn) -> Option<u32> {
         let call = self.schedule.next(self.now_ns)?;
-        let at = call.session.0 as usize;
-        self.now_ns += self.costs_ns[at];
-        self.used_ns[at] += self.costs_ns[at];
-        self.schedule.ran(call, self.costs_ns[at], turn);
+        let index = call.session.0 as usize;
+        self.now_ns += self.costs_ns[index];
+        self.used_ns[index] += self.costs_ns[index];
+        self.schedule.ran(call, self.costs_ns[index], turn);
         Some(call.session.0)
     }
 
