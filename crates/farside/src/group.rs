@@ -27,6 +27,8 @@ const ARRIVALS: u64 = STRIDE;
 const COMPLETED: u64 = 2 * STRIDE;
 const LEFT: u64 = 3 * STRIDE;
 const MEMBERS: u64 = 4 * STRIDE;
+/// The first word of a member's line once it has left the group.
+const GONE: u64 = u64::MAX;
 /// The number of the last barrier once the group is broken.
 const BROKEN: u64 = u64::MAX;
 /// How often a waiting member checks that the others are alive.
@@ -36,7 +38,7 @@ const LIVENESS: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct MemberLine {
-    /// The number of its node, plus one; zero while the rank is free.
+    /// The number of its node, plus one; zero while the rank is free; [`GONE`] once it has left.
     node: u64,
     /// The admission of its node.
     admission: u64,
@@ -264,10 +266,7 @@ impl Group {
                 let detail = format!("{:?}: node {} has ended", self.name, node.0);
                 return Err(Error::with(ErrorCode::GroupBroken, detail));
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let detail = format!("{:?}: not all members have made this call", self.name);
-                return Err(Error::with(ErrorCode::TimedOut, detail));
-            }
+            self.check_deadline(deadline)?;
         }
     }
 
@@ -357,7 +356,8 @@ impl Group {
 
     /// Leaves the group after all members have called this, and frees its memory.
     ///
-    /// *Blocks* until all members have called it.
+    /// *Guarantees*: any member's node may leave the cluster afterwards without an error at another member.
+    /// *Blocks* until all members have called it; one member at the home of the group until all have left.
     ///
     /// # Errors
     /// As [`barrier`](Self::barrier). The memory of a broken group stays allocated.
@@ -369,11 +369,54 @@ impl Group {
         }
         let left = self.word(LEFT)?;
         let before = session.within(deadline, |session| session.fetch_add(left, 1))?;
-        if before + 1 == self.size as u64 {
-            session.within(deadline, |session| session.remove_root(&self.name))?;
+        let home = self.control.address.home();
+        let first_at_home = self.nodes().position(|node| node == home);
+        let cleans = first_at_home.map_or(before + 1 == self.size as u64, |at| at == self.rank);
+        if first_at_home.is_some() && cleans {
+            self.await_others(session, deadline)?;
+        } else if first_at_home.is_some() {
+            // The last access of this member: from here on the control block may be gone.
+            let own = self.word(MEMBERS + self.rank as u64 * STRIDE)?;
+            session.within(deadline, |session| session.write_u64(own, GONE))?;
+            session.within(deadline, |session| session.fence())?;
+        }
+        if cleans {
+            let removed = session.within(deadline, |session| session.remove_root(&self.name));
+            // The directory may have left with its home.
+            let is_gone = |code| matches!(code, ErrorCode::NodeLost | ErrorCode::NodeLeft);
+            if let Err(error) = removed
+                && !is_gone(error.code)
+            {
+                return Err(error);
+            }
             session.within(deadline, |session| session.free(self.control.address))?;
         }
         Ok(())
+    }
+
+    /// Waits until all other members have left the group or ended, so that the home of its memory may leave.
+    fn await_others(&self, session: &mut Session, deadline: Option<Instant>) -> Result<(), Error> {
+        let others = self.nodes.iter().enumerate().filter(|(rank, _)| *rank != self.rank);
+        for (rank, member) in others {
+            let line = self.word(MEMBERS + rank as u64 * STRIDE)?;
+            while session.is_member(*member) {
+                let check = Some(Instant::now() + LIVENESS);
+                let until = check.min(deadline.or(check));
+                if session.wait_word(line, deadline, until, |word| word == GONE)?.is_some() {
+                    break;
+                }
+                self.check_deadline(deadline)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_deadline(&self, deadline: Option<Instant>) -> Result<(), Error> {
+        if deadline.is_none_or(|deadline| Instant::now() < deadline) {
+            return Ok(());
+        }
+        let detail = format!("{:?}: not all members have made this call", self.name);
+        Err(Error::with(ErrorCode::TimedOut, detail))
     }
 
     /// Publishes what this member gives, runs `read` when all have done so, and returns when all have read.

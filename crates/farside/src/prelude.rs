@@ -2,6 +2,7 @@
 
 pub use crate::security::{ClusterKey, Identity, Protect, Security};
 pub use crate::{
-    AllocationHint, AllocationSpec, Config, Error, ErrorCode, ErrorKind, GlobalAddress, LineSize,
-    LockGuard, Node, NodeId, Session, call, channel, fabrics,
+    AllocationHint, AllocationSpec, Config, Error, ErrorCode, ErrorKind, GlobalAddress,
+    GlobalSlice, Group, LineSize, LockGuard, MemberChange, Node, NodeId, Root, Session, call,
+    channel, fabrics,
 };
