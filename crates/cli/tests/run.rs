@@ -121,6 +121,15 @@ fn process_interrupt_ends_all_ranks() {
 }
 
 #[test]
+fn process_rank_that_ignores_the_interrupt_is_killed() {
+    let script = "trap '' INT; echo ready; exec sleep 3600";
+    let mut run = Running::start(&[], &["run", "-n", "1", "sh", "-c", script]);
+    assert!(run.line().ends_with("ready"));
+    run.signal(Signal::INT);
+    assert_eq!(run.end().0, Some(130));
+}
+
+#[test]
 fn process_ranks_end_with_a_launcher_that_is_killed() {
     let mut run = launch("wait", &[]);
     let processes = members(&mut run);

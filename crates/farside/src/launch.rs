@@ -20,7 +20,7 @@ use crate::fabrics::Scheme;
 use crate::node::Node;
 use crate::security::Security;
 use crate::{Config, Error, ErrorCode};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::env::VarError;
@@ -148,6 +148,9 @@ pub struct FailedProcess {
     pub status: ExitStatus,
 }
 
+/// How long interrupted processes have to end before they are killed.
+pub const INTERRUPT_GRACE: Duration = Duration::from_secs(5);
+
 /// Interrupts the processes of a launch, from any thread.
 #[derive(Clone, Debug)]
 pub struct Interrupter {
@@ -155,11 +158,40 @@ pub struct Interrupter {
 }
 
 impl Interrupter {
-    /// Sends SIGINT, as Ctrl-C does, to each process that still runs.
+    /// Sends SIGINT, as Ctrl-C does, to each process that still runs, and SIGKILL to those that still run
+    /// [`INTERRUPT_GRACE`] later: a process may ignore SIGINT, as those of shell scripts in the background do.
     pub fn interrupt(&self) {
+        self.signal(Signal::INT);
+        let late = self.clone();
+        let waiting = std::thread::Builder::new().name("farside-interrupt".to_owned());
+        let waits = waiting.spawn(move || {
+            late.wait_for_end(INTERRUPT_GRACE);
+            late.signal(Signal::KILL);
+        });
+        if waits.is_err() {
+            self.signal(Signal::KILL);
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
         for pidfd in self.pidfds.iter() {
             // A process that has ended needs no signal.
-            let _ = pidfd_send_signal(pidfd, Signal::INT);
+            let _ = pidfd_send_signal(pidfd, signal);
+        }
+    }
+
+    /// Waits until all processes have ended, at most for `time`.
+    fn wait_for_end(&self, time: Duration) {
+        let deadline = Instant::now() + time;
+        for pidfd in self.pidfds.iter() {
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let timeout = Timespec::try_from(left).ok();
+                match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], timeout.as_ref()) {
+                    Err(Errno::INTR) => {}
+                    _ => break,
+                }
+            }
         }
     }
 }
