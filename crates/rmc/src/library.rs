@@ -4,12 +4,12 @@
 //! parameter type has the layout of the program's `struct parameters` in C.
 //!
 //! ```
-//! use farside_rmc::library::{Entry, ListSearch, Place};
+//! use farside_rmc::library::{HostWord, LibraryEntry, ListSearch};
 //! use farside_rmc::{Limits, verify};
 //!
-//! let entry = Entry::with_name("list_search").ok_or("no such call")?;
+//! let entry = LibraryEntry::with_name("list_search").ok_or("no such call")?;
 //! let verified = verify(entry.program()?, &Limits::DEFAULT)?;
-//! let head = Place::new(0, 64).ok_or("too far")?;
+//! let head = HostWord::new(0, 64).ok_or("too far")?;
 //! let parameters = ListSearch { head, key: 5 }.to_bytes();
 //! assert_eq!(parameters.len(), verified.context_bytes() as usize);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
