@@ -586,11 +586,11 @@ fn machine(settings: Settings) -> Server {
 /// Returns the protocol machine with the planted defect, if any.
 #[cfg(canary)]
 fn machine(settings: Settings) -> Server {
-    use crate::canary::{self, Mutant};
-    use farside_protocol::call::Mutant as Defect;
+    use crate::canary::{self, NodeMutant};
+    use farside_protocol::call::CallMutant as Defect;
     let defects = [
-        (Mutant::CallsRunAgain, Defect::RunAgain),
-        (Mutant::RepliesForgotten, Defect::ReplyForgotten),
+        (NodeMutant::CallsRunAgain, Defect::RunAgain),
+        (NodeMutant::RepliesForgotten, Defect::ReplyForgotten),
     ];
     match defects.into_iter().find(|(planted, _)| canary::is(*planted)) {
         Some((_, defect)) => Server::with_mutant(settings, defect),
