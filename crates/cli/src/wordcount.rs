@@ -111,7 +111,7 @@ fn counted(
     Ok(words)
 }
 
-/// Sends the text to workers that cannot read the files themselves, one part to each in turn, and waits until they
+/// Sends the text to workers that cannot read the files themselves, one part to each, and waits until they
 /// have counted their parts.
 fn send(
     cluster: &mut Cluster,

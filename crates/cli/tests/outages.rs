@@ -165,7 +165,7 @@ impl Record {
     }
 }
 
-/// Runs a writer: writes its lines in turn, verifies them at the end, and returns the number of writes.
+/// Runs a writer: writes its lines round-robin, verifies them at the end, and returns the number of writes.
 fn write(node: &Node, lines: GlobalAddress, writer: u64, record: &Record) -> u64 {
     let mut session = node.session().expect("a session");
     let line = |count: u64| {

@@ -79,7 +79,7 @@ fn memfd(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(descriptor)
 }
 
-/// Fixes the size for good; with [`PeerMappings::Read`] it also forbids further writable mappings. A mapping
+/// Fixes the size permanently; with [`PeerMappings::Read`] it also forbids further writable mappings. A mapping
 /// that exists stays writable.
 fn seal(descriptor: BorrowedFd<'_>, peers: PeerMappings) -> io::Result<()> {
     let mut seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;

@@ -10,17 +10,17 @@
 //! Invariant: members make the same collective calls in the same order. A call that fails at one member
 //! breaks the group: it stores [`BROKEN`] as the last barrier, and all further calls fail at all members.
 
+use crate::allocation::DIRECTORY_LINE_SIZE;
 use crate::memory::Session;
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationSpec, Error, ErrorCode, GlobalAddress, NodeId, Root};
-use farside_base::LineSize;
 use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The maximum number of members of a group.
 const SIZE_MAX: usize = 4096;
 /// Bytes between words that different members write.
-const STRIDE: u64 = LineSize::MIN.bytes() as u64;
+const STRIDE: u64 = DIRECTORY_LINE_SIZE.bytes() as u64;
 /// Offsets of the control block's words, each in its own line.
 const SIZE: u64 = 0;
 const ARRIVALS: u64 = STRIDE;
@@ -61,7 +61,7 @@ const EXCHANGE: u64 = std::mem::offset_of!(MemberLine, address) as u64;
 /// # use farside::{Config, Error, Group, Node};
 /// # fn main() -> Result<(), Error> {
 /// # let mut config = Config::new(format!("group-{}", std::process::id()));
-/// # config.memory_bytes = 4 << 20;
+/// # config.memory_bytes = 1 << 20;
 /// # config.cache_bytes = 1 << 20;
 /// let node = Node::create(&config)?;
 /// let sum = |mut session: farside::Session| -> Result<f64, Error> {
@@ -97,7 +97,7 @@ impl Group {
     /// Joins the group of this name with the lowest free rank, and waits until it has `size` members.
     ///
     /// *Guarantees*: the members get the ranks 0 to `size` - 1. *Blocks* until all have joined; bound it by
-    /// [`Session::with_timeout`]. *Cost*: some round trips, and for each member a line of 64 B at the home
+    /// [`Session::with_timeout`]. *Cost*: some round trips, and for each member a line of 512 B at the home
     /// of the group.
     ///
     /// # Errors
@@ -131,7 +131,9 @@ impl Group {
             return Err(bad(format!("group size: 1 to {SIZE_MAX}, and it is {size}")));
         }
         let deadline = session.next_deadline().resolve();
-        let spec = AllocationSpec { line_size: Some(LineSize::MIN), ..AllocationSpec::default() };
+        // That of the directory of roots: a small home has no segment of memory for other lines.
+        let spec =
+            AllocationSpec { line_size: Some(DIRECTORY_LINE_SIZE), ..AllocationSpec::default() };
         let bytes = MEMBERS + size as u64 * STRIDE;
         let root = format!("group/{name}");
         let control =

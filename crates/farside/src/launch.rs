@@ -14,12 +14,10 @@
 //! }
 //! ```
 
-mod meeting;
-
 use crate::fabrics::Scheme;
 use crate::node::Node;
 use crate::security::Security;
-use crate::{Config, Error, ErrorCode};
+use crate::{Config, Error, ErrorCode, Group};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -36,6 +34,9 @@ use std::time::{Duration, Instant};
 
 /// The environment variable of launched processes: `RANK/SIZE CLUSTER URL`.
 pub const VARIABLE: &str = "FARSIDE_LAUNCH";
+
+/// The group in which the processes of a launch wait for each other.
+const MEETING: &str = "farside.launch";
 
 /// Maximum processes of a launch: as many members as a cluster has by default.
 pub const PROCESSES_MAX: u32 = 128;
@@ -99,15 +100,19 @@ impl LaunchedProcess {
     /// Opens a node in the cluster of the launch, whose name replaces that of `config`, and waits until
     /// every process of the launch has done so.
     ///
-    /// *Blocks* for at most [`Config::join_timeout_ns`] more than [`Node::open`].
+    /// *Blocks* as [`Node::open`], and then for each step of a [`Group`] for at most
+    /// [`Config::join_timeout_ns`].
     ///
     /// # Errors
-    /// As [`Node::open`], and `TimedOut` if a process does not join.
+    /// As [`Node::open`] and [`Group::join_as`]: `TimedOut` or `GroupBroken` if a process does not join,
+    /// `OutOfMemory` if no process lends memory.
     pub fn open(&self, config: &Config) -> Result<Node, Error> {
         let config = Config { cluster: self.cluster.clone(), ..config.clone() };
         let node = Node::open(&config, &self.url, Security::open())?;
-        let deadline = Instant::now() + Duration::from_nanos(config.join_timeout_ns);
-        meeting::meet(self, &node, deadline)?;
+        let mut session = node.session()?;
+        session.set_timeout(Some(Duration::from_nanos(config.join_timeout_ns)));
+        let (size, rank) = (self.size as usize, self.rank as usize);
+        Group::join_as(&mut session, MEETING, size, rank)?.leave(&mut session)?;
         Ok(node)
     }
 }

@@ -616,11 +616,6 @@ impl Node {
         }
     }
 
-    /// The fabric that it was opened on.
-    pub(crate) fn fabric(&self) -> &Arc<dyn Fabric> {
-        &self.shared.core.fabric
-    }
-
     pub(crate) fn core(&self) -> &Core {
         &self.shared.core
     }

@@ -195,15 +195,14 @@ impl Session {
         }
         let address = self.within(deadline, |session| session.alloc_with(bytes, spec))?;
         let published = self.within(deadline, |session| session.publish_root(name, address, bytes));
-        if published.is_ok() {
+        let Err(error) = published else {
             return Ok(Root { address, bytes, is_new: true });
-        }
-        self.within(deadline, |session| session.free(address))?;
-        match published {
-            Err(error) if error.code == ErrorCode::RootExists => {
-                self.within(deadline, |session| session.root(name))
-            }
-            other => other.map(|()| Root { address, bytes, is_new: true }),
+        };
+        // The error of the root matters more than one of freeing what it does not need.
+        let _ = self.within(None, |session| session.free(address));
+        match error.code {
+            ErrorCode::RootExists => self.within(deadline, |session| session.root(name)),
+            _ => Err(error),
         }
     }
 

@@ -1,12 +1,12 @@
 //! Named roots, waiting for memory, typed arrays, groups and changes of the membership, over each fabric.
 
+mod fabrics;
+
+use fabrics::{Make, on_each_fabric};
 use farside::zerocopy::{FromBytes, Immutable, IntoBytes};
 use farside::{
     Config, Error, ErrorCode, GlobalSlice, Group, MemberChange, Node, ROOT_NAME_MAX, Session,
 };
-use farside_fabric::{Fabric, MemFabric};
-use farside_fabric_shm::ShmFabric;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
 use std::pin::{Pin, pin};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -14,41 +14,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Thread, current, park_timeout, scope, spawn};
 use std::time::Duration;
 
-/// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
-type Make = dyn Fn() -> Arc<dyn Fabric>;
-
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(20);
-
-fn mem() -> Box<Make> {
-    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    Box::new(move || Arc::clone(&fabric))
-}
-
-fn shm() -> Box<Make> {
-    Box::new(|| Arc::new(ShmFabric::new().unwrap()))
-}
-
-fn tcp() -> Box<Make> {
-    let hosts = Mutex::new(Vec::new());
-    Box::new(move || {
-        let mut hosts = hosts.lock().unwrap();
-        let listen = Some("127.0.0.1:0".parse().unwrap());
-        let options = TcpOptions { listen, hosts: hosts.clone(), ..TcpOptions::default() };
-        let fabric = TcpFabric::new(options).unwrap();
-        hosts.push(fabric.listens_at().unwrap());
-        Arc::new(fabric)
-    })
-}
-
-macro_rules! on_each_fabric {
-    ($($fabric:ident)* => $tests:tt) => {
-        $(mod $fabric { on_each_fabric!(@tests $fabric $tests); })*
-    };
-    (@tests $fabric:ident ($($name:ident)*)) => {
-        $(#[test] fn $name() { super::$name(&*super::$fabric()) })*
-    };
-}
 
 on_each_fabric! { mem shm tcp => (
     racing_sessions_create_one_root

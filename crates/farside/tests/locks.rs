@@ -1,42 +1,17 @@
 //! Locks through the public interface: those granted on loan, without the engine, together with those that
 //! the engine grants.
 
+mod fabrics;
+
+use fabrics::{Make, on_each_fabric};
 use farside::{Config, ErrorCode, GlobalAddress, Limits, Node, NodeId, Session};
-use farside_fabric::{Fabric, MemFabric};
-use farside_fabric_shm::ShmFabric;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
-type Make = dyn Fn() -> Arc<dyn Fabric>;
-
-fn mem() -> Box<Make> {
-    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    Box::new(move || Arc::clone(&fabric))
-}
-
-fn shm() -> Box<Make> {
-    Box::new(|| Arc::new(ShmFabric::new().unwrap()))
-}
-
-macro_rules! on_each_fabric {
-    ($($fabric:ident => $tests:tt)*) => {
-        $(mod $fabric { on_each_fabric!(@tests $fabric $tests); })*
-    };
-    (@tests $fabric:ident ($($name:ident)*)) => {
-        $(#[test] fn $name() { super::$name(&*super::$fabric()) })*
-    };
-}
-
-macro_rules! everywhere {
-    ($($name:ident)*) => { on_each_fabric! { mem => ($($name)*) shm => ($($name)*) } };
-}
-
-everywhere! {
+on_each_fabric! { mem shm => (
     a_lock_used_again_needs_no_engine
     tokens_rise_on_loan_and_off_it
     any_range_is_locked_on_loan
@@ -52,7 +27,7 @@ everywhere! {
     the_bound_on_locks_is_exact
     locks_on_loan_and_off_it_exclude_each_other
     a_node_that_left_locks_nothing
-}
+)}
 
 fn config(name: &str) -> Config {
     let name = format!("locks-{name}-{}", std::process::id());

@@ -1,54 +1,15 @@
 //! Global memory through the public interface, several nodes in one process.
 
+mod fabrics;
+
+use fabrics::{Make, on_each_fabric};
 use farside::{
     AllocationHint, AllocationSpec, Config, ErrorCode, GlobalAddress, LineSize, Node, NodeId,
 };
-use farside_fabric::{Fabric, MemFabric};
-use farside_fabric_shm::ShmFabric;
-use farside_fabric_tcp::{TcpFabric, TcpOptions};
-use std::sync::{Arc, Mutex};
+
 use std::time::Duration;
 
-/// Makes the fabric of a node; the nodes of a cluster can reach each other over what it makes.
-type Make = dyn Fn() -> Arc<dyn Fabric>;
-
-fn mem() -> Box<Make> {
-    let fabric: Arc<dyn Fabric> = Arc::new(MemFabric::new());
-    Box::new(move || Arc::clone(&fabric))
-}
-
-fn shm() -> Box<Make> {
-    Box::new(|| Arc::new(ShmFabric::new().unwrap()))
-}
-
-fn tcp() -> Box<Make> {
-    let hosts = Mutex::new(Vec::new());
-    Box::new(move || {
-        let mut hosts = hosts.lock().unwrap();
-        let listen = Some("127.0.0.1:0".parse().unwrap());
-        let options = TcpOptions { listen, hosts: hosts.clone(), ..TcpOptions::default() };
-        let fabric = TcpFabric::new(options).unwrap();
-        hosts.push(fabric.listens_at().unwrap());
-        Arc::new(fabric)
-    })
-}
-
-macro_rules! on_each_fabric {
-    ($($fabric:ident => $tests:tt)*) => {
-        $(mod $fabric { on_each_fabric!(@tests $fabric $tests); })*
-    };
-    (@tests $fabric:ident ($($name:ident)*)) => {
-        $(#[test] fn $name() { super::$name(&*super::$fabric()) })*
-    };
-}
-
-macro_rules! everywhere {
-    ($($name:ident)*) => {
-        on_each_fabric! { mem => ($($name)*) shm => ($($name)*) tcp => ($($name)*) }
-     };
-}
-
-everywhere! {
+on_each_fabric! { mem shm tcp => (
     one_node_reads_what_it_wrote
     every_node_sees_every_nodes_writes
     atomics_of_all_nodes_add_up
@@ -65,7 +26,7 @@ everywhere! {
     v18_locked_lines_do_not_fill_a_cache
     an_atomic_too_large_for_the_cache_is_refused
     a_node_without_memory_of_its_own_takes_part
-}
+)}
 
 fn config(name: &str) -> Config {
     let name = format!("{name}-{}", std::process::id());
@@ -276,7 +237,7 @@ fn refused_join_says_why(make: &Make) {
 /// Between hosts each host has separate names.
 #[test]
 fn names_on_one_machine_are_taken() {
-    for make in [mem(), shm()] {
+    for make in [fabrics::mem(), fabrics::shm()] {
         let node = Node::create_on(&config("name"), make()).unwrap();
         assert_eq!(code(Node::create_on(&config("name"), make())), ErrorCode::NameTaken);
         node.leave().unwrap();

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 /// Time after which a test counts as hung.
-pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(180);
 
 /// Returns the command, run by `wrapper`, if any.
 pub(crate) fn farside(wrapper: &[&str]) -> Command {
