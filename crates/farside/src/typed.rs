@@ -108,7 +108,7 @@ impl<T: Pod> GlobalSlice<T> {
 
     fn range(&self, first: usize, len: usize) -> Result<GlobalAddress, Error> {
         let inside = first.checked_add(len).is_some_and(|end| end <= self.len);
-        let address = || self.address.checked_add((first * size_of::<T>()) as u64);
+        let address = || self.address.checked_add(first.checked_mul(size_of::<T>())? as u64);
         inside
             .then(address)
             .flatten()
@@ -162,9 +162,14 @@ impl<T: Pod> GlobalSlice<T> {
     /// Reads all elements.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As [`read`](Self::read), and `System` if this process has no memory for them.
     pub fn to_vec(&self, session: &mut Session) -> Result<Vec<T>, Error> {
-        let mut values = vec![T::new_zeroed(); self.len];
+        let mut values = Vec::new();
+        values.try_reserve_exact(self.len).map_err(|error| {
+            let detail = format!("no memory in this process for {} elements: {error}", self.len);
+            Error::with(ErrorCode::System, detail)
+        })?;
+        values.resize(self.len, T::new_zeroed());
         self.read(session, 0, &mut values)?;
         Ok(values)
     }

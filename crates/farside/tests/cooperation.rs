@@ -203,6 +203,9 @@ fn arrays_beyond_one_access_are_whole(make: &Make) {
     let (from, to) = (10, 5);
     assert_eq!(code(array.slice(from..to)), ErrorCode::OutOfBounds);
     assert!(array.slice(5000..5000).unwrap().is_empty());
+    let endless = GlobalSlice::<Edge>::new(array.address(), usize::MAX);
+    assert_eq!(code(endless.get(&mut session, usize::MAX / 2)), ErrorCode::OutOfBounds);
+    assert_eq!(code(endless.to_vec(&mut session)), ErrorCode::System);
     assert_eq!(array.slice(5000..5000).unwrap().to_vec(&mut session).unwrap(), []);
 }
 
