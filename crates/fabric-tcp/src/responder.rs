@@ -5,9 +5,9 @@
 //! is dropped until the peer repeats it. The same holds while READ answers wait for room and a later
 //! request would change the memory that they read.
 
-use crate::desk::{PortQueues, Posted};
+use crate::payload::Segment;
+use crate::queues::{PortQueues, PostedReceive};
 use crate::region::TcpRegion;
-use crate::requester::Segment;
 use crate::staged::Staged;
 use crate::wire::{
     self, FrameKind, LAST, OUTSTANDING_MAX, RequestHeader, SEND_MAX, Short, TRANSFER_MAX,
@@ -29,7 +29,7 @@ const SNAPSHOT_MAX: u64 = 1 << 20;
 const CHUNK_BYTES: u32 = 64 << 10;
 const _: () = assert!(CHUNK_BYTES <= wire::CHUNK_MAX);
 /// Fewer bytes than this are copied, so that one call sends many answers.
-const STRAIGHT_MIN: u32 = 16 << 10;
+const DIRECT_MIN: u32 = 16 << 10;
 
 /// An answer to be sent, in this order.
 enum Response {
@@ -102,11 +102,11 @@ pub(crate) enum Course {
     /// They are dropped.
     Drop,
     /// They are a WRITE's.
-    Write { region: RegionId, arena: Arena, relaxed: bool, receive: Option<Posted> },
+    Write { region: RegionId, arena: Arena, relaxed: bool, receive: Option<PostedReceive> },
     /// They are a message's.
-    Message { posted: Posted },
+    Message { posted: PostedReceive },
     /// The message has a receive that is too short, or whose memory was deregistered.
-    Unfit { posted: Posted, status: CompletionStatus },
+    Unfit { posted: PostedReceive, status: CompletionStatus },
     /// The request violates the protocol.
     Violation(&'static str),
 }
@@ -123,13 +123,13 @@ impl Responder {
         &mut self,
         request: &RequestHeader,
         bytes: &[u8],
-        desk: &PortQueues,
+        queues: &PortQueues,
     ) -> bool {
         let next = request.kind == FrameKind::Write && request.sequence == self.expected;
         if !next || request.takes_receive() || self.refused || !self.answers.is_empty() {
             return false;
         }
-        let Ok(region) = self.allowed(request, desk) else {
+        let Ok(region) = self.allowed(request, queues) else {
             return false;
         };
         self.drops = false;
@@ -146,7 +146,7 @@ impl Responder {
         &mut self,
         request: &RequestHeader,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> Course {
         if request.bytes > TRANSFER_MAX
             || (request.kind == FrameKind::Send && request.bytes > SEND_MAX)
@@ -167,15 +167,15 @@ impl Responder {
             return self.put_off(Response::NotReady { sequence: request.sequence }, true);
         }
         if request.kind == FrameKind::Send {
-            return self.message(request, (link, queue), desk);
+            return self.message(request, (link, queue), queues);
         }
-        let region = match self.allowed(request, desk) {
+        let region = match self.allowed(request, queues) {
             Ok(region) => region.clone(),
             Err(status) => return self.refuse(status),
         };
         // A thread that sees what follows also sees what came before on this link.
         fence(Ordering::AcqRel);
-        self.one_sided(request, region, (link, queue), desk)
+        self.one_sided(request, region, (link, queue), queues)
     }
 
     fn one_sided(
@@ -183,7 +183,7 @@ impl Responder {
         request: &RequestHeader,
         region: TcpRegion,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> Course {
         let TcpRegion { id, arena, access, .. } = region;
         let relaxed = access.allows(Access::RELAXED_ORDERING);
@@ -191,7 +191,7 @@ impl Responder {
             FrameKind::Write => {
                 let mut receive = None;
                 if request.takes_receive() {
-                    receive = desk.next_receive(queue, link);
+                    receive = queues.next_receive(queue, link);
                     if receive.is_none() {
                         let sequence = request.sequence;
                         return self.put_off(Response::NotReady { sequence }, false);
@@ -241,14 +241,14 @@ impl Responder {
         &mut self,
         request: &RequestHeader,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> Course {
-        let Some(posted) = desk.next_receive(queue, link) else {
+        let Some(posted) = queues.next_receive(queue, link) else {
             return self.put_off(Response::NotReady { sequence: request.sequence }, false);
         };
         let status = if request.bytes > posted.receive.into.bytes {
             CompletionStatus::LengthExceeded
-        } else if desk.regions.find(posted.receive.into.region).is_none() {
+        } else if queues.regions.find(posted.receive.into.region).is_none() {
             // The receiver's program deregistered the memory of a posted receive.
             CompletionStatus::RemoteAccess
         } else {
@@ -262,7 +262,7 @@ impl Responder {
     fn allowed<'d>(
         &self,
         request: &RequestHeader,
-        desk: &'d PortQueues,
+        queues: &'d PortQueues,
     ) -> Result<&'d TcpRegion, CompletionStatus> {
         let refused = CompletionStatus::RemoteAccess;
         let (access, bytes) = match request.kind {
@@ -272,7 +272,7 @@ impl Responder {
             FrameKind::Flush => (Access::FLUSH, request.value),
             _ => (Access::ATOMIC, 8),
         };
-        let region = desk.regions.find(RegionId(request.region)).ok_or(refused)?;
+        let region = queues.regions.find(RegionId(request.region)).ok_or(refused)?;
         if region.key != request.key || !region.access.allows(access) {
             return Err(refused);
         }
@@ -386,9 +386,9 @@ impl Responder {
         self.expected = sequence;
     }
 
-    /// Appends the next answer, or a part of it. With `straight`, long bytes of relaxed-ordering
+    /// Appends the next answer, or a part of it. With `direct`, long bytes of relaxed-ordering
     /// regions are not copied.
-    pub(crate) fn stage(&mut self, out: &mut Staged, straight: bool) -> Staging {
+    pub(crate) fn stage(&mut self, out: &mut Staged, direct: bool) -> Staging {
         let short = |kind, code, bytes, sequence, value| Short {
             kind,
             code,
@@ -400,7 +400,7 @@ impl Responder {
         let Some(answer) = self.answers.front_mut() else {
             if std::mem::take(&mut self.busy) && !self.refused {
                 self.answers.push_back(Response::Ready { sequence: self.expected });
-                return self.stage(out, straight);
+                return self.stage(out, direct);
             }
             return Staging::Nothing;
         };
@@ -408,7 +408,7 @@ impl Responder {
         let mut shown = None;
         let frame = match answer {
             Response::Bytes { sequence, region, arena, relaxed: true, offset, left }
-                if straight && *left >= STRAIGHT_MIN =>
+                if direct && *left >= DIRECT_MIN =>
             {
                 let count = (*left).min(wire::CHUNK_MAX);
                 let last = count == *left;
