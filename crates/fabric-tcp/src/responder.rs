@@ -73,7 +73,7 @@ pub(crate) struct Responder {
     /// The sequence of the next request.
     expected: u32,
     /// The last request that was acknowledged to the peer.
-    told: u32,
+    acknowledged: u32,
     /// The peer waits for an acknowledgement.
     pub(crate) urgent: bool,
     /// Everything is dropped until `expected` is repeated.
@@ -92,7 +92,7 @@ pub(crate) enum Staging {
     /// It is staged, or a part of it.
     Copied,
     /// Its header is staged, and these bytes follow directly from memory.
-    Shown(RegionId, Segment),
+    Direct(RegionId, Segment),
 }
 
 /// The treatment of the bytes after a request's header.
@@ -114,7 +114,7 @@ pub(crate) enum Course {
 impl Responder {
     /// A link begins at sequence 0, so nothing was executed.
     pub(crate) fn new() -> Self {
-        Self { told: u32::MAX, ..Self::default() }
+        Self { acknowledged: u32::MAX, ..Self::default() }
     }
 
     /// Executes a WRITE whose bytes were all received. Leaves it to `begin` if it must wait or be
@@ -164,7 +164,7 @@ impl Responder {
             return Course::Violation("too many requests");
         }
         if request.changes() && self.unread_bytes() > 0 {
-            return self.put_off(Response::NotReady { sequence: request.sequence }, true);
+            return self.defer(Response::NotReady { sequence: request.sequence }, true);
         }
         if request.kind == FrameKind::Send {
             return self.message(request, (link, queue), queues);
@@ -194,7 +194,7 @@ impl Responder {
                     receive = queues.next_receive(queue, link);
                     if receive.is_none() {
                         let sequence = request.sequence;
-                        return self.put_off(Response::NotReady { sequence }, false);
+                        return self.defer(Response::NotReady { sequence }, false);
                     }
                 }
                 Course::Write { region: id, arena, relaxed, receive }
@@ -244,7 +244,7 @@ impl Responder {
         queues: &mut PortQueues,
     ) -> Course {
         let Some(posted) = queues.next_receive(queue, link) else {
-            return self.put_off(Response::NotReady { sequence: request.sequence }, false);
+            return self.defer(Response::NotReady { sequence: request.sequence }, false);
         };
         let status = if request.bytes > posted.receive.into.bytes {
             CompletionStatus::LengthExceeded
@@ -301,7 +301,7 @@ impl Responder {
         Course::Drop
     }
 
-    fn put_off(&mut self, answer: Response, busy: bool) -> Course {
+    fn defer(&mut self, answer: Response, busy: bool) -> Course {
         self.drops = true;
         self.busy |= busy;
         self.answers.push_back(answer);
@@ -309,7 +309,7 @@ impl Responder {
     }
 
     /// Notifies the peer that a receive was posted.
-    pub(crate) fn receive_came(&mut self) {
+    pub(crate) fn receive_posted(&mut self) {
         if self.drops && !self.busy && !self.refused {
             self.answers.push_back(Response::Ready { sequence: self.expected });
         }
@@ -330,7 +330,7 @@ impl Responder {
 
     /// Returns whether many unsignaled requests are unacknowledged.
     fn owes_much(&self) -> bool {
-        self.covered().wrapping_sub(self.told) >= QUIET_MAX
+        self.covered().wrapping_sub(self.acknowledged) >= QUIET_MAX
     }
 
     /// Returns whether an answer is to be sent now.
@@ -340,17 +340,17 @@ impl Responder {
 
     /// Returns whether an acknowledgement must not be delayed further.
     pub(crate) fn owes_many(&self) -> bool {
-        self.covered().wrapping_sub(self.told) >= MANY
+        self.covered().wrapping_sub(self.acknowledged) >= MANY
     }
 
     /// Returns whether an acknowledgement is due as a frame of its own.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.owes_much() || (self.urgent && self.has_untold())
+        self.owes_much() || (self.urgent && self.has_unacknowledged())
     }
 
     /// Returns whether an executed request was not acknowledged yet.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.covered() != self.told
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.covered() != self.acknowledged
     }
 
     /// Returns the last request that can be acknowledged, before the pending answers.
@@ -361,11 +361,11 @@ impl Responder {
 
     /// Returns the acknowledgement for the next header.
     pub(crate) fn acknowledge(&mut self) -> u32 {
-        self.told = self.covered();
-        if self.told == self.expected.wrapping_sub(1) {
+        self.acknowledged = self.covered();
+        if self.acknowledged == self.expected.wrapping_sub(1) {
             self.urgent = false;
         }
-        self.told
+        self.acknowledged
     }
 
     /// Removes a deregistered region: pending READs return no more of it.
@@ -405,7 +405,7 @@ impl Responder {
             return Staging::Nothing;
         };
         let mut rest = None;
-        let mut shown = None;
+        let mut direct_bytes = None;
         let frame = match answer {
             Response::Bytes { sequence, region, arena, relaxed: true, offset, left }
                 if direct && *left >= DIRECT_MIN =>
@@ -413,7 +413,7 @@ impl Responder {
                 let count = (*left).min(wire::CHUNK_MAX);
                 let last = count == *left;
                 let segment = Segment { arena: arena.clone(), offset: *offset, bytes: count };
-                shown = Some((*region, segment));
+                direct_bytes = Some((*region, segment));
                 *offset += u64::from(count);
                 *left -= count;
                 short(FrameKind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
@@ -445,8 +445,8 @@ impl Responder {
         if finished {
             self.answers.pop_front();
         }
-        match shown {
-            Some((region, segment)) => Staging::Shown(region, segment),
+        match direct_bytes {
+            Some((region, segment)) => Staging::Direct(region, segment),
             None => Staging::Copied,
         }
     }

@@ -197,7 +197,7 @@ pub(crate) struct PortCore {
     /// polls.
     corked: Option<LinkId>,
     /// Links with buffered bytes, for which no socket becomes readable.
-    again: Vec<LinkId>,
+    buffered: Vec<LinkId>,
 }
 
 impl PortCore {
@@ -220,7 +220,7 @@ impl PortCore {
             polls: 0,
             deferred: Vec::new(),
             corked: None,
-            again: Vec::new(),
+            buffered: Vec::new(),
         }
     }
 
@@ -325,7 +325,7 @@ impl PortCore {
     fn receive(&mut self, id: LinkId) {
         let more = self.with_link(id, |link, queues| link.receive(queues));
         if more == Some(true) {
-            self.again.push(id);
+            self.buffered.push(id);
         }
     }
 
@@ -357,7 +357,7 @@ impl PortCore {
     pub(crate) fn run_hints(&mut self) {
         while let Some(waiting) = self.queues.hints.pop() {
             if let Some(link) = self.link_mut(waiting) {
-                link.responder.receive_came();
+                link.responder.receive_posted();
             }
             self.flush(waiting, false);
         }
@@ -486,12 +486,12 @@ impl PortCore {
     /// Returns whether bytes are buffered for which no socket becomes readable, so that another poll
     /// must follow.
     pub(crate) fn has_more(&self) -> bool {
-        !self.again.is_empty()
+        !self.buffered.is_empty()
     }
 
     /// Serves every ready link. Returns whether another poll must follow.
     pub(crate) fn scan(&mut self, defer: bool) -> bool {
-        for id in std::mem::take(&mut self.again) {
+        for id in std::mem::take(&mut self.buffered) {
             self.serve(id, defer);
         }
         let epoll = Arc::clone(&self.epoll);
@@ -606,7 +606,7 @@ impl PortCore {
         self.queues.regions.remove(region);
         for id in self.open_links() {
             let ended = self.with_link(id, |link, queues| {
-                link.copy_shown(Some(region));
+                link.copy_direct_answer(Some(region));
                 link.responder.end_region(region);
                 if link.incoming.end_region(region, queues) {
                     link.responder.refuse(CompletionStatus::RemoteAccess);

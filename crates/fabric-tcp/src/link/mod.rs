@@ -68,7 +68,7 @@ pub(crate) struct TcpLink {
     /// A long payload that is sent after the staged bytes.
     body: Option<UnsentBody>,
     /// Memory of a READ answer that is sent without a copy.
-    shown: Option<Segment>,
+    direct_answer: Option<Segment>,
     /// Bytes staged to be sent after that payload.
     later: Staged,
     /// The socket is full. It is not tried until the epoll reports room: a try would take the socket
@@ -99,7 +99,7 @@ struct UnsentBody {
 enum BodySource {
     /// A request's: its first segment, counted over the life of the link.
     Request(u64),
-    /// An answer's, which is in `shown`: bytes of this region.
+    /// An answer's, which is in `direct_answer`: bytes of this region.
     Answer(RegionId),
 }
 
@@ -128,7 +128,7 @@ impl TcpLink {
             incoming: Incoming::new(),
             staged: Staged::default(),
             body: None,
-            shown: None,
+            direct_answer: None,
             later: Staged::default(),
             full: false,
             confirmed: false,

@@ -161,7 +161,7 @@ impl TcpLink {
         self.take_acknowledged(request.acknowledged, queues)?;
         let left = request.body() as usize;
         if request.changes() {
-            self.copy_shown(None);
+            self.copy_direct_answer(None);
             if self.responder.snapshot() {
                 self.stage_answers();
             }

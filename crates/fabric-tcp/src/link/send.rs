@@ -37,7 +37,7 @@ impl TcpLink {
         if !free || self.wants_write() {
             return;
         }
-        if self.is_connected() && self.responder.has_untold() {
+        if self.is_connected() && self.responder.has_unacknowledged() {
             self.acknowledge();
         } else {
             self.stage_control(FrameKind::Alive, 0, &[]);
@@ -61,16 +61,16 @@ impl TcpLink {
 
     /// Copies the rest of an answer that is being sent directly from a region (only from `region`, if
     /// one is named), so that the region may change or end.
-    pub(crate) fn copy_shown(&mut self, region: Option<RegionId>) {
+    pub(crate) fn copy_direct_answer(&mut self, region: Option<RegionId>) {
         let Some(UnsentBody { of: BodySource::Answer(of), skip, left }) = self.body else {
             return;
         };
         if region.is_some_and(|region| region != of) {
             return;
         }
-        if let Some(shown) = self.shown.take() {
+        if let Some(segment) = self.direct_answer.take() {
             let room = self.staged.room(left as usize);
-            let read = shown.arena.read(shown.offset + skip, room);
+            let read = segment.arena.read(segment.offset + skip, room);
             debug_assert!(read.is_ok(), "bounds were checked");
         }
         self.body = None;
@@ -86,10 +86,10 @@ impl TcpLink {
                 let direct = connection_is_plain(&self.connection);
                 match self.responder.stage(&mut self.staged, direct) {
                     Staging::Copied => continue,
-                    Staging::Shown(region, segment) => {
+                    Staging::Direct(region, segment) => {
                         let (of, left) = (BodySource::Answer(region), u64::from(segment.bytes));
                         self.body = Some(UnsentBody { of, skip: 0, left });
-                        self.shown = Some(segment);
+                        self.direct_answer = Some(segment);
                         continue;
                     }
                     Staging::Nothing => {}
@@ -139,8 +139,8 @@ impl TcpLink {
         queues: &mut PortQueues,
     ) -> Result<(), ConnectionFailure> {
         loop {
-            let goes = self.confirmed && self.is_connected();
-            if goes {
+            let sends = self.confirmed && self.is_connected();
+            if sends {
                 self.stage(defer)?;
             }
             let Some(connection) = self.connection.as_mut().filter(|_| !self.full) else {
@@ -153,7 +153,7 @@ impl TcpLink {
                     Payload::new(segments, *skip, *left)
                 }
                 Some(UnsentBody { of: BodySource::Answer(_), skip, left }) => {
-                    Payload::one(self.shown.as_ref(), *skip, *left)
+                    Payload::one(self.direct_answer.as_ref(), *skip, *left)
                 }
                 None => Payload::none(),
             };
@@ -166,7 +166,7 @@ impl TcpLink {
                 return Ok(());
             }
             let follows = self.responder.has_answers() || self.requester.has_next();
-            let more = !self.later.is_empty() || (follows && goes);
+            let more = !self.later.is_empty() || (follows && sends);
             let (sent, room) = connection.send(staged, body, more, &mut queues.scratch)?;
             if sent > 0 {
                 self.clock.spoken = true;
@@ -193,7 +193,7 @@ impl TcpLink {
                 self.requester.progress = true;
             }
             if body.left == 0 {
-                (self.body, self.shown) = (None, None);
+                (self.body, self.direct_answer) = (None, None);
                 debug_assert!(self.staged.is_empty());
                 std::mem::swap(&mut self.staged, &mut self.later);
             }
