@@ -11,14 +11,14 @@ pub(crate) struct Segment {
 }
 
 /// The rest of a large payload: an iterator of segments, with offset and length in each.
-pub(crate) struct Payload<'a> {
+pub(crate) struct PayloadSegments<'a> {
     first: Option<&'a Segment>,
     segments: vec_deque::Iter<'a, Segment>,
     skip: u64,
     pub(crate) left: u64,
 }
 
-impl<'a> Payload<'a> {
+impl<'a> PayloadSegments<'a> {
     /// `left` bytes of these segments, after `skip`.
     pub(crate) fn new(segments: vec_deque::Iter<'a, Segment>, skip: u64, left: u64) -> Self {
         Self { first: None, segments, skip, left }
@@ -35,7 +35,7 @@ impl<'a> Payload<'a> {
     }
 }
 
-impl<'a> Iterator for Payload<'a> {
+impl<'a> Iterator for PayloadSegments<'a> {
     type Item = (&'a Segment, u64, usize);
 
     fn next(&mut self) -> Option<Self::Item> {

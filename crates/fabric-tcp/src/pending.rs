@@ -5,7 +5,7 @@
 //! few resources, and for a short time.
 
 use crate::failure::ConnectionFailure;
-use crate::payload::Payload;
+use crate::payload::PayloadSegments;
 use crate::stream::{Got, LinkStream};
 use crate::wire::{self, CONTROL_MAX, FrameKind, Header, SHORT, Short};
 use farside_bootstrap::Protect;
@@ -154,7 +154,7 @@ impl PendingLink {
         let sequence = if kind == FrameKind::Greeting { self.lease_ms } else { 0 };
         let short = Short { kind, code, bytes: length, sequence, acknowledged: 0, value };
         let out = [&short.encode()[..], bytes].concat();
-        let (sent, _) = self.connection.send(&out, Payload::none(), false, &mut [])?;
+        let (sent, _) = self.connection.send(&out, PayloadSegments::none(), false, &mut [])?;
         if sent < out.len() {
             return Err(ConnectionFailure::Violation("room for an answer"));
         }

@@ -1,7 +1,7 @@
 //! The byte stream of a link: a socket in plain text, or under TLS.
 
 use crate::failure::ConnectionFailure;
-use crate::payload::Payload;
+use crate::payload::PayloadSegments;
 use crate::raw::{self, PIECES_MAX, SendPiece};
 use crate::socket;
 use farside_bootstrap::{Stream, Transfer};
@@ -108,7 +108,7 @@ impl LinkStream {
     pub(crate) fn send(
         &mut self,
         staged: &[u8],
-        body: Payload<'_>,
+        body: PayloadSegments<'_>,
         more: bool,
         scratch: &mut [u8],
     ) -> Result<(usize, bool), ConnectionFailure> {
@@ -214,7 +214,7 @@ impl LinkStream {
 fn send_protected(
     stream: &mut Stream<TcpStream>,
     staged: &[u8],
-    body: Payload<'_>,
+    body: PayloadSegments<'_>,
     scratch: &mut [u8],
 ) -> Result<usize, ConnectionFailure> {
     let mut sent = 0;

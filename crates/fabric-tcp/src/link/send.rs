@@ -2,7 +2,7 @@
 
 use super::{BodySource, Phase, TcpLink, UnsentBody};
 use crate::failure::ConnectionFailure;
-use crate::payload::Payload;
+use crate::payload::PayloadSegments;
 use crate::queues::PortQueues;
 use crate::responder::Staging;
 use crate::stream::LinkStream;
@@ -150,12 +150,12 @@ impl TcpLink {
             let body = match &self.body {
                 Some(UnsentBody { of: BodySource::Request(segments), skip, left }) => {
                     let segments = self.requester.segments_from(*segments);
-                    Payload::new(segments, *skip, *left)
+                    PayloadSegments::new(segments, *skip, *left)
                 }
                 Some(UnsentBody { of: BodySource::Answer(_), skip, left }) => {
-                    Payload::one(self.direct_answer.as_ref(), *skip, *left)
+                    PayloadSegments::one(self.direct_answer.as_ref(), *skip, *left)
                 }
-                None => Payload::none(),
+                None => PayloadSegments::none(),
             };
             let total = staged.len() as u64 + self.body.as_ref().map_or(0, |body| body.left);
             if total == 0 {
