@@ -85,6 +85,7 @@ impl Incoming {
 
 impl IncomingWrite {
     /// Stores as many of `bytes` as make whole words, and carries the rest.
+    #[inline]
     pub(crate) fn land(&mut self, bytes: &[u8]) {
         self.left -= bytes.len();
         if self.relaxed {

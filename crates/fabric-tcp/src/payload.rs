@@ -38,6 +38,7 @@ impl<'a> PayloadSegments<'a> {
 impl<'a> Iterator for PayloadSegments<'a> {
     type Item = (&'a Segment, u64, usize);
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         while self.left > 0 {
             let segment = self.first.take().or_else(|| self.segments.next())?;

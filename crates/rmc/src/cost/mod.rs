@@ -86,6 +86,7 @@ pub(crate) fn is_slow(instruction: Instruction) -> bool {
 }
 
 /// Whether calls of a helper are counted. Those of single words are not: instructions bound them already.
+#[inline]
 pub(crate) fn is_counted(call: Call) -> bool {
     !matches!(call, Call::LoadU64 | Call::LoadU32 | Call::StoreU64 | Call::StoreU32)
 }
