@@ -1,12 +1,12 @@
 //! The engine thread of a fabric: accepts connections, serves ports that no thread polls, and runs the
 //! timers of all links.
 
-use crate::call::{reachable, set_options};
-use crate::connection::LinkStream;
-use crate::guest::{Guest, Wish};
+use crate::core::PortShared;
 use crate::options::{LEASE_MIN, TcpOptions, capabilities, peer_lease, tick_of};
-use crate::port::PortShared;
+use crate::pending::{PendingLink, PendingProgress};
 use crate::region::{RegionRegistry, TcpRegion};
+use crate::socket::{reachable, set_options};
+use crate::stream::LinkStream;
 use crate::wire::FrameKind;
 use farside_base::{Capabilities, RegionId};
 use farside_bootstrap::{Address, Admission, BootstrapError, Endpoint, HandshakeLimits, Stream};
@@ -35,21 +35,21 @@ const WATCH_MAX: Duration = Duration::from_micros(1600);
 /// processor, and no timer is set for it, which alone may take ten times as long as the check.
 const WATCH_SLACK: Duration = Duration::from_millis(4);
 /// Checks that find a polling thread before their interval doubles.
-const LOOKS: u32 = 4;
+const PROBES: u32 = 4;
 /// Calls per shortest interval below which the engine takes the port back; it does so too if no call
 /// polls. A streaming thread posts more often than it polls.
 const CALLS_MIN: u32 = 4;
 /// While spinning, the engine polls the port that it served last, and every this many polls the epoll
 /// of all.
-const LOOK_AROUND_EVERY: u32 = 16;
+const PROBE_ALL_EVERY: u32 = 16;
 /// How long accepting pauses after the system ran out of descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 /// How long a rejected connection may take to close.
-const FAREWELL: Duration = Duration::from_secs(1);
+const REJECTED_TIME_MAX: Duration = Duration::from_secs(1);
 
 /// Tokens of the epoll: the kind in the upper bits, a number below.
 const PORT: u64 = 0;
-const GUEST: u64 = 1 << 62;
+const PENDING: u64 = 1 << 62;
 const LISTENER: u64 = 2 << 62;
 const WAKE: u64 = 3 << 62;
 const KIND: u64 = 3 << 62;
@@ -162,7 +162,8 @@ impl Inner {
         }
         let number = registry.ports_made;
         registry.ports_made += 1;
-        let shared = PortShared::new(self, registry.regions.regions.clone(), number)?;
+        let shared =
+            PortShared::new(Arc::clone(&self.options), registry.regions.regions.clone(), number)?;
         epoll::add(&self.epoll, &*shared.epoll, EventData::new_u64(PORT | number), EventFlags::IN)
             .map_err(system("epoll"))?;
         registry.ports.insert(number, Arc::clone(&shared));
@@ -256,16 +257,35 @@ fn listen(endpoint: &Endpoint) -> Result<TcpListener, FabricError> {
     Ok(listener)
 }
 
-pub(crate) fn start(inner: &Arc<Inner>) -> Result<JoinHandle<()>, FabricError> {
-    let inner = Arc::clone(inner);
-    let run = move || EngineThread::new(inner).run();
-    let thread = std::thread::Builder::new().name("farside-tcp".to_owned()).spawn(run);
-    thread.map_err(|reason| FabricError::System("thread", reason))
+/// Stops the engine when the fabric and all its ports are dropped.
+pub(crate) struct EngineHandle {
+    pub(crate) inner: Arc<Inner>,
+    engine: Option<JoinHandle<()>>,
+}
+
+impl Drop for EngineHandle {
+    fn drop(&mut self) {
+        self.inner.stop();
+        if let Some(engine) = self.engine.take() {
+            let _ = engine.join();
+        }
+    }
+}
+
+impl EngineHandle {
+    /// Starts the engine's thread.
+    pub(crate) fn start(inner: Arc<Inner>) -> Result<Self, FabricError> {
+        let shared = Arc::clone(&inner);
+        let run = move || EngineThread::new(shared).run();
+        let thread = std::thread::Builder::new().name("farside-tcp".to_owned()).spawn(run);
+        let engine = thread.map_err(|reason| FabricError::System("thread", reason))?;
+        Ok(Self { inner, engine: Some(engine) })
+    }
 }
 
 struct EngineThread {
     inner: Arc<Inner>,
-    guests: Vec<Option<Guest>>,
+    pending: Vec<Option<PendingLink>>,
     /// Ports with buffered bytes, for which no socket becomes readable.
     more: Vec<u64>,
     /// A reused list, so that no tick allocates.
@@ -277,7 +297,7 @@ struct EngineThread {
     watched: Instant,
     watch: Duration,
     /// Checks since the interval changed.
-    looks: u32,
+    probes: u32,
     /// Whether the thread's timer slack is raised.
     slack: bool,
     /// The port that was served last.
@@ -288,19 +308,19 @@ struct EngineThread {
 
 impl EngineThread {
     fn new(inner: Arc<Inner>) -> Self {
-        let (guests, ports, more) = (Vec::new(), Vec::new(), Vec::new());
+        let (pending, ports, more) = (Vec::new(), Vec::new(), Vec::new());
         let now = Instant::now();
         let tick_every = inner.options.tick();
         Self {
             inner,
-            guests,
+            pending,
             more,
             ports,
             paused: None,
             ticked: now,
             watched: now,
             watch: WATCH_MIN,
-            looks: 0,
+            probes: 0,
             slack: false,
             last: None,
             tick_every,
@@ -312,11 +332,11 @@ impl EngineThread {
         let mut events = [blank; 64];
         let spin = self.inner.options.spin;
         let mut spins_until: Option<Instant> = None;
-        let mut looks = 0_u32;
+        let mut probes = 0_u32;
         while !self.inner.stop.load(Ordering::Acquire) {
-            looks = looks.wrapping_add(1);
-            let mut served = spins_until.is_some() && self.look_at_last();
-            if !served && (spins_until.is_none() || looks.is_multiple_of(LOOK_AROUND_EVERY)) {
+            probes = probes.wrapping_add(1);
+            let mut served = spins_until.is_some() && self.poll_last();
+            if !served && (spins_until.is_none() || probes.is_multiple_of(PROBE_ALL_EVERY)) {
                 let awake = spins_until.is_some() || !self.more.is_empty();
                 let timeout = if awake { Duration::ZERO } else { self.sleep() };
                 let timeout = rustix::time::Timespec::try_from(timeout).unwrap_or_default();
@@ -344,12 +364,12 @@ impl EngineThread {
     }
 
     /// Serves the port that was served last, if something arrived for it.
-    fn look_at_last(&mut self) -> bool {
+    fn poll_last(&mut self) -> bool {
         let free = |port: &&Arc<PortShared>| !port.claimed.load(Ordering::Relaxed);
         let Some(port) = self.last.as_ref().filter(free) else {
             return false;
         };
-        let more = port.look(LOOK_AROUND_EVERY).or_else(|| port.serve_found());
+        let more = port.poll_warm(PROBE_ALL_EVERY).or_else(|| port.serve_found());
         if more == Some(true) {
             self.more.push(port.number);
         }
@@ -380,7 +400,7 @@ impl EngineThread {
             WAKE => {
                 let mut count = [0; 8];
                 let _ = rustix::io::read(&self.inner.wake, &mut count);
-                (self.watched, self.watch, self.looks) = (Instant::now(), WATCH_MIN, 0);
+                (self.watched, self.watch, self.probes) = (Instant::now(), WATCH_MIN, 0);
                 if self.inner.dials.swap(false, Ordering::AcqRel) {
                     self.tick_every = self.tick_every.min(LEASE_MIN);
                 }
@@ -390,8 +410,8 @@ impl EngineThread {
                 self.accept();
                 false
             }
-            GUEST => {
-                self.guest(number as usize);
+            PENDING => {
+                self.advance_pending(number as usize);
                 false
             }
             _ => {
@@ -412,9 +432,9 @@ impl EngineThread {
     fn watch_claims(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.watched).min(WATCH_MAX);
         let calls_min = CALLS_MIN * (passed.as_micros() / WATCH_MIN.as_micros()) as u32;
-        (self.watched, self.looks) = (now, self.looks + 1);
-        if self.looks == LOOKS {
-            (self.watch, self.looks) = ((self.watch * 2).min(WATCH_MAX), 0);
+        (self.watched, self.probes) = (now, self.probes + 1);
+        if self.probes == PROBES {
+            (self.watch, self.probes) = ((self.watch * 2).min(WATCH_MAX), 0);
         }
         if self.inner.claims.load(Ordering::Relaxed) == 0 {
             return;
@@ -465,7 +485,7 @@ impl EngineThread {
                         let connection = LinkStream::Stream(Box::new(stream));
                         let deadline = Instant::now() + time;
                         let own = (random(), self.inner.options.lease_ms());
-                        self.invite(Guest::new(connection, host, deadline, own));
+                        self.add_pending(PendingLink::new(connection, host, deadline, own));
                     }
                 }
                 Err(reason) if reason.kind() == io::ErrorKind::WouldBlock => return,
@@ -487,86 +507,86 @@ impl EngineThread {
     /// displace none that is only slow ([`PendingLimits`](farside_fabric::PendingLimits)).
     fn make_room(&mut self, host: IpAddr) {
         let limits = self.inner.options.limits.pending();
-        let guests = self.guests.iter().enumerate();
-        let pending = guests.filter_map(|(at, guest)| {
-            let guest = guest.as_ref()?;
-            let age = (guest.deadline, at);
-            Some(PendingConnection { peer: guest.host, silent: guest.is_silent(), age })
+        let links = self.pending.iter().enumerate();
+        let pending = links.filter_map(|(at, link)| {
+            let link = link.as_ref()?;
+            let age = (link.deadline, at);
+            Some(PendingConnection { peer: link.host, silent: link.is_silent(), age })
         });
         if let Some((_, at)) = limits.gives_way(pending, host) {
-            self.guests[at] = None;
+            self.pending[at] = None;
         }
     }
 
-    fn invite(&mut self, guest: Guest) {
-        let at = self.guests.iter().position(Option::is_none).unwrap_or(self.guests.len());
-        let data = EventData::new_u64(GUEST | at as u64);
-        if epoll::add(&self.inner.epoll, guest.connection.socket(), data, EventFlags::IN).is_err() {
+    fn add_pending(&mut self, link: PendingLink) {
+        let at = self.pending.iter().position(Option::is_none).unwrap_or(self.pending.len());
+        let data = EventData::new_u64(PENDING | at as u64);
+        if epoll::add(&self.inner.epoll, link.connection.socket(), data, EventFlags::IN).is_err() {
             return;
         }
-        if at == self.guests.len() {
-            self.guests.push(None);
+        if at == self.pending.len() {
+            self.pending.push(None);
         }
-        self.guests[at] = Some(guest);
-        self.guest(at);
+        self.pending[at] = Some(link);
+        self.advance_pending(at);
     }
 
     /// Advances a pending connection as far as possible.
-    fn guest(&mut self, at: usize) {
-        let Some(place) = self.guests.get_mut(at) else {
+    fn advance_pending(&mut self, at: usize) {
+        let Some(place) = self.pending.get_mut(at) else {
             return;
         };
-        let Some(mut guest) = place.take() else {
+        let Some(mut link) = place.take() else {
             return;
         };
-        match guest.advance(self.inner.incarnation) {
-            Ok(Wish::Time) => {
-                self.watch_guest(at, &guest);
-                self.guests[at] = Some(guest);
+        match link.advance(self.inner.incarnation) {
+            Ok(PendingProgress::Incomplete) => {
+                self.watch_pending(at, &link);
+                self.pending[at] = Some(link);
             }
-            Ok(Wish::Port { name, hello, early, lease_ms }) => {
+            Ok(PendingProgress::Hello { name, hello, early, lease_ms }) => {
                 self.tick_every = self.tick_every.min(tick_of(peer_lease(lease_ms)));
-                self.seat(at, guest, &name, (&hello, &early, lease_ms));
+                self.assign(at, link, &name, (&hello, &early, lease_ms));
             }
             Err(_) => {}
         }
     }
 
-    fn watch_guest(&self, at: usize, guest: &Guest) {
+    fn watch_pending(&self, at: usize, link: &PendingLink) {
         let mut flags = EventFlags::IN;
-        if guest.connection.wants_write() {
+        if link.connection.wants_write() {
             flags |= EventFlags::OUT;
         }
-        let data = EventData::new_u64(GUEST | at as u64);
-        let _ = epoll::modify(&self.inner.epoll, guest.connection.socket(), data, flags);
+        let data = EventData::new_u64(PENDING | at as u64);
+        let _ = epoll::modify(&self.inner.epoll, link.connection.socket(), data, flags);
     }
 
     /// Passes an authenticated connection to the port that it named.
-    fn seat(&mut self, at: usize, guest: Guest, name: &str, said: (&[u8], &[u8], u32)) {
+    fn assign(&mut self, at: usize, link: PendingLink, name: &str, said: (&[u8], &[u8], u32)) {
         let port = {
             let registry = self.inner.registry();
             registry.names.get(name).and_then(|number| registry.ports.get(number)).cloned()
         };
         let Some(port) = port else {
-            return self.dismiss(at, guest, FrameKind::NoListener, b"");
+            return self.reject(at, link, FrameKind::NoListener, b"");
         };
-        let _ = epoll::delete(&self.inner.epoll, guest.connection.socket());
-        let (host, deadline) = (guest.host, guest.deadline);
-        let requested = port.with_core(|core| core.request(guest.connection, host, said));
+        let _ = epoll::delete(&self.inner.epoll, link.connection.socket());
+        let (host, deadline) = (link.host, link.deadline);
+        let requested = port.with_core(|core| core.request(link.connection, host, said));
         if let Err((connection, limit)) = requested {
-            let data = EventData::new_u64(GUEST | at as u64);
+            let data = EventData::new_u64(PENDING | at as u64);
             let socket = connection.socket();
             if epoll::add(&self.inner.epoll, socket, data, EventFlags::IN).is_ok() {
-                let guest = Guest::new(connection, host, deadline, (0, 0));
-                self.dismiss(at, guest, FrameKind::Declined, limit.as_bytes());
+                let link = PendingLink::new(connection, host, deadline, (0, 0));
+                self.reject(at, link, FrameKind::Declined, limit.as_bytes());
             }
         }
     }
 
-    fn dismiss(&mut self, at: usize, mut guest: Guest, kind: FrameKind, reason: &[u8]) {
-        if guest.dismiss(kind, reason).is_ok() {
-            guest.deadline = Instant::now() + FAREWELL;
-            self.guests[at] = Some(guest);
+    fn reject(&mut self, at: usize, mut link: PendingLink, kind: FrameKind, reason: &[u8]) {
+        if link.reject(kind, reason).is_ok() {
+            link.deadline = Instant::now() + REJECTED_TIME_MAX;
+            self.pending[at] = Some(link);
         }
     }
 
@@ -575,9 +595,9 @@ impl EngineThread {
         // If this thread was delayed, it cannot judge the silence of peers.
         let late = now.saturating_duration_since(self.ticked) > self.inner.options.lease / 2;
         self.ticked = now;
-        for guest in &mut self.guests {
-            if guest.as_ref().is_some_and(|guest| now >= guest.deadline) {
-                *guest = None;
+        for link in &mut self.pending {
+            if link.as_ref().is_some_and(|link| now >= link.deadline) {
+                *link = None;
             }
         }
         if self.paused.is_some_and(|until| now >= until) {

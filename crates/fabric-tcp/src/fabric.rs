@@ -1,6 +1,6 @@
 //! The public fabric: opening, regions, ports.
 
-use crate::engine::{self, Inner};
+use crate::engine::{EngineHandle, Inner};
 use crate::options::TcpOptions;
 use crate::port::TcpPort;
 use farside_base::{Access, Capabilities, RegionId, RegionKind};
@@ -9,7 +9,6 @@ use farside_fabric::{Arena, Fabric, FabricError, Port, PortSpec, Region, RegionS
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 /// The TCP fabric: a software RNIC with one connection for each link, served by one engine thread and
 /// by polling threads.
@@ -19,21 +18,6 @@ use std::thread::JoinHandle;
 #[derive(Clone)]
 pub struct TcpFabric {
     handle: Arc<EngineHandle>,
-}
-
-/// Stops the engine when the fabric and all its ports are dropped.
-pub(crate) struct EngineHandle {
-    pub(crate) inner: Arc<Inner>,
-    engine: Option<JoinHandle<()>>,
-}
-
-impl Drop for EngineHandle {
-    fn drop(&mut self) {
-        self.inner.stop();
-        if let Some(engine) = self.engine.take() {
-            let _ = engine.join();
-        }
-    }
 }
 
 impl TcpFabric {
@@ -47,8 +31,7 @@ impl TcpFabric {
             return Err(FabricError::Limit(name));
         }
         let inner = Arc::new(Inner::new(options)?);
-        let engine = engine::start(&inner)?;
-        Ok(Self { handle: Arc::new(EngineHandle { inner, engine: Some(engine) }) })
+        Ok(Self { handle: Arc::new(EngineHandle::start(inner)?) })
     }
 
     /// Returns the address at which it listens.

@@ -5,10 +5,11 @@
 //! TLS 1.3. The model is RDMAP over TCP (iWARP, RFC 5040) in user space, with the order and atomicity of an InfiniBand
 //! reliable connection (IBTA 9.7) and its own frame format. `docs/internals/tcp.md` explains the design.
 //!
-//! From the data path outwards: `port` (the program's interface), `core` (the state behind one lock), `link` with
-//! `requester`, `responder`, `incoming` and `staged` (one connection), `connection` and `raw` (its socket), `wire`
-//! (frames); `desk` (what links share), `region`, `import`; `call` (dialling), `guest` (admission), `engine` (the
-//! thread), `fabric`, `options`, `trouble`.
+//! Modules, each of which sees only those after it: `fabric` (the public fabric), `port` (the program's interface),
+//! `engine` (the thread), `pending` (connections that have named no port), `core` (a port behind its lock), `link` (one
+//! connection: `send`, `receive`), `requester`, `responder`, `incoming`, `dial`, `queues` (shared by the links of a
+//! port), `imports`, `region`, `stream` (the bytes of a connection), `socket`, `options`, `wire` (frames), `staged`,
+//! `raw`, `payload`, `failure`.
 //!
 //! # Threads
 //! Each link is one TCP connection. A port and its links are behind one lock, and the thread that holds it serves them.
@@ -82,25 +83,27 @@
 //! sizes here. The hot path does not allocate, except for what TLS itself does.
 #![deny(unsafe_code)]
 
-mod call;
-mod connection;
 mod core;
-mod desk;
+mod dial;
 mod engine;
 mod fabric;
-mod guest;
-mod import;
+mod failure;
+mod imports;
 mod incoming;
 mod link;
 mod options;
+mod payload;
+mod pending;
 mod port;
+mod queues;
 #[allow(unsafe_code, reason = "the home of sockets that reach memory which peers change")]
 mod raw;
 mod region;
 mod requester;
 mod responder;
+mod socket;
 mod staged;
-mod trouble;
+mod stream;
 mod wire;
 
 pub use fabric::TcpFabric;

@@ -1,27 +1,19 @@
 //! A port: the interface of its program. The core behind its lock is shared with the engine.
 
-use crate::call::Dial;
-use crate::connection::LinkStream;
-use crate::core::{LinkSlotState, PolledEvents, PortCore};
-use crate::engine::Inner;
-use crate::fabric::EngineHandle;
-use crate::link::{Phase, TcpLink};
-use crate::region::Regions;
-use crate::wire::{FrameKind, OUTSTANDING_MAX};
+use crate::core::{LinkSlotState, PortCore, PortShared};
+use crate::dial::Dial;
+use crate::engine::EngineHandle;
+use crate::link::Phase;
+use crate::stream::LinkStream;
 use farside_base::{
-    Completion, CompletionStatus, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId,
-    Work,
+    Completion, LinkId, Receive, ReceiveQueueId, RegionToken, RemoteRegionId, Work,
 };
-use farside_fabric::{
-    FabricError, HELLO_BYTES_MAX, LinkEvent, Parts, Port, PortSpec, Posted, Reached, SharedWord,
-    Stop, ThreadWaiter, Waiter,
-};
-use rustix::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use farside_fabric::{FabricError, LinkEvent, Port, PortSpec, Posted, Reached, SharedWord, Waiter};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Empty polls in a row after which a polling thread claims the port from the engine.
-const CLAIM_AFTER_VAIN: u32 = 8;
+const CLAIM_AFTER_EMPTY: u32 = 8;
 /// The same for polls of any kind since the thread slept: a thread whose polls always find what the
 /// engine received contends with the engine for the lock and, on few cores, for a processor.
 const CLAIM_AFTER: u32 = 32;
@@ -39,128 +31,13 @@ fn count(counter: &AtomicU32, calls: u32) {
     counter.store(counter.load(Ordering::Relaxed).saturating_add(calls), Ordering::Relaxed);
 }
 
-/// The state that a port and the engine share.
-pub(crate) struct PortShared {
-    core: Mutex<PortCore>,
-    /// All sockets of the port.
-    pub(crate) epoll: Arc<OwnedFd>,
-    waiter: Arc<ThreadWaiter>,
-    pub(crate) number: u64,
-    /// A thread polls so often that the engine does not serve the port. Changes under the core's lock.
-    pub(crate) claimed: AtomicBool,
-    /// Polls since the engine's last check, and posted lists.
-    pub(crate) polls: AtomicU32,
-    pub(crate) posts: AtomicU32,
-    /// Threads that wait for the lock.
-    wanted: AtomicU32,
-}
-
-impl PortShared {
-    pub(crate) fn new(
-        inner: &Inner,
-        regions: Regions,
-        number: u64,
-    ) -> Result<Arc<Self>, FabricError> {
-        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
-            .map_err(|reason| FabricError::System("epoll", reason.into()))?;
-        let epoll = Arc::new(epoll);
-        Ok(Arc::new_cyclic(|shared: &Weak<Self>| {
-            let options = Arc::clone(&inner.options);
-            let core = PortCore::new(options, regions, Arc::clone(&epoll), Weak::clone(shared));
-            let waiter = Arc::clone(&core.desk.waiter);
-            Self {
-                core: Mutex::new(core),
-                epoll,
-                waiter,
-                number,
-                claimed: AtomicBool::new(false),
-                polls: AtomicU32::new(0),
-                posts: AtomicU32::new(0),
-                wanted: AtomicU32::new(0),
-            }
-        }))
-    }
-
-    fn try_lock(&self) -> Option<MutexGuard<'_, PortCore>> {
-        match self.core.try_lock() {
-            Ok(core) => Some(core),
-            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PortCore> {
-        self.try_lock().unwrap_or_else(|| {
-            self.wanted.fetch_add(1, Ordering::Relaxed);
-            let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
-            self.wanted.fetch_sub(1, Ordering::Relaxed);
-            core
-        })
-    }
-
-    /// Polls the warm link up to `looks` times, until something arrives or another thread wants the
-    /// port: one system call fewer than asking the epoll first. Returns whether another poll must
-    /// follow; `None` if nothing arrived.
-    pub(crate) fn look(&self, looks: u32) -> Option<bool> {
-        let wanted = || self.wanted.load(Ordering::Relaxed) > 0;
-        let mut core = if wanted() { None } else { self.try_lock() }?;
-        let mut came = None;
-        for _ in 0..looks {
-            // Claims change only under the lock.
-            let free = !self.claimed.load(Ordering::Relaxed);
-            came = if free { core.look_at_warm() } else { None };
-            if came != Some(false) || wanted() {
-                break;
-            }
-        }
-        let more = (came == Some(true)).then(|| core.has_more());
-        self.leave(core);
-        more
-    }
-
-    /// Serves ready sockets of the port. Readiness is checked without the lock, since a thread that
-    /// checks repeatedly under it would keep the program out. Returns whether another poll must follow.
-    pub(crate) fn serve_found(&self) -> Option<bool> {
-        let mut events = PolledEvents::new();
-        let found = events.look(&self.epoll);
-        (!found.is_empty()).then(|| {
-            self.with_core(|core| {
-                core.serve_found(found, false);
-                core.has_more()
-            })
-        })
-    }
-
-    /// Returns whether another thread holds the lock.
-    pub(crate) fn is_busy(&self) -> bool {
-        matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
-    }
-
-    /// Calls `act` on the core; a sleeping thread is woken after the lock is released.
-    pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut PortCore) -> T) -> T {
-        let mut core = self.lock();
-        let value = act(&mut core);
-        self.leave(core);
-        value
-    }
-
-    fn leave(&self, mut core: MutexGuard<'_, PortCore>) {
-        core.run_hints();
-        let wake = core.desk.take_wake();
-        drop(core);
-        if wake {
-            self.waiter.wake();
-        }
-    }
-}
-
 pub(crate) struct TcpPort {
     shared: Arc<PortShared>,
     /// Keeps the engine alive.
     fabric: Arc<EngineHandle>,
     name: Option<String>,
     /// Empty polls in a row.
-    vain: u32,
+    empty_polls: u32,
     /// Polls since the thread slept or took the port over.
     polls: u32,
 }
@@ -169,12 +46,12 @@ impl TcpPort {
     pub(crate) fn open(fabric: &Arc<EngineHandle>, spec: &PortSpec) -> Result<Self, FabricError> {
         let shared = fabric.inner.open(spec)?;
         let (fabric, name) = (Arc::clone(fabric), spec.listen.clone());
-        Ok(Self { shared, fabric, name, vain: 0, polls: 0 })
+        Ok(Self { shared, fabric, name, empty_polls: 0, polls: 0 })
     }
 
     /// Claims the port from the engine, whose further wake-ups would find nothing to do.
     fn claim(&mut self) {
-        (self.vain, self.polls) = (0, 0);
+        (self.empty_polls, self.polls) = (0, 0);
         let inner = &self.fabric.inner;
         self.shared.with_core(|_| inner.claim(&self.shared));
     }
@@ -191,137 +68,15 @@ impl Drop for TcpPort {
     }
 }
 
-impl PortCore {
-    /// Accepts one request.
-    fn take(&mut self, work: &Work<'_>, inner: &Inner) -> Result<(), Stop> {
-        let parts = Parts::of(&work.operation);
-        let slot = self.slots.get_mut(work.link.0 as usize).ok_or(Stop::Invalid("link"))?;
-        let next = match &mut slot.state {
-            LinkSlotState::Open(link) => {
-                if !link.is_up() {
-                    return Err(Stop::Invalid("link"));
-                }
-                parts.check(&inner.capabilities)?;
-                let mut token = None;
-                if let Some(remote) = parts.remote {
-                    token = self.imports.find(work.link, remote.region);
-                    if token.is_none() {
-                        for slice in parts.local {
-                            self.desk.local(slice)?;
-                        }
-                        return Err(Stop::Invalid("remote region"));
-                    }
-                }
-                return link.requester.post(work, &parts, token, &self.desk);
-            }
-            LinkSlotState::Down { next, .. } => Some(next),
-            LinkSlotState::Closed => None,
-        };
-        parts.check(&inner.capabilities)?;
-        for slice in parts.local {
-            self.desk.local(slice)?;
-        }
-        if self.desk.unpolled(work.link) >= OUTSTANDING_MAX {
-            return Err(Stop::QueueFull);
-        }
-        let flushed = CompletionStatus::Flushed;
-        let status = next.map_or(flushed, |next| std::mem::replace(next, flushed));
-        self.desk.finish(work.link, (work.id, parts.kind), 0, status);
-        Ok(())
-    }
-
-    fn post(&mut self, list: &[Work<'_>], inner: &Inner, claimed: bool) -> Posted {
-        let mut stop = None;
-        let mut accepted = 0;
-        let mut last = None;
-        for work in list {
-            // Most lists are for one link; requests of another are flushed when the list changes to it.
-            if let Some(before) = last.replace(work.link)
-                && before != work.link
-            {
-                self.flush(before, false);
-            }
-            let mut taken = self.take(work, inner);
-            if taken == Err(Stop::QueueFull) {
-                // Answers received meanwhile may make room.
-                self.serve(work.link, false);
-                taken = self.take(work, inner);
-            }
-            match taken {
-                Ok(()) => accepted += 1,
-                Err(reason) => {
-                    stop = Some(reason);
-                    break;
-                }
-            }
-        }
-        if let Some(last) = last {
-            self.flush_posted(last, claimed);
-        }
-        Posted { accepted, stop }
-    }
-
-    fn check_hello(bytes: &[u8]) -> Result<(), FabricError> {
-        if bytes.len() > HELLO_BYTES_MAX { Err(FabricError::Limit("hello")) } else { Ok(()) }
-    }
-
-    /// Returns the link if the program may answer the peer's request for it.
-    fn requested(&mut self, id: LinkId) -> Result<&mut TcpLink, FabricError> {
-        let unknown = FabricError::Unknown("link");
-        let slot = self.slots.get_mut(id.0 as usize).ok_or(FabricError::Unknown("link"))?;
-        match &mut slot.state {
-            LinkSlotState::Open(link) if matches!(link.phase, Phase::Requested) => Ok(link),
-            LinkSlotState::Down { queue: None, .. } => Err(FabricError::PeerLost),
-            _ => Err(unknown),
-        }
-    }
-
-    fn accept(
-        &mut self,
-        id: LinkId,
-        reply: &[u8],
-        receives: ReceiveQueueId,
-    ) -> Result<(), FabricError> {
-        Self::check_hello(reply)?;
-        if matches!(self.requested(id), Err(FabricError::PeerLost)) {
-            self.forget(id);
-            self.desk.forget_events(id);
-            return Err(FabricError::PeerLost);
-        }
-        self.requested(id)?;
-        self.desk.join(receives)?;
-        let link = self.requested(id)?;
-        link.queue = Some(receives);
-        link.accept(reply);
-        self.flush(id, false);
-        Ok(())
-    }
-
-    fn refuse(&mut self, id: LinkId, reason: &[u8]) -> Result<(), FabricError> {
-        Self::check_hello(reason)?;
-        match self.requested(id) {
-            Ok(link) => {
-                link.say(FrameKind::Declined, 0, reason);
-                self.flush(id, false);
-            }
-            Err(FabricError::PeerLost) => {}
-            Err(unknown) => return Err(unknown),
-        }
-        self.forget(id);
-        self.desk.forget_events(id);
-        Ok(())
-    }
-}
-
 impl Port for TcpPort {
     fn post(&mut self, work: &[Work<'_>]) -> Posted {
         let inner = &self.fabric.inner;
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
         count(&self.shared.posts, 1);
         self.shared.with_core(|core| {
-            core.desk.bytes_moved = 0;
-            let posted = core.post(work, inner, claimed);
-            let calls = calls_of(core.desk.bytes_moved);
+            core.queues.bytes_moved = 0;
+            let posted = core.post(work, &inner.capabilities, claimed);
+            let calls = calls_of(core.queues.bytes_moved);
             if calls > 0 {
                 count(&self.shared.posts, calls);
             }
@@ -332,7 +87,7 @@ impl Port for TcpPort {
     fn post_receives(&mut self, receives: &[Receive]) -> Posted {
         self.shared.with_core(|core| {
             for (accepted, receive) in receives.iter().enumerate() {
-                if let Err(stop) = core.desk.post_receive(receive) {
+                if let Err(stop) = core.queues.post_receive(receive) {
                     return Posted { accepted, stop: Some(stop) };
                 }
             }
@@ -344,21 +99,21 @@ impl Port for TcpPort {
         let claimed = self.shared.claimed.load(Ordering::Relaxed);
         count(&self.shared.polls, 1);
         let taken = self.shared.with_core(|core| {
-            core.desk.bytes_moved = 0;
+            core.queues.bytes_moved = 0;
             core.uncork();
-            if !core.desk.has_completions() {
-                core.turn(claimed);
+            if !core.queues.has_completions() {
+                core.poll(claimed);
             }
-            let calls = calls_of(core.desk.bytes_moved);
+            let calls = calls_of(core.queues.bytes_moved);
             if calls > 0 {
                 count(&self.shared.polls, calls);
             }
-            core.desk.take(out)
+            core.queues.take(out)
         });
         if !claimed {
-            self.vain = if taken > 0 { 0 } else { self.vain + 1 };
+            self.empty_polls = if taken > 0 { 0 } else { self.empty_polls + 1 };
             self.polls += 1;
-            if self.vain > CLAIM_AFTER_VAIN || self.polls > CLAIM_AFTER {
+            if self.empty_polls > CLAIM_AFTER_EMPTY || self.polls > CLAIM_AFTER {
                 self.claim();
             }
         }
@@ -366,24 +121,24 @@ impl Port for TcpPort {
     }
 
     fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
-        self.shared.with_core(|core| core.desk.take_events(out));
+        self.shared.with_core(|core| core.queues.take_events(out));
     }
 
     fn arm(&mut self) -> bool {
         let inner = &self.fabric.inner;
-        (self.vain, self.polls) = (0, 0);
+        (self.empty_polls, self.polls) = (0, 0);
         self.shared.with_core(|core| {
             core.flush_deferred();
             inner.release(&self.shared);
             let more = core.has_more() && core.scan(false);
-            let something = more || core.desk.has_something();
-            core.desk.armed = !something;
+            let something = more || core.queues.has_something();
+            core.queues.armed = !something;
             something
         })
     }
 
     fn disarm(&mut self) {
-        self.shared.with_core(|core| core.desk.armed = false);
+        self.shared.with_core(|core| core.queues.armed = false);
     }
 
     fn waiter(&self) -> Arc<dyn Waiter> {
@@ -391,7 +146,7 @@ impl Port for TcpPort {
     }
 
     fn wake_also(&mut self, waiter: Arc<dyn Waiter>) {
-        self.shared.with_core(|core| core.desk.other_waiter = Some(waiter));
+        self.shared.with_core(|core| core.queues.other_waiter = Some(waiter));
     }
 
     fn address(&self) -> Option<String> {
@@ -399,11 +154,11 @@ impl Port for TcpPort {
     }
 
     fn create_receive_queue(&mut self, depth: usize) -> Result<ReceiveQueueId, FabricError> {
-        self.shared.with_core(|core| core.desk.create_queue(depth))
+        self.shared.with_core(|core| core.queues.create_queue(depth))
     }
 
     fn destroy_receive_queue(&mut self, queue: ReceiveQueueId) -> Result<(), FabricError> {
-        self.shared.with_core(|core| core.desk.destroy_queue(queue))
+        self.shared.with_core(|core| core.queues.destroy_queue(queue))
     }
 
     fn connect(
@@ -414,20 +169,20 @@ impl Port for TcpPort {
     ) -> Result<LinkId, FabricError> {
         PortCore::check_hello(hello)?;
         let inner = &self.fabric.inner;
-        let call = Box::new(Dial::new(to, hello, inner.local, &inner.options)?);
+        let dial = Box::new(Dial::new(to, hello, inner.local, &inner.options)?);
         let link = self.shared.with_core(|core| {
-            core.desk.join(receives)?;
+            core.queues.join(receives)?;
             let id = match core.add(Phase::Requested) {
                 Ok(id) => id,
                 Err(limit) => {
-                    core.desk.leave(receives, LinkId(u32::MAX));
+                    core.queues.leave(receives, LinkId(u32::MAX));
                     return Err(limit);
                 }
             };
             if let Some(link) = core.link_mut(id) {
                 link.queue = Some(receives);
             }
-            core.call(id, call);
+            core.dial(id, dial);
             Ok(id)
         })?;
         inner.wake_for_dial();
@@ -452,9 +207,13 @@ impl Port for TcpPort {
         self.shared.with_core(|core| {
             let slot = core.slots.get(link.0 as usize).ok_or(FabricError::Unknown("link"))?;
             match &slot.state {
-                LinkSlotState::Open(open) if open.is_up() => core.imports.import(link, token, most),
+                LinkSlotState::Open(open) if open.is_connected() => {
+                    core.imports.import(link, token, most)
+                }
                 LinkSlotState::Open(_) => Err(FabricError::Unknown("link")),
-                LinkSlotState::Down { .. } | LinkSlotState::Closed => Err(FabricError::PeerLost),
+                LinkSlotState::Disconnected { .. } | LinkSlotState::Closed => {
+                    Err(FabricError::PeerLost)
+                }
             }
         })
     }
@@ -475,7 +234,7 @@ impl Port for TcpPort {
     fn close(&mut self, link: LinkId) {
         self.shared.with_core(|core| {
             core.forget(link);
-            core.desk.forget_events(link);
+            core.queues.forget_events(link);
         });
     }
 
@@ -495,7 +254,7 @@ impl Port for TcpPort {
                         security.describe()
                     )
                 }
-                Some(LinkSlotState::Down { .. }) => "tcp: lost".to_owned(),
+                Some(LinkSlotState::Disconnected { .. }) => "tcp: lost".to_owned(),
                 Some(LinkSlotState::Closed) => "tcp: closed".to_owned(),
                 None => "tcp: no such link".to_owned(),
             }

@@ -1,8 +1,9 @@
 //! The requester of one link: requests are posted, sent and answered in order. A request is kept until
 //! it is answered, so that it can be repeated after receiver-not-ready.
 
-use crate::desk::PortQueues;
 use crate::options::INLINE_MAX;
+use crate::payload::Segment;
+use crate::queues::PortQueues;
 use crate::staged::Staged;
 use crate::wire::{self, FrameKind, IMMEDIATE, OUTSTANDING_MAX, RequestHeader, SIGNALLED};
 use farside_base::{
@@ -14,13 +15,6 @@ use std::collections::{VecDeque, vec_deque};
 
 /// Requests in flight from which on further ones may be held back to be sent together.
 const CROWD: usize = 16;
-
-/// Local bytes of a request.
-pub(crate) struct Segment {
-    pub(crate) arena: Arena,
-    pub(crate) offset: u64,
-    pub(crate) bytes: u32,
-}
 
 /// A request that is not answered yet.
 struct PendingRequest {
@@ -90,14 +84,14 @@ impl Requester {
         work: &Work<'_>,
         parts: &Parts<'_>,
         token: Option<RegionToken>,
-        desk: &PortQueues,
+        queues: &PortQueues,
     ) -> Result<(), Stop> {
-        let many = self.requests.len() as u64 + u64::from(desk.unpolled(work.link));
+        let many = self.requests.len() as u64 + u64::from(queues.unpolled(work.link));
         if many >= u64::from(OUTSTANDING_MAX) {
             return Err(Stop::QueueFull);
         }
         for slice in parts.local {
-            desk.local(slice)?;
+            queues.local(slice)?;
         }
         let header = header(work, parts, token);
         let pending = PendingRequest {
@@ -112,7 +106,7 @@ impl Requester {
             bytes: parts.bytes() as u32,
         };
         for slice in parts.local {
-            self.segments.push_back(segment(slice, desk)?);
+            self.segments.push_back(segment(slice, queues)?);
         }
         let inline = parts.inline.unwrap_or(&[]);
         debug_assert!(inline.len() <= INLINE_MAX as usize);
@@ -190,7 +184,7 @@ impl Requester {
         link: LinkId,
         sequence: u32,
         unsent: bool,
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> bool {
         let count = sequence.wrapping_sub(self.first).wrapping_add(1);
         if count == 0 || count > OUTSTANDING_MAX {
@@ -204,7 +198,7 @@ impl Requester {
             if self.requests.front().is_some_and(|first| is_read(first.header.kind)) {
                 return false;
             }
-            self.finish_first(link, None, desk);
+            self.finish_first(link, None, queues);
         }
         true
     }
@@ -214,7 +208,7 @@ impl Requester {
         &mut self,
         link: LinkId,
         status: Option<CompletionStatus>,
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) {
         let Some(first) = self.requests.pop_front() else {
             return;
@@ -237,7 +231,7 @@ impl Requester {
             Some(status) => (0, status),
         };
         if first.signalled || status != CompletionStatus::Success {
-            desk.finish(link, (first.id, first.kind), bytes, status);
+            queues.finish(link, (first.id, first.kind), bytes, status);
         }
     }
 
@@ -280,8 +274,8 @@ impl Requester {
     }
 
     /// Completes the first READ.
-    pub(crate) fn read_done(&mut self, link: LinkId, desk: &mut PortQueues) {
-        self.finish_first(link, None, desk);
+    pub(crate) fn read_done(&mut self, link: LinkId, queues: &mut PortQueues) {
+        self.finish_first(link, None, queues);
     }
 
     /// Takes the answer to an atomic. Returns false if none was requested.
@@ -290,7 +284,7 @@ impl Requester {
         link: LinkId,
         sequence: u32,
         value: u64,
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> bool {
         let asked =
             self.requests.front().is_some_and(|first| first.header.kind == FrameKind::Atomic);
@@ -302,7 +296,7 @@ impl Requester {
         };
         // Its bounds were checked when it was posted, and memory does not shrink.
         let _ = segment.arena.write(segment.offset, &value.to_ne_bytes());
-        self.finish_first(link, None, desk);
+        self.finish_first(link, None, queues);
         true
     }
 
@@ -324,10 +318,10 @@ impl Requester {
         &mut self,
         link: LinkId,
         mut status: CompletionStatus,
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> CompletionStatus {
         while !self.requests.is_empty() {
-            self.finish_first(link, Some(status), desk);
+            self.finish_first(link, Some(status), queues);
             status = CompletionStatus::Flushed;
         }
         status
@@ -343,8 +337,8 @@ fn is_read(kind: FrameKind) -> bool {
     matches!(kind, FrameKind::Read | FrameKind::Atomic)
 }
 
-fn segment(slice: &LocalSlice, desk: &PortQueues) -> Result<Segment, Stop> {
-    let arena = desk.local(slice)?.clone();
+fn segment(slice: &LocalSlice, queues: &PortQueues) -> Result<Segment, Stop> {
+    let arena = queues.local(slice)?.clone();
     Ok(Segment { arena, offset: slice.offset, bytes: slice.bytes })
 }
 

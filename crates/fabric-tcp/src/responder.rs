@@ -5,9 +5,9 @@
 //! is dropped until the peer repeats it. The same holds while READ answers wait for room and a later
 //! request would change the memory that they read.
 
-use crate::desk::{PortQueues, Posted};
+use crate::payload::Segment;
+use crate::queues::{PortQueues, PostedReceive};
 use crate::region::TcpRegion;
-use crate::requester::Segment;
 use crate::staged::Staged;
 use crate::wire::{
     self, FrameKind, LAST, OUTSTANDING_MAX, RequestHeader, SEND_MAX, Short, TRANSFER_MAX,
@@ -29,7 +29,7 @@ const SNAPSHOT_MAX: u64 = 1 << 20;
 const CHUNK_BYTES: u32 = 64 << 10;
 const _: () = assert!(CHUNK_BYTES <= wire::CHUNK_MAX);
 /// Fewer bytes than this are copied, so that one call sends many answers.
-const STRAIGHT_MIN: u32 = 16 << 10;
+const DIRECT_MIN: u32 = 16 << 10;
 
 /// An answer to be sent, in this order.
 enum Response {
@@ -73,7 +73,7 @@ pub(crate) struct Responder {
     /// The sequence of the next request.
     expected: u32,
     /// The last request that was acknowledged to the peer.
-    told: u32,
+    acknowledged: u32,
     /// The peer waits for an acknowledgement.
     pub(crate) urgent: bool,
     /// Everything is dropped until `expected` is repeated.
@@ -92,7 +92,7 @@ pub(crate) enum Staging {
     /// It is staged, or a part of it.
     Copied,
     /// Its header is staged, and these bytes follow directly from memory.
-    Shown(RegionId, Segment),
+    Direct(RegionId, Segment),
 }
 
 /// The treatment of the bytes after a request's header.
@@ -102,11 +102,11 @@ pub(crate) enum Course {
     /// They are dropped.
     Drop,
     /// They are a WRITE's.
-    Write { region: RegionId, arena: Arena, relaxed: bool, receive: Option<Posted> },
+    Write { region: RegionId, arena: Arena, relaxed: bool, receive: Option<PostedReceive> },
     /// They are a message's.
-    Message { posted: Posted },
+    Message { posted: PostedReceive },
     /// The message has a receive that is too short, or whose memory was deregistered.
-    Unfit { posted: Posted, status: CompletionStatus },
+    Unfit { posted: PostedReceive, status: CompletionStatus },
     /// The request violates the protocol.
     Violation(&'static str),
 }
@@ -114,7 +114,7 @@ pub(crate) enum Course {
 impl Responder {
     /// A link begins at sequence 0, so nothing was executed.
     pub(crate) fn new() -> Self {
-        Self { told: u32::MAX, ..Self::default() }
+        Self { acknowledged: u32::MAX, ..Self::default() }
     }
 
     /// Executes a WRITE whose bytes were all received. Leaves it to `begin` if it must wait or be
@@ -123,13 +123,13 @@ impl Responder {
         &mut self,
         request: &RequestHeader,
         bytes: &[u8],
-        desk: &PortQueues,
+        queues: &PortQueues,
     ) -> bool {
         let next = request.kind == FrameKind::Write && request.sequence == self.expected;
         if !next || request.takes_receive() || self.refused || !self.answers.is_empty() {
             return false;
         }
-        let Ok(region) = self.allowed(request, desk) else {
+        let Ok(region) = self.allowed(request, queues) else {
             return false;
         };
         self.drops = false;
@@ -146,7 +146,7 @@ impl Responder {
         &mut self,
         request: &RequestHeader,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> Course {
         if request.bytes > TRANSFER_MAX
             || (request.kind == FrameKind::Send && request.bytes > SEND_MAX)
@@ -164,18 +164,18 @@ impl Responder {
             return Course::Violation("too many requests");
         }
         if request.changes() && self.unread_bytes() > 0 {
-            return self.put_off(Response::NotReady { sequence: request.sequence }, true);
+            return self.defer(Response::NotReady { sequence: request.sequence }, true);
         }
         if request.kind == FrameKind::Send {
-            return self.message(request, (link, queue), desk);
+            return self.message(request, (link, queue), queues);
         }
-        let region = match self.allowed(request, desk) {
+        let region = match self.allowed(request, queues) {
             Ok(region) => region.clone(),
             Err(status) => return self.refuse(status),
         };
         // A thread that sees what follows also sees what came before on this link.
         fence(Ordering::AcqRel);
-        self.one_sided(request, region, (link, queue), desk)
+        self.one_sided(request, region, (link, queue), queues)
     }
 
     fn one_sided(
@@ -183,7 +183,7 @@ impl Responder {
         request: &RequestHeader,
         region: TcpRegion,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> Course {
         let TcpRegion { id, arena, access, .. } = region;
         let relaxed = access.allows(Access::RELAXED_ORDERING);
@@ -191,10 +191,10 @@ impl Responder {
             FrameKind::Write => {
                 let mut receive = None;
                 if request.takes_receive() {
-                    receive = desk.next_receive(queue, link);
+                    receive = queues.next_receive(queue, link);
                     if receive.is_none() {
                         let sequence = request.sequence;
-                        return self.put_off(Response::NotReady { sequence }, false);
+                        return self.defer(Response::NotReady { sequence }, false);
                     }
                 }
                 Course::Write { region: id, arena, relaxed, receive }
@@ -241,14 +241,14 @@ impl Responder {
         &mut self,
         request: &RequestHeader,
         (link, queue): (LinkId, ReceiveQueueId),
-        desk: &mut PortQueues,
+        queues: &mut PortQueues,
     ) -> Course {
-        let Some(posted) = desk.next_receive(queue, link) else {
-            return self.put_off(Response::NotReady { sequence: request.sequence }, false);
+        let Some(posted) = queues.next_receive(queue, link) else {
+            return self.defer(Response::NotReady { sequence: request.sequence }, false);
         };
         let status = if request.bytes > posted.receive.into.bytes {
             CompletionStatus::LengthExceeded
-        } else if desk.regions.find(posted.receive.into.region).is_none() {
+        } else if queues.regions.find(posted.receive.into.region).is_none() {
             // The receiver's program deregistered the memory of a posted receive.
             CompletionStatus::RemoteAccess
         } else {
@@ -262,7 +262,7 @@ impl Responder {
     fn allowed<'d>(
         &self,
         request: &RequestHeader,
-        desk: &'d PortQueues,
+        queues: &'d PortQueues,
     ) -> Result<&'d TcpRegion, CompletionStatus> {
         let refused = CompletionStatus::RemoteAccess;
         let (access, bytes) = match request.kind {
@@ -272,7 +272,7 @@ impl Responder {
             FrameKind::Flush => (Access::FLUSH, request.value),
             _ => (Access::ATOMIC, 8),
         };
-        let region = desk.regions.find(RegionId(request.region)).ok_or(refused)?;
+        let region = queues.regions.find(RegionId(request.region)).ok_or(refused)?;
         if region.key != request.key || !region.access.allows(access) {
             return Err(refused);
         }
@@ -301,7 +301,7 @@ impl Responder {
         Course::Drop
     }
 
-    fn put_off(&mut self, answer: Response, busy: bool) -> Course {
+    fn defer(&mut self, answer: Response, busy: bool) -> Course {
         self.drops = true;
         self.busy |= busy;
         self.answers.push_back(answer);
@@ -309,7 +309,7 @@ impl Responder {
     }
 
     /// Notifies the peer that a receive was posted.
-    pub(crate) fn receive_came(&mut self) {
+    pub(crate) fn receive_posted(&mut self) {
         if self.drops && !self.busy && !self.refused {
             self.answers.push_back(Response::Ready { sequence: self.expected });
         }
@@ -330,7 +330,7 @@ impl Responder {
 
     /// Returns whether many unsignaled requests are unacknowledged.
     fn owes_much(&self) -> bool {
-        self.covered().wrapping_sub(self.told) >= QUIET_MAX
+        self.covered().wrapping_sub(self.acknowledged) >= QUIET_MAX
     }
 
     /// Returns whether an answer is to be sent now.
@@ -340,17 +340,17 @@ impl Responder {
 
     /// Returns whether an acknowledgement must not be delayed further.
     pub(crate) fn owes_many(&self) -> bool {
-        self.covered().wrapping_sub(self.told) >= MANY
+        self.covered().wrapping_sub(self.acknowledged) >= MANY
     }
 
     /// Returns whether an acknowledgement is due as a frame of its own.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
-        self.owes_much() || (self.urgent && self.has_untold())
+        self.owes_much() || (self.urgent && self.has_unacknowledged())
     }
 
     /// Returns whether an executed request was not acknowledged yet.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.covered() != self.told
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.covered() != self.acknowledged
     }
 
     /// Returns the last request that can be acknowledged, before the pending answers.
@@ -361,11 +361,11 @@ impl Responder {
 
     /// Returns the acknowledgement for the next header.
     pub(crate) fn acknowledge(&mut self) -> u32 {
-        self.told = self.covered();
-        if self.told == self.expected.wrapping_sub(1) {
+        self.acknowledged = self.covered();
+        if self.acknowledged == self.expected.wrapping_sub(1) {
             self.urgent = false;
         }
-        self.told
+        self.acknowledged
     }
 
     /// Removes a deregistered region: pending READs return no more of it.
@@ -386,9 +386,9 @@ impl Responder {
         self.expected = sequence;
     }
 
-    /// Appends the next answer, or a part of it. With `straight`, long bytes of relaxed-ordering
+    /// Appends the next answer, or a part of it. With `direct`, long bytes of relaxed-ordering
     /// regions are not copied.
-    pub(crate) fn stage(&mut self, out: &mut Staged, straight: bool) -> Staging {
+    pub(crate) fn stage(&mut self, out: &mut Staged, direct: bool) -> Staging {
         let short = |kind, code, bytes, sequence, value| Short {
             kind,
             code,
@@ -400,20 +400,20 @@ impl Responder {
         let Some(answer) = self.answers.front_mut() else {
             if std::mem::take(&mut self.busy) && !self.refused {
                 self.answers.push_back(Response::Ready { sequence: self.expected });
-                return self.stage(out, straight);
+                return self.stage(out, direct);
             }
             return Staging::Nothing;
         };
         let mut rest = None;
-        let mut shown = None;
+        let mut direct_bytes = None;
         let frame = match answer {
             Response::Bytes { sequence, region, arena, relaxed: true, offset, left }
-                if straight && *left >= STRAIGHT_MIN =>
+                if direct && *left >= DIRECT_MIN =>
             {
                 let count = (*left).min(wire::CHUNK_MAX);
                 let last = count == *left;
                 let segment = Segment { arena: arena.clone(), offset: *offset, bytes: count };
-                shown = Some((*region, segment));
+                direct_bytes = Some((*region, segment));
                 *offset += u64::from(count);
                 *left -= count;
                 short(FrameKind::Bytes, if last { LAST } else { 0 }, count, *sequence, 0)
@@ -445,8 +445,8 @@ impl Responder {
         if finished {
             self.answers.pop_front();
         }
-        match shown {
-            Some((region, segment)) => Staging::Shown(region, segment),
+        match direct_bytes {
+            Some((region, segment)) => Staging::Direct(region, segment),
             None => Staging::Copied,
         }
     }

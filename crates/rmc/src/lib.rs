@@ -58,6 +58,8 @@
 extern crate alloc;
 
 pub mod assembler;
+mod cost;
+mod decode;
 pub mod helpers;
 pub mod isa;
 pub mod library;

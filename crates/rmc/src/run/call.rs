@@ -7,7 +7,9 @@ use super::long::{Long, is_long};
 use super::machine::{Machine, Registers};
 use super::memory::{Lent, View};
 use super::meter::Meter;
-use super::{Area, Buffers, FaultKind, Near, Reply, Request, Resource, Span};
+use super::{Buffers, FaultKind, Near, Reply, Request, Resource, Span};
+use crate::cost::is_counted;
+use crate::decode::Area;
 use crate::helpers::{
     Argument, Call, Extent, HELPERS, Helper, HelperEffect, PIECE_BYTES, compress, crc32c, status,
     xxhash64,
@@ -102,11 +104,6 @@ fn bytes_moved(helper: &Helper, request: &Request) -> u64 {
     let lengths = helper.arguments.iter().zip(request.arguments);
     let counted = lengths.filter(|(argument, _)| matches!(argument, Argument::Length(_)));
     spans + counted.map(|(_, value)| value).sum::<u64>()
-}
-
-/// Whether calls of it are counted. Those of single words are not: instructions bound them already.
-pub(crate) fn is_counted(call: Call) -> bool {
-    !matches!(call, Call::LoadU64 | Call::LoadU32 | Call::StoreU64 | Call::StoreU32)
 }
 
 fn charge(meter: &mut Meter, helper: &Helper, request: &Request) -> Result<(), Resource> {

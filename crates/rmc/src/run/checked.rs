@@ -8,10 +8,10 @@ use alloc::boxed::Box;
 use super::call::{self, Called};
 use super::fast::atomic;
 use super::machine::{Machine, frame_pointer};
-use super::memory::{Area, Lent};
-use super::ops::wide_value;
+use super::memory::Lent;
 use super::shadow::{Shadow, ShadowValue};
 use super::{Fault, FaultKind, Near, Outcome, Resource, Stop};
+use crate::decode::{Area, wide_value};
 use crate::helpers::{Argument, Helper};
 use crate::isa::{
     AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width, alu, byte_swap,

@@ -9,11 +9,13 @@ use super::long::Long;
 use super::memory::{Lent, View};
 use super::meter::Meter;
 use super::shadow::Shadow;
-use super::{Area, Near, Outcome, Request, Stop, call, checked, fast};
+use super::{Near, Outcome, Request, Stop, call, checked, fast};
+use crate::cost::Cost;
+use crate::decode::Area;
 use crate::helpers::Helper;
 use crate::limits::{Budget, FRAME_BYTES, FRAMES_MAX};
 use crate::program::Program;
-use crate::verify::{Cost, Verified};
+use crate::verify::Verified;
 
 /// The registers that a frame saves for its caller. Machine code depends on the layout.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -99,6 +101,27 @@ impl fmt::Display for StartError {
 
 impl core::error::Error for StartError {}
 
+/// Checks that a call may start with these parameters and this budget.
+#[inline]
+pub(super) fn admit(
+    verified: &Verified,
+    context: &[u8],
+    budget: &Budget,
+) -> Result<(), StartError> {
+    let needed = verified.context_bytes() as usize;
+    if context.len() < needed {
+        return Err(StartError::ContextTooShort { needed });
+    }
+    let most = verified.limits().context_bytes_max;
+    if context.len() > most {
+        return Err(StartError::ContextTooLong { most });
+    }
+    if !verified.metered() && !verified.worst().within(budget) {
+        return Err(StartError::OverBudget { worst: verified.worst() });
+    }
+    Ok(())
+}
+
 /// Why an answer was not taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
@@ -152,7 +175,7 @@ impl Machine {
         context: &[u8],
         budget: Budget,
     ) -> Result<(), StartError> {
-        verified.admits(context, &budget)?;
+        admit(verified, context, &budget)?;
         self.begin_verified(verified, context, budget);
         Ok(())
     }

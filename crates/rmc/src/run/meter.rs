@@ -2,14 +2,14 @@
 //!
 //! A slice is a part of the budget; the rest is reserved, so that a charge costs the same with and without slices. If a
 //! charge exceeds the slice but not the budget, the call pauses *after* what was charged (at the target of the jump, at
-//! the start of the function, after the helper or the marked instruction, see `charges.rs`). So every slice makes
+//! the start of the function, after the helper or the marked instruction, see `cost/charges.rs`). So every slice makes
 //! progress, however short, and nothing is executed twice. Since the reserve is returned when the slice ends, a budget
 //! is exhausted at the same charge for any division into slices.
 
-use super::charges::Charges;
 use super::machine::Machine;
 use super::memory::Lent;
 use super::{Near, Outcome};
+use crate::cost::Charges;
 use crate::limits::Budget;
 use crate::program::Program;
 use crate::verify::Verified;

@@ -21,7 +21,6 @@
 //! runs.
 
 mod call;
-mod charges;
 mod checked;
 mod fast;
 mod long;
@@ -30,14 +29,11 @@ mod memory;
 mod meter;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub mod native;
-mod ops;
 mod shadow;
 
-pub(crate) use call::is_counted as counted;
-pub(crate) use charges::{Charges, is_slow};
+pub use crate::decode::Area;
 pub use machine::{AnswerError, Machine, RestoreError, StartError};
-pub use memory::{Area, Lent};
-pub(crate) use ops::{Op, fuse, predecode};
+pub use memory::Lent;
 
 use core::fmt;
 

@@ -3,9 +3,9 @@
 
 use alloc::vec::Vec;
 
-use super::charges::Charges;
-use super::memory::Area;
 use super::{FaultKind, Request};
+use crate::cost::Charges;
+use crate::decode::Area;
 use crate::isa::Register;
 use crate::limits::{FRAME_BYTES, FRAMES_MAX};
 use crate::program::Program;

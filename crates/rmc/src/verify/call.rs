@@ -5,9 +5,9 @@ use super::problem::{Problem, bad_argument};
 use super::scalar::Scalar;
 use super::state::{AbstractState, Number, Value};
 use super::step::Stepper;
+use crate::cost::is_counted;
 use crate::helpers::{Argument, Extent, Helper};
 use crate::isa::Register;
-use crate::run::counted;
 
 /// Bytes that an argument points to, at least and at most.
 type Bytes = (u64, u64);
@@ -59,7 +59,7 @@ impl Stepper {
         if let Some((reach, least)) = written {
             filled(state, reach, least)?;
         }
-        if counted(helper.call) {
+        if is_counted(helper.call) {
             self.cost.helper_calls = self.cost.helper_calls.saturating_add(1);
             self.cost.bytes = self.cost.bytes.saturating_add(bytes);
         } else {

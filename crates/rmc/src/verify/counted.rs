@@ -26,8 +26,9 @@ use super::bounds::{Bounds, Loop, With};
 use super::interned::Interned;
 use super::scalar::Scalar;
 use super::state::{AbstractState, Number, Value};
-use super::step::{Cost, FactsOfAll};
+use super::step::FactsOfAll;
 use super::structure::written;
+use crate::cost::Cost;
 use crate::isa::{AluOp, Instruction, Operand, Register, Width};
 
 /// Most counters of a loop.

@@ -22,7 +22,8 @@ use super::bounds::{Bounds, Loop};
 use super::counted::{Again, Behind, Count, Counted, Tries, Turn};
 use super::problem::Problem;
 use super::state::{AbstractState, CELLS_MAX, Spot};
-use super::step::{Cost, Next, Stepper};
+use super::step::{Next, Stepper};
+use crate::cost::Cost;
 use crate::isa::Instruction;
 
 /// Visited states of one slot that are compared with every path there. Others are found by their hash, for a path with

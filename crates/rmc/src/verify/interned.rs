@@ -206,8 +206,8 @@ pub(super) fn unpair(a: Id, b: Id) -> Option<(Id, Id)> {
 mod tests {
     use super::super::explore::{Explored, Explorer};
     use super::super::live::Liveness;
-    use super::super::step::{Cost, Stepper};
-    use super::super::{Verification, Verified, structure, verify};
+    use super::super::step::Stepper;
+    use super::super::{Cost, Verification, Verified, structure, verify};
     use super::*;
     use crate::Limits;
     use crate::assembler::assemble;

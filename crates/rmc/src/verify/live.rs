@@ -16,8 +16,9 @@
 
 use alloc::vec::Vec;
 
+use crate::decode::{register_bit, uses};
 use crate::helpers::{Argument, Extent, Helper};
-use crate::isa::{AtomicOp, Instruction, Operand, Register, Size};
+use crate::isa::{Instruction, Register, Size};
 use crate::limits::FRAME_BYTES;
 use crate::program::Program;
 
@@ -180,17 +181,6 @@ fn stack(instruction: Instruction) -> (u64, u64) {
 
 const _: () = assert!(FRAME_BYTES / 8 == u64::BITS, "a bit for each slot of a frame");
 
-fn bit(register: Register) -> u16 {
-    1 << register.number()
-}
-
-fn of(operand: Operand) -> u16 {
-    match operand {
-        Operand::Register(register) => bit(register),
-        Operand::Immediate(_) => 0,
-    }
-}
-
 /// The registers that matter to an instruction, and those that matter if its result does, as bits. `outer` is whether
 /// it belongs to the program's own function, which may return any number.
 fn matters(instruction: Instruction, outer: bool) -> (u16, u16) {
@@ -198,7 +188,9 @@ fn matters(instruction: Instruction, outer: bool) -> (u16, u16) {
         Instruction::Alu { .. } | Instruction::Bytes { .. } => (0, uses(instruction).0),
         // In memory, only numbers in whole words of the stack are tracked.
         Instruction::Store { size: Size::Double, .. } => (uses(instruction).0, 0),
-        Instruction::Store { base, .. } | Instruction::Atomic { base, .. } => (bit(base), 0),
+        Instruction::Store { base, .. } | Instruction::Atomic { base, .. } => {
+            (register_bit(base), 0)
+        }
         Instruction::CallHelper { number } => {
             let Some(helper) = Helper::with_number(number) else { return (uses(instruction).0, 0) };
             let arguments = helper.arguments.iter().zip(1..);
@@ -212,32 +204,5 @@ fn matters(instruction: Instruction, outer: bool) -> (u16, u16) {
         }
         Instruction::Exit if outer => (0, 0),
         _ => (uses(instruction).0, 0),
-    }
-}
-
-/// Bits of registers that an instruction reads and writes.
-pub(crate) fn uses(instruction: Instruction) -> (u16, u16) {
-    const CALL: u16 = 0b11_1111;
-    match instruction {
-        Instruction::Alu { op, dst, src, .. } => {
-            let first = if op.is_move() { 0 } else { bit(dst) };
-            (first | of(src), bit(dst))
-        }
-        Instruction::Bytes { dst, .. } => (bit(dst), bit(dst)),
-        Instruction::LoadWide { dst, .. } => (0, bit(dst)),
-        Instruction::Load { dst, base, .. } => (bit(base), bit(dst)),
-        Instruction::Store { base, src, .. } => (bit(base) | of(src), 0),
-        Instruction::Atomic { op, base, src, .. } => {
-            let expected = if op == AtomicOp::CompareExchange { 1 } else { 0 };
-            (bit(base) | bit(src) | expected, 0)
-        }
-        Instruction::JumpIf { dst, src, .. } => (bit(dst) | of(src), 0),
-        Instruction::CallHelper { number } => {
-            let count = Helper::with_number(number).map_or(5, |helper| helper.arguments.len());
-            ((1 << (count + 1)) - 2, CALL)
-        }
-        Instruction::CallFunction { .. } => (CALL & !1, CALL),
-        Instruction::Exit => (1, 0),
-        Instruction::Jump { .. } | Instruction::SecondHalf => (0, 0),
     }
 }

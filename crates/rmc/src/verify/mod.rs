@@ -49,15 +49,14 @@ mod verification;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::cost::Charges;
+use crate::decode::Op;
 use crate::isa::Instruction;
-use crate::limits::{Budget, Limits};
+use crate::limits::Limits;
 use crate::program::{Program, SourcePosition};
-use crate::run::{Charges, Op, StartError};
 
-pub(crate) use live::uses;
-
+pub use crate::cost::Cost;
 pub use problem::{Expected, FoundValue, MemoryKind, Problem, Refusal};
-pub use step::Cost;
 pub use verification::Verification;
 
 /// A program that was accepted, ready to run.
@@ -146,23 +145,6 @@ impl Verified {
         self.unreached
     }
 
-    /// Whether a call may start with these parameters and this budget.
-    #[inline]
-    pub(crate) fn admits(&self, context: &[u8], budget: &Budget) -> Result<(), StartError> {
-        let needed = self.context_bytes as usize;
-        if context.len() < needed {
-            return Err(StartError::ContextTooShort { needed });
-        }
-        let most = self.limits.context_bytes_max;
-        if context.len() > most {
-            return Err(StartError::ContextTooLong { most });
-        }
-        if !self.metered && !within(&self.worst, budget) {
-            return Err(StartError::OverBudget { worst: self.worst });
-        }
-        Ok(())
-    }
-
     /// The memory areas that a slot may access, as bits.
     pub(crate) fn places(&self, slot: usize) -> u8 {
         self.places.get(slot).copied().unwrap_or(0)
@@ -206,11 +188,4 @@ pub fn verify(program: Program, limits: &Limits) -> Result<Verified, Box<Refusal
             return verdict;
         }
     }
-}
-
-#[inline]
-fn within(worst: &Cost, budget: &Budget) -> bool {
-    worst.instructions <= budget.instructions
-        && worst.helper_calls <= budget.helper_calls
-        && worst.bytes <= budget.bytes
 }

@@ -10,72 +10,15 @@ use super::refine::refine;
 use super::scalar::Scalar;
 use super::state::{AbstractFrame, AbstractState, Number, Pointee, Value};
 use super::tnum::Bits;
+use crate::cost::{Cost, is_slow};
 use crate::isa::{
     AluOp, AtomicOp, Condition, Instruction, Operand, Register, Size, Wide, Width, compare,
 };
 use crate::limits::{FRAME_BYTES, FRAMES_MAX, Limits};
 use crate::program::Program;
-use crate::run::is_slow;
 
 /// Greatest distance of an address from the start of its memory, so that arithmetic on it does not overflow.
 const FAR: i64 = 1 << 29;
-
-/// The cost of a path: an upper bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Cost {
-    /// Instructions.
-    pub instructions: u64,
-    /// Calls of helpers, those of single words not counted.
-    pub helper_calls: u64,
-    /// Bytes that those helpers move or hash.
-    pub bytes: u64,
-    /// Calls of helpers that load or store a single word.
-    pub words: u64,
-    /// Divisions and atomic changes of memory.
-    pub slow: u64,
-}
-
-impl Cost {
-    /// The cost of a program that has, or may have, a path without an end.
-    pub(super) const ENDLESS: Self = Self {
-        instructions: u64::MAX,
-        helper_calls: u64::MAX,
-        bytes: u64::MAX,
-        words: u64::MAX,
-        slow: u64::MAX,
-    };
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        Self {
-            instructions: self.instructions.saturating_add(other.instructions),
-            helper_calls: self.helper_calls.saturating_add(other.helper_calls),
-            bytes: self.bytes.saturating_add(other.bytes),
-            words: self.words.saturating_add(other.words),
-            slow: self.slow.saturating_add(other.slow),
-        }
-    }
-
-    pub(super) fn times(self, turns: u64) -> Self {
-        Self {
-            instructions: self.instructions.saturating_mul(turns),
-            helper_calls: self.helper_calls.saturating_mul(turns),
-            bytes: self.bytes.saturating_mul(turns),
-            words: self.words.saturating_mul(turns),
-            slow: self.slow.saturating_mul(turns),
-        }
-    }
-
-    /// The component-wise maximum: a bound on either path.
-    pub(super) fn or(self, other: Self) -> Self {
-        Self {
-            instructions: self.instructions.max(other.instructions),
-            helper_calls: self.helper_calls.max(other.helper_calls),
-            bytes: self.bytes.max(other.bytes),
-            words: self.words.max(other.words),
-            slow: self.slow.max(other.slow),
-        }
-    }
-}
 
 /// The successor of an instruction.
 pub(super) enum Next {

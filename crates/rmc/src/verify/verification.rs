@@ -16,13 +16,14 @@ use super::fixpoint::Fixpoint;
 use super::interned::Interned;
 use super::live::Liveness;
 use super::problem::{Problem, Refusal};
-use super::step::{Cost, Facts, Stepper};
-use super::{Verified, structure, within};
+use super::step::{Facts, Stepper};
+use super::{Verified, structure};
 use crate::assembler::disassemble;
+use crate::cost::{Charges, Cost};
+use crate::decode::{fuse, predecode};
 use crate::isa::{Instruction, Operand};
 use crate::limits::{Budget, Limits, SLOW_WEIGHT, UNPAUSED_HELPER_WEIGHT};
 use crate::program::Program;
-use crate::run::{Charges, fuse, predecode};
 
 /// How many programs this process has verified.
 static VERIFIED: AtomicU64 = AtomicU64::new(0);
@@ -148,7 +149,7 @@ impl Verification {
             Explored::Closed(_) if !explorer.stepper.facts.ends => {
                 Err(refusal(&explorer.stepper, None, Problem::NeverEnds))
             }
-            Explored::Closed(worst) if within(&worst, &budget) => {
+            Explored::Closed(worst) if worst.within(&budget) => {
                 Ok(VerificationStage::Operations(explorer.stepper, worst, false))
             }
             // Unrolled, the worst case may be lower.

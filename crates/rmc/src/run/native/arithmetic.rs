@@ -1,9 +1,9 @@
 //! Templates of arithmetic.
 
-use super::super::ops::{Code, Op, ZERO};
 use super::compile::{Compiler, home};
 use super::emit::{MemoryOperand, R10, RAX, RBP, RCX, RDX, Reg, When};
 use super::entry::BORROWED;
+use crate::decode::{Code, Op, ZERO};
 use crate::isa::{AluOp, Instruction, Operand, Order, Size, Width};
 
 impl Compiler<'_> {

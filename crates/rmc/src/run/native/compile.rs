@@ -8,10 +8,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::Area;
-use super::super::charges::Charges;
 use super::super::machine::frame_pointer;
-use super::super::ops::{Code, Op, ZERO};
 use super::CompileError;
 use super::emit::{
     Emitter, Hole, MemoryOperand, R8, R9, R10, R11, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI,
@@ -25,9 +22,11 @@ use super::later::{FIRST_KEPT, Later, PendingRegisters};
 use super::reads::SlowRead;
 use super::relied::Relied;
 use super::words::{Careful, Group, word_bytes};
+use crate::cost::Charges;
+use crate::decode::{Area, Code, Op, ZERO, uses};
 use crate::isa::{AtomicOp, Instruction, Width};
 use crate::limits::FRAME_BYTES;
-use crate::verify::{Verified, uses};
+use crate::verify::Verified;
 
 /// Where R0 to R10 live.
 const HOMES: [Reg; 11] = [RAX, RDI, RSI, RDX, R9, R8, RBX, R13, R14, R15, R12];

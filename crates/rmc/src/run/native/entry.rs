@@ -21,7 +21,7 @@ use core::ptr::NonNull;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
 
 use super::super::machine::{Registers, SavedFrame as Kept};
-use super::Area;
+use crate::decode::Area;
 
 /// Host memory that machine code may load words from.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Lazy evaluation of sums and copies: computed when an instruction reads the register.
 
-use super::super::ops::{Code, Op, ZERO};
+use crate::decode::{Code, Op, ZERO};
 
 /// The first register that outlives calls.
 pub(super) const FIRST_KEPT: usize = 6;

@@ -24,9 +24,9 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::fast;
-use super::machine::{Machine, Registers, StartError, frame_pointer};
+use super::machine::{Machine, Registers, StartError, admit, frame_pointer};
 use super::meter::Meter;
-use super::{Area, Lent, Near, Outcome};
+use super::{Lent, Near, Outcome};
 use crate::limits::Budget;
 use crate::verify::Verified;
 use entry::{Data, Mapping, NativeExit, Start};
@@ -142,7 +142,7 @@ impl Compiled {
         near: &mut impl Near,
     ) -> Result<Outcome, StartError> {
         let verified = &self.verified;
-        verified.admits(context, &budget)?;
+        admit(verified, context, &budget)?;
         machine.begin_call(verified);
         let instructions = Meter::of_instructions(verified, &budget);
         if !self.fits(&lent) || instructions < 0 {

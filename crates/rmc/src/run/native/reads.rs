@@ -3,13 +3,12 @@
 //! Each is checked: its region is the last one, it is in bounds, it consists of whole aligned words (so that none of
 //! them tears), and the budget covers it. If one of these fails, the helper is called, which reports the reason.
 
-use super::super::Area;
-use super::super::ops::{Code, Op};
 use super::CompileError;
 use super::compile::{Cold, Compiler, R10Value, home};
 use super::emit::{Hole, MemoryOperand, R10, RAX, RBP, RCX, When};
 use super::entry::{AREAS, BYTES_LEFT, CALLS_LEFT, LAST_BASE, LAST_NUMBER, LAST_WORDS};
 use super::later::{Later, PendingRegisters};
+use crate::decode::{Area, Code, Op};
 
 /// Bytes of the longest read that is carried out in place.
 const BYTES_MAX: i32 = 64;

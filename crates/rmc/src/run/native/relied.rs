@@ -4,13 +4,12 @@
 //! iteration. Every predecessor of the header establishes it: fall-through, jumps, and entries from outside. The target
 //! of a single jump relies on what is known at the jump.
 
-use super::super::ops::Code;
 use super::compile::{Cold, Compiler, Paid, R10Value, condition, condition_or_jump};
 use super::emit::{Hole, MemoryOperand, R10, RBP, When};
 use super::entry::{LAST_BASE, LAST_NUMBER};
 use super::later::{Later, PendingRegisters};
 use super::words::{ends_group, word_bytes};
-use crate::verify::uses;
+use crate::decode::{Code, uses};
 
 /// What the code of a slot relies on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,7 +5,6 @@
 //! fails (another region, the region's end, or a word that has to be requested), a second copy of the group's code
 //! continues, which is *careful*: it checks each word separately. Entries in the middle of a group go there too.
 
-use super::super::ops::{Code, Op};
 use super::CompileError;
 use super::compile::{Cold, CompileState, Compiler, R10Value, condition, home};
 use super::emit::{Hole, MemoryOperand, R10, RAX, RBP, RCX, Reg, When};
@@ -13,8 +12,8 @@ use super::entry::{
     LAST_BASE, LAST_INNER, LAST_NUMBER, LAST_WORDS, REGION_COUNT, REGION_SHIFT, REGIONS, ROOM,
 };
 use super::later::{FIRST_KEPT, Later, PendingRegisters};
+use crate::decode::{Code, Op, uses};
 use crate::helpers::Call;
-use crate::verify::uses;
 
 /// Words of one region around one register that are loaded consecutively, without join point or mark in between.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,14 @@
-//! A socket, protected or not.
+//! The byte stream of a link: a socket in plain text, or under TLS.
 
+use crate::failure::ConnectionFailure;
+use crate::payload::PayloadSegments;
 use crate::raw::{self, PIECES_MAX, SendPiece};
-use crate::requester::Segment;
-use farside_bootstrap::{BootstrapError, Stream, Transfer};
+use crate::socket;
+use farside_bootstrap::{Stream, Transfer};
 use farside_fabric::Arena;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
-use std::collections::vec_deque;
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 
@@ -21,39 +22,6 @@ pub(crate) enum LinkStream {
     },
     /// The handshake, or TLS to the end.
     Stream(Box<Stream<TcpStream>>),
-}
-
-/// Why a connection failed.
-#[derive(Debug)]
-pub(crate) enum ConnectionFailure {
-    /// The peer ended it.
-    Ended,
-    /// The socket reported an error.
-    Io(io::Error),
-    /// The handshake or the protection failed.
-    Bootstrap(BootstrapError),
-    /// The peer violated the protocol.
-    Violation(&'static str),
-    /// The peer was silent for a lease.
-    Silence,
-    /// Requests that the peer has received made no progress.
-    NoProgress,
-}
-
-impl From<io::Error> for ConnectionFailure {
-    fn from(reason: io::Error) -> Self {
-        Self::Io(reason)
-    }
-}
-
-impl From<BootstrapError> for ConnectionFailure {
-    fn from(reason: BootstrapError) -> Self {
-        match reason {
-            BootstrapError::Ended => Self::Ended,
-            BootstrapError::Io(reason) => Self::Io(reason),
-            reason => Self::Bootstrap(reason),
-        }
-    }
 }
 
 /// How a receive ended.
@@ -121,12 +89,12 @@ impl LinkStream {
     }
 
     /// Returns whether bytes can be received directly into an arena.
-    pub(crate) fn receives_straight(&self) -> bool {
+    pub(crate) fn receives_direct(&self) -> bool {
         self.is_plain() && !self.holds_bytes()
     }
 
     /// Receives directly into an arena, and what follows into `rest`.
-    pub(crate) fn receive_straight(
+    pub(crate) fn receive_direct(
         &mut self,
         place: (&Arena, u64, usize),
         rest: &mut [u8],
@@ -140,7 +108,7 @@ impl LinkStream {
     pub(crate) fn send(
         &mut self,
         staged: &[u8],
-        body: Body<'_>,
+        body: PayloadSegments<'_>,
         more: bool,
         scratch: &mut [u8],
     ) -> Result<(usize, bool), ConnectionFailure> {
@@ -222,7 +190,7 @@ impl LinkStream {
 
     /// Returns the congestion control, for display.
     pub(crate) fn congestion(&self) -> Option<String> {
-        crate::call::congestion(self.socket())
+        socket::congestion(self.socket())
     }
 
     /// Returns both addresses, for display.
@@ -243,55 +211,10 @@ impl LinkStream {
     }
 }
 
-/// The rest of a large payload: an iterator of segments, with offset and length in each.
-pub(crate) struct Body<'a> {
-    first: Option<&'a Segment>,
-    segments: vec_deque::Iter<'a, Segment>,
-    skip: u64,
-    left: u64,
-}
-
-impl<'a> Body<'a> {
-    /// `left` bytes of these segments, after `skip`.
-    pub(crate) fn new(segments: vec_deque::Iter<'a, Segment>, skip: u64, left: u64) -> Self {
-        Self { first: None, segments, skip, left }
-    }
-
-    /// `left` bytes of this segment, after `skip`.
-    pub(crate) fn one(segment: Option<&'a Segment>, skip: u64, left: u64) -> Self {
-        Self { first: segment, segments: vec_deque::Iter::default(), skip, left }
-    }
-
-    /// Nothing.
-    pub(crate) fn none() -> Self {
-        Self::one(None, 0, 0)
-    }
-}
-
-impl<'a> Iterator for Body<'a> {
-    type Item = (&'a Segment, u64, usize);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        while self.left > 0 {
-            let segment = self.first.take().or_else(|| self.segments.next())?;
-            let bytes = u64::from(segment.bytes);
-            if self.skip >= bytes {
-                self.skip -= bytes;
-                continue;
-            }
-            let from = std::mem::take(&mut self.skip);
-            let count = (bytes - from).min(self.left);
-            self.left -= count;
-            return Some((segment, from, count as usize));
-        }
-        None
-    }
-}
-
 fn send_protected(
     stream: &mut Stream<TcpStream>,
     staged: &[u8],
-    body: Body<'_>,
+    body: PayloadSegments<'_>,
     scratch: &mut [u8],
 ) -> Result<usize, ConnectionFailure> {
     let mut sent = 0;

@@ -1,22 +1,23 @@
 //! The state of a port behind its lock: its links and what they share. The thread that holds the lock,
 //! the engine or a polling thread, serves the links.
 
-use crate::call::{Dial, Next};
-use crate::connection::{ConnectionFailure, LinkStream};
-use crate::desk::PortQueues;
-use crate::import::Imports;
-use crate::link::{Answered, Phase, TcpLink, TimerVerdict};
+mod dialing;
+mod program;
+
+use crate::failure::{self, ConnectionFailure};
+use crate::imports::Imports;
+use crate::link::{Phase, TcpLink, TimerVerdict};
 use crate::options::{LINKS_MAX, TcpOptions};
-use crate::port::PortShared;
+use crate::queues::PortQueues;
 use crate::region::{Regions, TcpRegion};
-use crate::trouble;
+use crate::stream::LinkStream;
 use farside_base::{CompletionStatus, LinkId, ReceiveQueueId, RegionId};
-use farside_fabric::{FabricError, LinkEvent, Loss, NotReached};
+use farside_fabric::{FabricError, LinkEvent, Loss, ThreadWaiter, Waiter};
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Weak};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 /// Events taken by one `epoll_wait`.
@@ -36,10 +37,124 @@ impl PolledEvents {
     }
 
     /// Polls the epoll without waiting.
-    pub(crate) fn look(&mut self, epoll: &OwnedFd) -> &[epoll::Event] {
+    pub(crate) fn poll(&mut self, epoll: &OwnedFd) -> &[epoll::Event] {
         let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let found = epoll::wait(epoll, &mut self.0[..], Some(&now)).unwrap_or(0);
         &self.0[..found]
+    }
+}
+
+/// The state that a port and the engine share.
+pub(crate) struct PortShared {
+    core: Mutex<PortCore>,
+    /// All sockets of the port.
+    pub(crate) epoll: Arc<OwnedFd>,
+    pub(crate) waiter: Arc<ThreadWaiter>,
+    pub(crate) number: u64,
+    /// A thread polls so often that the engine does not serve the port. Changes under the core's lock.
+    pub(crate) claimed: AtomicBool,
+    /// Polls since the engine's last check, and posted lists.
+    pub(crate) polls: AtomicU32,
+    pub(crate) posts: AtomicU32,
+    /// Threads that wait for the lock.
+    wanted: AtomicU32,
+}
+
+impl PortShared {
+    pub(crate) fn new(
+        options: Arc<TcpOptions>,
+        regions: Regions,
+        number: u64,
+    ) -> Result<Arc<Self>, FabricError> {
+        let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC)
+            .map_err(|reason| FabricError::System("epoll", reason.into()))?;
+        let epoll = Arc::new(epoll);
+        Ok(Arc::new_cyclic(|shared: &Weak<Self>| {
+            let core = PortCore::new(options, regions, Arc::clone(&epoll), Weak::clone(shared));
+            let waiter = Arc::clone(&core.queues.waiter);
+            Self {
+                core: Mutex::new(core),
+                epoll,
+                waiter,
+                number,
+                claimed: AtomicBool::new(false),
+                polls: AtomicU32::new(0),
+                posts: AtomicU32::new(0),
+                wanted: AtomicU32::new(0),
+            }
+        }))
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, PortCore>> {
+        match self.core.try_lock() {
+            Ok(core) => Some(core),
+            Err(TryLockError::Poisoned(core)) => Some(core.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PortCore> {
+        self.try_lock().unwrap_or_else(|| {
+            self.wanted.fetch_add(1, Ordering::Relaxed);
+            let core = self.core.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wanted.fetch_sub(1, Ordering::Relaxed);
+            core
+        })
+    }
+
+    /// Polls the warm link up to `polls` times, until something arrives or another thread wants the
+    /// port: one system call fewer than asking the epoll first. Returns whether another poll must
+    /// follow; `None` if nothing arrived.
+    pub(crate) fn poll_warm(&self, polls: u32) -> Option<bool> {
+        let wanted = || self.wanted.load(Ordering::Relaxed) > 0;
+        let mut core = if wanted() { None } else { self.try_lock() }?;
+        let mut came = None;
+        for _ in 0..polls {
+            // Claims change only under the lock.
+            let free = !self.claimed.load(Ordering::Relaxed);
+            came = if free { core.poll_warm() } else { None };
+            if came != Some(false) || wanted() {
+                break;
+            }
+        }
+        let more = (came == Some(true)).then(|| core.has_more());
+        self.leave(core);
+        more
+    }
+
+    /// Serves ready sockets of the port. Readiness is checked without the lock, since a thread that
+    /// checks repeatedly under it would keep the program out. Returns whether another poll must follow.
+    pub(crate) fn serve_found(&self) -> Option<bool> {
+        let mut events = PolledEvents::new();
+        let found = events.poll(&self.epoll);
+        (!found.is_empty()).then(|| {
+            self.with_core(|core| {
+                core.serve_found(found, false);
+                core.has_more()
+            })
+        })
+    }
+
+    /// Returns whether another thread holds the lock.
+    pub(crate) fn is_busy(&self) -> bool {
+        matches!(self.core.try_lock(), Err(TryLockError::WouldBlock))
+    }
+
+    /// Calls `act` on the core; a sleeping thread is woken after the lock is released.
+    pub(crate) fn with_core<T>(&self, act: impl FnOnce(&mut PortCore) -> T) -> T {
+        let mut core = self.lock();
+        let value = act(&mut core);
+        self.leave(core);
+        value
+    }
+
+    fn leave(&self, mut core: MutexGuard<'_, PortCore>) {
+        core.run_hints();
+        let wake = core.queues.take_wake();
+        drop(core);
+        if wake {
+            self.waiter.wake();
+        }
     }
 }
 
@@ -53,7 +168,7 @@ pub(crate) struct LinkSlot {
 pub(crate) enum LinkSlotState {
     Open(Box<TcpLink>),
     /// Broken, and not closed by the program yet: the next request ends with `next`.
-    Down {
+    Disconnected {
         next: CompletionStatus,
         queue: Option<ReceiveQueueId>,
     },
@@ -63,7 +178,7 @@ pub(crate) enum LinkSlotState {
 
 pub(crate) struct PortCore {
     pub(crate) slots: Vec<LinkSlot>,
-    pub(crate) desk: PortQueues,
+    pub(crate) queues: PortQueues,
     pub(crate) imports: Imports,
     pub(crate) options: Arc<TcpOptions>,
     pub(crate) epoll: Arc<OwnedFd>,
@@ -75,14 +190,14 @@ pub(crate) struct PortCore {
     /// The link that received last, and how many times in a row.
     warm: (LinkId, u32),
     /// Polls of the program.
-    turns: u32,
+    polls: u32,
     /// Links with delayed acknowledgements.
     deferred: Vec<LinkId>,
     /// A link whose posted requests are held back to be sent together: many are in flight, and a thread
     /// polls.
     corked: Option<LinkId>,
     /// Links with buffered bytes, for which no socket becomes readable.
-    again: Vec<LinkId>,
+    buffered: Vec<LinkId>,
 }
 
 impl PortCore {
@@ -94,7 +209,7 @@ impl PortCore {
     ) -> Self {
         Self {
             slots: Vec::new(),
-            desk: PortQueues::new(regions),
+            queues: PortQueues::new(regions),
             imports: Imports::default(),
             options,
             epoll,
@@ -102,10 +217,10 @@ impl PortCore {
             open: Vec::new(),
             hot: None,
             warm: (LinkId(u32::MAX), 0),
-            turns: 0,
+            polls: 0,
             deferred: Vec::new(),
             corked: None,
-            again: Vec::new(),
+            buffered: Vec::new(),
         }
     }
 
@@ -132,7 +247,7 @@ impl PortCore {
         let id = LinkId(id);
         let state = LinkSlotState::Open(Box::new(TcpLink::new(id, phase)));
         self.slots.push(LinkSlot { state, trouble: None });
-        self.desk.add_link();
+        self.queues.add_link();
         self.open.push(id);
         Ok(id)
     }
@@ -157,8 +272,8 @@ impl PortCore {
             link.peer_lease_ms = lease_ms;
             link.connection = Some(connection);
         }
-        self.desk.tell(LinkEvent::Requested { link: id, hello: hello.to_vec() });
-        self.with_link(id, |link, desk| link.feed(early, desk));
+        self.queues.push_event(LinkEvent::Requested { link: id, hello: hello.to_vec() });
+        self.with_link(id, |link, queues| link.feed(early, queues));
         self.serve(id, false);
         Ok(())
     }
@@ -172,7 +287,7 @@ impl PortCore {
         let LinkSlotState::Open(link) = &mut self.slots.get_mut(id.0 as usize)?.state else {
             return None;
         };
-        match act(link, &mut self.desk) {
+        match act(link, &mut self.queues) {
             Ok(value) => Some(value),
             Err(failure) => {
                 self.fail(id, &failure);
@@ -184,10 +299,10 @@ impl PortCore {
     /// Receives and sends all that is pending on a link.
     pub(crate) fn serve(&mut self, id: LinkId, defer: bool) {
         let advanced = self.with_link(id, |link, _| {
-            let calling = matches!(link.phase, Phase::Calling(_));
+            let dialing = matches!(link.phase, Phase::Dialing(_));
             match &mut link.connection {
                 None => Ok(false),
-                Some(LinkStream::Stream(stream)) if calling && !stream.is_ready() => {
+                Some(LinkStream::Stream(stream)) if dialing && !stream.is_ready() => {
                     if !stream.advance()? {
                         return Ok(false);
                     }
@@ -208,26 +323,26 @@ impl PortCore {
     }
 
     fn receive(&mut self, id: LinkId) {
-        let more = self.with_link(id, |link, desk| link.receive(desk));
+        let more = self.with_link(id, |link, queues| link.receive(queues));
         if more == Some(true) {
-            self.again.push(id);
+            self.buffered.push(id);
         }
     }
 
     /// Sends what may be sent on a link, and handles changes of its phase.
     pub(crate) fn flush(&mut self, id: LinkId, defer: bool) {
-        let owes = self.with_link(id, |link, desk| {
-            if matches!(link.phase, Phase::Calling(_)) {
+        let owes = self.with_link(id, |link, queues| {
+            if matches!(link.phase, Phase::Dialing(_)) {
                 return Ok(false);
             }
-            link.flush(defer, desk)?;
+            link.flush(defer, queues)?;
             Ok(defer && link.owes_acknowledgement())
         });
         if owes == Some(true) {
             self.defer(id);
         }
-        if self.link(id).is_some_and(TcpLink::is_over) {
-            self.answered(id);
+        if self.link(id).is_some_and(TcpLink::is_rejected) {
+            self.rejected(id);
         }
         self.watch(id);
     }
@@ -240,9 +355,9 @@ impl PortCore {
 
     /// Sends `Ready` to peers that wait for receives that were posted meanwhile.
     pub(crate) fn run_hints(&mut self) {
-        while let Some(waiting) = self.desk.hints.pop() {
+        while let Some(waiting) = self.queues.hints.pop() {
             if let Some(link) = self.link_mut(waiting) {
-                link.responder.receive_came();
+                link.responder.receive_posted();
             }
             self.flush(waiting, false);
         }
@@ -310,19 +425,19 @@ impl PortCore {
     /// Polls for the program: the link that received last, otherwise the epoll, which takes no socket
     /// lock that the kernel needs to deliver. With `defer`, acknowledgements of work that the program
     /// has something to do for wait for its reply, or for the next poll.
-    pub(crate) fn turn(&mut self, claimed: bool) {
-        self.turns = self.turns.wrapping_add(1);
-        let all = self.turns.is_multiple_of(SCAN_EVERY);
+    pub(crate) fn poll(&mut self, claimed: bool) {
+        self.polls = self.polls.wrapping_add(1);
+        let all = self.polls.is_multiple_of(SCAN_EVERY);
         if let Some(hot) = self.hot.take() {
             // All links are served every `SCAN_EVERY` polls, however much one link receives.
-            if self.look(hot, claimed) && !all {
+            if self.poll_link(hot, claimed) && !all {
                 return;
             }
         }
         self.flush_deferred();
         match self.warm().filter(|_| !all) {
             Some(warm) => {
-                self.look(warm, claimed);
+                self.poll_link(warm, claimed);
             }
             None => {
                 self.scan(claimed);
@@ -332,29 +447,29 @@ impl PortCore {
 
     /// Receives on one link and returns whether anything arrived; only then can there be something new
     /// to send.
-    fn look(&mut self, id: LinkId, defer: bool) -> bool {
-        self.desk.moved = false;
-        if !self.link(id).is_some_and(TcpLink::is_up) {
+    fn poll_link(&mut self, id: LinkId, defer: bool) -> bool {
+        self.queues.moved = false;
+        if !self.link(id).is_some_and(TcpLink::is_connected) {
             self.serve(id, defer);
         } else {
             self.receive(id);
             let quiet = |link: &TcpLink| defer && link.only_acknowledges();
-            if self.desk.moved && self.link(id).is_some_and(quiet) {
+            if self.queues.moved && self.link(id).is_some_and(quiet) {
                 self.defer(id);
-            } else if self.desk.moved {
+            } else if self.queues.moved {
                 self.flush(id, defer);
             }
         }
-        if self.desk.moved {
+        if self.queues.moved {
             self.hot = Some(id);
         }
-        self.desk.moved
+        self.queues.moved
     }
 
     /// Polls the warm link, for the engine; `None` without one.
-    pub(crate) fn look_at_warm(&mut self) -> Option<bool> {
+    pub(crate) fn poll_warm(&mut self) -> Option<bool> {
         let warm = self.warm()?;
-        Some(self.look(warm, false))
+        Some(self.poll_link(warm, false))
     }
 
     /// Returns the only link that has received for a while, unless the epoll must report room to send:
@@ -371,16 +486,16 @@ impl PortCore {
     /// Returns whether bytes are buffered for which no socket becomes readable, so that another poll
     /// must follow.
     pub(crate) fn has_more(&self) -> bool {
-        !self.again.is_empty()
+        !self.buffered.is_empty()
     }
 
     /// Serves every ready link. Returns whether another poll must follow.
     pub(crate) fn scan(&mut self, defer: bool) -> bool {
-        for id in std::mem::take(&mut self.again) {
+        for id in std::mem::take(&mut self.buffered) {
             self.serve(id, defer);
         }
         let epoll = Arc::clone(&self.epoll);
-        self.serve_found(PolledEvents::new().look(&epoll), defer);
+        self.serve_found(PolledEvents::new().poll(&epoll), defer);
         self.has_more()
     }
 
@@ -393,98 +508,13 @@ impl PortCore {
             {
                 link.has_room();
             }
-            self.desk.moved = false;
+            self.queues.moved = false;
             self.serve(id, defer);
-            if self.desk.moved {
+            if self.queues.moved {
                 self.hot = Some(id);
                 let (last, streak) = self.warm;
                 self.warm = (id, if last == id { streak.saturating_add(1) } else { 0 });
             }
-        }
-    }
-
-    /// Starts or continues a dial.
-    pub(crate) fn call(&mut self, id: LinkId, mut call: Box<Dial>) {
-        let lease_ms = self.options.lease_ms();
-        loop {
-            let failure = match call.next() {
-                Next::Connect(to) => match call.connect(to, &self.options) {
-                    Ok(connection) => {
-                        let Some(link) = self.link_mut(id) else {
-                            return;
-                        };
-                        *link = TcpLink::calling(id, link.queue, call);
-                        link.connection = Some(connection);
-                        link.lease_ms = lease_ms;
-                        self.serve(id, false);
-                        return;
-                    }
-                    Err(failure) => failure,
-                },
-                Next::Resolve(endpoint) => {
-                    if let Some(link) = self.link_mut(id) {
-                        *link = TcpLink::calling(id, link.queue, call);
-                    }
-                    self.resolve(id, endpoint);
-                    return;
-                }
-                Next::NoListener => return self.not_reached(id, call.why, call.trouble),
-            };
-            call.failed(&failure);
-        }
-    }
-
-    /// Resolves a name in a thread of its own, since that may take seconds.
-    fn resolve(&mut self, id: LinkId, endpoint: farside_bootstrap::Endpoint) {
-        let shared = Weak::clone(&self.shared);
-        let look = move || {
-            let found = endpoint.resolve();
-            if let Some(shared) = shared.upgrade() {
-                shared.with_core(|core| core.resolved(id, found));
-            }
-        };
-        let started = std::thread::Builder::new().name("farside-resolve".to_owned()).spawn(look);
-        if let Err(reason) = started {
-            self.resolved(id, Err(reason));
-        }
-    }
-
-    fn resolved(&mut self, id: LinkId, found: io::Result<Vec<SocketAddr>>) {
-        let Some(link) = self.link_mut(id) else {
-            return;
-        };
-        match std::mem::replace(&mut link.phase, Phase::Requested) {
-            Phase::Calling(mut call) if link.connection.is_none() => {
-                call.resolved(found);
-                self.call(id, call);
-            }
-            phase => link.phase = phase,
-        }
-    }
-
-    fn not_reached(&mut self, id: LinkId, why: NotReached, trouble: String) {
-        self.desk.tell(LinkEvent::NotReached { link: id, why });
-        self.forget(id);
-        if let Some(slot) = self.slots.get_mut(id.0 as usize) {
-            slot.trouble = Some(trouble);
-        }
-    }
-
-    /// Handles an answer that is not an acceptance.
-    fn answered(&mut self, id: LinkId) {
-        let Some(link) = self.link_mut(id) else {
-            return;
-        };
-        match std::mem::replace(&mut link.phase, Phase::Requested) {
-            Phase::Over(Answered::Declined(reason)) => {
-                self.desk.tell(LinkEvent::Refused { link: id, reason });
-                self.forget(id);
-            }
-            Phase::Over(Answered::NoListener(mut call)) => {
-                call.no_listener();
-                self.call(id, call);
-            }
-            phase => link.phase = phase,
         }
     }
 
@@ -495,16 +525,16 @@ impl PortCore {
         };
         let queue = match std::mem::replace(&mut slot.state, LinkSlotState::Closed) {
             LinkSlotState::Closed => return,
-            LinkSlotState::Down { queue, .. } => queue,
+            LinkSlotState::Disconnected { queue, .. } => queue,
             LinkSlotState::Open(mut link) => {
                 // Flush acknowledgements before the close, or the peer would count executed requests as
                 // lost.
-                if link.is_up() && link.confirmed {
+                if link.is_connected() && link.confirmed {
                     link.has_room();
-                    let _ = link.flush(false, &mut self.desk);
+                    let _ = link.flush(false, &mut self.queues);
                 }
-                link.incoming.end(&mut self.desk);
-                link.requester.fail(id, CompletionStatus::Flushed, &mut self.desk);
+                link.incoming.end(&mut self.queues);
+                link.requester.fail(id, CompletionStatus::Flushed, &mut self.queues);
                 if let Some(connection) = &mut link.connection {
                     connection.end();
                 }
@@ -517,7 +547,7 @@ impl PortCore {
             self.hot = None;
         }
         if let Some(queue) = queue {
-            self.desk.leave(queue, id);
+            self.queues.leave(queue, id);
         }
     }
 
@@ -528,57 +558,57 @@ impl PortCore {
         };
         let phase = std::mem::replace(&mut link.phase, Phase::Requested);
         match phase {
-            Phase::Calling(mut call) => {
-                call.failed(failure);
-                return self.call(id, call);
+            Phase::Dialing(mut dial) => {
+                dial.failed(failure);
+                return self.dial(id, dial);
             }
-            Phase::Asked(_) | Phase::Requested | Phase::Up | Phase::Over(_) => {}
+            Phase::Asked(_) | Phase::Requested | Phase::Connected | Phase::Rejected(_) => {}
         }
         let refusal = link.refusal;
         let peer = link.connection.as_ref().and_then(|connection| connection.ends().1);
         let (loss, text) = match refusal {
-            Some(status) => (Loss::Ended, trouble::of_refusal(status)),
-            None => trouble::of_failure(failure, peer),
+            Some(status) => (Loss::Ended, failure::describe_refusal(status)),
+            None => failure.describe(peer),
         };
         let first = refusal.unwrap_or(match loss {
             Loss::Ended => CompletionStatus::PeerLost,
             _ => CompletionStatus::Unreachable,
         });
         let queue = link.queue;
-        let down = LinkSlotState::Down { next: first, queue };
+        let down = LinkSlotState::Disconnected { next: first, queue };
         let Some(slot) = self.slots.get_mut(id.0 as usize) else {
             return;
         };
         slot.trouble = Some(text);
         if let LinkSlotState::Open(mut link) = std::mem::replace(&mut slot.state, down) {
-            link.incoming.end(&mut self.desk);
-            let next = link.requester.fail(id, first, &mut self.desk);
-            slot.state = LinkSlotState::Down { next, queue };
+            link.incoming.end(&mut self.queues);
+            let next = link.requester.fail(id, first, &mut self.queues);
+            slot.state = LinkSlotState::Disconnected { next, queue };
             if let Some(connection) = &mut link.connection {
                 connection.end();
             }
         }
         if let Some(queue) = queue {
-            self.desk.stop_waiting(queue, id);
+            self.queues.stop_waiting(queue, id);
         }
         if refusal.is_none() {
-            self.desk.tell(LinkEvent::Lost { link: id, loss });
+            self.queues.push_event(LinkEvent::Lost { link: id, loss });
         }
     }
 
     /// Adds a registered region.
     pub(crate) fn add_region(&mut self, region: &TcpRegion) {
-        self.desk.regions.insert(region.clone());
+        self.queues.regions.insert(region.clone());
     }
 
     /// Removes a deregistered region: no request of a peer reaches it any more.
     pub(crate) fn end_region(&mut self, region: RegionId) {
-        self.desk.regions.remove(region);
+        self.queues.regions.remove(region);
         for id in self.open_links() {
-            let ended = self.with_link(id, |link, desk| {
-                link.copy_shown(Some(region));
+            let ended = self.with_link(id, |link, queues| {
+                link.copy_direct_answer(Some(region));
                 link.responder.end_region(region);
-                if link.incoming.end_region(region, desk) {
+                if link.incoming.end_region(region, queues) {
                     link.responder.refuse(CompletionStatus::RemoteAccess);
                 }
                 Ok(link.responder.has_answers())
@@ -606,15 +636,15 @@ impl PortCore {
         while let Some(id) = self.open.get(at).copied() {
             at += 1;
             let verdict = self.with_link(id, |link, _| link.tick(now, late, &options));
-            if matches!(verdict, Some(TimerVerdict::Speak)) {
+            if matches!(verdict, Some(TimerVerdict::Keepalive)) {
                 if let Some(link) = self.link_mut(id) {
-                    link.say_alive();
+                    link.stage_keepalive();
                 }
                 self.flush(id, false);
             }
             next = self.link(id).map_or(next, |link| next.min(link.tick_every(&options)));
-            let calls = self.link(id).is_some_and(|link| matches!(link.phase, Phase::Calling(_)));
-            if calls {
+            let dials = self.link(id).is_some_and(|link| matches!(link.phase, Phase::Dialing(_)));
+            if dials {
                 self.serve(id, false);
             }
         }

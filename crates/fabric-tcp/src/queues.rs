@@ -1,6 +1,5 @@
-//! The state shared by all links of a port: regions, receive queues, completions and events.
+//! The queues of a port, shared by its links: receive queues, the completion queue, link events; and its regions.
 
-use crate::link::TcpLink;
 use crate::region::Regions;
 use farside_base::{
     Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Receive, ReceiveQueueId,
@@ -60,7 +59,7 @@ struct TcpReceiveQueue {
     /// Distinguishes successive queues of one number.
     tenant: u32,
     depth: usize,
-    posted: VecDeque<Posted>,
+    posted: VecDeque<PostedReceive>,
     unpolled: usize,
     /// Links that use this queue.
     links: usize,
@@ -70,9 +69,31 @@ struct TcpReceiveQueue {
 
 /// A receive, and the memory that it names.
 #[derive(Clone)]
-pub(crate) struct Posted {
+pub(crate) struct PostedReceive {
     pub(crate) receive: Receive,
     pub(crate) arena: Arena,
+}
+
+impl PostedReceive {
+    /// Returns the completion of this receive on a link.
+    pub(crate) fn completion(
+        &self,
+        link: LinkId,
+        kind: CompletionKind,
+        bytes: u32,
+        immediate: Option<u32>,
+        status: CompletionStatus,
+    ) -> Completion {
+        let success = status == CompletionStatus::Success;
+        Completion {
+            id: self.receive.id,
+            link,
+            bytes: if success { bytes } else { 0 },
+            immediate: immediate.filter(|_| success),
+            kind,
+            status,
+        }
+    }
 }
 
 impl PortQueues {
@@ -126,7 +147,7 @@ impl PortQueues {
         }
     }
 
-    pub(crate) fn tell(&mut self, event: LinkEvent) {
+    pub(crate) fn push_event(&mut self, event: LinkEvent) {
         self.events.push_back(event);
         if let Some(other) = &self.other_waiter {
             other.wake();
@@ -287,14 +308,18 @@ impl PortQueues {
         if queue.posted.len() + queue.unpolled >= queue.depth {
             return Err(Stop::QueueFull);
         }
-        queue.posted.push_back(Posted { receive: *receive, arena });
+        queue.posted.push_back(PostedReceive { receive: *receive, arena });
         self.hint(receive.queue, 1);
         Ok(())
     }
 
     /// Takes the next receive of a queue for a message of this link; without one, the link is queued as
     /// waiting.
-    pub(crate) fn next_receive(&mut self, queue: ReceiveQueueId, link: LinkId) -> Option<Posted> {
+    pub(crate) fn next_receive(
+        &mut self,
+        queue: ReceiveQueueId,
+        link: LinkId,
+    ) -> Option<PostedReceive> {
         let queue = self.queue_mut(queue)?;
         let next = queue.posted.pop_front();
         if next.is_none() && !queue.waiting.contains(&link) {
@@ -304,7 +329,7 @@ impl PortQueues {
     }
 
     /// Puts a receive back whose message was interrupted.
-    pub(crate) fn give_back(&mut self, posted: Posted) {
+    pub(crate) fn give_back(&mut self, posted: PostedReceive) {
         let name = posted.receive.queue;
         if let Some(queue) = self.queue_mut(name) {
             queue.posted.push_front(posted);
@@ -330,25 +355,5 @@ impl PortQueues {
     /// Removes unreported events of a closed link.
     pub(crate) fn forget_events(&mut self, link: LinkId) {
         self.events.retain(|event| event.link() != link);
-    }
-}
-
-/// Returns the completion of a receive.
-pub(crate) fn received(
-    link: &TcpLink,
-    posted: &Posted,
-    kind: CompletionKind,
-    bytes: u32,
-    immediate: Option<u32>,
-    status: CompletionStatus,
-) -> Completion {
-    let success = status == CompletionStatus::Success;
-    Completion {
-        id: posted.receive.id,
-        link: link.id,
-        bytes: if success { bytes } else { 0 },
-        immediate: immediate.filter(|_| success),
-        kind,
-        status,
     }
 }

@@ -1,14 +1,16 @@
 //! Dialling: tries the addresses of a name or host in order and keeps the reason of the worst failure.
 
-use crate::connection::{ConnectionFailure, LinkStream};
+use crate::failure::ConnectionFailure;
 use crate::options::TcpOptions;
+use crate::socket::{reachable, set_options};
+use crate::stream::LinkStream;
 use crate::wire::{self, Short};
 use farside_bootstrap::{Address, BootstrapError, Endpoint, HandshakeLimits, HostAddress, Stream};
 use farside_fabric::{FabricError, NotReached};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 
 /// Bytes that a peer may send in a handshake.
 const HANDSHAKE_BYTES: usize = 64 << 10;
@@ -23,13 +25,13 @@ pub(crate) struct Dial {
     /// The host that is being tried, and its addresses that were not tried yet.
     host: HostAddress,
     addresses: VecDeque<SocketAddr>,
-    /// The most telling failure so far (see `met`).
+    /// The most telling failure so far (see `record`).
     pub(crate) why: NotReached,
     pub(crate) trouble: String,
 }
 
 /// The next step of a dial.
-pub(crate) enum Next {
+pub(crate) enum DialStep {
     /// Connect to this address.
     Connect(SocketAddr),
     /// Resolve the name of this endpoint.
@@ -69,17 +71,17 @@ impl Dial {
     }
 
     /// Returns the next address to try.
-    pub(crate) fn next(&mut self) -> Next {
+    pub(crate) fn next(&mut self) -> DialStep {
         if let Some(address) = self.addresses.pop_front() {
-            return Next::Connect(address);
+            return DialStep::Connect(address);
         }
         let Some(endpoint) = self.endpoints.pop_front() else {
-            return Next::NoListener;
+            return DialStep::NoListener;
         };
         self.host = endpoint.host.clone();
         match endpoint.host {
-            HostAddress::Ip(number) => Next::Connect(SocketAddr::new(number, endpoint.port)),
-            HostAddress::Name(_) => Next::Resolve(endpoint),
+            HostAddress::Ip(number) => DialStep::Connect(SocketAddr::new(number, endpoint.port)),
+            HostAddress::Name(_) => DialStep::Resolve(endpoint),
         }
     }
 
@@ -89,7 +91,7 @@ impl Dial {
             Ok(addresses) => self.addresses.extend(addresses),
             Err(reason) => {
                 let text = format!("{}: {reason}; check the name and its name server", self.host);
-                self.met(NotReached::Unreachable, text);
+                self.record(NotReached::Unreachable, text);
             }
         }
     }
@@ -146,17 +148,17 @@ impl Dial {
                 (NotReached::Unreachable, text(&"no answer in time; check the network path"))
             }
         };
-        self.met(why, text);
+        self.record(why, text);
     }
 
     /// Records that the host has no port of that name.
     pub(crate) fn no_listener(&mut self) {
         let text = format!("{} has no port named {}", self.host, self.name);
         self.addresses.clear();
-        self.met(NotReached::NoListener, text);
+        self.record(NotReached::NoListener, text);
     }
 
-    fn met(&mut self, why: NotReached, trouble: String) {
+    fn record(&mut self, why: NotReached, trouble: String) {
         let weight = |why| match why {
             NotReached::NotPermitted => 3,
             NotReached::HungUp => 2,
@@ -168,44 +170,4 @@ impl Dial {
             self.why = why;
         }
     }
-}
-
-/// Sets the socket options of a link. All are optimizations: failures are ignored.
-pub(crate) fn set_options(socket: &TcpStream, options: &TcpOptions) {
-    let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
-    if congestion(socket).is_some_and(|name| !options.congestion.keeps(&name)) {
-        // If neither is permitted, the system's algorithm stays.
-        let taken = |name: &&&str| rustix::net::sockopt::set_tcp_congestion(socket, name).is_ok();
-        let _ = UNPACED.iter().find(taken);
-    }
-    set_patience(socket, options.lease_ms().saturating_mul(2));
-    // With little data in flight, retransmit at a constant interval instead of backing off
-    // exponentially, so that a link resumes soon after the network path is repaired.
-    let _ = rustix::net::sockopt::set_tcp_thin_linear_timeouts(socket, true);
-}
-
-/// Congestion controls that arm no timer for each segment; the first that the system permits replaces
-/// one that does.
-const UNPACED: [&str; 2] = ["cubic", "reno"];
-
-/// Returns the congestion control of a connection.
-pub(crate) fn congestion(socket: impl rustix::fd::AsFd) -> Option<String> {
-    rustix::net::sockopt::tcp_congestion(socket).ok()
-}
-
-/// Sets how long the kernel retransmits unacknowledged data (TCP_USER_TIMEOUT). Its retransmissions
-/// back off exponentially, but the last one happens when the timeout expires: moving the timeout a
-/// little ahead again and again while the peer is silent keeps them at a constant interval.
-pub(crate) fn set_patience(socket: impl rustix::fd::AsFd, patience_ms: u32) {
-    let _ = rustix::net::sockopt::set_tcp_user_timeout(socket, patience_ms);
-}
-
-/// Returns the address by which a listener is reached from its own host.
-pub(crate) fn reachable(listener: SocketAddr) -> SocketAddr {
-    let number = match listener.ip() {
-        IpAddr::V4(number) if number.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        IpAddr::V6(number) if number.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
-        number => number,
-    };
-    SocketAddr::new(number, listener.port())
 }

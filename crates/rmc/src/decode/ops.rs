@@ -6,15 +6,15 @@
 
 use alloc::vec::Vec;
 
+use crate::cost::Charges;
 use crate::helpers::{Call, Helper};
 use crate::isa::{AluOp, Condition, Instruction, Operand, Order, Register, Size, Wide, Width};
 use crate::program::Program;
 
-use super::charges::Charges;
-use super::memory::Area;
+use super::area::Area;
 
 /// The register that is always zero.
-pub(super) const ZERO: u8 = 11;
+pub(crate) const ZERO: u8 = 11;
 
 /// What an [`Op`] does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

@@ -14,7 +14,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::isa::{AluOp, Instruction};
+use super::is_slow;
+use crate::isa::Instruction;
 use crate::limits::{FRAMES_MAX, HELPER_WEIGHT, SLOW_WEIGHT, STRETCH_WEIGHT};
 use crate::program::{Function, Program};
 
@@ -131,16 +132,6 @@ fn weight(instruction: Instruction) -> u32 {
     }
 }
 
-/// Whether it is a division or an atomic change of memory.
-pub(crate) fn is_slow(instruction: Instruction) -> bool {
-    use AluOp::{Div, Mod, SignedDiv, SignedMod};
-    match instruction {
-        Instruction::Alu { op, .. } => matches!(op, Div | Mod | SignedDiv | SignedMod),
-        Instruction::Atomic { .. } => true,
-        _ => false,
-    }
-}
-
 /// Decides which slots are marked.
 struct SafepointWalk<'p> {
     program: &'p Program,
@@ -240,7 +231,7 @@ impl<'p> SafepointWalk<'p> {
 mod tests {
     use super::*;
     use crate::helpers::Call;
-    use crate::isa::{Condition, Operand, Register, Wide, Width};
+    use crate::isa::{AluOp, Condition, Operand, Register, Wide, Width};
 
     /// Numbers by chance.
     struct CodeGenerator(u64);
