@@ -10,10 +10,10 @@ mod line;
 mod serve;
 mod wire;
 
-use crate::arguments::{Agent, HostFabric};
 use crate::choice;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::{Agent, HostFabric};
 use crate::signals;
 pub(crate) use client::Remote;
 use farside_bootstrap::{Admission, Endpoint, HostAddress, Security};

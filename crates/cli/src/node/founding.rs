@@ -10,10 +10,10 @@
 //! found, and a missing answer allows nothing.
 
 use super::NodeEvent;
-use super::settings::Plan;
+use super::plan::Plan;
 use super::{BACK_OFF, Life, unjoined};
 use crate::failure::Failure;
-use crate::hosts;
+use crate::host_fabric;
 use crate::output::Output;
 use farside::{Error, ErrorCode, Node};
 use farside_bootstrap::Admission;
@@ -226,7 +226,7 @@ fn failed(error: FabricError) -> Failure {
 
 impl Waiting {
     fn open(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let opened = hosts::open_for(&plan.options)?;
+        let opened = host_fabric::open_for(&plan.options)?;
         let ((fabric, address), admission) = opened;
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;

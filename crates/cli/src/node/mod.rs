@@ -2,22 +2,22 @@
 
 mod founding;
 mod others;
-mod settings;
+mod plan;
 
 use crate::agent::Line;
-use crate::arguments;
 use crate::choice;
 use crate::failure::Failure;
-use crate::hosts;
+use crate::host_fabric;
 use crate::output::{Output, bytes};
+use crate::settings;
 use crate::signals;
 use farside::{ErrorCode, Node};
 use farside_bootstrap::{Admission, Endpoint};
 use farside_fabric::Fabric;
 use founding::Start;
 use others::Others;
+use plan::Plan;
 use serde::Serialize;
-use settings::Plan;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -179,7 +179,7 @@ enum NodeEnd {
 }
 
 /// Runs the node until a request to leave, or until it is isolated and does not join again.
-pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &settings::Node, output: Output) -> Result<(), Failure> {
     let mut plan = Plan::of(arguments)?;
     let output = output.for_service()?;
     let (sender, asked) = channel();
@@ -259,8 +259,8 @@ pub(crate) struct NodeMember {
 impl NodeMember {
     /// Joins or founds the cluster, as the file requests.
     pub(crate) fn begin(settings: &Path) -> Result<Self, Failure> {
-        let (settings, file) = (Default::default(), Some(settings.to_owned()));
-        let plan = Plan::of(&arguments::Node { settings, config: file })?;
+        let config = Some(settings.to_owned());
+        let plan = Plan::of(&settings::Node { settings: Default::default(), config })?;
         let life = Some(founding::once(&plan)?);
         Ok(Self { plan, life, waiting: None })
     }
@@ -304,7 +304,7 @@ struct Life {
 impl Life {
     /// Tries once to found or join.
     fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let ((fabric, address), admission) = hosts::open_for(&plan.options)?;
+        let ((fabric, address), admission) = host_fabric::open_for(&plan.options)?;
         let node = match founds {
             true => Node::create_on(&plan.config, Arc::clone(&fabric)),
             false => Node::join_on(&plan.config, Arc::clone(&fabric)),

@@ -9,7 +9,7 @@
 
 use super::Life;
 use super::founding::{FoundingAnswer, waiting_name};
-use super::settings::Plan;
+use super::plan::Plan;
 use crate::failure::Failure;
 use farside_base::{LinkId, ReceiveQueueId};
 use farside_bootstrap::Endpoint;
