@@ -12,23 +12,24 @@ macro_rules! convert {
 }
 
 mod channels;
+mod fabric;
 mod hosts;
 mod remote;
 mod rmc;
 mod run;
 mod values;
 
-use crate::settings::units::{bytes, seconds};
+use crate::settings::units::{bytes, message_bytes, seconds};
 use crate::settings::{
-    BenchFabric, BenchRmc, BenchYcsb, ChannelAdvice, CongestionName, Demo, DeviceName, Doctor,
-    Effort, FabricKind, FabricName, FabricSettings, Measure, Protection, Rdma, RdmaOption,
-    TRANSFER_BYTES_MAX, Test, Up, Wordcount,
+    BenchFabric, BenchRmc, BenchYcsb, ChannelAdvice, Demo, Doctor, Effort, FabricKind, FabricName,
+    Measure, TRANSFER_BYTES_MAX, Test, Up, Wordcount,
 };
 use channels::BenchChannelsArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fabric::{FabricArguments, PlacesArguments};
 use farside::channel::{Need, Requirements};
 use farside_apps::ycsb::CoreWorkload;
-use hosts::{AgentArguments, NodeArguments, PlacesArguments};
+use hosts::{AgentArguments, NodeArguments};
 use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
 use rmc::{
     RmcBuildArguments, RmcCheckArguments, RmcFiguresArguments, RmcListArguments, RmcRunArguments,
@@ -399,26 +400,6 @@ const CLIENT_ONLY: [&str; 12] = [
     "inline",
 ];
 
-/// The fabric and its protection.
-#[derive(Args, Debug)]
-pub(crate) struct FabricArguments {
-    /// Fabric; by default tcp if an address has a port, otherwise shm
-    #[arg(long)]
-    fabric: Option<FabricKind>,
-    /// The file with the cluster's key (see farside key new)
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// What TLS 1.3 protects; by default everything if there is a key (over verbs the handshake, since
-    /// adapters send data in plain text), otherwise nothing
-    #[arg(long)]
-    protect: Option<Protection>,
-    #[command(flatten)]
-    rdma: RdmaArguments,
-    /// Congestion control of the kernel for tcp [default: unpaced]
-    #[arg(long, value_name = "CONTROL")]
-    congestion: Option<CongestionName>,
-}
-
 /// An operation by name, or all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum TestName {
@@ -432,17 +413,6 @@ pub(crate) enum TestName {
     Send,
     /// All that the fabric supports
     All,
-}
-
-/// The device of the verbs fabric and its use.
-#[derive(Args, Debug)]
-pub(crate) struct RdmaArguments {
-    /// Over verbs, the device, its port and GID index; omitted parts are chosen automatically
-    #[arg(long, value_name = "DEVICE[:PORT[:GID]]")]
-    device: Option<DeviceName>,
-    /// Over verbs, further options
-    #[arg(long, value_name = "OPTION", value_delimiter = ',')]
-    rdma: Vec<RdmaOption>,
 }
 
 impl TestName {
@@ -580,8 +550,6 @@ convert! {
     WordcountArguments => Wordcount { files, nodes, places }
     DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
     EffortArguments => Effort { only, windows }
-    RdmaArguments => Rdma { device, rdma }
-    FabricArguments => FabricSettings { fabric, key, protect, rdma, congestion }
     BenchRmcArguments => BenchRmc { fabric, rounds, peers }
     BenchYcsbArguments => BenchYcsb {
         workload, properties, nodes, threads, records, operations, history, by_call, seed, places,
@@ -655,16 +623,6 @@ impl From<BenchFabricArguments> for BenchFabric {
             signal_every: arguments.signal_every,
             inline: arguments.inline,
         }
-    }
-}
-
-/// Parses a message size.
-fn message_bytes(text: &str) -> Result<u32, String> {
-    const BYTES_MAX: u32 = (1 << 24) - 1;
-    let number = bytes(text)?;
-    match u32::try_from(number) {
-        Ok(bytes @ 1..=BYTES_MAX) => Ok(bytes),
-        _ => Err(format!("a message has 1 to {BYTES_MAX} bytes")),
     }
 }
 

@@ -1,8 +1,7 @@
 //! Arguments of `farside bench channels`.
 
-use super::hosts::PlacesArguments;
-use super::message_bytes;
-use crate::settings::units::seconds;
+use super::fabric::PlacesArguments;
+use crate::settings::units::{message_bytes, seconds};
 use crate::settings::{BenchChannels, DeviceWordsName, Pattern, ProfileName};
 use clap::Args;
 use farside::channel::{Kind, UnknownKind};

@@ -1,10 +1,8 @@
 //! Arguments of commands that use several hosts.
 
-use super::RdmaArguments;
 use crate::settings::units::{bytes, seconds};
 use crate::settings::{
-    Agent, CongestionName, DeviceName, HostFabric, Node, NodeSettings, Places, Protection,
-    RdmaOption, WorkerFabric,
+    Agent, CongestionName, DeviceName, HostFabric, Node, NodeSettings, Protection, RdmaOption,
 };
 use clap::Args;
 use farside_bootstrap::Endpoint;
@@ -135,29 +133,8 @@ pub(crate) struct AgentArguments {
     insecure: bool,
 }
 
-/// The hosts of a command's node processes, and the fabric between them.
-#[derive(Args, Debug)]
-pub(crate) struct PlacesArguments {
-    /// Fabric between nodes; by default tcp with --on, otherwise shm
-    #[arg(long)]
-    fabric: Option<WorkerFabric>,
-    /// Distribute the processes round-robin over these agents (see farside agent)
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
-    on: Vec<Endpoint>,
-    /// Applied on each host.
-    #[command(flatten)]
-    rdma: RdmaArguments,
-    /// The file with the cluster's key, for several hosts (see farside key new)
-    #[arg(long, value_name = "FILE")]
-    key: Option<PathBuf>,
-    /// What TLS 1.3 protects of the traffic between nodes; by default everything if there is a key
-    #[arg(long)]
-    protect: Option<Protection>,
-}
-
 convert! {
     AgentArguments => Agent { listen, key, workers_max, insecure }
-    PlacesArguments => Places { fabric, on, rdma, key, protect }
     NodeArguments => Node { settings, config }
     NodeSettingsArguments => NodeSettings {
         listen, advertise, join, cluster, memory_bytes, cache_bytes, line_bytes, nodes_max, key,

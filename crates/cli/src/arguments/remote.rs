@@ -1,6 +1,6 @@
 //! Arguments of the `farside rmc` commands that use a fabric.
 
-use super::FabricArguments;
+use super::fabric::FabricArguments;
 use super::rmc::CallArguments;
 use crate::settings::{
     CallerSettings, Lend, MemberSettings, OnlyFor, PlaceName, PlaceSettings, RmcCall, RmcListen,

@@ -20,3 +20,13 @@ pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let number: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
     if (0.01..=3600.0).contains(&number) { Ok(number) } else { Err("0.01 to 3600".to_owned()) }
 }
+
+/// Parses a message size.
+pub(crate) fn message_bytes(text: &str) -> Result<u32, String> {
+    const BYTES_MAX: u32 = (1 << 24) - 1;
+    let number = bytes(text)?;
+    match u32::try_from(number) {
+        Ok(bytes @ 1..=BYTES_MAX) => Ok(bytes),
+        _ => Err(format!("a message has 1 to {BYTES_MAX} bytes")),
+    }
+}
