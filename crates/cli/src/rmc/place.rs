@@ -85,9 +85,9 @@ pub(super) fn placement(arguments: &RmcCall) -> Result<ExecutionSites, Failure> 
         PlaceName::Here => Some(Pinned::Here),
         PlaceName::There => Some(Pinned::At(0)),
         PlaceName::At(name) => {
-            let address = full(&name).unwrap_or_else(|_| name.clone());
+            let address = full(name).unwrap_or_else(|_| name.clone());
             let at = executors.iter().position(|executor| executor.address == address);
-            Some(Pinned::At(at.ok_or_else(|| no_place(&name, &executors))?))
+            Some(Pinned::At(at.ok_or_else(|| no_place(name, &executors))?))
         }
     };
     if place.accesses.is_some() && pinned.is_some() {
