@@ -1,27 +1,40 @@
 //! The command line.
 
+/// Converts arguments into a command with fields of the same names.
+macro_rules! convert {
+    ($($arguments:ty => $command:ty { $($field:ident),* $(,)? })*) => {$(
+        impl From<$arguments> for $command {
+            fn from(arguments: $arguments) -> Self {
+                Self { $($field: arguments.$field.into()),* }
+            }
+        }
+    )*};
+}
+
 mod channels;
+mod fabric;
 mod hosts;
 mod remote;
 mod rmc;
 mod run;
+mod values;
 
-use crate::bench::{TRANSFER_BYTES_MAX, Test};
-use crate::rdma::Rdma;
-pub(crate) use channels::{BenchChannels, DeviceName, Pattern, ProfileName};
+use crate::settings::units::{bytes, message_bytes, seconds};
+use crate::settings::{
+    BenchFabric, BenchRmc, BenchYcsb, ChannelAdvice, Demo, Doctor, Effort, FabricKind, FabricName,
+    Measure, TRANSFER_BYTES_MAX, Test, Up, Wordcount,
+};
+use channels::BenchChannelsArguments;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use fabric::{FabricArguments, PlacesArguments};
 use farside::channel::{Need, Requirements};
 use farside_apps::ycsb::CoreWorkload;
-pub(crate) use hosts::{
-    Agent, CongestionName, HostFabric, Node, NodeSettings, Places, WorkerFabric,
+use hosts::{AgentArguments, NodeArguments};
+use remote::{RmcCallArguments, RmcListenArguments, RmcRegisterArguments, RmcServeArguments};
+use rmc::{
+    RmcBuildArguments, RmcCheckArguments, RmcFiguresArguments, RmcListArguments, RmcRunArguments,
 };
-pub(crate) use remote::{
-    CallerArguments, Lend, LendFrom, NodeArguments, OnlyFor, PlaceName, RmcCall, RmcListen,
-    RmcRegister, RmcServe,
-};
-pub(crate) use rmc::{EngineName, Memory, RmcBuild, RmcCheck, RmcFigures, RmcList, RmcRun};
-pub(crate) use run::{Launched, RunProgram};
-use serde::{Deserialize, Serialize};
+use run::{LaunchedArguments, RunProgramArguments};
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -58,19 +71,19 @@ pub(crate) struct Arguments {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Run a demonstration: three nodes, 300,000 records, YCSB A B C D F, then kill a node
-    Demo(Demo),
+    Demo(DemoArguments),
     /// Run a local cluster that programs join by name, until Ctrl-C
-    Up(Up),
+    Up(UpArguments),
     /// Run a program as several processes that share a cluster
-    Run(RunProgram),
+    Run(RunProgramArguments),
     /// Run one node of a cluster of several hosts, until Ctrl-C
-    Node(Node),
+    Node(NodeArguments),
     /// Start node processes on this host for commands on other hosts, until Ctrl-C
-    Agent(Agent),
+    Agent(AgentArguments),
     /// Count the words of files in a shared table
-    Wordcount(Wordcount),
+    Wordcount(WordcountArguments),
     /// List the data channels with their measurements, or those that meet given requirements
-    Channels(Channels),
+    Channels(ChannelsArguments),
     /// Run benchmarks, each with a baseline from the same run
     Bench {
         #[command(subcommand)]
@@ -88,7 +101,7 @@ Examples:
   farside info --json | jq .clusters")]
     Info,
     /// Check the limits and settings of this machine
-    Doctor(Doctor),
+    Doctor(DoctorArguments),
     /// Create the secret key that the hosts of a cluster share
     Key {
         #[command(subcommand)]
@@ -96,14 +109,14 @@ Examples:
     },
     /// Run one node for a parent process
     #[command(hide = true)]
-    Worker(Worker),
+    Worker(WorkerArguments),
     /// Execute a program that ends with its parent
     #[command(hide = true)]
-    Launched(Launched),
+    Launched(LaunchedArguments),
 }
 
 #[derive(Args, Debug)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerArguments {
     /// The file with the cluster's key
     #[arg(long)]
     pub(crate) key: Option<PathBuf>,
@@ -120,21 +133,21 @@ Examples:
   farside demo --fabric tcp                          the same over TCP
   farside demo --on 10.0.0.1:7401,10.0.0.2:7401 --key cluster.key
   farside demo --json | jq .workloads")]
-pub(crate) struct Demo {
+pub(crate) struct DemoArguments {
     /// Number of 1 KB records to load
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(100..=10_000_000))]
-    pub(crate) records: u64,
+    records: u64,
     /// Operations of each workload, all nodes together
     #[arg(long, default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(100..))]
-    pub(crate) operations: u64,
+    operations: u64,
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=64))]
-    pub(crate) nodes: u16,
+    nodes: u16,
     /// Threads of each node
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) threads: u16,
+    threads: u16,
     #[command(flatten)]
-    pub(crate) places: Places,
+    places: PlacesArguments,
 }
 
 #[derive(Args, Debug)]
@@ -147,33 +160,33 @@ Examples:
 
 A program joins with Node::join(&Config::new(\"lab\")). If the process of a node ends, its memory is lost and
 the other nodes continue; the loss is reported on standard error and as an event.")]
-pub(crate) struct Up {
+pub(crate) struct UpArguments {
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub(crate) nodes: u16,
+    nodes: u16,
     /// Maximum number of members, including programs that join, 1 to 256
     #[arg(long, default_value_t = 128, value_name = "COUNT")]
-    pub(crate) nodes_max: u16,
+    nodes_max: u16,
     /// The cluster's name
     #[arg(long, default_value = "farside")]
-    pub(crate) name: String,
+    name: String,
     /// Global memory of each node
     #[arg(long, default_value = "256M", value_parser = bytes)]
-    pub(crate) memory_bytes: u64,
+    memory_bytes: u64,
     /// Cache of each node
     #[arg(long, default_value = "64M", value_parser = bytes)]
-    pub(crate) cache_bytes: u64,
+    cache_bytes: u64,
     /// Line size of allocations that specify none, 64 to 65536
     #[arg(long, value_parser = clap::value_parser!(u32).range(64..=65536))]
-    pub(crate) line_bytes: Option<u32>,
+    line_bytes: Option<u32>,
     /// Replace each node whose process ends by a new node with empty memory
     #[arg(long)]
-    pub(crate) restart: bool,
+    restart: bool,
     /// Do not remove nodes whose process is stopped, for example by a debugger: other nodes wait for them
     #[arg(long)]
-    pub(crate) keep_stopped: bool,
+    keep_stopped: bool,
     #[command(flatten)]
-    pub(crate) places: Places,
+    places: PlacesArguments,
 }
 
 #[derive(Args, Debug)]
@@ -187,15 +200,15 @@ Pipes, /dev/stdin and files of /proc can be read too.
 
 The output equals that of:
   cat FILE... | tr -cs '[:alpha:]' '\\n' | LC_ALL=C sort | uniq -c")]
-pub(crate) struct Wordcount {
+pub(crate) struct WordcountArguments {
     /// Text files, read as one concatenated text
     #[arg(required = true)]
-    pub(crate) files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) nodes: u16,
+    nodes: u16,
     #[command(flatten)]
-    pub(crate) places: Places,
+    places: PlacesArguments,
 }
 
 #[derive(Args, Debug)]
@@ -207,7 +220,7 @@ Examples:
 
 Without --need, --fan-in, --fan-out, --bytes and --fabric, prints the measured table of paper 001. With any
 of them, lists the channels that meet the requirements, best first, and why the others are rejected.")]
-pub(crate) struct Channels {
+pub(crate) struct ChannelsArguments {
     /// Required features: zero-copy-send, zero-copy-recv, blocking, variable,
     /// passive-sender, passive-receiver, one-trip
     #[arg(long, value_delimiter = ',', value_name = "NEED")]
@@ -226,95 +239,42 @@ pub(crate) struct Channels {
     fabric: Option<FabricName>,
 }
 
-impl Channels {
-    /// Returns whether any requirement is given.
-    pub(crate) fn asks(&self) -> bool {
-        !self.need.is_empty()
-            || self.fan_in.or(self.fan_out).is_some()
-            || self.bytes.is_some()
-            || self.fabric.is_some()
-    }
-
-    pub(crate) fn fabric(&self) -> FabricName {
-        self.fabric.unwrap_or(FabricName::Shm)
-    }
-
-    /// Returns the requirements, with the library's defaults for options that are not given.
-    pub(crate) fn requirements(&self) -> Requirements {
-        let usual = Requirements::default();
-        usual
-            .clone()
-            .needs(self.need.clone())
-            .fan_in(self.fan_in.unwrap_or(usual.fan_in))
-            .fan_out(self.fan_out.unwrap_or(usual.fan_out))
-            .message_bytes_max(self.bytes.unwrap_or(usual.message_bytes_max))
-    }
-}
-
-/// A fabric whose capabilities the advisor knows.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum FabricName {
-    /// Processes of this machine
-    Shm,
-    /// InfiniBand or RoCE
-    Infiniband,
-    /// InfiniBand or RoCE with adaptive routing
-    Adaptive,
-    /// The Elastic Fabric Adapter: SEND and READ of one packet, in any order
-    Efa,
-    /// 1RMA: READ of one packet, in any order
-    #[value(name = "1rma")]
-    OneRma,
-}
-
-impl FabricName {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::Infiniband => "infiniband",
-            Self::Adaptive => "adaptive",
-            Self::Efa => "efa",
-            Self::OneRma => "1rma",
-        }
-    }
-}
-
 #[derive(Subcommand, Debug)]
 pub(crate) enum Bench {
     /// The coherent global memory: hits, misses, locks, atomics, the hash table
-    Memory(BenchMemory),
+    Memory(BenchMemoryArguments),
     /// A fabric: one-sided operations and messages, within this machine or between two processes
-    Fabric(BenchFabric),
+    Fabric(BenchFabricArguments),
     /// The data channels: latency, message rate and bandwidth
-    Channels(BenchChannels),
+    Channels(BenchChannelsArguments),
     /// The YCSB core workloads on the shared hash table
-    Ycsb(BenchYcsb),
+    Ycsb(BenchYcsbArguments),
     /// Remote memory calls, compared with one-sided requests
-    Rmc(BenchRmc),
+    Rmc(BenchRmcArguments),
 }
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Rmc {
     /// Compile a C program with clang, and verify it
-    Build(RmcBuild),
+    Build(RmcBuildArguments),
     /// Verify programs; print the reason for a rejection, or the worst-case cost
-    Check(RmcCheck),
+    Check(RmcCheckArguments),
     /// Run a program in this process, on files as memory, and count its accesses
-    Run(RmcRun),
+    Run(RmcRunArguments),
     /// List the programs of the library, or of a file
-    List(RmcList),
+    List(RmcListArguments),
     /// Run an executor: serve memory regions and run calls on them, until Ctrl-C
-    Serve(RmcServe),
+    Serve(RmcServeArguments),
     /// Register programs at an executor, and show what it reports about them
-    Register(RmcRegister),
+    Register(RmcRegisterArguments),
     /// Call a program at an executor, or run it in this process on the executor's memory
-    Call(RmcCall),
+    Call(RmcCallArguments),
     /// Subscribe to topics and print the notifications of programs as they arrive
-    Listen(RmcListen),
+    Listen(RmcListenArguments),
     /// Compare calls with one-sided requests (the same as farside bench rmc)
-    Bench(BenchRmc),
+    Bench(BenchRmcArguments),
     /// Model figures 3 to 7 of paper 003 by calls in virtual time
-    Figures(RmcFigures),
+    Figures(RmcFiguresArguments),
 }
 
 #[derive(Args, Debug)]
@@ -328,16 +288,16 @@ Examples:
   farside bench rmc
   farside bench rmc --fabric tcp --rounds 5000
   farside bench rmc --peers bench/compare/rmc/target/release/farside-compare-rmc")]
-pub(crate) struct BenchRmc {
+pub(crate) struct BenchRmcArguments {
     /// Measure over this fabric only
     #[arg(long, value_enum)]
-    pub(crate) fabric: Option<FabricKind>,
+    fabric: Option<FabricKind>,
     /// Round trips of each kind
     #[arg(long, default_value_t = 2000)]
-    pub(crate) rounds: u32,
+    rounds: u32,
     /// Also measure other engines, with this program, which bench/compare/rmc builds
     #[arg(long, value_name = "PROGRAM")]
-    pub(crate) peers: Option<PathBuf>,
+    peers: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]
@@ -345,9 +305,9 @@ pub(crate) struct BenchRmc {
 Examples:
   farside bench memory
   farside bench memory --only miss --windows 1000")]
-pub(crate) struct BenchMemory {
+pub(crate) struct BenchMemoryArguments {
     #[command(flatten)]
-    pub(crate) effort: Effort,
+    pub(crate) effort: EffortArguments,
 }
 
 #[derive(Args, Debug)]
@@ -366,56 +326,56 @@ The tables of a client follow perftest: WRITE and SEND latency is half of a roun
 poll; READ and atomic latency is a full round trip while the server sleeps. t_typical is the median, 1 MiB is
 2^20 bytes, and BW peak is the best of any four windows in a row, from posting the first request to completing
 the last one. A latency test ends after 4,194,304 rounds.")]
-pub(crate) struct BenchFabric {
+pub(crate) struct BenchFabricArguments {
     #[command(flatten)]
-    pub(crate) effort: Effort,
+    effort: EffortArguments,
     /// Address of the server: HOST:PORT, HOST:PORT/NAME, or a name on this machine
     #[arg(value_name = "ADDR", conflicts_with_all = ["listen", "once", "only", "windows"])]
-    pub(crate) to: Option<String>,
+    to: Option<String>,
     /// Serve clients at this address, one after the other, until Ctrl-C; port 0 selects a free port
     #[arg(long, value_name = "ADDR", conflicts_with_all = CLIENT_ONLY)]
-    pub(crate) listen: Option<String>,
+    listen: Option<String>,
     /// Serve one client only
     #[arg(long, requires = "listen")]
-    pub(crate) once: bool,
+    once: bool,
     /// Register the measured memory with untorn words and ordered WRITEs, which costs long WRITEs over tcp
     /// one more copy; give it at both ends. Default: relaxed, as in perftest, whose option for strict order
     /// is --disable_pcie_relaxed
     #[arg(long)]
-    pub(crate) strict_ordering: bool,
+    strict_ordering: bool,
     #[command(flatten)]
-    pub(crate) choice: FabricArguments,
+    choice: FabricArguments,
     #[command(flatten)]
-    tests: FabricTests,
+    tests: FabricTestsArguments,
     /// Measure all powers of two from 2 B to 8 MiB
     #[arg(long, short = 'a', requires = "to", conflicts_with = "bytes")]
-    pub(crate) all: bool,
+    all: bool,
     /// Request sizes
     #[arg(long, short = 's', visible_alias = "size", requires = "to", value_delimiter = ',', value_parser = request_bytes)]
-    pub(crate) bytes: Vec<u32>,
+    bytes: Vec<u32>,
     /// Requests per test; by default 1000 for latency, 5000 otherwise
     #[arg(long, short = 'n', visible_alias = "iters", requires = "to", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub(crate) iterations: Option<u64>,
+    iterations: Option<u64>,
     /// Seconds per test, instead of a number of requests
     #[arg(long, short = 'D', visible_alias = "duration", requires = "to", conflicts_with = "iterations", value_parser = seconds)]
-    pub(crate) seconds: Option<f64>,
+    seconds: Option<f64>,
     /// Maximum requests in flight; by default 128, or the fabric's limit if that is lower
     #[arg(long, short = 't', visible_alias = "tx-depth", requires = "to", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) window: Option<u32>,
+    window: Option<u32>,
     /// Requests per doorbell, at most half a window; by default 1, or 32 for rates
     #[arg(long, short = 'l', visible_alias = "post-list", requires = "to", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) batch: Option<u32>,
+    batch: Option<u32>,
     /// Requests per signaled completion (completion moderation), at most half a window
     #[arg(long, short = 'Q', visible_alias = "cq-mod", requires = "to", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    pub(crate) signal_every: u32,
+    signal_every: u32,
     /// Maximum bytes that are sent inline; by default 220 for latency, 0 otherwise
     #[arg(long, short = 'I', requires = "to", value_parser = clap::value_parser!(u32).range(0..=4096))]
-    pub(crate) inline: Option<u32>,
+    inline: Option<u32>,
 }
 
 /// The tests of a client.
 #[derive(Args, Debug)]
-struct FabricTests {
+struct FabricTestsArguments {
     /// Operations to test
     #[arg(long, requires = "to", value_delimiter = ',', default_value = "all")]
     test: Vec<TestName>,
@@ -439,88 +399,6 @@ const CLIENT_ONLY: [&str; 12] = [
     "signal_every",
     "inline",
 ];
-
-impl BenchFabric {
-    /// Returns whether this process is a client or a server, and does not measure within this machine.
-    pub(crate) fn is_of_two_ends(&self) -> bool {
-        self.to.is_some() || self.listen.is_some() || self.strict_ordering || self.choice.chooses()
-    }
-
-    /// Returns whether all operations of the fabric are requested.
-    pub(crate) fn all_tests(&self) -> bool {
-        self.tests.test.contains(&TestName::All)
-    }
-
-    /// Returns the requested operations, each once.
-    pub(crate) fn tests(&self) -> Vec<Test> {
-        let wanted = |test: &Test| {
-            self.all_tests() || self.tests.test.iter().any(|name| name.test() == Some(*test))
-        };
-        Test::ALL.into_iter().filter(wanted).collect()
-    }
-
-    /// Returns the requested measurements, each once.
-    pub(crate) fn measures(&self) -> Vec<MeasureName> {
-        let asked = &self.tests.measure;
-        let all = asked.contains(&MeasureName::All);
-        let every = [MeasureName::Latency, MeasureName::Bandwidth, MeasureName::Rate];
-        every.into_iter().filter(|measure| all || asked.contains(measure)).collect()
-    }
-}
-
-/// The fabric and its protection.
-#[derive(Args, Debug, Default)]
-pub(crate) struct FabricArguments {
-    /// Fabric; by default tcp if an address has a port, otherwise shm
-    #[arg(long)]
-    pub(crate) fabric: Option<FabricKind>,
-    /// The file with the cluster's key (see farside key new)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) key: Option<PathBuf>,
-    /// What TLS 1.3 protects; by default everything if there is a key (over verbs the handshake, since
-    /// adapters send data in plain text), otherwise nothing
-    #[arg(long)]
-    pub(crate) protect: Option<Protection>,
-    #[command(flatten)]
-    pub(crate) rdma: Rdma,
-    /// Congestion control of the kernel for tcp [default: unpaced]
-    #[arg(long, value_name = "CONTROL")]
-    pub(crate) congestion: Option<CongestionName>,
-}
-
-impl FabricArguments {
-    /// Returns whether any option is given.
-    fn chooses(&self) -> bool {
-        self.fabric.is_some()
-            || self.key.is_some()
-            || self.protect.is_some()
-            || self.rdma.asks()
-            || self.congestion.is_some()
-    }
-}
-
-/// A fabric between processes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum FabricKind {
-    /// Processes of this machine
-    Shm,
-    /// TCP, between machines
-    Tcp,
-    /// InfiniBand or RoCE, between machines
-    Verbs,
-}
-
-/// What TLS protects.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Protection {
-    /// No authentication; all traffic is plain text
-    Nothing,
-    /// Authentication and memory keys; data is plain text
-    Handshake,
-    /// Authentication, memory keys and data
-    Everything,
-}
 
 /// An operation by name, or all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -566,7 +444,7 @@ pub(crate) enum MeasureName {
 #[derive(Subcommand, Debug)]
 pub(crate) enum Key {
     /// Write a new key to a file that only its owner can read; never overwrites a file
-    New(KeyNew),
+    New(KeyNewArguments),
 }
 
 #[derive(Args, Debug)]
@@ -574,20 +452,20 @@ pub(crate) enum Key {
 Examples:
   farside key new cluster.key
   farside bench fabric --listen 0.0.0.0:7471 --key cluster.key")]
-pub(crate) struct KeyNew {
+pub(crate) struct KeyNewArguments {
     /// Path of the new file
     pub(crate) file: PathBuf,
 }
 
 /// The figures to measure, and the effort.
 #[derive(Args, Debug)]
-pub(crate) struct Effort {
+pub(crate) struct EffortArguments {
     /// Measure only figures whose name contains this text
     #[arg(long)]
-    pub(crate) only: Option<String>,
+    only: Option<String>,
     /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(8..))]
-    pub(crate) windows: u32,
+    windows: u32,
 }
 
 #[derive(Args, Debug)]
@@ -603,36 +481,36 @@ The history has one JSON object per line: process, operation, key, value, invoca
 of one clock, outcome. The histories of the nodes are merged even if the run fails. An operation that was in
 flight at a killed node has no return time, and outcome `unknown` if it may have changed a record. Check it with
 `cargo run -p farside-sim --example check_history FILE`.")]
-pub(crate) struct BenchYcsb {
+pub(crate) struct BenchYcsbArguments {
     /// Core workload: a, b, c, d or f
     #[arg(long, short, default_value = "a", conflicts_with = "properties")]
-    pub(crate) workload: CoreWorkload,
+    workload: CoreWorkload,
     /// A property file of YCSB
     #[arg(long)]
-    pub(crate) properties: Option<PathBuf>,
+    properties: Option<PathBuf>,
     /// Node processes
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) nodes: u16,
+    nodes: u16,
     /// Threads of each node; overrides the property file
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) threads: Option<u16>,
+    threads: Option<u16>,
     /// Records to load; overrides the property file
     #[arg(long)]
-    pub(crate) records: Option<u64>,
+    records: Option<u64>,
     /// Operations over all nodes; overrides the property file
     #[arg(long)]
-    pub(crate) operations: Option<u64>,
+    operations: Option<u64>,
     /// File for the history, one line of JSON per operation
     #[arg(long, conflicts_with = "on")]
-    pub(crate) history: Option<PathBuf>,
+    history: Option<PathBuf>,
     /// Read with one remote memory call at the home of the bucket; counts reads that cannot
     #[arg(long)]
-    pub(crate) by_call: bool,
+    by_call: bool,
     /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    seed: u64,
     #[command(flatten)]
-    pub(crate) places: Places,
+    places: PlacesArguments,
 }
 
 #[derive(Args, Debug)]
@@ -646,46 +524,105 @@ Examples:
 
 Changes nothing. Verdicts: ok, note (no action needed), warning (works, but slower or with limits), failing,
 skipped (with the reason). Exit code 1 if a check fails. Firewalls cannot be detected.")]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorArguments {
     /// Number of node processes that are planned on this machine
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=128))]
-    pub(crate) nodes: u16,
+    nodes: u16,
     /// Global memory of each node
     #[arg(long, visible_alias = "memory", default_value = "256M", value_parser = bytes)]
-    pub(crate) memory_bytes: u64,
+    memory_bytes: u64,
     /// Also check the route to this machine
     #[arg(long, value_name = "HOST")]
-    pub(crate) peer: Option<String>,
+    peer: Option<String>,
     /// Run only these checks or groups of checks, in detail
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    pub(crate) only: Vec<String>,
+    only: Vec<String>,
     /// List the checks and why each matters, without running them
     #[arg(long)]
-    pub(crate) list: bool,
+    list: bool,
 }
 
-/// Parses a number of bytes: digits, optionally followed by K, M, G or T (powers of 1,024).
-fn bytes(text: &str) -> Result<u64, String> {
-    let text = text.trim().trim_end_matches(['B', 'b']).trim_end_matches('i');
-    let (digits, shift) = match text.chars().last().map(|c| c.to_ascii_uppercase()) {
-        Some('K') => (&text[..text.len() - 1], 10),
-        Some('M') => (&text[..text.len() - 1], 20),
-        Some('G') => (&text[..text.len() - 1], 30),
-        Some('T') => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
-    };
-    let number: u64 =
-        digits.parse().map_err(|_| "expected a number, optionally with K, M, G or T".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "too large".to_owned())
+convert! {
+    DemoArguments => Demo { records, operations, nodes, threads, places }
+    UpArguments => Up {
+        nodes, nodes_max, name, memory_bytes, cache_bytes, line_bytes, restart, keep_stopped, places,
+    }
+    WordcountArguments => Wordcount { files, nodes, places }
+    DoctorArguments => Doctor { nodes, memory_bytes, peer, only, list }
+    EffortArguments => Effort { only, windows }
+    BenchRmcArguments => BenchRmc { fabric, rounds, peers }
+    BenchYcsbArguments => BenchYcsb {
+        workload, properties, nodes, threads, records, operations, history, by_call, seed, places,
+    }
 }
 
-/// Parses a message size.
-fn message_bytes(text: &str) -> Result<u32, String> {
-    const BYTES_MAX: u32 = (1 << 24) - 1;
-    let number = bytes(text)?;
-    match u32::try_from(number) {
-        Ok(bytes @ 1..=BYTES_MAX) => Ok(bytes),
-        _ => Err(format!("a message has 1 to {BYTES_MAX} bytes")),
+impl ChannelsArguments {
+    /// Returns the request for advice, with the library's defaults for options that are not given; `None` without
+    /// any.
+    pub(crate) fn advice(self) -> Option<ChannelAdvice> {
+        let Self { need, fan_in, fan_out, bytes, fabric } = self;
+        let asks =
+            !need.is_empty() || fan_in.or(fan_out).is_some() || bytes.is_some() || fabric.is_some();
+        let usual = Requirements::default();
+        let requirements = usual
+            .clone()
+            .needs(need)
+            .fan_in(fan_in.unwrap_or(usual.fan_in))
+            .fan_out(fan_out.unwrap_or(usual.fan_out))
+            .message_bytes_max(bytes.unwrap_or(usual.message_bytes_max));
+        let fabric = fabric.unwrap_or(FabricName::Shm);
+        asks.then_some(ChannelAdvice { requirements, fabric })
+    }
+}
+
+impl FabricTestsArguments {
+    /// Returns the operations, each once.
+    fn tests(&self) -> Vec<Test> {
+        let wanted = |test: &Test| {
+            self.all_tests() || self.test.iter().any(|name| name.test() == Some(*test))
+        };
+        Test::ALL.into_iter().filter(wanted).collect()
+    }
+
+    /// Returns whether all operations of the fabric are requested.
+    fn all_tests(&self) -> bool {
+        self.test.contains(&TestName::All)
+    }
+
+    /// Returns the measurements, each once.
+    fn measures(&self) -> Vec<Measure> {
+        let every = [
+            (MeasureName::Latency, Measure::Latency),
+            (MeasureName::Bandwidth, Measure::Bandwidth),
+            (MeasureName::Rate, Measure::Rate),
+        ];
+        let all = self.measure.contains(&MeasureName::All);
+        let wanted = every.into_iter().filter(|(name, _)| all || self.measure.contains(name));
+        wanted.map(|(_, measure)| measure).collect()
+    }
+}
+
+impl From<BenchFabricArguments> for BenchFabric {
+    fn from(arguments: BenchFabricArguments) -> Self {
+        Self {
+            effort: arguments.effort.into(),
+            to: arguments.to,
+            listen: arguments.listen,
+            once: arguments.once,
+            strict_ordering: arguments.strict_ordering,
+            choice: arguments.choice.into(),
+            tests: arguments.tests.tests(),
+            all_tests: arguments.tests.all_tests(),
+            measures: arguments.tests.measures(),
+            all: arguments.all,
+            bytes: arguments.bytes,
+            iterations: arguments.iterations,
+            seconds: arguments.seconds,
+            window: arguments.window,
+            batch: arguments.batch,
+            signal_every: arguments.signal_every,
+            inline: arguments.inline,
+        }
     }
 }
 
@@ -695,12 +632,6 @@ fn request_bytes(text: &str) -> Result<u32, String> {
         Ok(bytes @ 1..=TRANSFER_BYTES_MAX) => Ok(bytes),
         _ => Err(format!("a request has 1 to {TRANSFER_BYTES_MAX} bytes")),
     }
-}
-
-/// Parses a time in seconds.
-fn seconds(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;
-    if (0.01..=3600.0).contains(&number) { Ok(number) } else { Err("0.01 to 3600".to_owned()) }
 }
 
 #[cfg(test)]
@@ -752,7 +683,7 @@ mod tests {
         let asks = |line: &[&str]| {
             let line = [&["farside", "channels"], line].concat();
             match Arguments::try_parse_from(line).unwrap().command {
-                Command::Channels(arguments) => arguments.asks(),
+                Command::Channels(arguments) => arguments.advice().is_some(),
                 _ => unreachable!("the command is channels"),
             }
         };

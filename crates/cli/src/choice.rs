@@ -1,9 +1,8 @@
 //! Selects and opens the fabric of a command from its arguments. A new fabric is added here only.
 
-use crate::arguments::{CongestionName, FabricArguments, FabricKind, HostFabric, Protection};
 use crate::fabrics;
 use crate::failure::Failure;
-use crate::rdma::Rdma;
+use crate::settings::{CongestionName, FabricKind, FabricSettings, HostFabric, Protection, Rdma};
 use farside::fabrics::{FabricOptions, OpenFabric, Scheme};
 use farside_bootstrap::{Address, Admission, ClusterKey, Endpoint, Identity, Protect, Security};
 use farside_fabric::Fabric;
@@ -22,7 +21,7 @@ pub(crate) struct Chosen {
 /// Opens a fabric that listens at `at`: a name on this machine, or `HOST:PORT`, optionally with `/NAME`; the default
 /// is `name`.
 pub(crate) fn listener(
-    arguments: &FabricArguments,
+    arguments: &FabricSettings,
     at: &str,
     name: &str,
 ) -> Result<Chosen, Failure> {
@@ -37,7 +36,7 @@ pub(crate) fn listener(
 }
 
 /// Opens a fabric to connect to `to`, which has the format of `at` in [`listener`].
-pub(crate) fn caller(arguments: &FabricArguments, to: &str, name: &str) -> Result<Chosen, Failure> {
+pub(crate) fn caller(arguments: &FabricSettings, to: &str, name: &str) -> Result<Chosen, Failure> {
     let server = ServerAddress::parse(arguments, to, name)?;
     let address = match &server {
         ServerAddress::Machine(name) => name.clone(),
@@ -49,7 +48,7 @@ pub(crate) fn caller(arguments: &FabricArguments, to: &str, name: &str) -> Resul
 
 /// Returns the full address of `to`, a server on the same fabric as the one at `at`.
 pub(crate) fn address_to_call(
-    arguments: &FabricArguments,
+    arguments: &FabricSettings,
     to: &str,
     name: &str,
     at: &str,
@@ -76,7 +75,7 @@ enum ServerAddress {
 }
 
 impl ServerAddress {
-    fn parse(arguments: &FabricArguments, text: &str, name: &str) -> Result<Self, Failure> {
+    fn parse(arguments: &FabricSettings, text: &str, name: &str) -> Result<Self, Failure> {
         let kind = arguments.fabric.unwrap_or(match text.contains(':') {
             true => FabricKind::Tcp,
             false => FabricKind::Shm,
@@ -97,7 +96,7 @@ impl ServerAddress {
 
     fn open_fabric(
         self,
-        arguments: &FabricArguments,
+        arguments: &FabricSettings,
         listen: impl FnOnce(Address) -> Option<Endpoint>,
     ) -> Result<(Arc<dyn Fabric>, String), Failure> {
         arguments.rdma.check(arguments.fabric == Some(FabricKind::Verbs))?;
@@ -152,11 +151,11 @@ pub(crate) fn host_security(
         HostFabric::Verbs => FabricKind::Verbs,
     });
     let (key, rdma) = (key.map(Path::to_owned), Rdma::default());
-    security(&FabricArguments { fabric, key, protect, rdma, congestion: None })
+    security(&FabricSettings { fabric, key, protect, rdma, congestion: None })
 }
 
 /// Returns the security configuration. A key without `--protect` protects everything that the fabric can protect.
-fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
+fn security(arguments: &FabricSettings) -> Result<Security, Failure> {
     let failed = |e| Failure::system(format!("{e}"));
     let over_verbs = arguments.fabric == Some(FabricKind::Verbs);
     let protect = match (arguments.key.is_some(), arguments.protect) {
@@ -182,11 +181,11 @@ fn security(arguments: &FabricArguments) -> Result<Security, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::RdmaOption;
+    use crate::settings::RdmaOption;
 
-    fn arguments(fabric: Option<FabricKind>) -> FabricArguments {
+    fn arguments(fabric: Option<FabricKind>) -> FabricSettings {
         let (key, protect, rdma) = (None, None, Rdma::default());
-        FabricArguments { fabric, key, protect, rdma, congestion: None }
+        FabricSettings { fabric, key, protect, rdma, congestion: None }
     }
 
     #[test]
@@ -207,7 +206,7 @@ mod tests {
 
     #[test]
     fn protection_without_key_is_refused() {
-        let with = |protect| FabricArguments { protect, ..arguments(None) };
+        let with = |protect| FabricSettings { protect, ..arguments(None) };
         assert!(
             security(&with(None)).is_ok() && security(&with(Some(Protection::Nothing))).is_ok()
         );
@@ -225,7 +224,7 @@ mod tests {
                 Rdma { device, ..Rdma::default() },
                 Rdma { rdma: vec![RdmaOption::OnDemandPaging], ..Rdma::default() },
             ] {
-                let arguments = FabricArguments { rdma, ..arguments(fabric) };
+                let arguments = FabricSettings { rdma, ..arguments(fabric) };
                 let server = ServerAddress::parse(&arguments, "127.0.0.1:0", "bench").unwrap();
                 let refused = server.open_fabric(&arguments, |_| None);
                 assert!(matches!(refused, Err(Failure::Usage { .. })));
@@ -242,7 +241,7 @@ mod tests {
             (Some(FabricKind::Verbs), "127.0.0.1:0", false),
             (None, "lab", false),
         ] {
-            let arguments = FabricArguments { congestion: asked, ..arguments(fabric) };
+            let arguments = FabricSettings { congestion: asked, ..arguments(fabric) };
             let server = ServerAddress::parse(&arguments, address, "bench").unwrap();
             let opened = server.open_fabric(&arguments, |_| None);
             assert_eq!(opened.is_ok(), accepted, "{fabric:?} {address}");
@@ -257,7 +256,7 @@ mod tests {
         let mut permissions = std::fs::metadata(&file).unwrap().permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o600);
         std::fs::set_permissions(&file, permissions).unwrap();
-        let with = |fabric| FabricArguments { key: Some(file.clone()), ..arguments(Some(fabric)) };
+        let with = |fabric| FabricSettings { key: Some(file.clone()), ..arguments(Some(fabric)) };
         let protect = |fabric| security(&with(fabric)).map(|security| security.protect());
         assert_eq!(protect(FabricKind::Tcp), Ok(Protect::Everything));
         assert_eq!(protect(FabricKind::Verbs), Ok(Protect::Handshake));

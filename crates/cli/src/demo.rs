@@ -1,11 +1,11 @@
 //! `farside demo`: three nodes, 300,000 records and the YCSB core workloads in about a minute. Then one node is
 //! killed: the others still read the records that remain, and report errors for the lost ones.
 
-use crate::arguments::Demo;
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::latency::Summary;
 use crate::output::{Output, Table, bytes, count};
+use crate::settings::Demo;
 use crate::worker::{NodeStats, Verified};
 use crate::ycsb::{TableCluster, core, summary_row, summary_table};
 use farside_apps::ycsb::CoreWorkload;

@@ -1,6 +1,7 @@
 //! Failures of commands, and their exit codes.
 
 use farside::ErrorCode;
+use farside_apps::dht::DhtError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::process::ExitCode;
@@ -88,6 +89,14 @@ impl fmt::Display for Failure {
             Self::Interrupted => f.write_str("interrupted"),
             Self::Reported(failure) => failure.fmt(f),
         }
+    }
+}
+
+impl From<DhtError> for Failure {
+    fn from(error: DhtError) -> Self {
+        let entry = error.code().entry();
+        let text = error.to_string();
+        Self::Operation { number: entry.number, name: entry.name.to_owned(), text }
     }
 }
 

@@ -1,24 +1,18 @@
 //! The hosts of a command's workers, and the fabric between their nodes.
 
 use crate::agent::{self, Remote};
-use crate::arguments::{HostFabric, Places, Protection, WorkerFabric};
 use crate::choice;
-use crate::cluster::{LineHandler, Process, Started};
 use crate::failure::Failure;
-use crate::rdma::Rdma;
-use crate::worker::{HostSpec, LEASE};
-use farside::fabrics::{FabricOptions, OpenFabric};
+use crate::host_fabric::{HostSpec, LEASE, Opened, open};
+use crate::process::{LineHandler, Process, Started};
+use crate::settings::{HostFabric, Places, Protection, Rdma, WorkerFabric};
+use farside::fabrics::FabricOptions;
 use farside_bootstrap::{Admission, Endpoint, Protect, Security};
-use farside_fabric::Fabric;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-
-/// A fabric that listens, and the address at which others reach it.
-pub(crate) type Opened = (Arc<dyn Fabric>, SocketAddr);
 
 /// The hosts of workers.
 #[derive(Clone, Debug)]
@@ -204,26 +198,6 @@ impl ChildWorker {
         });
         let process = Self { commands: child.stdin.take(), child };
         Ok(Started { process: Box::new(process), host, local: host, listener })
-    }
-}
-
-/// Opens a fabric between hosts that listens, and returns it with its address.
-pub(crate) fn open(options: &FabricOptions) -> Result<Opened, Failure> {
-    open_for(options).map(|(opened, _)| opened)
-}
-
-/// Opens a fabric as [`open`], and also returns the peers that may connect to it.
-pub(crate) fn open_for(options: &FabricOptions) -> Result<(Opened, Option<Admission>), Failure> {
-    let place = options.listen.as_ref().map(Endpoint::to_string).unwrap_or_default();
-    let name = options.scheme.name();
-    let failed = |text: &str| Failure::system(format!("{name} at {place}: {text}"));
-    let OpenFabric { fabric, admission, .. } =
-        options.open().map_err(|error| failed(&error.detail))?;
-    match fabric.host() {
-        Some(at) => Ok(((fabric, at), admission)),
-        None => {
-            Err(failed("no address that others can reach: give one to listen at or to advertise"))
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The `farside` command.
 //!
-//! Every command is a module with a function `run`. Commands that need a cluster start worker processes ([`cluster`]):
+//! [`arguments`] converts the command line into [`settings`], plain types on which all commands depend. Every command
+//! is a module with a function `run`. Commands that need a cluster start worker processes ([`cluster`]):
 //! this program as [`worker`], on this host or at agents of other hosts ([`hosts`], [`agent`]). Workers communicate
 //! by JSON lines over pipes and streams, and end with their parent, for whatever reason it ends.
 #![forbid(unsafe_code)]
@@ -13,8 +14,10 @@ mod choice;
 mod cluster;
 mod demo;
 mod doctor;
+mod ends;
 mod fabrics;
 mod failure;
+mod host_fabric;
 mod hosts;
 mod info;
 mod input_file;
@@ -22,17 +25,20 @@ mod key;
 mod latency;
 mod node;
 mod output;
+mod process;
+mod processors;
 mod rdma;
 mod result_file;
 mod rmc;
 mod run;
+mod settings;
 mod signals;
 mod up;
 mod wordcount;
 mod worker;
 mod ycsb;
 
-use arguments::{Arguments, Bench, Command};
+use arguments::{Arguments, Bench, Command, Key, Rmc};
 use clap::Parser;
 use failure::Failure;
 use output::Output;
@@ -45,7 +51,7 @@ fn main() -> ExitCode {
         Err(usage) => return print_usage(&usage),
     };
     let output = Output::new(arguments.json, arguments.quiet);
-    let done = run(&arguments.command, output);
+    let done = run(arguments.command, output);
     if let Err(failure) = &done {
         output.failure(failure);
     }
@@ -59,26 +65,48 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, output: Output) -> Result<(), Failure> {
+/// Converts the arguments of a command, and runs it.
+fn run(command: Command, output: Output) -> Result<(), Failure> {
     match command {
-        Command::Demo(arguments) => demo::run(arguments, output),
-        Command::Wordcount(arguments) => wordcount::run(arguments, output),
-        Command::Up(arguments) => up::run(arguments, output),
-        Command::Doctor(arguments) => doctor::run(arguments, output),
-        Command::Run(arguments) => run::run(arguments, output),
-        Command::Launched(arguments) => run::launch(arguments),
-        Command::Worker(arguments) => worker::run(arguments),
-        Command::Node(arguments) => node::run(arguments, output),
-        Command::Agent(arguments) => agent::run(arguments, output),
+        Command::Demo(arguments) => demo::run(&arguments.into(), output),
+        Command::Wordcount(arguments) => wordcount::run(&arguments.into(), output),
+        Command::Up(arguments) => up::run(&arguments.into(), output),
+        Command::Doctor(arguments) => doctor::run(&arguments.into(), output),
+        Command::Run(arguments) => run::run(&arguments.into(), output),
+        Command::Launched(arguments) => run::launch(arguments.parent, &arguments.command),
+        Command::Worker(arguments) => worker::run(arguments.key, !arguments.without_files),
+        Command::Node(arguments) => node::run(&arguments.into(), output),
+        Command::Agent(arguments) => agent::run(&arguments.into(), output),
         Command::Info => info::run(output),
-        Command::Key { which } => key::run(which, output),
-        Command::Channels(arguments) => channels::run(arguments, output),
-        Command::Rmc { which } => rmc::run(which, output),
-        Command::Bench { which: Bench::Memory(arguments) } => bench::memory(arguments, output),
-        Command::Bench { which: Bench::Fabric(arguments) } => bench::fabric(arguments, output),
-        Command::Bench { which: Bench::Channels(arguments) } => bench::channels(arguments, output),
-        Command::Bench { which: Bench::Ycsb(arguments) } => ycsb::run(arguments, output),
-        Command::Bench { which: Bench::Rmc(arguments) } => rmc::bench(arguments, output),
+        Command::Key { which: Key::New(arguments) } => key::create(&arguments.file, output),
+        Command::Channels(arguments) => channels::run(arguments.advice().as_ref(), output),
+        Command::Rmc { which } => run_rmc(which, output),
+        Command::Bench { which } => run_bench(which, output),
+    }
+}
+
+fn run_bench(which: Bench, output: Output) -> Result<(), Failure> {
+    match which {
+        Bench::Memory(arguments) => bench::memory(&arguments.effort.into(), output),
+        Bench::Fabric(arguments) => bench::fabric(&arguments.into(), output),
+        Bench::Channels(arguments) => bench::channels(&arguments.into(), output),
+        Bench::Ycsb(arguments) => ycsb::run(&arguments.into(), output),
+        Bench::Rmc(arguments) => rmc::bench::run(&arguments.into(), output),
+    }
+}
+
+fn run_rmc(which: Rmc, output: Output) -> Result<(), Failure> {
+    match which {
+        Rmc::Bench(arguments) => rmc::bench::run(&arguments.into(), output),
+        Rmc::Build(arguments) => rmc::build::run(&arguments.into(), output),
+        Rmc::Check(arguments) => rmc::check::run(&arguments.into(), output),
+        Rmc::Run(arguments) => rmc::run::run(&arguments.into(), output),
+        Rmc::List(arguments) => rmc::list::run(arguments.of.as_deref(), output),
+        Rmc::Serve(arguments) => rmc::serve::run(&arguments.into(), output),
+        Rmc::Register(arguments) => rmc::call::register(&arguments.into(), output),
+        Rmc::Call(arguments) => rmc::call::call(&arguments.into(), output),
+        Rmc::Listen(arguments) => rmc::listen::run(&arguments.into(), output),
+        Rmc::Figures(arguments) => rmc::figures::run(arguments.out.as_deref(), output),
     }
 }
 

@@ -3,9 +3,9 @@
 //! Each process is first this program again (`launched`), which asks the kernel for its own death with that
 //! of its parent and then executes the program.
 
-use crate::arguments::{Launched, RunProgram};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::RunProgram;
 use crate::signals;
 use farside::launch::LaunchedCluster;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
@@ -80,13 +80,13 @@ pub(crate) fn run(arguments: &RunProgram, output: Output) -> Result<(), Failure>
 ///
 /// # Errors
 /// If there is no such program.
-pub(crate) fn launch(arguments: &Launched) -> Result<(), Failure> {
+pub(crate) fn launch(parent: i32, command: &[OsString]) -> Result<(), Failure> {
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
-    if getppid().map(Pid::as_raw_pid) != Some(arguments.parent) {
+    if getppid().map(Pid::as_raw_pid) != Some(parent) {
         return Err(Failure::Interrupted); // the parent died before the signal was set
     }
-    let (program, rest) = split(&arguments.command)?;
+    let (program, rest) = split(command)?;
     let error = Command::new(program).args(rest).exec();
     Err(Failure::system(format!("{}: {error}", program.to_string_lossy())))
 }

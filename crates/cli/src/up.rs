@@ -1,10 +1,10 @@
 //! `farside up`: a cluster that programs join by name or over TCP.
 
-use crate::arguments::Up;
 use crate::cluster::{Cluster, ClusterEvent};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::output::{Output, bytes};
+use crate::settings::Up;
 use crate::worker::NodeSpec;
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! `farside wordcount`: counts the words of files in a shared table, and prints what the usual pipeline
 //! of `tr`, `sort` and `uniq -c` prints.
 
-use crate::arguments::Wordcount;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::output::Output;
+use crate::settings::Wordcount;
 use crate::signals;
 use crate::worker::{Answer, Command, NodeSpec, WirePath};
 use farside_apps::wordcount::{Input, WORD_BYTES_MAX, too_long, write_counts};

@@ -3,7 +3,6 @@
 
 mod parts;
 
-use crate::arguments::BenchYcsb;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
@@ -11,6 +10,7 @@ use crate::input_file;
 use crate::latency::Summary;
 use crate::output::{Output, Table, count, time};
 use crate::result_file::{self, TemporaryFolder};
+use crate::settings::BenchYcsb;
 use crate::worker::workload;
 use crate::worker::{
     Answer, Command, Executor, LookupStats, NodeSpec, NodeStats, Ran, Share, Verified, WirePath,

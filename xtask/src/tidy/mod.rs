@@ -4,6 +4,7 @@
 //! it can fail.
 
 mod banned;
+mod circles;
 mod dead;
 mod direction;
 pub(crate) mod documents;
@@ -39,6 +40,11 @@ const RULES: &[Rule] = &[
         name: "direction-seam",
         sentence: "only listed files of the facade use both the machines and the fabric",
         check: direction::seam,
+    },
+    Rule {
+        name: "circles",
+        sentence: "the files of a crate do not depend on each other in circles, except for the listed ones",
+        check: circles::check,
     },
     Rule {
         name: "unsafe-homes",

@@ -2,8 +2,8 @@
 
 use super::line::{Line, Lines};
 use super::wire::{LINE_BYTES_MAX, MARK, Notice, Order, line};
-use crate::cluster::Process;
 use crate::failure::Failure;
+use crate::process::Process;
 use farside_bootstrap::{Endpoint, Security};
 use std::io;
 use std::net::IpAddr;

@@ -6,21 +6,22 @@
 //! output and handles the end of the worker.
 
 mod client;
+mod event;
 mod line;
 mod serve;
 mod wire;
 
-use crate::arguments::{Agent, HostFabric};
 use crate::choice;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::{Agent, HostFabric};
 use crate::signals;
 pub(crate) use client::Remote;
+use event::AgentEvent;
 use farside_bootstrap::{Admission, Endpoint, HostAddress, Security};
 use farside_fabric::PendingLimits;
 pub(crate) use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use serde::Serialize;
 use serve::AgentState;
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -31,50 +32,6 @@ use std::thread::JoinHandle;
 
 /// Maximum number of streams besides those with a worker and those without an order yet: refusals in flight.
 const STREAMS_SPARE: usize = 32;
-
-/// An event of an agent, in the form of `--json`.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
-enum AgentEvent<'a> {
-    Listening {
-        address: &'a str,
-        security: &'a str,
-        /// A security warning for the operator, with a remedy.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        warning: Option<&'a str>,
-    },
-    Started {
-        process: u32,
-        from: &'a str,
-    },
-    Ended {
-        process: u32,
-        how: &'a str,
-    },
-    Refused {
-        from: &'a str,
-        reason: &'a str,
-    },
-    Closed,
-}
-
-impl AgentEvent<'_> {
-    fn tell(&self, output: Output) {
-        output.event(self, |_| vec![self.text()]);
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Self::Listening { address, security, .. } => {
-                format!("agent at {address} ({security}); Ctrl-C ends it and its workers")
-            }
-            Self::Started { process, from } => format!("worker {process} started for {from}"),
-            Self::Ended { process, how } => format!("worker {process} ended ({how})"),
-            Self::Refused { from, reason } => format!("refused {from}: {reason}"),
-            Self::Closed => "the agent and its workers have ended".to_owned(),
-        }
-    }
-}
 
 /// Returns whether only processes of this machine can reach an endpoint.
 pub(crate) fn is_loopback(endpoint: &Endpoint) -> bool {

@@ -1,6 +1,6 @@
 //! One stream at an agent, which runs one worker.
 
-use super::AgentEvent;
+use super::event::AgentEvent;
 use super::line::{Line, Lines};
 use super::wire::{LINE_BYTES_MAX, MARK, Notice, Order, line, version};
 use crate::failure::Failure;

@@ -1,10 +1,10 @@
 //! Arguments of `farside bench channels`.
 
-use super::{Places, message_bytes, seconds};
-use clap::{Args, ValueEnum};
-use farside::channel::{DeviceWords, Kind, Options, UnknownKind};
-use farside_sim::fabric::INFINIBAND;
-use serde::{Deserialize, Serialize};
+use super::fabric::PlacesArguments;
+use crate::settings::units::{message_bytes, seconds};
+use crate::settings::{BenchChannels, DeviceWordsName, Pattern, ProfileName};
+use clap::Args;
+use farside::channel::{Kind, UnknownKind};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -39,56 +39,56 @@ are built and read in the memory of their sender. As in perftest, 1 MB is 2^20 b
 BW average and MsgRate are of the median window. xbaseline is the best latency divided by half of the round trip
 of one cache line, or of a futex for blocking processes. Each spinning process needs a processor of its own;
 otherwise several share one.")]
-pub(crate) struct BenchChannels {
+pub(crate) struct BenchChannelsArguments {
     /// Channels, by the names of `farside channels`, or all
     #[arg(long, value_delimiter = ',', default_value = "all", value_name = "NAME")]
     channel: Vec<ChannelName>,
     /// Message sizes
     #[arg(long, value_delimiter = ',', default_value = "8,64,1024,65536", value_parser = message_bytes)]
-    pub(crate) bytes: Vec<u32>,
+    bytes: Vec<u32>,
     /// Numbers of senders and receivers
     #[arg(long, value_delimiter = ',', default_value = "1:1,N:1,1:N")]
-    pub(crate) pattern: Vec<Pattern>,
+    pattern: Vec<Pattern>,
     /// Senders of N:1
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) clients: u16,
+    clients: u16,
     /// Receivers of 1:N
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub(crate) readers: u16,
+    readers: u16,
     /// Windows of about half a millisecond per figure
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(8..=1_000_000))]
-    pub(crate) windows: u32,
+    windows: u32,
     /// Seconds per figure, instead of a number of windows
     #[arg(long, conflicts_with = "windows", value_parser = seconds)]
-    pub(crate) seconds: Option<f64>,
+    seconds: Option<f64>,
     /// Words in device memory, for channels that support it; without a value: each of the four
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "WORDS", default_missing_values = ["nothing", "head", "tail", "all"])]
-    device_words: Vec<DeviceName>,
+    device_words: Vec<DeviceWordsName>,
     /// Bytes that readers of read-ring-inlined fetch with the bell; without a value: 0,512,4096
     #[arg(long, value_delimiter = ',', num_args = 0.., value_name = "BYTES", default_missing_values = ["0", "512", "4096"], value_parser = prefetch_bytes)]
     prefetch: Vec<u32>,
     /// Measure without and with a copy of each message into a log, by the receiver
     #[arg(long)]
-    pub(crate) copy: bool,
+    copy: bool,
     /// Also report the distribution of round trips, not only percentiles
     #[arg(long)]
-    pub(crate) distribution: bool,
+    distribution: bool,
     /// Print the findings of paper 001 §6 in virtual time, as in crates/sim/CHANNELS.md
     #[arg(long, conflicts_with_all = ["device_words", "prefetch", "copy", "distribution", "plot", "fabric", "on"])]
-    pub(crate) findings: bool,
+    findings: bool,
     /// Plot latency and rate over the message size, or the distribution
     #[arg(long, value_name = "FILE.svg")]
-    pub(crate) plot: Option<PathBuf>,
+    plot: Option<PathBuf>,
     /// Measure on this machine, or in virtual time on the paper's cluster
     #[arg(long, default_value = "shm", conflicts_with_all = ["fabric", "on", "key", "protect"])]
-    pub(crate) profile: ProfileName,
+    profile: ProfileName,
     #[command(flatten)]
-    pub(crate) places: Places,
+    places: PlacesArguments,
 }
 
-impl BenchChannels {
+impl BenchChannelsArguments {
     /// Returns the channels, each once, in the order of the table.
-    pub(crate) fn kinds(&self) -> Vec<Kind> {
+    fn kinds(&self) -> Vec<Kind> {
         let wanted = |kind: &Kind| {
             self.channel.iter().any(|name| match name {
                 ChannelName::All => true,
@@ -97,71 +97,26 @@ impl BenchChannels {
         };
         Kind::ALL.into_iter().filter(wanted).collect()
     }
-
-    /// Returns the requested settings of device words that the channel supports, each once; possibly none.
-    pub(crate) fn devices(&self, kind: Kind) -> Vec<DeviceWords> {
-        let usual = [DeviceName::Nothing];
-        let asked = if self.device_words.is_empty() { &usual[..] } else { &self.device_words };
-        let mut all = Vec::new();
-        for device in asked.iter().map(|name| name.words()) {
-            let shape = Options::new(kind, 64).device(device).shape(&INFINIBAND);
-            let has = device == DeviceWords::Nothing || kind.has_device_words(&shape);
-            if has && !all.contains(&device) {
-                all.push(device);
-            }
-        }
-        all
-    }
-
-    /// Returns the requested prefetch sizes that the channel supports, each once; possibly none.
-    pub(crate) fn prefetches(&self, kind: Kind) -> Vec<u32> {
-        let mut all = self.prefetch.clone();
-        all.dedup();
-        if all.is_empty() {
-            return vec![0];
-        }
-        all.retain(|bytes| *bytes == 0 || kind == Kind::ReadRingInlined);
-        all
-    }
-
-    /// Returns whether a particular figure is requested, instead of all that a channel has.
-    pub(crate) fn is_special(&self) -> bool {
-        self.copy || self.distribution || !self.device_words.is_empty() || !self.prefetch.is_empty()
-    }
 }
 
-/// Words of a channel in device memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum DeviceName {
-    /// All words are in main memory
-    Nothing,
-    /// The head of a shared ring, the target of FETCH_ADDs; bells that readers READ
-    Head,
-    /// The tail of a shared ring, which its senders READ
-    Tail,
-    /// Both
-    All,
-}
-
-impl DeviceName {
-    /// Returns the name of these words.
-    pub(crate) const fn of(words: DeviceWords) -> Self {
-        match words {
-            DeviceWords::Nothing => Self::Nothing,
-            DeviceWords::Head => Self::Head,
-            DeviceWords::Tail => Self::Tail,
-            DeviceWords::All => Self::All,
-        }
-    }
-
-    /// Returns the words.
-    pub(crate) const fn words(self) -> DeviceWords {
-        match self {
-            Self::Nothing => DeviceWords::Nothing,
-            Self::Head => DeviceWords::Head,
-            Self::Tail => DeviceWords::Tail,
-            Self::All => DeviceWords::All,
+impl From<BenchChannelsArguments> for BenchChannels {
+    fn from(arguments: BenchChannelsArguments) -> Self {
+        Self {
+            kinds: arguments.kinds(),
+            bytes: arguments.bytes,
+            pattern: arguments.pattern,
+            clients: arguments.clients,
+            readers: arguments.readers,
+            windows: arguments.windows,
+            seconds: arguments.seconds,
+            device_words: arguments.device_words,
+            prefetch: arguments.prefetch,
+            copy: arguments.copy,
+            distribution: arguments.distribution,
+            findings: arguments.findings,
+            plot: arguments.plot,
+            profile: arguments.profile,
+            places: arguments.places.into(),
         }
     }
 }
@@ -191,44 +146,12 @@ impl FromStr for ChannelName {
     }
 }
 
-/// Numbers of senders and receivers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum Pattern {
-    /// One sender, one receiver
-    #[value(name = "1:1")]
-    OneToOne,
-    /// Many senders, one receiver
-    #[value(name = "N:1")]
-    ManyToOne,
-    /// One sender, many receivers that each get every message (broadcast)
-    #[value(name = "1:N")]
-    OneToMany,
-}
-
-impl Pattern {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::OneToOne => "1:1",
-            Self::ManyToOne => "N:1",
-            Self::OneToMany => "1:N",
-        }
-    }
-}
-
-/// The environment of a measurement.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum ProfileName {
-    /// Processes of this machine
-    Shm,
-    /// Virtual time: two ConnectX-5 of 100 Gb/s, the cluster of paper 001
-    Connectx5,
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{Arguments, Bench, Command};
     use super::*;
     use clap::Parser;
+    use farside::channel::DeviceWords;
 
     #[test]
     fn channels_are_chosen_by_name() {
@@ -250,7 +173,7 @@ mod tests {
     fn arguments(line: &[&str]) -> BenchChannels {
         let line = [&["farside", "bench", "channels"], line].concat();
         match Arguments::try_parse_from(line).unwrap().command {
-            Command::Bench { which: Bench::Channels(arguments) } => arguments,
+            Command::Bench { which: Bench::Channels(arguments) } => arguments.into(),
             other => unreachable!("the command is bench channels, not {other:?}"),
         }
     }

@@ -1,7 +1,7 @@
 //! Arguments of `farside run`.
 
-use clap::{Args, ValueEnum};
-use farside::fabrics::Scheme;
+use crate::settings::{LaunchFabric, RunProgram};
+use clap::Args;
 use farside::launch::PROCESSES_MAX;
 use std::ffi::OsString;
 
@@ -15,13 +15,13 @@ Examples:
 The program calls Node::launched(), which returns a node of the processes' own cluster, its rank and their
 number. Lines of its output begin with the rank. Where a process fails, the others are killed, and the exit
 code is that of the process, or 128 and the number of the signal that killed it.")]
-pub(crate) struct RunProgram {
+pub(crate) struct RunProgramArguments {
     /// Processes
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(PROCESSES_MAX)))]
-    pub(crate) processes: u32,
+    processes: u32,
     /// How they reach each other on this machine
     #[arg(long, default_value = "shm")]
-    pub(crate) fabric: LaunchFabric,
+    fabric: LaunchFabric,
     /// The program, and its arguments
     #[arg(
         required = true,
@@ -29,34 +29,19 @@ pub(crate) struct RunProgram {
         allow_hyphen_values = true,
         value_name = "PROGRAM"
     )]
-    pub(crate) command: Vec<OsString>,
-}
-
-/// A fabric between processes of one machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub(crate) enum LaunchFabric {
-    /// Shared memory
-    Shm,
-    /// TCP on the loopback
-    Tcp,
-}
-
-impl LaunchFabric {
-    /// Returns the facade's form.
-    pub(crate) const fn scheme(self) -> Scheme {
-        match self {
-            Self::Shm => Scheme::Shm,
-            Self::Tcp => Scheme::Tcp,
-        }
-    }
+    command: Vec<OsString>,
 }
 
 /// A program that ends with its parent.
 #[derive(Args, Debug)]
-pub(crate) struct Launched {
+pub(crate) struct LaunchedArguments {
     /// The number of the parent process
     pub(crate) parent: i32,
     /// The program, and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+convert! {
+    RunProgramArguments => RunProgram { processes, fabric, command }
 }

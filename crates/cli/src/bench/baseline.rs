@@ -1,7 +1,7 @@
 //! Baselines: what the bare machine does, measured in the same run as the figures.
 
-use super::core::{Allowed, bind};
 use super::window::{Figure, measure};
+use crate::processors::{Allowed, bind};
 use std::convert::Infallible;
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

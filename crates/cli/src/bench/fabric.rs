@@ -2,9 +2,9 @@
 //! its baseline on the bare machine.
 
 use super::baseline::Baseline;
-use super::pair::{Mode, PairEnd, REGION_BYTES};
 use super::report::{Report, Target};
 use super::window::measure;
+use crate::ends::pair::{Mode, PairEnd, REGION_BYTES};
 use crate::failure::Failure;
 use farside_base::{LocalSlice, Operation, RemoteSlice, Source, Work};
 
@@ -153,8 +153,8 @@ pub(crate) fn messages(end: &mut PairEnd, mode: Mode, report: &mut Report) -> Re
 
 #[cfg(test)]
 mod tests {
-    use super::super::pair::serve;
     use super::*;
+    use crate::ends::pair::serve;
     use farside_fabric::MemFabric;
     use std::sync::mpsc::channel;
 

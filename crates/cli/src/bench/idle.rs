@@ -1,12 +1,12 @@
 //! What a node costs in addition to its data: processor time while idle, and memory for each line.
 
-use super::pause;
 use super::report::Report;
 use crate::cluster::{Cluster, unexpected};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::worker::{Answer, Command, NodeSpec};
 use farside::LineSize;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// How long the processor time of idle nodes is measured.
@@ -100,4 +100,11 @@ fn busy_ns(process: u32) -> u64 {
         text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0)
     };
     threads.flatten().map(|thread| of_thread(thread.path())).sum()
+}
+
+/// Blocks this thread for `time`. For measurements of idle nodes only.
+pub(super) fn pause(time: Duration) {
+    let (sender, receiver) = channel::<()>();
+    while receiver.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {}
+    drop(sender);
 }

@@ -4,13 +4,13 @@
 //! timed window of misses the home writes the lines, which invalidates this node's copies.
 
 use super::baseline::Baseline;
-use super::core::{Allowed, bind};
-use super::pause;
+use super::idle::pause;
 use super::report::{Report, Target};
 use super::table::measure_get;
 use super::window::{Figure, measure, measure_prepared};
 use crate::cluster::Cluster;
 use crate::failure::Failure;
+use crate::processors::{Allowed, bind};
 use crate::worker::Command;
 use farside::{AllocationHint, AllocationSpec, GlobalAddress, LineSize, Node, NodeId, Session};
 use std::hint::black_box;

@@ -3,32 +3,24 @@
 mod baseline;
 mod between;
 mod channels;
-mod core;
 mod fabric;
 mod idle;
 mod memory;
-mod pair;
 mod report;
 mod table;
 mod window;
 
-use crate::arguments::{BenchChannels, BenchFabric, BenchMemory};
 use crate::cluster::Cluster;
+use crate::ends::pair::{Mode, PairEnd};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::output::Output;
+use crate::settings::{BenchChannels, BenchFabric, Effort};
 use crate::worker::{Command, NodeSpec};
-pub(crate) use between::{TRANSFER_BYTES_MAX, Test};
-pub(crate) use channels::Task;
-pub(crate) use core::bind;
 use farside::Node;
 use memory::Bench;
-use pair::PairEnd;
-pub(crate) use pair::{Mode, serve};
 use report::Report;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-pub(crate) use table::failed;
 
 /// Spin budget of a home node that must not sleep during a measurement.
 const AWAKE_NS: u64 = 10_000_000_000;
@@ -39,8 +31,8 @@ pub(crate) fn channels(arguments: &BenchChannels, output: Output) -> Result<(), 
 }
 
 /// Measures the coherent memory.
-pub(crate) fn memory(arguments: &BenchMemory, output: Output) -> Result<(), Failure> {
-    let mut report = Report::new(arguments.effort.windows, arguments.effort.only.clone());
+pub(crate) fn memory(effort: &Effort, output: Output) -> Result<(), Failure> {
+    let mut report = Report::new(effort.windows, effort.only.clone());
     output.note("home awake");
     let other = report.allowed().processor(1);
     let awake = NodeSpec::bench("awake", Some(AWAKE_NS), other);
@@ -67,13 +59,6 @@ fn with_home(
     run(&mut Bench::new(&node, &mut cluster)?)?;
     node.leave()?;
     cluster.leave()
-}
-
-/// Blocks this thread for `time`. For measurements of idle nodes only.
-fn pause(time: Duration) {
-    let (sender, receiver) = channel::<()>();
-    while receiver.recv_timeout(time) != Err(RecvTimeoutError::Timeout) {}
-    drop(sender);
 }
 
 /// Measures a fabric between two ends; without an address, the shared-memory fabric.

@@ -1,9 +1,9 @@
 //! Reports of figures with their baselines and targets.
 
 use super::baseline::Baseline;
-use super::core::{Allowed, bind};
 use super::window::Figure;
 use crate::output::{Output, Table, time};
+use crate::processors::{Allowed, bind};
 use serde::Serialize;
 use std::collections::BTreeMap;
 

@@ -45,32 +45,23 @@ pub(crate) fn measure_get(node: &Node, home: NodeId, report: &mut Report) -> Res
     }
     let mut session = node.session()?;
     let options = DhtOptions { nodes: vec![home], ..DhtOptions::default() };
-    let mut table = Dht::create(&mut session, &options).map_err(failed)?;
+    let mut table = Dht::create(&mut session, &options)?;
     let mut table = table.with(&mut session);
     for key in &keys {
-        table.put(key, &VALUE).map_err(failed)?;
+        table.put(key, &VALUE)?;
     }
     for (name, target) in [
         ("GET, cached, against DashMap", Target::TimesFaster(0.4, DASHMAP_GET)),
         ("GET, cached, against Redis", Target::TimesFaster(5.0, REDIS_GET)),
     ] {
         report.add(name, Baseline::Copy(100), target, |windows| {
-            each_key(windows, &keys, |key, out| match table.get(key, out).map_err(failed)? {
+            each_key(windows, &keys, |key, out| match table.get(key, out)? {
                 true => Ok(()),
                 false => Err(Failure::check("the hash table lost a key")),
             })
         })?;
     }
-    table.destroy().map_err(failed)
-}
-
-pub(crate) fn failed(error: farside_apps::dht::DhtError) -> Failure {
-    let entry = error.code().entry();
-    Failure::Operation {
-        number: entry.number,
-        name: entry.name.to_owned(),
-        text: error.to_string(),
-    }
+    Ok(table.destroy()?)
 }
 
 fn keys() -> Vec<Vec<u8>> {
@@ -128,7 +119,7 @@ impl Redis {
             if let Ok(stream) = UnixStream::connect(&socket) {
                 return Ok(Self { server, stream, folder });
             }
-            super::pause(std::time::Duration::from_millis(50));
+            super::idle::pause(std::time::Duration::from_millis(50));
         }
         let _ = server.kill();
         let _ = server.wait();

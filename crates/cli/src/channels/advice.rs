@@ -1,9 +1,9 @@
 //! Lists the channels that satisfy requirements on a fabric, and why the others do not.
 
-use crate::arguments::{Channels, FabricName};
 use crate::fabrics;
 use crate::failure::Failure;
 use crate::output::{Output, Table};
+use crate::settings::{ChannelAdvice, FabricName};
 use farside::channel::table::measured;
 use farside::channel::{Advice, Requirements, advise};
 use farside_base::Capabilities;
@@ -11,11 +11,11 @@ use farside_sim::fabric::{ADAPTIVE_ROUTING, EFA, INFINIBAND, ONE_RMA};
 use serde_json::json;
 
 /// Prints the suitable channels, best first, then the rejected ones with reasons.
-pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure> {
-    let has = capabilities(arguments.fabric())?;
-    let requirements = arguments.requirements();
-    let advice = advise(&requirements, &has);
-    let fabric = arguments.fabric().name();
+pub(super) fn print(asked: &ChannelAdvice, output: Output) -> Result<(), Failure> {
+    let has = capabilities(asked.fabric)?;
+    let requirements = &asked.requirements;
+    let advice = advise(requirements, &has);
+    let fabric = asked.fabric.name();
     output.value(&json!({
         "fabric": fabric,
         "needs": requirements.needs.iter().map(|need| need.name()).collect::<Vec<_>>(),
@@ -33,7 +33,7 @@ pub(super) fn print(arguments: &Channels, output: Output) -> Result<(), Failure>
             "reasons": rejection.reasons,
         })).collect::<Vec<_>>(),
     }));
-    output.line(format!("fabric {fabric}, {}", summary(&requirements)));
+    output.line(format!("fabric {fabric}, {}", summary(requirements)));
     output.line("");
     output.line(fitting(&advice));
     output.line("");

@@ -3,16 +3,17 @@
 mod advice;
 mod table;
 
-use crate::arguments::Channels;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::ChannelAdvice;
 
-/// Prints the table, or advice if the arguments state requirements.
-pub(crate) fn run(arguments: &Channels, output: Output) -> Result<(), Failure> {
-    if arguments.asks() {
-        advice::print(arguments, output)
-    } else {
-        table::print(output);
-        Ok(())
+/// Prints the table, or the requested advice.
+pub(crate) fn run(advice: Option<&ChannelAdvice>, output: Output) -> Result<(), Failure> {
+    match advice {
+        Some(advice) => advice::print(advice, output),
+        None => {
+            table::print(output);
+            Ok(())
+        }
     }
 }

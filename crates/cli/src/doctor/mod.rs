@@ -26,9 +26,9 @@ mod recorded;
 #[cfg(test)]
 mod tests;
 
-use crate::arguments::Doctor;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::Doctor;
 use check::{Check, Group, Rule, Verdict};
 use host::Live;
 use report::{Counts, Report, fabrics, label, lines};

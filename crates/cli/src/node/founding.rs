@@ -9,22 +9,23 @@
 //! Two founders that name each other do not both found: the answer of the lower one never allows the higher one to
 //! found, and a missing answer allows nothing.
 
-use super::NodeEvent;
-use super::settings::Plan;
-use super::{BACK_OFF, Life, unjoined};
+use super::event::{NodeEvent, Unanswered};
+use super::life::{Life, unjoined};
+use super::plan::Plan;
 use crate::failure::Failure;
-use crate::hosts;
+use crate::host_fabric;
 use crate::output::Output;
 use farside::{Error, ErrorCode, Node};
 use farside_bootstrap::Admission;
 use farside_fabric::{Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec};
-use serde::Serialize;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+/// Initial back-off before joining again; it doubles with each attempt.
+const BACK_OFF: Duration = Duration::from_millis(250);
 /// Time that other hosts have to answer; longer than a join attempt, in which a waiting node does not answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which a waiting node polls for queries of other hosts.
@@ -149,13 +150,6 @@ pub(super) fn once(plan: &Plan) -> Result<Life, Failure> {
     }
 }
 
-/// A host that must answer before this node founds, and why its answer is missing.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
-pub(super) struct Unanswered {
-    pub(super) host: String,
-    pub(super) reason: String,
-}
-
 enum Attempt {
     Member(Life),
     /// No cluster can be reached; with the hosts that must answer first.
@@ -226,7 +220,7 @@ fn failed(error: FabricError) -> Failure {
 
 impl Waiting {
     fn open(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let opened = hosts::open_for(&plan.options)?;
+        let opened = host_fabric::open_for(&plan.options)?;
         let ((fabric, address), admission) = opened;
         let spec = PortSpec { listen: Some(waiting_name(plan)) };
         let mut port = fabric.open(&spec).map_err(failed)?;

@@ -1,174 +1,30 @@
 //! `farside node`: one node of a cluster of several hosts, in the foreground.
 
+mod event;
 mod founding;
+mod life;
 mod others;
-mod settings;
+mod plan;
 
-use crate::agent::Line;
-use crate::arguments;
 use crate::choice;
 use crate::failure::Failure;
-use crate::hosts;
-use crate::output::{Output, bytes};
+use crate::output::Output;
+use crate::settings;
 use crate::signals;
+use event::NodeEvent;
 use farside::{ErrorCode, Node};
 use farside_bootstrap::{Admission, Endpoint};
-use farside_fabric::Fabric;
 use founding::Start;
+use life::Life;
 use others::Others;
-use serde::Serialize;
-use settings::Plan;
+use plan::Plan;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Interval between checks of the members.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Initial back-off before joining again; it doubles with each attempt.
-const BACK_OFF: Duration = Duration::from_millis(250);
-
-/// An event of a node, in the form of `--json`.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case", tag = "event")]
-enum NodeEvent<'a> {
-    /// It is a member.
-    Started {
-        cluster: &'a str,
-        node: u16,
-        /// The address at which others reach it.
-        address: SocketAddr,
-        security: &'a str,
-        /// A security warning for the operator, with a remedy.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        warning: Option<&'a str>,
-        memory_bytes: u64,
-        members: usize,
-        /// The maximum number of members.
-        members_max: usize,
-        /// A member that is unreachable for longer is removed; set by the founder.
-        lease_ms: u64,
-        /// It joined again after it was isolated.
-        again: bool,
-    },
-    MemberJoined {
-        node: u16,
-        members: usize,
-        members_max: usize,
-    },
-    MemberLost {
-        node: u16,
-        members: usize,
-        members_max: usize,
-    },
-    /// It was partitioned from the cluster, which continues without it.
-    Isolated {
-        reason: &'a str,
-        /// Whether it will join again.
-        rejoins: bool,
-    },
-    /// It could not join again yet.
-    NotJoined {
-        reason: &'a str,
-    },
-    /// No cluster can be reached; with a reason for each host.
-    Waiting {
-        /// It founds one after each of these hosts has answered that it has none.
-        founds: bool,
-        hosts: &'a [founding::Unanswered],
-        /// What the operator can do if waiting does not help.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        remedy: Option<&'a str>,
-    },
-    /// A host of `--join` belongs to another cluster of this name.
-    OtherCluster {
-        host: &'a str,
-        /// Its cluster's identifier in hexadecimal, as `own`.
-        other: String,
-        own: String,
-    },
-    Ended {
-        cluster: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<&'a str>,
-        /// Bytes of its memory that were in use and are lost.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        memory_bytes: Option<u64>,
-    },
-}
-
-impl NodeEvent<'_> {
-    fn tell(&self, output: Output) {
-        output.event(self, |time| self.lines(time));
-    }
-
-    /// Prints the event that ends the command.
-    fn tell_last(&self, output: Output) {
-        output.last_event(self, |time| self.lines(time));
-    }
-
-    fn lines(&self, time: &str) -> Vec<String> {
-        vec![format!("{time} {}", self.text())]
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Self::Started {
-                cluster,
-                node,
-                address,
-                security,
-                memory_bytes,
-                members,
-                members_max,
-                lease_ms,
-                again,
-                ..
-            } => {
-                let what = if *again { "joined again as" } else { "is" };
-                format!(
-                    "{what} node {node} of cluster {cluster} at {address} ({security}), {}, members \
-                     {members} of {members_max}, lease {} s; Ctrl-C leaves",
-                    bytes(*memory_bytes),
-                    Duration::from_millis(*lease_ms).as_secs_f64()
-                )
-            }
-            Self::MemberJoined { node, members, members_max } => {
-                format!("node {node} has joined, members {members} of {members_max}")
-            }
-            Self::MemberLost { node, members, members_max } => {
-                format!("node {node} is lost, members {members} of {members_max}")
-            }
-            Self::Isolated { reason, rejoins: true } => {
-                format!("isolated from the cluster, joins again: {reason}")
-            }
-            Self::Isolated { reason, rejoins: false } => {
-                format!("isolated from the cluster: {reason}")
-            }
-            Self::NotJoined { reason } => format!("not joined yet: {reason}"),
-            Self::Waiting { founds, hosts, remedy } => {
-                let hosts: Vec<_> =
-                    hosts.iter().map(|one| format!("{} ({})", one.host, one.reason)).collect();
-                let what = if *founds { "waits to found the cluster, for" } else { "waits for" };
-                let remedy = remedy.map(|remedy| format!("; {remedy}")).unwrap_or_default();
-                format!("{what} {}{remedy}", hosts.join(", "))
-            }
-            Self::OtherCluster { host, other, own } => format!(
-                "{host} belongs to another cluster of this name ({other}; this one is {own}). They do not merge: end \
-                 the nodes of one of them, and start them with --join and without --found-alone"
-            ),
-            Self::Ended { cluster, memory_bytes: Some(gone), .. } if *gone > 0 => {
-                format!(
-                    "has left cluster {cluster}; {} of its memory in use are lost",
-                    bytes(*gone)
-                )
-            }
-            Self::Ended { cluster, .. } => format!("has left cluster {cluster}"),
-        }
-    }
-}
 
 /// Why a node stopped being a member.
 enum NodeEnd {
@@ -179,7 +35,7 @@ enum NodeEnd {
 }
 
 /// Runs the node until a request to leave, or until it is isolated and does not join again.
-pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &settings::Node, output: Output) -> Result<(), Failure> {
     let mut plan = Plan::of(arguments)?;
     let output = output.for_service()?;
     let (sender, asked) = channel();
@@ -191,8 +47,8 @@ pub(crate) fn run(arguments: &arguments::Node, output: Output) -> Result<(), Fai
     };
     let mut again = false;
     loop {
-        life.started(&plan, again, output);
-        let failure = match life.watch(&plan, &asked, output) {
+        report_start(&life, &plan, again, output);
+        let failure = match watch(&life, &plan, &asked, output) {
             NodeEnd::Asked => {
                 let left = life.node.leave();
                 let reason = left.as_ref().err().map(ToString::to_string);
@@ -259,8 +115,8 @@ pub(crate) struct NodeMember {
 impl NodeMember {
     /// Joins or founds the cluster, as the file requests.
     pub(crate) fn begin(settings: &Path) -> Result<Self, Failure> {
-        let (settings, file) = (Default::default(), Some(settings.to_owned()));
-        let plan = Plan::of(&arguments::Node { settings, config: file })?;
+        let config = Some(settings.to_owned());
+        let plan = Plan::of(&settings::Node { settings: Default::default(), config })?;
         let life = Some(founding::once(&plan)?);
         Ok(Self { plan, life, waiting: None })
     }
@@ -291,114 +147,79 @@ impl NodeMember {
     }
 }
 
-/// One membership of a node, with its fabric.
-struct Life {
-    node: Node,
-    /// The address at which others reach it.
-    address: SocketAddr,
-    /// The peers that may connect to it.
-    admission: Option<Admission>,
-    fabric: Arc<dyn Fabric>,
+/// Reports the start of a membership.
+fn report_start(life: &Life, plan: &Plan, again: bool, output: Output) {
+    let admission = life.admission.as_ref();
+    let warning = admission.and_then(Admission::warning);
+    if let Some(warning) = &warning {
+        output.warning(warning);
+    }
+    let lease = life.node.lease();
+    if let Some(asked) = plan.lease.filter(|asked| *asked != lease) {
+        output.warning(format!(
+            "the lease is {} s, as the founder said; {} s would count if this node founded the cluster",
+            lease.as_secs_f64(),
+            asked.as_secs_f64()
+        ));
+    }
+    NodeEvent::Started {
+        cluster: &plan.config.cluster,
+        node: life.node.id().0,
+        address: life.address,
+        security: &choice::security_words(&plan.options.security, admission),
+        warning: warning.as_deref(),
+        memory_bytes: plan.config.memory_bytes,
+        members: life.node.members().iter().filter(|member| member.alive).count(),
+        members_max: life.node.members_max(),
+        lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+        again,
+    }
+    .tell(output);
 }
 
-impl Life {
-    /// Tries once to found or join.
-    fn begin(plan: &Plan, founds: bool) -> Result<Self, Failure> {
-        let ((fabric, address), admission) = hosts::open_for(&plan.options)?;
-        let node = match founds {
-            true => Node::create_on(&plan.config, Arc::clone(&fabric)),
-            false => Node::join_on(&plan.config, Arc::clone(&fabric)),
-        };
-        let node = node.map_err(|error| unjoined(plan, error))?;
-        Ok(Self { node, address, admission, fabric })
-    }
-
-    fn started(&self, plan: &Plan, again: bool, output: Output) {
-        let admission = self.admission.as_ref();
-        let warning = admission.and_then(Admission::warning);
-        if let Some(warning) = &warning {
-            output.warning(warning);
+/// Reports members that join and leave, until the node is asked to leave or is isolated.
+fn watch(life: &Life, plan: &Plan, asked: &Receiver<()>, output: Output) -> NodeEnd {
+    let mut others = Others::open(plan, life)
+        .inspect_err(|failure| output.warning(format!("other hosts get no answer: {failure}")))
+        .ok();
+    // Before the next check another member may have got the same number.
+    let own = life.node.members().into_iter().find(|member| member.node == life.node.id());
+    let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
+    let members_max = life.node.members_max();
+    loop {
+        // Checked first: an isolated node reports only that, not members that it believes lost.
+        match life.node.wait_for_members(usize::MAX, Duration::ZERO) {
+            Err(error) if error.code != ErrorCode::TimedOut => {
+                return NodeEnd::Isolated(error.into());
+            }
+            _ => {}
         }
-        let lease = self.node.lease();
-        if let Some(asked) = plan.lease.filter(|asked| *asked != lease) {
-            output.warning(format!(
-                "the lease is {} s, as the founder said; {} s would count if this node founded the cluster",
-                lease.as_secs_f64(),
-                asked.as_secs_f64()
-            ));
+        let members = life.node.members();
+        let alive = members.iter().filter(|member| member.alive);
+        let alive: BTreeSet<_> = alive.map(|member| (member.node, member.admission)).collect();
+        let mut members = known.len();
+        for (node, _) in known.difference(&alive) {
+            members -= 1;
+            NodeEvent::MemberLost { node: node.0, members, members_max }.tell(output);
         }
-        NodeEvent::Started {
-            cluster: &plan.config.cluster,
-            node: self.node.id().0,
-            address: self.address,
-            security: &choice::security_words(&plan.options.security, admission),
-            warning: warning.as_deref(),
-            memory_bytes: plan.config.memory_bytes,
-            members: self.node.members().iter().filter(|member| member.alive).count(),
-            members_max: self.node.members_max(),
-            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
-            again,
+        for (node, _) in alive.difference(&known) {
+            members += 1;
+            NodeEvent::MemberJoined { node: node.0, members, members_max }.tell(output);
         }
-        .tell(output);
-    }
-
-    /// Reports members that join and leave, until the node is asked to leave or is isolated.
-    fn watch(&self, plan: &Plan, asked: &Receiver<()>, output: Output) -> NodeEnd {
-        let mut others = Others::open(plan, self)
-            .inspect_err(|failure| output.warning(format!("other hosts get no answer: {failure}")))
-            .ok();
-        // Before the next check another member may have got the same number.
-        let own = self.node.members().into_iter().find(|member| member.node == self.node.id());
-        let mut known: BTreeSet<_> = own.iter().map(|own| (own.node, own.admission)).collect();
-        let members_max = self.node.members_max();
-        loop {
-            // Checked first: an isolated node reports only that, not members that it believes lost.
-            match self.node.wait_for_members(usize::MAX, Duration::ZERO) {
-                Err(error) if error.code != ErrorCode::TimedOut => {
-                    return NodeEnd::Isolated(error.into());
-                }
-                _ => {}
-            }
-            let members = self.node.members();
-            let alive = members.iter().filter(|member| member.alive);
-            let alive: BTreeSet<_> = alive.map(|member| (member.node, member.admission)).collect();
-            let mut members = known.len();
-            for (node, _) in known.difference(&alive) {
-                members -= 1;
-                NodeEvent::MemberLost { node: node.0, members, members_max }.tell(output);
-            }
-            for (node, _) in alive.difference(&known) {
-                members += 1;
-                NodeEvent::MemberJoined { node: node.0, members, members_max }.tell(output);
-            }
-            known = alive;
-            for other in others.iter_mut().flat_map(|others| others.poll(plan, self)) {
-                let own = format!("{:016x}", self.node.cluster_id());
-                let event = NodeEvent::OtherCluster {
-                    host: &other.host,
-                    other: format!("{:016x}", other.cluster_id),
-                    own,
-                };
-                output.value(&event);
-                output.warning(event.text());
-            }
-            match asked.recv_timeout(PERIOD) {
-                Err(RecvTimeoutError::Timeout) => {}
-                _ => return NodeEnd::Asked,
-            }
+        known = alive;
+        for other in others.iter_mut().flat_map(|others| others.poll(plan, life)) {
+            let own = format!("{:016x}", life.node.cluster_id());
+            let event = NodeEvent::OtherCluster {
+                host: &other.host,
+                other: format!("{:016x}", other.cluster_id),
+                own,
+            };
+            output.value(&event);
+            output.warning(event.text());
+        }
+        match asked.recv_timeout(PERIOD) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return NodeEnd::Asked,
         }
     }
-}
-
-/// Returns why a node did not become a member; if it found no cluster, with the error of each host.
-fn unjoined(plan: &Plan, error: farside::Error) -> Failure {
-    let failure = Failure::from(error);
-    let searched = failure.is(ErrorCode::NoSuchCluster);
-    let (true, Failure::Operation { number, name, text }) = (searched, failure.clone()) else {
-        return failure;
-    };
-    let security = &plan.options.security;
-    let refusals = plan.options.hosts.iter().filter_map(|host| Line::connect(host, security).err());
-    let text = refusals.fold(text, |text, refusal| format!("{text} {refusal}."));
-    Failure::Operation { number, name, text }
 }

@@ -7,9 +7,9 @@
 //! Answers are not trusted: a query has a deadline, only a refusal is an answer, each link is closed after its first
 //! event, and a host is reported once until it has been a member of this cluster.
 
-use super::Life;
 use super::founding::{FoundingAnswer, waiting_name};
-use super::settings::Plan;
+use super::life::Life;
+use super::plan::Plan;
 use crate::failure::Failure;
 use farside_base::{LinkId, ReceiveQueueId};
 use farside_bootstrap::Endpoint;

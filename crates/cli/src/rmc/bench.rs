@@ -2,27 +2,24 @@
 //! an executor in a separate process. Also measures registration, short calls during long ones, and the engine
 //! against native Rust. `--peers` adds other engines, measured by `bench/compare/rmc`.
 
-use super::call::failed;
+use super::connection::failed;
 use super::fairness::{self, Fairness};
 use super::peers::Peers;
 use super::registrations::{self, Registration};
+use super::search_server::{SearchServer, timed};
 use super::{NAME, median};
-use crate::arguments::{BenchRmc, FabricArguments, FabricKind};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, time};
 use crate::result_file::{self, TemporaryFolder};
+use crate::settings::{BenchRmc, FabricKind, FabricSettings};
 use farside::call::rmc::library::{HostWord, LibraryEntry, ListSearch};
 use farside::call::rmc::run::{Buffers, Lent, Machine, Near, Outcome, Reply, Request};
 use farside::call::rmc::{Limits, Verified, helpers::status, verify};
 use farside::call::{CallOptions, Caller, CallerOptions, Program, Site};
 use serde::Serialize;
-use serde_json::Value;
-use std::ffi::OsString;
 use std::hint::black_box;
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Numbers of list nodes visited by a search.
 const LENGTHS: [u64; 5] = [1, 4, 8, 16, 64];
@@ -36,8 +33,6 @@ const START: u64 = 64;
 /// Passes over all lengths, and warm-up searches of a length in each pass.
 const PASSES: usize = 20;
 const FIRST: usize = 8;
-/// Timeout of a call.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Calls in flight when the call rate is measured.
 const WINDOW: usize = 32;
 
@@ -126,56 +121,6 @@ pub(crate) fn run(arguments: &BenchRmc, output: Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An executor in a separate process, killed on drop.
-pub(super) struct SearchServer {
-    child: Child,
-    pub(super) address: String,
-}
-
-impl SearchServer {
-    /// Starts `farside rmc serve` with `more` arguments, and waits for its address.
-    pub(super) fn start(
-        at: &str,
-        memory: &std::path::Path,
-        more: &[&str],
-    ) -> Result<Self, Failure> {
-        let system = |error: std::io::Error| {
-            let text = format!("starting an executor: {error}");
-            Failure::from(farside::Error::with(farside::ErrorCode::System, text))
-        };
-        let program = std::env::current_exe().map_err(system)?;
-        let mut region = OsString::from("0=");
-        region.push(memory);
-        let mut command = Command::new(program);
-        command.args(["--json", "rmc", "serve", at, "--memory"]).arg(region).args(more);
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(system)?;
-        let mut line = String::new();
-        if let Some(printed) = child.stdout.take() {
-            BufReader::new(printed).read_line(&mut line).map_err(system)?;
-        }
-        let event: Value = serde_json::from_str(&line).unwrap_or_default();
-        let address = event["address"].as_str().map(str::to_owned);
-        let mut server = Self { child, address: address.unwrap_or_default() };
-        if !server.address.is_empty() {
-            return Ok(server);
-        }
-        // If it has exited by itself, `wait` returns that status.
-        let _ = server.child.kill();
-        let ended = server.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-        let printed = line.trim();
-        Err(system(std::io::Error::other(format!("it printed `{printed}` and exited ({ended})"))))
-    }
-}
-
-impl Drop for SearchServer {
-    fn drop(&mut self) {
-        // It has no persistent state, so it needs no clean shutdown.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Failure> {
     let (mut memory, head) = list();
     // The memory of long calls is filled with incompressible bytes.
@@ -190,7 +135,7 @@ fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Fai
     let name = format!("bench-rmc-{}", std::process::id());
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
     let server = SearchServer::start(at, &file, &[])?;
-    let choice = FabricArguments::default();
+    let choice = FabricSettings::default();
     let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
     let connected = Caller::connect(&ours, &address, &CallerOptions::default());
     let mut caller = connected.map_err(failed)?;
@@ -214,21 +159,6 @@ fn measure_fabric(fabric: FabricKind, rounds: usize) -> Result<FabricReport, Fai
         registrations,
         fairness,
     })
-}
-
-/// Makes a call; returns its time in nanoseconds and its result.
-pub(super) fn timed(
-    caller: &mut Caller,
-    runs: Site,
-    program: &Program,
-    parameters: &[u8],
-) -> Result<(u64, u64), Failure> {
-    let began = Instant::now();
-    let answer = caller
-        .call(program, parameters, CallOptions::new().site(runs).timeout(PATIENCE))
-        .map_err(failed)?;
-    let took = began.elapsed();
-    Ok((u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), answer.result))
 }
 
 /// Makes a search, checks its result and returns its time in nanoseconds.

@@ -2,10 +2,10 @@
 
 use super::check::{Checked, checked};
 use super::source;
-use crate::arguments::RmcBuild;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::result_file::{self, TemporaryFolder};
+use crate::settings::RmcBuild;
 use farside_rmc::HEADER;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -29,7 +29,7 @@ const FLAGS: [&str; 9] = [
     "-I",
 ];
 
-pub(super) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RmcBuild, output: Output) -> Result<(), Failure> {
     let RmcBuild { source, clang, keep_refused, .. } = arguments;
     let object = arguments.output.clone().unwrap_or_else(|| source.with_extension("o"));
     if object == *source {

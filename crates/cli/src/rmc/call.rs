@@ -1,61 +1,25 @@
 //! `farside rmc register` and `farside rmc call`: callers of an executor.
 
-use super::place::{ExecutionSites, PlacementReport};
+use super::connection::{Connection, Registered, failed};
+use super::place::{A_REQUEST_EACH, CallOutcome, ExecutionSites, PlacementReport, nothing_to_do};
 use super::run::{hex, returned_text, status_of};
-use super::{NAME, membership, place, source};
-use crate::arguments::{CallerArguments, PlaceName, RmcCall, RmcRegister};
-use crate::choice::{self, Chosen};
+use super::{membership, place, source};
 use crate::failure::Failure;
 use crate::latency::{Latencies, Percentiles};
-use crate::output::{Output, bytes, count, time};
+use crate::output::{Output, count, time};
+use crate::settings::{PlaceName, RmcCall, RmcRegister};
 use crate::signals;
 use farside::ErrorCode;
-use farside::call::{CallAnswer, CallOptions, Caller, CallerOptions, Program, Site};
-use farside_base::Access;
-use farside_fabric::Fabric;
+use farside::call::{CallAnswer, CallOptions, Caller, Program, Site};
 use serde::Serialize;
-use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Interval at which `--keep` polls the connection and checks whether to stop.
 const PERIOD: Duration = Duration::from_millis(100);
-/// Describes a call that runs in this process.
-pub(super) const A_REQUEST_EACH: &str = "each access a one-sided request";
+
 /// Extra wait for an executor's answer that a call was stopped at its deadline.
 const GRACE: Duration = Duration::from_secs(5);
-
-/// A registration, as confirmed by the executor.
-#[derive(Debug, Serialize)]
-pub(super) struct Registered {
-    pub(super) address: String,
-    fabric: &'static str,
-    security: String,
-    /// How the executor is reached, and why.
-    pub(super) path: String,
-    regions: Vec<Region>,
-    programs: Vec<ProgramInfo>,
-    /// Time to send, verify and compile the object, and to receive the answer.
-    pub(super) registered_ns: u64,
-}
-
-#[derive(Debug, Serialize)]
-struct Region {
-    region: u8,
-    bytes: u64,
-    /// Permitted accesses.
-    access: Vec<&'static str>,
-}
-
-#[derive(Debug, Serialize)]
-struct ProgramInfo {
-    /// The number that invokes it, derived from its contents; in hexadecimal, since JSON numbers have only 53 bits.
-    number: String,
-    name: String,
-    parameters_bytes: u32,
-    keeps_state: bool,
-}
 
 /// Report of `farside rmc call`.
 #[derive(Debug, Serialize)]
@@ -75,17 +39,6 @@ struct CallReport {
     placement: Option<PlacementReport>,
 }
 
-/// Result of all calls, at one or several places.
-pub(super) struct CallOutcome {
-    pub(super) registered: Registered,
-    pub(super) program: String,
-    pub(super) site: Site,
-    /// CallAnswer of the last call.
-    pub(super) answer: CallAnswer,
-    pub(super) latencies: Latencies,
-    pub(super) placement: Option<PlacementReport>,
-}
-
 #[derive(Debug, Serialize)]
 struct Returned {
     result: u64,
@@ -94,14 +47,7 @@ struct Returned {
     status: Option<&'static str>,
 }
 
-/// A connection with its programs.
-pub(super) struct Connection {
-    pub(super) caller: Caller,
-    pub(super) programs: Vec<Program>,
-    pub(super) registered: Registered,
-}
-
-pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Failure> {
+pub(crate) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Failure> {
     let (stopping, stop) = channel();
     if arguments.keep {
         signals::watch(move || stopping.send(()).is_ok())?;
@@ -122,10 +68,10 @@ pub(super) fn register(arguments: &RmcRegister, output: Output) -> Result<(), Fa
     }
 }
 
-pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
+pub(crate) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
     let parameters = arguments.of.parameters.read()?;
     let shares = arguments.member.cluster.is_some() || arguments.member.node.is_some();
-    let may_run_here = matches!(arguments.place.told(), PlaceName::Here | PlaceName::Choose);
+    let may_run_here = matches!(arguments.place.place, PlaceName::Here | PlaceName::Choose);
     if shares && !may_run_here {
         return Err(Failure::usage(
             "--cluster and --node need --here or --place choose: otherwise the program runs at its executor, \
@@ -158,7 +104,7 @@ pub(super) fn call(arguments: &RmcCall, output: Output) -> Result<(), Failure> {
 /// Makes all calls at one site.
 fn call_at(site: Site, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOutcome, Failure> {
     let mut connection = Connection::open(&arguments.to, &arguments.of.object, &arguments.caller)?;
-    let program = connection.program(arguments)?;
+    let program = connection.program(&arguments.of)?;
     let node = membership::joined(&arguments.member)?;
     node.iter().try_for_each(|node| connection.caller.share(node)).map_err(failed)?;
     let mut latencies = Latencies::default();
@@ -186,10 +132,6 @@ fn call_at(site: Site, arguments: &RmcCall, parameters: &[u8]) -> Result<CallOut
     })
 }
 
-pub(super) fn nothing_to_do() -> Failure {
-    Failure::usage("--times 0: nothing to do")
-}
-
 /// Makes one call and waits for its answer.
 fn round_trip(
     caller: &mut Caller,
@@ -211,121 +153,6 @@ fn round_trip(
     };
     let patience = timeout.map_or(Duration::MAX, |timeout| timeout.saturating_add(GRACE));
     caller.wait(ticket, patience).map_err(failed)
-}
-
-/// Connects to an executor.
-pub(super) fn connect(
-    fabric: &Arc<dyn Fabric>,
-    address: &str,
-    arguments: &CallerArguments,
-    slots: u16,
-) -> Result<Caller, Failure> {
-    let tenant = arguments.tenant.clone();
-    let options = CallerOptions { tenant, slots, ..CallerOptions::default() };
-    Caller::connect(fabric, address, &options).map_err(|error| failed_at(address, error))
-}
-
-impl Connection {
-    /// Connects, and registers all programs of a file.
-    fn open(to: &str, object: &Path, arguments: &CallerArguments) -> Result<Self, Failure> {
-        let contents = source::contents(object)?;
-        let chosen = choice::caller(&arguments.choice, to, NAME)?;
-        let slots = CallerOptions::default().slots;
-        let caller = connect(&chosen.fabric, &chosen.address, arguments, slots)?;
-        Self::register(caller, &chosen, object, &contents)
-    }
-
-    /// Registers all programs of a file at a connected executor.
-    pub(super) fn register(
-        mut caller: Caller,
-        Chosen { fabric, address, security }: &Chosen,
-        object: &Path,
-        contents: &[u8],
-    ) -> Result<Self, Failure> {
-        let began = Instant::now();
-        let programs = caller.register(contents).map_err(|error| {
-            let what = format!("{}: ", object.display());
-            failed(farside::Error { detail: what + &error.detail, ..error })
-        })?;
-        let registered = Registered {
-            address: address.clone(),
-            fabric: fabric.name(),
-            security: security.clone(),
-            path: caller.path().unwrap_or_default(),
-            regions: caller.regions().map(Region::new).collect(),
-            programs: programs.iter().map(ProgramInfo::new).collect(),
-            registered_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-        };
-        Ok(Self { caller, programs, registered })
-    }
-
-    /// Returns the requested program.
-    pub(super) fn program(&mut self, RmcCall { of, .. }: &RmcCall) -> Result<Program, Failure> {
-        let programs = std::mem::take(&mut self.programs);
-        source::select(&of.object, programs, of.program.as_deref(), |program| &program.name)
-    }
-}
-
-/// Converts an error of a call, whose detail may contain untrusted text of an object or a peer.
-pub(super) fn failed(error: farside::Error) -> Failure {
-    let error = farside::Error { detail: source::printable(&error.detail), ..error };
-    if error.code == ErrorCode::BadParameters {
-        return Failure::usage(format!("--parameters: {}", error.detail));
-    }
-    error.into()
-}
-
-/// Like [`failed`], with the executor's address in the detail.
-pub(super) fn failed_at(address: &str, error: farside::Error) -> Failure {
-    let detail = match error.detail.as_str() {
-        "" => address.to_owned(),
-        text if text.contains(address) => text.to_owned(),
-        text => format!("{address}: {text}"),
-    };
-    failed(farside::Error { detail, ..error })
-}
-
-impl Region {
-    fn new((region, bytes, access): (u8, u64, Access)) -> Self {
-        let rights = [(Access::READ, "read"), (Access::WRITE, "write"), (Access::ATOMIC, "atomic")];
-        let access = rights.iter().filter(|(right, _)| access.allows(*right));
-        Self { region, bytes, access: access.map(|(_, name)| *name).collect() }
-    }
-
-    fn text(&self) -> String {
-        let rights = self.access.join(", ");
-        format!("region      {}: {}, {rights}", self.region, bytes(self.bytes))
-    }
-}
-
-impl ProgramInfo {
-    fn new(program: &Program) -> Self {
-        Self {
-            number: format!("{:#018x}", program.number),
-            name: source::printable(&program.name),
-            parameters_bytes: program.parameter_bytes,
-            keeps_state: program.keeps_state,
-        }
-    }
-
-    fn text(&self) -> String {
-        let state = if self.keeps_state { ", keeps state" } else { "" };
-        let Self { number, name, parameters_bytes, .. } = self;
-        format!("program     {number} {name}: {parameters_bytes} B of parameters{state}")
-    }
-}
-
-impl Registered {
-    fn lines(&self) -> Vec<String> {
-        let mut lines = vec![
-            format!("executor    {} over {} ({})", self.address, self.fabric, self.security),
-            format!("path        {}", self.path),
-        ];
-        lines.extend(self.regions.iter().map(Region::text));
-        lines.extend(self.programs.iter().map(ProgramInfo::text));
-        lines.push(format!("registered  in {}", time(self.registered_ns as f64)));
-        lines
-    }
 }
 
 impl CallReport {

@@ -1,9 +1,9 @@
 //! `farside rmc check`: verifies programs and reports their worst-case cost.
 
 use super::source;
-use crate::arguments::RmcCheck;
 use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
+use crate::settings::RmcCheck;
 use farside_rmc::assembler::disassemble;
 use farside_rmc::helpers::StateKind;
 use farside_rmc::isa::{Instruction, Wide};
@@ -294,7 +294,7 @@ struct CheckReport {
     programs: Vec<Checked>,
 }
 
-pub(super) fn run(arguments: &RmcCheck, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RmcCheck, output: Output) -> Result<(), Failure> {
     let mut reports = Vec::new();
     for path in &arguments.files {
         let file = path.display().to_string();

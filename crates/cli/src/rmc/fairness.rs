@@ -1,7 +1,7 @@
 //! Measures the latency of short calls while another caller's long calls run at the same executor.
 
-use super::bench::timed;
-use super::call::failed;
+use super::connection::failed;
+use super::search_server::timed;
 use crate::failure::Failure;
 use crate::output::time;
 use farside::call::{CallOptions, Caller, Program, Site, Ticket};

@@ -1,22 +1,22 @@
 //! `farside rmc figures`: Figures 3 to 7 of paper 003 from calls in virtual time, as tables and SVG drawings.
 
-use crate::arguments::RmcFigures;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::result_file;
 use farside_sim::call_bench::{Figure, document, figures};
 use plotters::prelude::*;
+use std::path::Path;
 
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 560;
 
 type Failed = DrawingAreaErrorKind<std::io::Error>;
 
-pub(super) fn run(arguments: &RmcFigures, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(out: Option<&Path>, output: Output) -> Result<(), Failure> {
     let failed = |e: farside::Error| Failure::check(format!("the model: {e}"));
     let all = figures().map_err(failed)?;
     let mut drawn = Vec::new();
-    if let Some(folder) = &arguments.out {
+    if let Some(folder) = out {
         let failed = |e| Failure::system(format!("{}: {e}", folder.display()));
         std::fs::create_dir_all(folder).map_err(failed)?;
         for figure in &all {

@@ -2,11 +2,11 @@
 
 use super::check::{Checked, Facts, checked};
 use super::source;
-use crate::arguments::RmcList;
 use crate::failure::Failure;
 use crate::output::Output;
 use farside_rmc::library::{ENTRIES, LibraryEntry};
 use serde::Serialize;
+use std::path::Path;
 
 /// A program in the list.
 #[derive(Serialize)]
@@ -22,8 +22,8 @@ struct Listed {
     checked: Checked,
 }
 
-pub(super) fn run(arguments: &RmcList, output: Output) -> Result<(), Failure> {
-    let listed = match &arguments.of {
+pub(crate) fn run(of: Option<&Path>, output: Output) -> Result<(), Failure> {
+    let listed = match of {
         None => ENTRIES.iter().map(library_program).collect::<Result<Vec<_>, _>>()?,
         Some(path) => {
             let programs = source::programs(path)?.into_iter();

@@ -1,13 +1,13 @@
 //! `farside rmc listen`: prints the notifications that programs send to topics.
 
 use super::NAME;
-use super::call::{connect, failed};
 use super::check::counted;
+use super::connection::{connect, failed};
 use super::run::hex;
-use crate::arguments::RmcListen;
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::RmcListen;
 use crate::signals;
 use farside::call::{CallAnswer, Caller, Ticket};
 use farside::{Error, ErrorCode};
@@ -96,7 +96,7 @@ struct Listener {
     early: VecDeque<(u64, CallAnswer)>,
 }
 
-pub(super) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RmcListen, output: Output) -> Result<(), Failure> {
     let mut topics = arguments.topics.clone();
     let mut seen = BTreeSet::new();
     topics.retain(|topic| seen.insert(*topic));

@@ -2,9 +2,9 @@
 //!
 //! Joins at start, watches the node, and rejoins after the cluster has removed it.
 
-use crate::arguments::NodeArguments;
 use crate::failure::Failure;
 use crate::node::NodeMember;
+use crate::settings::MemberSettings;
 use farside::{Config, ErrorCode, Node};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ enum JoinedNode {
 }
 
 impl JoinedNode {
-    fn begin(arguments: &NodeArguments) -> Result<Option<Self>, Failure> {
+    fn begin(arguments: &MemberSettings) -> Result<Option<Self>, Failure> {
         Ok(match (&arguments.cluster, &arguments.node) {
             // It contributes no memory: what it contributed would be lost when it leaves.
             (Some(cluster), _) => {
@@ -76,7 +76,7 @@ impl JoinedNode {
 }
 
 /// Joins for a short-lived command, if the arguments name a cluster or a node.
-pub(super) fn joined(arguments: &NodeArguments) -> Result<Option<Node>, Failure> {
+pub(super) fn joined(arguments: &MemberSettings) -> Result<Option<Node>, Failure> {
     Ok(JoinedNode::begin(arguments)?.and_then(|joined| joined.node().cloned()))
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Membership {
 
 impl Membership {
     /// Joins, and starts the watching thread; `None` if the arguments name no cluster.
-    pub(super) fn begin(arguments: &NodeArguments) -> Result<Option<(Self, Node)>, Failure> {
+    pub(super) fn begin(arguments: &MemberSettings) -> Result<Option<(Self, Node)>, Failure> {
         let joined = JoinedNode::begin(arguments)?;
         let Some((joined, node)) = joined.and_then(|joined| {
             let node = joined.node().cloned()?;

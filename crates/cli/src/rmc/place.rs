@@ -2,21 +2,19 @@
 //!
 //! The report shows where calls ran and why.
 
-use super::call::{
-    A_REQUEST_EACH, CallOutcome, Connection, Registered, connect, failed, nothing_to_do,
-};
 use super::check::counted;
+use super::connection::{Connection, Registered, connect, failed};
 use super::probe::{CallCost, Probe, readable};
 use super::{NAME, membership, source};
-use crate::arguments::{PlaceName, RmcCall};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::latency::{Latencies, Percentiles};
 use crate::output::time;
+use crate::settings::{PlaceName, RmcCall};
 use farside::ErrorCode;
 use farside::call::{
-    CallOptions, Caller, CallerOptions, Choice, ChoiceReason, LearningOptions, PlaceModel, Placed,
-    PlacedAnswer, PlacedProgram, Prices, Processor, Site,
+    CallAnswer, CallOptions, Caller, CallerOptions, Choice, ChoiceReason, LearningOptions,
+    PlaceModel, Placed, PlacedAnswer, PlacedProgram, Prices, Processor, Site,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -25,6 +23,19 @@ use std::time::Duration;
 
 /// Name of the place in this process.
 const HERE: &str = "here";
+/// Describes a call that runs in this process.
+pub(super) const A_REQUEST_EACH: &str = "each access a one-sided request";
+
+/// Result of all calls, at one or several places.
+pub(super) struct CallOutcome {
+    pub(super) registered: Registered,
+    pub(super) program: String,
+    pub(super) site: Site,
+    /// CallAnswer of the last call.
+    pub(super) answer: CallAnswer,
+    pub(super) latencies: Latencies,
+    pub(super) placement: Option<PlacementReport>,
+}
 
 /// Where calls run, according to the arguments.
 pub(super) enum ExecutionSites {
@@ -69,14 +80,14 @@ pub(super) fn placement(arguments: &RmcCall) -> Result<ExecutionSites, Failure> 
         }
         executors.push(ExecutorAddress { name: name.clone(), address });
     }
-    let pinned = match place.told() {
+    let pinned = match &place.place {
         PlaceName::Choose => None,
         PlaceName::Here => Some(Pinned::Here),
         PlaceName::There => Some(Pinned::At(0)),
         PlaceName::At(name) => {
-            let address = full(&name).unwrap_or_else(|_| name.clone());
+            let address = full(name).unwrap_or_else(|_| name.clone());
             let at = executors.iter().position(|executor| executor.address == address);
-            Some(Pinned::At(at.ok_or_else(|| no_place(&name, &executors))?))
+            Some(Pinned::At(at.ok_or_else(|| no_place(name, &executors))?))
         }
     };
     if place.accesses.is_some() && pinned.is_some() {
@@ -107,7 +118,7 @@ pub(super) fn call(
 ) -> Result<CallOutcome, Failure> {
     let chosen = choice::caller(&arguments.caller.choice, &arguments.to, NAME)?;
     let (mut connections, measured) = connect_all(&chosen, &executors, arguments)?;
-    let programs = connections.iter_mut().map(|connection| connection.program(arguments));
+    let programs = connections.iter_mut().map(|connection| connection.program(&arguments.of));
     let programs = programs.collect::<Result<Vec<_>, _>>()?;
     let node = membership::joined(&arguments.member)?;
     let by = measured.here_by;
@@ -144,6 +155,10 @@ pub(super) fn call(
         latencies: ran.all,
         placement: Some(placement),
     })
+}
+
+pub(super) fn nothing_to_do() -> Failure {
+    Failure::usage("--times 0: nothing to do")
 }
 
 /// Costs measured before the first call.

@@ -1,6 +1,6 @@
 //! A probe program that measures the cost of calls at a place, and checks that executors access the same memory.
 
-use super::call::{failed, failed_at};
+use super::connection::{failed, failed_at};
 use super::median;
 use crate::failure::Failure;
 use crate::output::bytes;

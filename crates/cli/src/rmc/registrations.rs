@@ -1,13 +1,13 @@
 //! Measures the registration of each object of the library. Objects that use global addresses are registered at an
 //! executor that is part of a node.
 
-use super::bench::SearchServer;
-use super::call::failed;
+use super::connection::failed;
+use super::search_server::SearchServer;
 use super::{NAME, median};
-use crate::arguments::{FabricArguments, FabricKind};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::time;
+use crate::settings::{FabricKind, FabricSettings};
 use farside::call::rmc::library::ENTRIES;
 use farside::call::{Caller, CallerOptions, Program};
 use farside::{Config, Node};
@@ -48,7 +48,7 @@ pub(super) fn measure(
     let founder = Node::create(&config)?;
     let at = if fabric == FabricKind::Tcp { "127.0.0.1:0" } else { &name };
     let server = SearchServer::start(at, memory, &["--cluster", &name])?;
-    let choice = FabricArguments::default();
+    let choice = FabricSettings::default();
     let Chosen { fabric: ours, address, .. } = choice::caller(&choice, &server.address, NAME)?;
     let connect = || Caller::connect(&ours, &address, &CallerOptions::default()).map_err(failed);
     measure_at([&mut connect()?, &mut connect()?], &mut results, true, rounds)?;

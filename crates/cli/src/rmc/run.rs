@@ -3,9 +3,9 @@
 use super::check::counted;
 use super::memory::{Counts, Files};
 use super::source;
-use crate::arguments::{EngineName, RmcRun};
 use crate::failure::Failure;
 use crate::output::{Output, bytes};
+use crate::settings::{EngineName, RmcRun};
 use farside_rmc::helpers::{Helper, status};
 use farside_rmc::library::answer;
 use farside_rmc::run::{Lent, Machine, Outcome, StartError};
@@ -60,7 +60,7 @@ struct NetworkCost {
     bytes_back: u64,
 }
 
-pub(super) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RmcRun, output: Output) -> Result<(), Failure> {
     let object = &arguments.of.object;
     let (programs, name) = (source::programs(object)?, arguments.of.program.as_deref());
     let program = source::select(object, programs, name, |program| &program.name)?;

@@ -3,10 +3,10 @@
 use super::membership::{Membership, MembershipEvent};
 use super::{NAME, check::counted};
 use crate::agent::is_loopback;
-use crate::arguments::{Lend, LendFrom, OnlyFor, RmcServe};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::{Output, bytes, count};
+use crate::settings::{Lend, LendFrom, OnlyFor, RmcServe};
 use crate::{input_file, result_file, signals};
 use farside::ErrorCode;
 use farside::call::{CallServer, ServerOptions};
@@ -152,7 +152,7 @@ struct LentRegion {
     arena: Arena,
 }
 
-pub(super) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
+pub(crate) fn run(arguments: &RmcServe, output: Output) -> Result<(), Failure> {
     let shares = arguments.member.cluster.is_some() || arguments.member.node.is_some();
     if arguments.memory.is_empty() && arguments.beside.is_none() && !shares {
         return Err(Failure::usage(

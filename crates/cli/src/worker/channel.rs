@@ -1,8 +1,9 @@
 //! The worker's end of a data channel, on its own thread.
 
 use super::wire::Answer;
-use crate::bench::{self, Task};
+use crate::ends::task::Task;
 use crate::failure::Failure;
+use crate::processors::bind;
 use farside_fabric::Fabric;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,7 +29,7 @@ impl ChannelThread {
         let (sender, ready) = channel();
         let its_stop = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            bench::bind(task.processor);
+            bind(task.processor);
             let (fabric, at): (Arc<dyn Fabric>, _) = match &task.host {
                 None => (crate::fabrics::shm()?, None),
                 Some(host) => {

@@ -8,9 +8,9 @@ mod wire;
 mod words;
 mod workload;
 
-use crate::arguments::Worker;
-use crate::bench::{self, Mode};
+use crate::ends::pair::{self, Mode};
 use crate::failure::Failure;
+use crate::processors::bind;
 use calls::Calls;
 use channel::ChannelThread;
 use farside::{AllocationHint, AllocationSpec, ErrorCode, GlobalAddress, LineSize, Node, NodeId};
@@ -23,8 +23,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 pub(crate) use wire::{
-    Answer, Command, Event, Executor, HostSpec, LEASE, LookupStats, NodeSpec, NodeStats, Ran,
-    Share, Verified, WirePath,
+    Answer, Command, Event, Executor, LookupStats, NodeSpec, NodeStats, Ran, Share, Verified,
+    WirePath,
 };
 pub(crate) use workload::workload;
 
@@ -32,12 +32,14 @@ pub(crate) use workload::workload;
 const MEET_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Executes commands until [`Command::Leave`].
-pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
+///
+/// `key` is the file with the cluster's key; without `files` it accesses no files for the parent, which runs on
+/// another host.
+pub(crate) fn run(key: Option<PathBuf>, files: bool) -> Result<(), Failure> {
     // If the parent dies while another process holds the pipe open, this signal still ends the worker.
     let armed = set_parent_process_death_signal(Some(Signal::KILL));
     armed.map_err(|e| Failure::system(format!("parent-death signal: {e}")))?;
     let commands = listen();
-    let (key, files) = (arguments.key.clone(), !arguments.without_files);
     let mut host = NodeHost {
         node: None,
         fabric: None,
@@ -172,7 +174,7 @@ impl NodeHost {
     }
 
     fn start(&mut self, spec: &NodeSpec) -> Result<Answer, Failure> {
-        bench::bind(spec.processor);
+        bind(spec.processor);
         let config = spec.config()?;
         let (node, at) = match &spec.host {
             None if spec.create => (Node::create(&config)?, None),
@@ -217,7 +219,7 @@ impl NodeHost {
         if let Some(line) = given.and_then(LineSize::from_bytes) {
             options.record_line = line;
         }
-        let root = Dht::create(&mut session, &options).map_err(bench::failed)?.root();
+        let root = Dht::create(&mut session, &options)?.root();
         self.root = Some(root);
         Ok(Answer::Address(root.to_bits()))
     }
@@ -280,12 +282,12 @@ fn serve(listen: String, mode: Mode, processor: Option<usize>) -> Result<Answer,
     let (sender, ready) = mpsc::channel();
     let failed = sender.clone();
     std::thread::spawn(move || {
-        bench::bind(processor);
+        bind(processor);
         let served = crate::fabrics::shm().and_then(|fabric| {
             let listening = || {
                 let _ = sender.send(Ok(Answer::Nothing));
             };
-            bench::serve(&*fabric, &listen, mode, listening, || false)
+            pair::serve(&*fabric, &listen, mode, listening, || false)
         });
         if let Err(failure) = served {
             let _ = failed.send(Err(failure));

@@ -1,7 +1,6 @@
 //! Runs work of a node on several threads, with progress reports.
 
 use super::wire::Event;
-use crate::bench::failed;
 use crate::failure::Failure;
 use farside::{GlobalAddress, Node, Session};
 use farside_apps::dht::Dht;
@@ -49,7 +48,7 @@ pub(super) fn on_threads<R: Send>(
             scope.spawn(move || {
                 let _finished = finished;
                 let mut session = node.session()?;
-                let table = Dht::open(&mut session, root).map_err(failed)?;
+                let table = Dht::open(&mut session, root)?;
                 work(ThreadContext { session, table, number, progress: ProgressCounter(done) })
             })
         };

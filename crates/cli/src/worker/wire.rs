@@ -1,29 +1,18 @@
 //! Protocol between a parent and its workers: one JSON object a line, commands on the worker's standard input,
 //! events on its standard output.
 
-use crate::arguments::{HostFabric, Protection};
-use crate::bench::{Mode, Task};
-use crate::choice;
+use crate::ends::pair::Mode;
+use crate::ends::task::Task;
 use crate::failure::Failure;
-use crate::hosts;
-use crate::rdma::Rdma;
-use farside::fabrics::FabricOptions;
+use crate::host_fabric::HostSpec;
 use farside::{Config, LineSize, Stats};
 use farside_apps::dht::Lookups;
-use farside_bootstrap::Endpoint;
-use farside_fabric::Fabric;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
-
-/// Lease of the links of these clusters. Workers share processors with other programs, so a shorter silence of a
-/// node may only mean that it waits for a processor.
-pub(crate) const LEASE: Duration = Duration::from_secs(3);
+use std::path::PathBuf;
 
 /// How a worker's node is set up.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -49,40 +38,6 @@ pub(crate) struct NodeSpec {
     pub(crate) host: Option<HostSpec>,
     /// Whether the node does not remove stopped nodes of its machine.
     pub(crate) keep_stopped: bool,
-}
-
-/// A worker's fabric between hosts.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct HostSpec {
-    /// TCP or verbs.
-    pub(crate) fabric: HostFabric,
-    /// For verbs, the requested device and its options.
-    pub(crate) rdma: Rdma,
-    /// The address to listen at; port 0 is any free one.
-    pub(crate) listen: SocketAddr,
-    /// Addresses of nodes of the cluster.
-    pub(crate) hosts: Vec<SocketAddr>,
-    /// What is protected with the worker's key.
-    pub(crate) protect: Option<Protection>,
-}
-
-impl HostSpec {
-    /// Opens the fabric; returns it with its address.
-    pub(crate) fn fabric(
-        &self,
-        key: Option<&Path>,
-        spin_ns: Option<u64>,
-    ) -> Result<(Arc<dyn Fabric>, SocketAddr), Failure> {
-        let usual = FabricOptions::new(self.fabric.scheme());
-        let spin = spin_ns.map_or(usual.spin, Duration::from_nanos).min(usual.spin);
-        let options = usual
-            .listen(Some(Endpoint::from(self.listen)))
-            .hosts(self.hosts.iter().copied().map(Endpoint::from).collect())
-            .security(choice::host_security(self.fabric, key, self.protect)?)
-            .lease(LEASE)
-            .spin(spin);
-        hosts::open(&self.rdma.apply(options))
-    }
 }
 
 impl NodeSpec {

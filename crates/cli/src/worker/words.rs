@@ -2,7 +2,6 @@
 
 use super::threads::ThreadContext;
 use super::wire::Answer;
-use crate::bench::failed;
 use crate::failure::Failure;
 use farside_apps::wordcount::{Input, WordCountError, count, counts};
 use std::path::PathBuf;
@@ -44,7 +43,7 @@ pub(super) fn all(mut context: ThreadContext<'_>) -> Result<Answer, Failure> {
 
 fn refused(error: WordCountError) -> Failure {
     match error {
-        WordCountError::Table(error) => failed(error),
+        WordCountError::Table(error) => error.into(),
         WordCountError::Memory(error) => error.into(),
         WordCountError::Input(_) => Failure::system(error.to_string()),
         _ => Failure::check(error.to_string()),

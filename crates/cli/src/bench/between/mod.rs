@@ -11,10 +11,10 @@ mod table;
 mod tests;
 mod wire;
 
-use crate::arguments::{BenchFabric, MeasureName};
 use crate::choice::{self, Chosen};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::settings::{BenchFabric, Measure, Test};
 use crate::signals;
 use client::Client;
 use farside_base::Capabilities;
@@ -26,7 +26,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use table::{Bandwidth, Latency};
-pub(crate) use wire::{TRANSFER_BYTES_MAX, Test};
 
 /// Name of the serving end if an address has only a host.
 pub(super) const NAME: &str = "bench";
@@ -79,7 +78,7 @@ fn serve(arguments: &BenchFabric, at: &str, output: Output) -> Result<(), Failur
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     test: Test,
-    measure: MeasureName,
+    measure: Measure,
     bytes: u32,
 }
 
@@ -98,16 +97,16 @@ struct Skipped {
 /// A test or a size that was requested explicitly and that the fabric cannot do.
 fn plan(arguments: &BenchFabric, has: &Capabilities) -> Result<(Vec<Run>, Vec<Skipped>), Failure> {
     let (mut runs, mut skipped) = (Vec::new(), Vec::new());
-    for test in arguments.tests() {
+    for &test in &arguments.tests {
         if let Err(missing) = server::requirements(test, 1).check(has) {
             let why = format!("the fabric lacks `{}`", missing.0);
-            if !arguments.all_tests() {
+            if !arguments.all_tests {
                 return Err(Failure::system(format!("{}: {why}", test.name())));
             }
             skipped.push(Skipped { test, bytes: None, why });
             continue;
         }
-        for measure in arguments.measures() {
+        for &measure in &arguments.measures {
             for bytes in sizes(arguments, test, measure) {
                 let why = match server::requirements(test, bytes).check(has) {
                     Ok(()) => {
@@ -130,14 +129,14 @@ fn plan(arguments: &BenchFabric, has: &Capabilities) -> Result<(Vec<Run>, Vec<Sk
 }
 
 /// Returns the sizes of a test: the requested ones, or perftest's defaults.
-fn sizes(arguments: &BenchFabric, test: Test, measure: MeasureName) -> Vec<u32> {
+fn sizes(arguments: &BenchFabric, test: Test, measure: Measure) -> Vec<u32> {
     match (test, measure) {
         (Test::Atomic, _) => vec![WORD],
         _ if arguments.all => (1..=23).map(|power| 1 << power).collect(),
         _ if !arguments.bytes.is_empty() => arguments.bytes.clone(),
-        (_, MeasureName::Latency) => vec![2],
-        (_, MeasureName::Rate) => vec![8],
-        (_, MeasureName::Bandwidth | MeasureName::All) => vec![65_536],
+        (_, Measure::Latency) => vec![2],
+        (_, Measure::Rate) => vec![8],
+        (_, Measure::Bandwidth) => vec![65_536],
     }
 }
 
@@ -211,18 +210,18 @@ fn one(
         (None, count) => Extent::Iterations(count.unwrap_or(usual)),
     };
     match measure {
-        MeasureName::Latency => {
+        Measure::Latency => {
             let inline = inline(LATENCY_INLINE);
             let found = measure::latency(client, test, bytes, inline, extent(1000))?;
             output.line(found.line());
             figures.latency.push(found);
         }
-        MeasureName::Bandwidth | MeasureName::Rate | MeasureName::All => {
+        Measure::Bandwidth | Measure::Rate => {
             let (inline, flow) = (inline(0), flows.of_measure(measure));
             let found = measure::stream(client, test, bytes, inline, flow, extent(5000))?;
             output.line(found.line());
             match measure {
-                MeasureName::Rate => figures.rate.push(found),
+                Measure::Rate => figures.rate.push(found),
                 _ => figures.bandwidth.push(found),
             }
         }
@@ -233,7 +232,7 @@ fn one(
 /// Prints the title and the head of the next table.
 fn head(run: &Run, flow: Flow, output: Output) {
     let test = run.test.name();
-    if run.measure == MeasureName::Latency {
+    if run.measure == Measure::Latency {
         let how = match run.test {
             Test::Write => "half of a round trip, both programs poll their memory",
             Test::Send => "half of a round trip, both programs poll for messages",
@@ -243,7 +242,7 @@ fn head(run: &Run, flow: Flow, output: Output) {
         output.line(Latency::head());
         return;
     }
-    let what = if run.measure == MeasureName::Rate { "rate" } else { "bandwidth" };
+    let what = if run.measure == Measure::Rate { "rate" } else { "bandwidth" };
     let other = if run.test == Test::Send { "receives messages" } else { "sleeps" };
     let Flow { window, batch, signal_every } = flow;
     output.line(format!(
@@ -290,7 +289,7 @@ impl Flows {
         Ok(Self { bandwidth: flow(1), rate: flow(32) })
     }
 
-    fn of_measure(&self, measure: MeasureName) -> Flow {
-        if measure == MeasureName::Rate { self.rate } else { self.bandwidth }
+    fn of_measure(&self, measure: Measure) -> Flow {
+        if measure == Measure::Rate { self.rate } else { self.bandwidth }
     }
 }

@@ -2,10 +2,9 @@
 //! through both programs. It serves one client at a time.
 
 use super::end::{BUSY, Data, FabricEnd, failed};
-use super::wire::{
-    self, Begin, ControlMessage, Hello, Part, ServerReply, TRANSFER_BYTES_MAX, Test,
-};
+use super::wire::{self, Begin, ControlMessage, Hello, Part, ServerReply};
 use crate::failure::Failure;
+use crate::settings::{TRANSFER_BYTES_MAX, Test};
 use farside_base::{
     AtomicScope, Capabilities, LinkId, Operation, RemoteRegionId, Requirements, Source,
 };

@@ -1,6 +1,6 @@
 //! Figures in the form of perftest's tables, and their statistics.
 
-use super::wire::Test;
+use crate::settings::Test;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -201,7 +201,7 @@ fn stopped_or_absent_server_is_a_named_failure() {
 fn arguments(line: &[&str]) -> BenchFabric {
     let line = [&["farside", "bench", "fabric"], line].concat();
     match Arguments::try_parse_from(line).unwrap().command {
-        Command::Bench { which: Bench::Fabric(arguments) } => arguments,
+        Command::Bench { which: Bench::Fabric(arguments) } => arguments.into(),
         other => panic!("{other:?}"),
     }
 }

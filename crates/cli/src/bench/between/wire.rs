@@ -2,6 +2,7 @@
 //! JSON of bounded length; input that does not parse is refused.
 
 use crate::failure::Failure;
+use crate::settings::Test;
 use farside_base::RegionToken;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,33 +13,9 @@ const PROTOCOL: &str = "farside-bench-fabric";
 const VERSION: u32 = 1;
 /// Most bytes of a control message, a hello or a reply.
 pub(super) const MESSAGE_BYTES_MAX: u32 = 512;
-/// Most bytes of a measured request.
-pub(crate) const TRANSFER_BYTES_MAX: u32 = 64 << 20;
+
 /// Most bytes of a text that is printed.
 const TEXT_BYTES_MAX: usize = 300;
-
-/// A test, named by its operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Test {
-    Write,
-    Read,
-    Atomic,
-    Send,
-}
-
-impl Test {
-    pub(crate) const ALL: [Self; 4] = [Self::Write, Self::Read, Self::Atomic, Self::Send];
-
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-            Self::Atomic => "atomic",
-            Self::Send => "send",
-        }
-    }
-}
 
 /// What the serving end does during a test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 //! Figures of channels, as JSON and in perftest's columns.
 
 use super::super::window::Figure;
-use crate::arguments::Pattern;
 use crate::output::Table;
+use crate::settings::Pattern;
 use farside::channel::{DeviceWords, Family, Kind};
 use serde::Serialize;
 

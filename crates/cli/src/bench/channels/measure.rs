@@ -1,17 +1,18 @@
 //! Measurement of one figure of a channel, between this process and its workers.
 
-use super::ends::{
-    BATCH, Inspection, Reader, STALL, StallWatch, Writer, options, reaches_peers, window,
-};
 use super::entry::{Distribution, Entry, Latency, LatencyBaseline, Payload, Stream, Wait, device};
-use super::serve::{Role, Task, reply_name};
-use crate::arguments::{DeviceName, Pattern};
 use crate::bench::baseline::Baseline;
-use crate::bench::core::Allowed;
 use crate::bench::window::{Figure, measure};
 use crate::cluster::Cluster;
+use crate::ends::channel::{
+    BATCH, Inspection, Reader, STALL, StallWatch, Writer, is_peer_lost, options, reaches_peers,
+    window,
+};
+use crate::ends::task::{Role, Task, reply_name};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
+use crate::processors::{Allowed, bind};
+use crate::settings::{DeviceWordsName, Pattern};
 use crate::worker::{Answer, Command};
 use farside::channel::{Connection, DeviceWords, DuplexOptions, Kind, Options, Receiver, Sender};
 use farside_fabric::Fabric;
@@ -106,7 +107,7 @@ impl Measurement {
     /// Starts the workers and binds this thread to the first processor.
     pub(crate) fn start(hosts: Hosts, workers: usize, windows: u32) -> Result<Self, Failure> {
         let allowed = Allowed::now();
-        crate::bench::bind(allowed.processor(0));
+        bind(allowed.processor(0));
         let cluster = Cluster::of_workers(&hosts, workers)?;
         Ok(Self { hosts, cluster, allowed, windows, baselines: BTreeMap::new(), next: 0 })
     }
@@ -292,7 +293,7 @@ impl Measurement {
             channel: case.kind.name().to_owned(),
             message_bytes: case.message_bytes,
             prefetch_bytes: case.prefetch_bytes,
-            device_words: DeviceName::of(case.device),
+            device_words: DeviceWordsName::of(case.device),
             peers,
             // The processors of other hosts are not known here.
             processor: self.allowed.processor(1 + index % others).filter(|_| self.is_local()),
@@ -317,7 +318,7 @@ impl Measurement {
         match (measured, ended) {
             (_, Err(Failure::Interrupted)) => Err(Failure::Interrupted),
             // The failure at the other end says more than `PeerLost` at this one.
-            (Err(first), Err(other)) if super::ends::is_peer_lost(&first) => Err(other),
+            (Err(first), Err(other)) if is_peer_lost(&first) => Err(other),
             (Err(Failure::Check { text }), Err(other)) => {
                 Err(Failure::check(format!("{text}; the other end: {other}")))
             }

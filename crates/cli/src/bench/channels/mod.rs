@@ -1,23 +1,20 @@
 //! `farside bench channels`: latency, rate and bandwidth of the data channels.
 
-mod ends;
 mod entry;
 mod measure;
 mod plot;
-mod serve;
 mod virtual_time;
 
 use super::window::Figure;
-use crate::arguments::{BenchChannels, Pattern, ProfileName};
 use crate::failure::Failure;
 use crate::hosts::Hosts;
 use crate::output::{Output, time};
+use crate::settings::{BenchChannels, Pattern, ProfileName};
 use entry::{Entry, Payload, Wait};
 use farside::ErrorCode;
 use farside::channel::{DeviceWords, Kind};
 use measure::{Case, Measurement};
 use serde::Serialize;
-pub(crate) use serve::Task;
 
 /// The channel that is also measured with blocking ends and unwritten payloads.
 const SPECIAL: Kind = Kind::RingImmediate;
@@ -241,7 +238,7 @@ fn cases(arguments: &BenchChannels) -> (Vec<Case>, Vec<String>) {
     let mut sizes = arguments.bytes.clone();
     sizes.sort_unstable();
     sizes.dedup();
-    for kind in arguments.kinds() {
+    for kind in arguments.kinds.clone() {
         let integers = kind == Kind::SendBufferless;
         let integer = [INTEGER_BYTES];
         if integers && sizes != integer {
@@ -325,7 +322,7 @@ mod tests {
     fn arguments(line: &[&str]) -> BenchChannels {
         let line = [&["farside", "bench", "channels"], line].concat();
         match Arguments::try_parse_from(line).unwrap().command {
-            Command::Bench { which: Bench::Channels(arguments) } => arguments,
+            Command::Bench { which: Bench::Channels(arguments) } => arguments.into(),
             other => unreachable!("the line says bench channels, not {other:?}"),
         }
     }

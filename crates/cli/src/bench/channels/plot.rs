@@ -178,7 +178,7 @@ mod tests {
     use super::super::super::window::Figure;
     use super::super::entry::Stream;
     use super::*;
-    use crate::arguments::Pattern;
+    use crate::settings::Pattern;
     use farside::channel::Kind;
 
     #[test]

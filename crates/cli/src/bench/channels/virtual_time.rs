@@ -3,8 +3,8 @@
 
 use super::entry::{Distribution, Entry, Latency, Payload, Rate, device};
 use super::measure::Case;
-use crate::arguments;
 use crate::failure::Failure;
+use crate::settings;
 use farside::channel::Family;
 use farside_sim::channel_bench::{BenchRequest, CONNECTX5, Pattern, measure_each};
 
@@ -29,12 +29,12 @@ pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
     };
     let empty = Entry::new(case.kind, case.message_bytes, case.pattern, case.peers);
     let (stream, round_trip, trips_ns) = match case.pattern {
-        arguments::Pattern::OneToOne => {
+        settings::Pattern::OneToOne => {
             let (pinged, trips_ns) = run(Pattern::PingPong)?;
             (run(Pattern::Stream)?.0, pinged.round_trip, trips_ns)
         }
-        arguments::Pattern::ManyToOne => (run(Pattern::ManyToOne(case.peers))?.0, None, Vec::new()),
-        arguments::Pattern::OneToMany => (run(Pattern::OneToMany(case.peers))?.0, None, Vec::new()),
+        settings::Pattern::ManyToOne => (run(Pattern::ManyToOne(case.peers))?.0, None, Vec::new()),
+        settings::Pattern::OneToMany => (run(Pattern::OneToMany(case.peers))?.0, None, Vec::new()),
     };
     let trips_ns = trips_ns.into_iter().map(|ns| ns as f64).collect();
     let distribution = if case.distribution { Distribution::of(trips_ns) } else { None };
@@ -64,7 +64,7 @@ pub(super) fn measure(case: Case, windows: u32) -> Result<Entry, Failure> {
 
 /// Returns the limit on outstanding messages: 16 in a read ring with several readers, as in 001 §6.3.
 fn outstanding(case: &Case) -> Option<u32> {
-    let shared = case.pattern == arguments::Pattern::OneToMany;
+    let shared = case.pattern == settings::Pattern::OneToMany;
     (shared && case.kind.family() == Family::ReadRing).then_some(16)
 }
 

@@ -21,7 +21,7 @@ const WINDOW_BYTES: u32 = 1 << 20;
 /// Messages in flight between two ends: enough that no end waits for an acknowledgement of each.
 const WINDOW_MAX: u32 = 256;
 /// Time without any message after which a channel counts as stalled.
-pub(super) const STALL: Duration = Duration::from_secs(5);
+pub(crate) const STALL: Duration = Duration::from_secs(5);
 /// Bytes of the log that messages are appended to: more than caches hold. The log of paper 001,
 /// figure 4, has 8 GiB, which this machine may not have.
 const LOG_BYTES: usize = 64 << 20;

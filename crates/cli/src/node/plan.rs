@@ -1,11 +1,10 @@
 //! The settings of a node: merged from flags and a file, and checked.
 
 use crate::agent::is_loopback;
-use crate::arguments::{CongestionName, HostFabric, Node, NodeSettings, Protection};
 use crate::choice;
 use crate::failure::Failure;
 use crate::input_file;
-use crate::rdma::Rdma;
+use crate::settings::{CongestionName, HostFabric, Node, NodeSettings, Protection, Rdma};
 use farside::fabrics::FabricOptions;
 use farside::{Config, ErrorCode, LineSize};
 use farside_bootstrap::{Endpoint, HostAddress};
@@ -172,7 +171,7 @@ insecure = false
     fn flags(line: &str) -> NodeSettings {
         let line = format!("farside node {line}");
         match Arguments::try_parse_from(line.split(' ')).unwrap().command {
-            Command::Node(arguments) => arguments.settings,
+            Command::Node(arguments) => Node::from(arguments).settings,
             other => unreachable!("the command is node, not {other:?}"),
         }
     }

@@ -1,9 +1,9 @@
 //! A worker's end of a measured channel, which runs until the other end closes or the parent stops it.
 
-use super::ends::{BATCH, Inspection, Reader, Writer, is_peer_lost, options, reaches_peers};
-use crate::arguments::DeviceName;
+use super::channel::{BATCH, Inspection, Reader, Writer, is_peer_lost, options, reaches_peers};
 use crate::failure::Failure;
-use crate::worker::HostSpec;
+use crate::host_fabric::HostSpec;
+use crate::settings::DeviceWordsName;
 use farside::ErrorCode;
 use farside::channel::{DuplexOptions, Kind, Options, Receiver, Sender, Service};
 use farside_fabric::Fabric;
@@ -54,7 +54,7 @@ pub(crate) struct Task {
     /// Bytes that readers prefetch beyond a bell.
     pub(crate) prefetch_bytes: u32,
     /// Which words are in memory of the adapter.
-    pub(crate) device_words: DeviceName,
+    pub(crate) device_words: DeviceWordsName,
     /// Most peers of the end that listens.
     pub(crate) peers: u16,
     pub(crate) processor: Option<usize>,

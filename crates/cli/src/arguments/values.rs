@@ -1,0 +1,87 @@
+//! Names and help of the values of options, for the enumerations of the settings.
+
+use crate::settings::{
+    CongestionName, DeviceWordsName, EngineName, FabricKind, FabricName, HostFabric, LaunchFabric,
+    Pattern, ProfileName, Protection, RdmaOption, WorkerFabric,
+};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
+/// Implements [`ValueEnum`] by a table: each value, its name and its help.
+macro_rules! values {
+    ($($kind:ident { $($value:ident => $name:literal, $help:literal;)* })*) => {$(
+        impl ValueEnum for $kind {
+            fn value_variants<'a>() -> &'a [Self] {
+                &[$(Self::$value),*]
+            }
+
+            fn to_possible_value(&self) -> Option<PossibleValue> {
+                Some(match self {
+                    $(Self::$value => PossibleValue::new($name).help($help),)*
+                })
+            }
+        }
+    )*};
+}
+
+values! {
+    FabricKind {
+        Shm => "shm", "Processes of this machine";
+        Tcp => "tcp", "TCP, between machines";
+        Verbs => "verbs", "InfiniBand or RoCE, between machines";
+    }
+    HostFabric {
+        Tcp => "tcp", "TCP";
+        Verbs => "verbs", "InfiniBand or RoCE, by libibverbs";
+    }
+    WorkerFabric {
+        Shm => "shm", "Shared memory of this machine";
+        Tcp => "tcp", "TCP, on the loopback or between hosts";
+        Verbs => "verbs", "InfiniBand or RoCE, by libibverbs";
+    }
+    LaunchFabric {
+        Shm => "shm", "Shared memory";
+        Tcp => "tcp", "TCP on the loopback";
+    }
+    Protection {
+        Nothing => "nothing", "No authentication; all traffic is plain text";
+        Handshake => "handshake", "Authentication and memory keys; data is plain text";
+        Everything => "everything", "Authentication, memory keys and data";
+    }
+    CongestionName {
+        Unpaced => "unpaced", "The system default, or cubic or reno if that is BBR, which arms a timer for every segment";
+        System => "system", "The system default, also if it is BBR: for long routes that lose packets";
+    }
+    RdmaOption {
+        ConnectionManager => "connection-manager", "Connect queue pairs through rdma_cm even if not required; must be the same at both peers";
+        OnDemandPaging => "on-demand-paging", "Do not pin memory: the adapter faults in pages on demand";
+        MemoryWindows => "memory-windows", "Issue separate memory keys per connection, by memory windows, if the device has them";
+    }
+    DeviceWordsName {
+        Nothing => "nothing", "All words are in main memory";
+        Head => "head", "The head of a shared ring, the target of FETCH_ADDs; bells that readers READ";
+        Tail => "tail", "The tail of a shared ring, which its senders READ";
+        All => "all", "Both";
+    }
+    Pattern {
+        OneToOne => "1:1", "One sender, one receiver";
+        ManyToOne => "N:1", "Many senders, one receiver";
+        OneToMany => "1:N", "One sender, many receivers that each get every message (broadcast)";
+    }
+    ProfileName {
+        Shm => "shm", "Processes of this machine";
+        Connectx5 => "connectx5", "Virtual time: two ConnectX-5 of 100 Gb/s, the cluster of paper 001";
+    }
+    FabricName {
+        Shm => "shm", "Processes of this machine";
+        Infiniband => "infiniband", "InfiniBand or RoCE";
+        Adaptive => "adaptive", "InfiniBand or RoCE with adaptive routing";
+        Efa => "efa", "The Elastic Fabric Adapter: SEND and READ of one packet, in any order";
+        OneRma => "1rma", "1RMA: READ of one packet, in any order";
+    }
+    EngineName {
+        Checked => "checked", "An interpreter that checks every access and trusts no proof";
+        Fast => "fast", "The interpreter for verified programs";
+        Compiled => "compiled", "Machine code for this processor (x86-64)";
+    }
+}
