@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct MessengerEnd {
     messenger: Messenger,
-    /// Requests still to be issued.
+    /// Number of requests still to be issued.
     issues: u8,
-    /// Messages pushed so far, by class: the next one's number.
+    /// Number of messages pushed so far, by class.
     pushed: [u8; 3],
-    /// Messages taken so far, by class: the number that must come next.
+    /// Number of messages received so far, by class.
     taken: [u8; 3],
-    /// On the way to this end: what its posted receives must hold.
+    /// Messages in flight to this end, which its posted receives must hold.
     wire: VecDeque<[u8; MESSAGE]>,
 }
 
@@ -25,34 +25,34 @@ pub struct Channel {
     ends: [MessengerEnd; 2],
     requests: u8,
     receives: usize,
-    /// How often the link may still break while both ends live.
+    /// Number of link breaks left.
     breaks: u8,
-    /// Messages that the wire may still repeat; none by default, since a link never does.
+    /// Number of messages that the wire may still duplicate; 0 by default, since links do not duplicate.
     repeats: u8,
-    /// It has repeated one.
+    /// The wire has duplicated a message.
     repeated: bool,
-    /// A messenger refused a repeated message, and the link was closed for it.
+    /// A messenger refused a duplicate, and the link was closed.
     closed: bool,
     broken: Option<&'static str>,
 }
 
-/// What can happen next; the number is the end.
+/// A step of the model; the number is the end.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MessengerAction {
     /// The end's program issues a request.
     Issue(usize),
-    /// The end posts the message that its messenger shows.
+    /// The end posts the next message of its messenger.
     Send(usize),
-    /// The oldest message on the way to the end arrives.
+    /// The oldest message in flight to the end arrives.
     Deliver(usize),
-    /// The oldest message on the way to the end is there twice.
+    /// The oldest message in flight to the end is duplicated.
     Repeat(usize),
-    /// The link breaks, and there is a new one.
+    /// The link breaks, and a new one is established.
     Break,
 }
 
 impl Channel {
-    /// Creates two ends with `credits` credits a class; each issues `requests` requests. `change` may plant a mutant.
+    /// Creates two ends with `credits` credits per class; each issues `requests` requests. `change` may plant a mutant.
     pub fn new(credits: u32, requests: u8, change: impl Fn(Messenger) -> Messenger) -> Self {
         let end = || MessengerEnd {
             messenger: change(Messenger::new(credits)),
@@ -73,13 +73,13 @@ impl Channel {
         }
     }
 
-    /// The same on a wire that repeats `repeats` messages. The messengers must detect it and close.
+    /// As `new`, on a wire that duplicates `repeats` messages. The messengers must detect this and close the link.
     pub fn repeating(mut self, repeats: u8) -> Self {
         self.repeats = repeats;
         self
     }
 
-    /// The same with a link that breaks `breaks` times and reconnects, and messengers that resume over it.
+    /// As `new`, with a link that breaks `breaks` times; the messengers resume over the new link.
     pub fn breaking(mut self, breaks: u8) -> Self {
         self.breaks = breaks;
         for end in &mut self.ends {

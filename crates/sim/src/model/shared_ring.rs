@@ -1,9 +1,9 @@
 //! The model of a shared ring with deaths: senders may die at any step, and their reservations must not block the other
-//! senders. It takes fewer steps than the model of all channels, which works word by word: a READ takes one, a WRITE
+//! senders. It has fewer steps than the model of all channels, which works word by word: a READ takes one step, a WRITE
 //! two, of which the first lands the first word. Requests of a link take effect in any order, and the result of an
 //! atomic arrives in a separate step.
 //!
-//! A poll that finds nothing is no step, so that an end that waits forever makes the model stuck.
+//! A poll that finds nothing is not a step, so an end that waits forever leaves the model without an enabled step.
 
 #[cfg(test)]
 mod tests;
@@ -24,26 +24,26 @@ const OWN: OwnRegions = OwnRegions { buffer: RegionId(0), bells: RegionId(1) };
 
 const COUNTERS: u32 = 2;
 
-/// Where the tail is among the receiver's bells, and the head among its counters.
+/// Offsets of the tail among the receiver's bells, and of the head among its counters.
 const TAIL: u64 = 0;
 const HEAD: u64 = 8;
 
-/// What is modelled.
+/// Parameters of the model.
 #[derive(Clone, Debug)]
 pub struct SharedRingSetup {
-    /// Which of the two.
+    /// Which of the two shared rings.
     pub kind: Kind,
-    /// Its measures; the ring is not mirrored.
+    /// Its dimensions; the ring is not mirrored.
     pub shape: Shape,
     /// Bytes of the messages that each sender sends.
     pub messages: Vec<Vec<u32>>,
-    /// Senders that may die.
+    /// Number of senders that may die.
     pub deaths: u8,
-    /// Messages held at a time, at most.
+    /// Maximum number of messages held at a time.
     pub held_max: usize,
 }
 
-/// Something on its way from a sender.
+/// A request of a sender in flight.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Flight {
     Write {
@@ -118,13 +118,13 @@ struct ModelWriter {
     flights: Vec<Flight>,
 }
 
-/// Senders, their receiver, and what is between them.
+/// The senders, their receiver, and the requests in flight between them.
 #[derive(Clone, Debug)]
 pub struct Ring {
     setup: std::rc::Rc<SharedRingSetup>,
     writers: Vec<ModelWriter>,
     reader: SharedRingHalf<SharedRingReceiver>,
-    /// Words on their way to senders.
+    /// Words in flight to senders.
     words: Vec<(Peer, RemoteSlice, u64)>,
     receives: usize,
     holding: Vec<(HeldMessage, usize, usize, Content)>,
@@ -153,26 +153,26 @@ impl std::hash::Hash for Ring {
     }
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SharedRingAction {
-    /// A sender is asked to send its next message.
+    /// A sender sends its next message.
     Send(usize),
     /// A sender polls.
     Advance(usize),
-    /// The receiver asks for the next message.
+    /// The receiver polls for the next message.
     Receive,
-    /// The receiver releases the message in this place.
+    /// The receiver releases the held message at this index.
     Release(usize),
     /// A word to a sender lands.
     Word(usize),
-    /// A sender's request takes effect, or the next part of it.
+    /// A sender's request, or its next part, takes effect.
     Effect(usize, usize),
-    /// An atomic's result comes back.
+    /// The result of an atomic arrives.
     Result(usize, usize),
     /// A sender dies.
     Die(usize),
-    /// Its requests in flight end as they are, and the receiver is notified.
+    /// The requests in flight of a dead sender end in their current state, and the receiver is notified.
     Lost(usize),
 }
 
@@ -181,7 +181,7 @@ fn message(from: usize, number: usize, bytes: u32) -> Vec<u8> {
 }
 
 impl Ring {
-    /// Everything connected and nothing sent. `change` may put defects in.
+    /// Creates the initial state: all ends connected, no message sent. `change` may plant defects.
     pub fn new(
         setup: SharedRingSetup,
         change: impl Fn(SharedRingSender) -> SharedRingSender,
@@ -231,7 +231,7 @@ impl Ring {
         }
     }
 
-    /// Calls a sender and takes what it wants done.
+    /// Calls a sender and collects its effects.
     fn write<T>(
         &mut self,
         at: usize,
@@ -256,7 +256,7 @@ impl Ring {
         self.note(result)
     }
 
-    /// Calls the receiver and takes what it wants done.
+    /// Calls the receiver and collects its effects.
     fn read<T>(
         &mut self,
         call: impl FnOnce(&mut SharedRingReceiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
@@ -397,7 +397,7 @@ impl Ring {
         self.reader.half.lost(Peer(at as u16));
     }
 
-    /// Whether an action changes anything; a READ that brings no news does not.
+    /// Whether an action changes the state; a READ of unchanged memory does not.
     fn changes(&self, action: SharedRingAction) -> bool {
         let mut after = self.clone();
         after.apply(action);

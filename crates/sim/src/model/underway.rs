@@ -26,19 +26,19 @@ enum Carried {
     Message([u8; MESSAGE]),
 }
 
-/// A home, a peer and what is between them.
+/// A home, a peer, and the requests and messages in flight between them.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Frames {
     home: Messenger,
     peer: Messenger,
     underway: Underway<Write>,
-    /// Values still to be written.
+    /// Number of values still to be written.
     values: u8,
     written: u8,
     /// Frames that the home may write.
     free: Vec<u8>,
     memory: Vec<u8>,
-    /// Frames that the peer uses, by its program.
+    /// Frames in use by the peer's program.
     used: Vec<u8>,
     landed: u8,
     taken: u8,
@@ -49,26 +49,26 @@ pub struct Frames {
     broken: Option<&'static str>,
 }
 
-/// What can happen next.
+/// A step of the model.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum InFlightAction {
-    /// The home has a value for a frame that is free.
+    /// The home gets a value for a free frame.
     Add,
     /// The home posts its next work request.
     Post,
-    /// The next one takes effect at the peer.
+    /// The oldest posted request takes effect at the peer.
     Take,
     /// The oldest completion is polled.
     Complete,
-    /// The peer gives a frame back, the oldest that it uses.
+    /// The peer returns the oldest frame that it uses.
     GiveBack,
     /// The peer posts a message.
     Answer,
-    /// It arrives.
+    /// A message arrives at the home.
     Arrive,
-    /// The link breaks, with completions on their way or not, and there is a new one.
+    /// The link breaks, with or without completions in flight, and a new one is established.
     Break {
-        /// Completions that are on their way are lost too.
+        /// Whether completions in flight are lost too.
         silent: bool,
     },
 }
