@@ -652,8 +652,8 @@ impl MemberCluster {
     }
 
     /// Whether a process may learn from others of the death of a process that it does not reach. No member notifies
-    /// a process that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the machine of
-    /// contacts treats the end of a member that may have removed it as unreachability.
+    /// a process that the dead one has removed: a quorum has removed it before. Nor does that process detect it: the
+    /// machine of contacts treats the end of a member that may have removed it as unreachability.
     fn can_learn(&self, of: usize, at: usize) -> bool {
         let link = &self.processes[at].links[of][LinkKind::Peer as usize];
         let lost = link.arriving.front() == Some(&Item::OutOfReach);

@@ -2,7 +2,8 @@
 //! guarantees. One model for all twenty channels, selected by a [`DataChannelSetup`].
 //!
 //! Sources of requests are read as late as permitted, words land and are sampled one by one, and a completion may
-//! precede the placement of its WRITE. A half may die at any step; its requests in flight then land in part or not at all.
+//! precede the placement of its WRITE. A half may die at any step; its requests in flight then land in part or not
+//! at all.
 
 mod delivery;
 pub(super) mod memory;
