@@ -148,12 +148,10 @@ impl<'a> Play<'a> {
     fn new(round: &'a Round) -> Result<Self, String> {
         let net = SimNet::new(round.seed, round.options());
         let fabric: Arc<dyn Fabric> = net.fabric("server");
-        let options = ServerOptions {
-            slots: round.slots,
-            sessions: 16,
-            grace: round.hosts.then(|| Duration::from_nanos(4 * SILENCE_NS)),
-            ..ServerOptions::default()
-        };
+        let options = ServerOptions::default()
+            .slots(round.slots)
+            .sessions(16)
+            .grace(round.hosts.then(|| Duration::from_nanos(4 * SILENCE_NS)));
         let mut server = CallServer::listen(&fabric, "calls", &options).map_err(text)?;
         let bytes = round.callers * round.calls * 8;
         let cells = server.make_region(0, bytes, Access::ALL).map_err(text)?;
@@ -161,11 +159,9 @@ impl<'a> Play<'a> {
         let actors = (0..round.callers).map(|number| {
             let name = format!("caller{number}");
             let fabric: Arc<dyn Fabric> = net.fabric(&name);
-            let options = CallerOptions {
-                slots: round.slots,
-                patience: round.hosts.then(|| Duration::from_nanos(3 * SILENCE_NS)),
-                ..CallerOptions::default()
-            };
+            let options = CallerOptions::default()
+                .slots(round.slots)
+                .patience(round.hosts.then(|| Duration::from_nanos(3 * SILENCE_NS)));
             let caller = Caller::begin(&fabric, &address, &options).map_err(text)?;
             Ok(Actor {
                 name,

@@ -60,7 +60,7 @@ pub(super) fn connect(
     slots: u16,
 ) -> Result<Caller, Failure> {
     let tenant = arguments.tenant.clone();
-    let options = CallerOptions { tenant, slots, ..CallerOptions::default() };
+    let options = CallerOptions::default().tenant(tenant).slots(slots);
     Caller::connect(fabric, address, &options).map_err(|error| failed_at(address, error))
 }
 

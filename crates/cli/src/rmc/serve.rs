@@ -246,7 +246,7 @@ fn lend(
 
 fn options(arguments: &RmcServe) -> Result<ServerOptions, Failure> {
     let (sessions, slots) = (arguments.sessions, arguments.slots);
-    let mut options = ServerOptions { sessions, slots, ..ServerOptions::default() };
+    let mut options = ServerOptions::default().sessions(sessions).slots(slots);
     let mut seen = BTreeSet::new();
     for tenant in &arguments.tenant {
         if !seen.insert(&tenant.name) {

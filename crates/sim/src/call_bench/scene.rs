@@ -182,12 +182,12 @@ impl CallScene {
             Arc::new(CountFabric::new(Arc::new(charged)))
         });
         let of = |at: usize| -> Arc<dyn Fabric> { Arc::<CountFabric>::clone(&fabrics[at]) };
-        let server = ServerOptions { sessions: 4, ..ServerOptions::default() };
+        let server = ServerOptions::default().sessions(4);
         let mut host = CallServer::listen(&of(2), "host", &server)?;
         let memory = host.make_region(0, BUFFER + BUFFER_BYTES_MAX, Access::ALL)?;
         fill(&memory)?;
         let mut beside = CallServer::listen_with_host(&of(1), "nic", "host", &server)?;
-        let caller = CallerOptions { slots: 16, ..CallerOptions::default() };
+        let caller = CallerOptions::default().slots(16);
         let mut callers =
             [Caller::begin(&of(0), "host", &caller)?, Caller::begin(&of(0), "nic", &caller)?];
         let mut servers = [&mut host, &mut beside];
