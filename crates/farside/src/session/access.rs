@@ -23,7 +23,7 @@ use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::{LineAddress, LineSize};
 use farside_protocol::lock::Mode;
 use std::future::poll_fn;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -53,14 +53,26 @@ pub(crate) enum Buffer<'a> {
     In(&'a [u8]),
 }
 
-impl<'a> Buffer<'a> {
+impl Buffer<'_> {
     pub(crate) const NONE: Self = Self::In(&[]);
 
-    fn into_bytes(self) -> &'a [u8] {
-        match self {
-            Self::Out(bytes) => bytes,
+    /// The bytes of a piece, to be written.
+    fn part(&self, piece: LinePiece) -> Result<&[u8], Error> {
+        let bytes = match self {
+            Self::Out(bytes) => &**bytes,
             Self::In(bytes) => bytes,
-        }
+        };
+        let lacks = || Error::at(ErrorCode::NodeFailed, piece.address);
+        bytes.get(piece.at..piece.at + piece.bytes).ok_or_else(lacks)
+    }
+
+    /// The bytes of a piece, to be filled.
+    fn part_mut(&mut self, piece: LinePiece) -> Result<&mut [u8], Error> {
+        let bytes = match self {
+            Self::Out(bytes) => bytes.get_mut(piece.at..piece.at + piece.bytes),
+            Self::In(_) => None,
+        };
+        bytes.ok_or_else(|| Error::at(ErrorCode::NodeFailed, piece.address))
     }
 }
 
@@ -159,15 +171,6 @@ impl Drop for PendingAccess<'_> {
     }
 }
 
-/// The result of starting a piece.
-enum Piecemeal {
-    /// It is complete or in flight.
-    Begun,
-    /// It waits until this slot's operation has ended.
-    Behind(usize),
-    Failed(Error),
-}
-
 impl Access {
     /// As [`Session::fence`].
     pub(crate) const FENCE: Self = Self::new(AccessKind::Fence, pieces(NOWHERE, 0));
@@ -179,16 +182,6 @@ impl Access {
 
     pub(crate) fn is_fence(&self) -> bool {
         self.what == AccessKind::Fence
-    }
-
-    /// The piece's bytes of the buffer; none for ordered operations.
-    fn part(&self, piece: LinePiece) -> Range<usize> {
-        match self.what {
-            AccessKind::Fence | AccessKind::Ordered(_) => 0..0,
-            AccessKind::Read | AccessKind::Write | AccessKind::Post => {
-                piece.at..piece.at + piece.bytes
-            }
-        }
     }
 }
 
@@ -573,10 +566,9 @@ impl Session {
             }
             let ended = self.take_result(slot, piece, |bytes| {
                 if access.what == AccessKind::Read
-                    && let Buffer::Out(out) = buffer
-                    && let Some(part) = out.get_mut(access.part(piece))
+                    && let Ok(out) = buffer.part_mut(piece)
                 {
-                    part.copy_from_slice(bytes);
+                    out.copy_from_slice(bytes);
                 }
             });
             match ended {
@@ -594,113 +586,96 @@ impl Session {
         while access.failure.is_none()
             && let Some(piece) = rest.next()
         {
-            let begun = piece.and_then(|piece| {
-                let part = match buffer {
-                    Buffer::Out(bytes) => bytes.get_mut(access.part(piece)).map(Buffer::Out),
-                    Buffer::In(bytes) => bytes.get(access.part(piece)).map(Buffer::In),
-                };
-                let lacks = || Error::at(ErrorCode::NodeFailed, piece.address);
-                Ok(self.begin_piece(access, piece, part.ok_or_else(lacks)?))
-            });
-            match begun {
-                Ok(Piecemeal::Begun) => access.rest = rest,
-                Ok(Piecemeal::Behind(slot)) => return Some(slot),
-                Ok(Piecemeal::Failed(error)) | Err(error) => access.failure = Some(error),
+            match piece.and_then(|piece| self.begin_piece(access, piece, buffer)) {
+                Ok(None) => access.rest = rest,
+                Ok(behind) => return behind,
+                Err(error) => access.failure = Some(error),
             }
         }
         None
     }
 
+    /// Starts a piece; returns the slot that it waits for, if any.
     fn begin_piece(
         &mut self,
         access: &mut Access,
         piece: LinePiece,
-        part: Buffer<'_>,
-    ) -> Piecemeal {
+        buffer: &mut Buffer<'_>,
+    ) -> Result<Option<usize>, Error> {
         let (address, continues) = (piece.address, piece.continues());
         let line = address.line();
         let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
         let newest = newest.map(|write| write.slot);
-        let (hit, kind, part) = match (access.what, part) {
-            (AccessKind::Ordered(kind), _) => {
-                match kind {
-                    OperationKind::Word(change) => {
-                        if let Some(before) = self.word_hit(address, change) {
-                            access.result = before;
-                            return Piecemeal::Begun;
-                        }
-                    }
-                    OperationKind::WriteBack => {
-                        if let Some(done) = self.written_at_home(piece) {
-                            return done;
-                        }
-                    }
-                    _ => {}
-                }
-                (false, kind, &[][..])
-            }
-            (AccessKind::Read, Buffer::Out(out)) => {
+        let (hit, kind) = match access.what {
+            AccessKind::Fence => return Ok(None),
+            AccessKind::Read => {
+                let out = buffer.part_mut(piece)?;
                 if self.own_write(piece, out) {
-                    return Piecemeal::Begun;
+                    return Ok(None);
                 }
-                if let Some(slot) = newest {
-                    return Piecemeal::Behind(slot);
+                let hit = newest.is_none() && self.lines.read(address, out, continues);
+                (hit, OperationKind::Read)
+            }
+            AccessKind::Write | AccessKind::Post => {
+                let bytes = buffer.part(piece)?;
+                let hit = newest.is_none() && self.lines.write(address, bytes, continues);
+                if !hit && access.what == AccessKind::Post {
+                    return self.post_piece(piece, bytes);
                 }
-                (self.lines.read(address, out, continues), OperationKind::Read, &*out)
+                (hit, OperationKind::Write)
             }
-            (AccessKind::Fence, _) | (AccessKind::Read, Buffer::In(_)) => {
-                return Piecemeal::Failed(Error::at(ErrorCode::NodeFailed, address));
-            }
-            (AccessKind::Post, part) => {
-                return self.post_piece(piece, part.into_bytes(), newest.is_some());
-            }
-            (AccessKind::Write, part) => {
-                if let Some(slot) = newest {
-                    return Piecemeal::Behind(slot);
+            AccessKind::Ordered(kind) => {
+                if let OperationKind::Word(change) = kind
+                    && let Some(before) = self.word_hit(address, change)
+                {
+                    access.result = before;
+                    return Ok(None);
                 }
-                let bytes = part.into_bytes();
-                (self.lines.write(address, bytes, continues), OperationKind::Write, bytes)
+                if kind == OperationKind::WriteBack && self.is_written_at_home(piece)? {
+                    return Ok(None);
+                }
+                (false, kind)
             }
         };
         if hit {
             self.hit();
-            return Piecemeal::Begun;
+            return Ok(None);
+        }
+        if newest.is_some() {
+            return Ok(newest);
         }
         let free = if self.in_flight.may_add() { self.free_call_slot() } else { None };
         let Some(slot) = free else {
             // The access's oldest operation, or an abandoned one.
-            return Piecemeal::Behind(self.in_flight.oldest().unwrap_or(0));
+            return Ok(self.in_flight.oldest().or(Some(0)));
         };
         if kind.want().is_some() {
             self.missed();
         }
-        self.fill(slot, kind, piece, part);
+        let bytes = if kind == OperationKind::Write { buffer.part(piece)? } else { &[] };
+        self.fill(slot, kind, piece, bytes);
         self.in_flight.add(slot, piece);
         self.launch(slot);
-        Piecemeal::Begun
+        Ok(None)
     }
 
-    /// The result of a write-back piece of this node's own memory.
-    fn written_at_home(&self, piece: LinePiece) -> Option<Piecemeal> {
+    /// Whether a piece to be written back is in this node's own memory.
+    fn is_written_at_home(&self, piece: LinePiece) -> Result<bool, Error> {
         let line = piece.address.line();
-        let code = ErrorCode::Unallocated;
-        (Some(line.memory()) == self.lines.memory()).then(|| match self.lines.here(line).1 {
-            Some(_) => Piecemeal::Begun,
-            None => Piecemeal::Failed(failure(code, piece.address, piece.continues())),
-        })
+        let is_own = Some(line.memory()) == self.lines.memory();
+        if is_own && self.lines.here(line).1.is_none() {
+            return Err(failure(ErrorCode::Unallocated, piece.address, piece.continues()));
+        }
+        Ok(is_own)
     }
 
-    /// Writes a piece, or starts to; `behind`: another write to its line is in flight.
-    fn post_piece(&mut self, piece: LinePiece, bytes: &[u8], behind: bool) -> Piecemeal {
-        if !behind && self.lines.write(piece.address, bytes, piece.continues()) {
-            self.hit();
-        } else if self.may_write_more() {
-            self.missed();
-            self.start(OperationKind::Write, piece, bytes);
-            return self.lost_at_once().map_or(Piecemeal::Begun, Piecemeal::Failed);
-        } else {
-            return Piecemeal::Behind(self.pending.first().map_or(0, |write| write.slot));
+    /// Starts to write a piece asynchronously.
+    fn post_piece(&mut self, piece: LinePiece, bytes: &[u8]) -> Result<Option<usize>, Error> {
+        if !self.may_write_more() {
+            return Ok(Some(self.pending.first().map_or(0, |write| write.slot)));
         }
-        Piecemeal::Begun
+        self.missed();
+        self.start(OperationKind::Write, piece, bytes);
+        self.lost_at_once().map_or(Ok(None), Err)
     }
 }
