@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 impl World {
-    /// The living node of this name; a new one if there is none (any more).
+    /// Returns the living node of this name, and creates it if there is none.
     pub(super) fn node_named(&mut self, name: &str) -> NodeKey {
         if let Some(node) = self.find_node(name) {
             return node;
@@ -41,7 +41,7 @@ impl World {
         self.nodes.iter().rposition(living).map(NodeKey)
     }
 
-    /// Memory at the adapter differs from other memory by its budget alone.
+    /// Registers a region. Memory at the adapter differs from other memory only by its budget.
     pub(super) fn register(
         &mut self,
         node: NodeKey,
@@ -108,14 +108,14 @@ impl World {
         Ok(port)
     }
 
-    /// Where a node is reached.
+    /// Returns the address of a node, if nodes are separate hosts.
     pub(super) fn host(&self, node: NodeKey) -> Option<SocketAddr> {
         self.options.silence_ns?;
         let number = u16::try_from(node.0 + 1).ok()?;
         Some(SocketAddr::from(([10, 0, 0, 1], number)))
     }
 
-    /// The port that listens there: at an address, or wherever there is such a name.
+    /// Returns the port that listens at this address, or under this name.
     fn listener(&self, to: &str) -> Option<PortKey> {
         let named = || {
             let is_it = |(address, _): &(&String, &PortKey)| {
@@ -127,12 +127,12 @@ impl World {
         Some(*port)
     }
 
-    /// Whether two nodes reach each other.
+    /// Whether two nodes are not partitioned.
     fn reaches(&self, one: NodeKey, other: NodeKey) -> bool {
         !self.parted.contains(&(one.min(other), one.max(other)))
     }
 
-    /// Lets nothing through between two nodes until they are mended.
+    /// Partitions two nodes until they are mended.
     pub(super) fn part_nodes(&mut self, one: NodeKey, other: NodeKey) {
         self.parted.insert((one.min(other), one.max(other)));
         self.cut(one, other);
@@ -200,7 +200,7 @@ impl World {
         }
         self.join_queue(from, receives)?;
         let here = LinkEnd { port: from, link: self.next_link(from) };
-        // Placeholder peer, so that a port that connects to itself numbers its ends apart.
+        // Placeholder peer, so that the ends of a port that connects to itself get distinct numbers.
         let link = SimLink::new(here, LinkState::Connecting, Some(receives));
         self.port_mut(from).links.push(link);
         let there = LinkEnd { port: listener, link: self.next_link(listener) };
@@ -213,7 +213,7 @@ impl World {
         Ok(here.link)
     }
 
-    /// The node that an address leads to, dead or alive.
+    /// Returns the node at an address, dead or alive.
     fn host_of(&self, to: &str) -> Option<NodeKey> {
         let (host, _) = to.split_once('/')?;
         let all = (0..self.nodes.len()).map(NodeKey);
@@ -279,7 +279,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether `end` waits for an answer. That its peer has gone meanwhile is noticed now, or later.
+    /// Checks that `end` waits for an answer. The loss of its peer may be reported now or later.
     fn answerable(&mut self, end: LinkEnd) -> Result<(), FabricError> {
         let link = self.port(end.port).links.get(end.link.0 as usize);
         let link = link.ok_or(FabricError::Unknown("link"))?;
@@ -389,7 +389,7 @@ impl World {
         self.port_mut(port).open = false;
     }
 
-    /// Closes a link and removes its events that were not polled.
+    /// Closes a link and removes its unpolled events.
     fn forget(&mut self, end: LinkEnd) {
         let port = self.port_mut(end.port);
         let link = &mut port.links[end.link.0 as usize];
@@ -421,7 +421,7 @@ impl World {
         }
     }
 
-    /// Ends every link between two nodes; both ends notice it, at independent times.
+    /// Breaks every link between two nodes; both ends detect it, at independent times.
     pub(super) fn cut(&mut self, one: NodeKey, other: NodeKey) {
         self.tell_node("cut", one, other.0 as u64);
         for port in 0..self.ports.len() {
@@ -440,8 +440,8 @@ impl World {
         }
     }
 
-    /// Takes this end down: its messages to the peer may or may not arrive, the peer will notice, and no message of the
-    /// peer takes effect here any more; those already answered are in memory.
+    /// Takes this end down: its messages to the peer may or may not arrive, the peer will detect it, and no further
+    /// message of the peer takes effect at this end; the answered ones are placed in memory.
     fn part(&mut self, end: LinkEnd) {
         while let Some(inbound) = self.link(end).inbound.front() {
             let number = inbound.message.number;
@@ -453,8 +453,8 @@ impl World {
         self.sever(peer, true);
     }
 
-    /// Severs `end` from its peer: of the requests in flight, those answered take effect, of the rest a random part;
-    /// then the loss is noticed.
+    /// Severs `end` from its peer: of the requests in flight, the answered ones take effect, of the rest a random
+    /// part; then the loss is detected.
     fn sever(&mut self, end: LinkEnd, ended: bool) {
         let link = self.link(end);
         if link.severed || link.state == LinkState::Closed || !self.node(end).alive {
@@ -494,7 +494,7 @@ impl World {
             Some(silence_ns) => {
                 let here = self.port(end.port).node;
                 let there = self.port(self.link(end).peer.port).node;
-                // A reset is noticed sooner than silence.
+                // A reset is detected sooner than silence.
                 let reset = self.reaches(here, there);
                 let most_ns = if reset { silence_ns / 4 } else { silence_ns * 9 / 10 };
                 let at_ns = self.now_ns + self.random.below(most_ns);
@@ -504,7 +504,7 @@ impl World {
         }
     }
 
-    /// How many messages at the front happen for certain.
+    /// Number of messages at the front that certainly take effect.
     fn certain(&self, end: LinkEnd) -> usize {
         let last = self.link(end).inbound.iter().rposition(must_happen);
         last.map_or(0, |at| at + 1)
@@ -562,7 +562,7 @@ impl World {
         }
     }
 
-    /// Tells the program of a loss once everything that arrived before has been delivered.
+    /// Reports a loss to the program once everything that arrived before has been delivered.
     pub(super) fn lose_if_drained(&mut self, end: LinkEnd) {
         let link = self.link_mut(end);
         if !link.losing || !link.inbound.is_empty() {
@@ -590,7 +590,7 @@ impl World {
         node.frozen |= adapter;
     }
 
-    /// What was held happens now, in the order in which it would have.
+    /// Resumes the node and performs its held events in their order.
     pub(super) fn resume(&mut self, node: NodeKey) {
         self.tell_node("resume", node, 0);
         let state = &mut self.nodes[node.0];
@@ -603,7 +603,7 @@ impl World {
     }
 }
 
-/// Whether a message happens even if its requester is gone: it was answered, or has taken a receive.
+/// Whether a message takes effect even if its requester is gone: it was answered, or has consumed a receive.
 fn must_happen(inbound: &super::request::Inbound) -> bool {
     inbound.answered || inbound.receive.is_some()
 }

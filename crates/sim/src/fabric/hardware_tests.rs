@@ -1,4 +1,4 @@
-//! What the hardware profile measures, as ratios and ranges of virtual time.
+//! Measurements of the hardware profile, as ratios and ranges of virtual time.
 
 use super::scene::{LinkedNodes, NAMES};
 use super::{
@@ -22,7 +22,7 @@ fn on(capabilities: Capabilities, hardware: HardwareProfile, nodes: usize) -> Li
     LinkedNodes::with(1, SimOptions::on_hardware(capabilities, hardware), nodes)
 }
 
-/// Posts a list in one call; only the last of it is signalled.
+/// Posts a list in one call; only its last request is signaled.
 fn post_list(scene: &mut LinkedNodes, from: usize, list: &[(usize, Operation<'_>)]) {
     let works: Vec<_> = list
         .iter()
@@ -43,7 +43,7 @@ fn inline(scene: &LinkedNodes, from: usize, to: usize, offset: u64) -> Operation
     Operation::Write { source, to, immediate: None }
 }
 
-/// From now until node `node` has polled `count` completions that succeeded.
+/// Time until node `node` has polled `count` successful completions.
 fn time_to_complete(scene: &mut LinkedNodes, node: usize, count: usize) -> u64 {
     let start_ns = scene.net.now_ns();
     let mut done = 0;
@@ -56,7 +56,7 @@ fn time_to_complete(scene: &mut LinkedNodes, node: usize, count: usize) -> u64 {
     scene.net.now_ns() - start_ns
 }
 
-/// From now until memory of node `node` has changed.
+/// Time until memory of node `node` has changed.
 fn time_to_see(scene: &LinkedNodes, node: usize, offset: u64) -> u64 {
     let start_ns = scene.net.now_ns();
     let word = |scene: &LinkedNodes| scene.sides[node].region.arena.load(offset, Ordering::Acquire);
@@ -131,7 +131,7 @@ fn long_writes_fill_the_wire_but_for_headers() {
     }
 }
 
-/// How long a request takes when `senders` links of node 0 have 128 each.
+/// Time per request if each of `links` links of node 0 has 128 of them.
 fn small_write_ns(links: usize) -> u64 {
     let mut scene = cluster(links + 1);
     let mut list = Vec::new();
@@ -161,7 +161,7 @@ fn a_small_message_waits_for_packets_and_not_for_messages_of_others() {
     let alone_ns = time_to_see(&scene, 1, 64);
     scene.net.run_until_idle();
     scene.fill(1, 64, 8, 0);
-    // The same wires are full: node 0 writes to node 1, and node 2 to node 0.
+    // Saturates the same wires: node 0 writes to node 1, and node 2 to node 0.
     for _ in 0..8 {
         scene.write(0, 1, 1, 1_024, 60_000);
         scene.write(2, 0, 1, 1_024, 60_000);
@@ -176,7 +176,7 @@ fn a_small_message_waits_for_packets_and_not_for_messages_of_others() {
     );
 }
 
-/// How long the receiver of `senders` times 8 messages is busy with each.
+/// Time per message at a receiver with 8 senders of 8 messages each.
 fn inbound_ns(how: impl Fn(&LinkedNodes, usize) -> Operation<'static>) -> u64 {
     let mut scene = cluster(9);
     for id in 0..64 {
@@ -206,7 +206,7 @@ fn receives_cost_the_receiver() {
     assert!(send > write + 20 && immediate > write + 20, "{write} {immediate} {send}");
 }
 
-/// A region of this kind at node 0, imported by all others.
+/// Registers a region of this kind at node 0, imported by all others.
 fn region_for_all(
     scene: &mut LinkedNodes,
     kind: RegionKind,
@@ -223,7 +223,7 @@ fn region_for_all(
     (region.arena, imported)
 }
 
-/// How long each of 8 times 64 FETCH_ADDs on one word takes.
+/// Time per FETCH_ADD of 8 times 64 on one word.
 fn fetch_add_ns(kind: RegionKind) -> u64 {
     let mut scene = cluster(9);
     let (arena, imported) = region_for_all(&mut scene, kind);
@@ -303,11 +303,11 @@ fn a_write_by_read_takes_two_round_trips() {
     assert_eq!(scene.net.marks().writes_read_back, 1);
 }
 
-/// Posts requests one by one or all at once, as a program would that does nothing else.
+/// Posts requests one by one or all at once, like a program without other work.
 struct Poster {
     scene: Rc<RefCell<LinkedNodes>>,
     lists: Vec<Vec<usize>>,
-    /// Work before each list.
+    /// Work before each list, in nanoseconds.
     before_ns: u64,
 }
 
@@ -324,7 +324,7 @@ impl Actor for Poster {
     }
 }
 
-/// Until the last of the lists is in place, and how long the program was busy.
+/// Time until the last list is placed, and the busy time of the program.
 fn posting_ns(before_ns: u64, lists: Vec<Vec<usize>>) -> (u64, u64) {
     let scene = Rc::new(RefCell::new(cluster(5)));
     let net = scene.borrow().net.clone();
@@ -422,7 +422,7 @@ impl Actor for Paddle {
     }
 }
 
-/// A ping-pong: the time of all rounds, how often actors ran, and the net's fingerprint.
+/// Runs a ping-pong. Returns the time of all rounds, how often actors ran, and the net's fingerprint.
 fn ping_pong(seed: u64, rounds: u64) -> (u64, u64, u64) {
     let options = SimOptions::on_hardware(INFINIBAND, CONNECTX5_ROCE);
     let scene = Rc::new(RefCell::new(LinkedNodes::with(seed, options, 2)));

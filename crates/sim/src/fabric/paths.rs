@@ -5,22 +5,22 @@ use super::hardware::Resource;
 use super::world::{LinkEnd, NodeKey, World};
 use std::collections::BTreeMap;
 
-/// The path from one node to another in place of the profile's wires and switch: a bus to a processor at an adapter,
-/// for example, or a more distant rack.
+/// The path from one node to another, in place of the profile's wires and switch: for example a bus to a processor at
+/// an adapter, or a link to a more distant rack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Path {
-    /// From one adapter to the other.
+    /// Latency from one adapter to the other.
     pub latency_ns: u64,
-    /// How long a byte keeps it busy.
+    /// Busy time per byte.
     pub ps_per_byte: u64,
 }
 
-/// What has gone from one node to another: payloads, without what packets have around them.
+/// Traffic from one node to another: payloads without packet overhead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
     /// Requests: SENDs, WRITEs, READs, atomics.
     pub requests: u64,
-    /// Answers to such, those included that bring nothing.
+    /// Answers to requests, including empty ones.
     pub answers: u64,
     /// Bytes of both.
     pub bytes: u64,
@@ -32,7 +32,7 @@ struct Cable {
     wire: Resource,
 }
 
-/// From one node to another.
+/// The two nodes of a path, in its direction.
 type Way = (NodeKey, NodeKey);
 
 #[derive(Clone, Default, Debug)]
@@ -60,7 +60,7 @@ impl SimNet {
 }
 
 impl World {
-    /// The way to this end from its peer.
+    /// Returns the path to this end from its peer.
     fn way_to(&self, to: LinkEnd) -> Way {
         (self.port(self.link(to).peer.port).node, self.port(to.port).node)
     }

@@ -1,4 +1,4 @@
-//! The responder's adapter: what arrives takes effect piece by piece, within the declared order.
+//! The responder's adapter: arrived messages take effect piece by piece, within the declared order.
 
 use super::hardware::Then;
 use super::request::{Inbound, Phase, Pieces, Response, TransferPiece};
@@ -11,7 +11,7 @@ use farside_fabric::{Arena, OutOfBounds, Stop};
 use std::sync::atomic::Ordering;
 
 impl World {
-    /// A message of the peer is here. With order it is the oldest that was flying.
+    /// Handles the arrival of a message of the peer: on an ordered link, the oldest one in flight.
     pub(super) fn arrive(&mut self, end: LinkEnd, number: u64) {
         let ordered = self.options.capabilities.message_order;
         let (now_ns, by_read) = (self.now_ns, self.options.write_by_read);
@@ -47,7 +47,8 @@ impl World {
         }
     }
 
-    /// The target memory of a message, if the owner's record permits it. Of the token, only number and key are used.
+    /// Returns the target memory of a message, if the owner's record permits it. Of the token, only number and key
+    /// are used.
     fn target(&self, end: LinkEnd, number: u64) -> Result<Option<(Arena, u64)>, CompletionStatus> {
         let mut all = self.link(end).inbound.iter();
         let refused = CompletionStatus::RemoteAccess;
@@ -68,14 +69,14 @@ impl World {
         Ok(Some((region.arena.clone(), offset)))
     }
 
-    /// Starts every message that may start now.
+    /// Starts every message that is permitted to start.
     fn admit(&mut self, end: LinkEnd) {
         while let Some(number) = self.next_turn(end) {
             self.start(end, number);
         }
     }
 
-    /// The first message that has arrived and has to wait for none of those before it.
+    /// Returns the first arrived message that does not have to wait for an earlier one.
     fn next_turn(&mut self, end: LinkEnd) -> Option<u64> {
         let ordered = self.options.capabilities.message_order;
         let strict = self.options.reads_in_order;
@@ -124,7 +125,7 @@ impl World {
         }
     }
 
-    /// Lets a piece of a running message happen: some time, or when the hardware gets to it.
+    /// Schedules a piece of a running message: after a random delay, or as the hardware profile computes.
     fn place_later(&mut self, end: LinkEnd, number: u64, piece: usize) {
         let event = WorldEvent::Piece(end, number, piece);
         match self.options.hardware {
@@ -147,7 +148,7 @@ impl World {
         }
     }
 
-    /// The bytes of a WRITE by READ are here.
+    /// Handles the arrival of the bytes of a WRITE by READ.
     pub(super) fn fetched(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -213,7 +214,7 @@ impl World {
             _ => WordScope::Aligned,
         };
         let tears = relaxed || self.options.capabilities.words < needs;
-        // Lines that begin anywhere go through words.
+        // With tearing, lines start at a random offset, so cuts split words.
         let lines_from = if tears { self.random.between(0, 63) } else { offset };
         inbound.pieces = Pieces::cut(lines_from, bytes, pieces_max, &mut self.random);
         let count = inbound.pieces.left;
@@ -262,7 +263,7 @@ impl World {
         }
     }
 
-    /// Where a running message reads or writes; `None` when that memory was withdrawn meanwhile.
+    /// Returns the memory that a running message reads or writes; `None` if it was deregistered meanwhile.
     fn running_place(&self, end: LinkEnd, number: u64) -> Option<(Arena, u64)> {
         let mut all = self.link(end).inbound.iter();
         let inbound = all.find(|inbound| inbound.message.number == number)?;
@@ -304,7 +305,7 @@ impl World {
         Some((piece, count))
     }
 
-    /// The bytes of a message have all been read or written.
+    /// Handles the end of a transfer: all its bytes have been read or written.
     fn moved(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -327,7 +328,7 @@ impl World {
         }
     }
 
-    /// Says yes to a WRITE or SEND, once.
+    /// Sends a positive answer to a WRITE or SEND, at most once.
     fn acknowledge(&mut self, end: LinkEnd, number: u64) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -452,7 +453,7 @@ impl World {
         }
     }
 
-    /// A receive that was set aside at `end` for a message that never comes is free again.
+    /// Releases a receive that was reserved at `end` for a message that never arrives.
     pub(super) fn give_receive_back(&mut self, end: LinkEnd, reserved: bool) {
         let Some(queue) = self.link(end).queue.filter(|_| reserved) else {
             return;
@@ -460,7 +461,7 @@ impl World {
         self.port_mut(end.port).queues[queue.0 as usize].credits += 1;
     }
 
-    /// Reports the receive that the message took, if it took one.
+    /// Reports the receive that the message consumed, if any.
     fn deliver(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
@@ -502,7 +503,7 @@ impl World {
         let system = self.options.capabilities.atomics == AtomicScope::System;
         let change = self.link_mut(end).inbound(number).and_then(|inbound| inbound.message.change);
         let before = match change {
-            // In one step against processors too, which may be other threads.
+            // One step, also against processors, which may be other threads.
             Some(change) if system => arena.update(offset, |word| change.apply(word)),
             _ => arena.load(offset, Ordering::Acquire),
         };
@@ -518,14 +519,14 @@ impl World {
             self.node_mut(end).busy_words.push(word);
             let store = WorldEvent::AtomicStore(end, number);
             match self.options.hardware {
-                // The atomic unit has had both in its time.
+                // The time of the atomic unit covers load and store.
                 Some(_) => self.at(self.now_ns, store),
                 None => self.after(self.options.place_ns, store),
             }
         }
     }
 
-    /// Stores what an atomic makes of the word that it loaded, whatever the word is by now.
+    /// Stores the modification of the word that an atomic loaded, even if the word has changed since.
     pub(super) fn atomic_store(&mut self, end: LinkEnd, number: u64) {
         let Some((arena, offset)) = self.running_place(end, number) else {
             return self.withdrawn(end, number);
@@ -572,7 +573,7 @@ impl World {
         }
     }
 
-    /// The memory of a running message was deregistered under it.
+    /// Handles deregistration of the memory of a running message.
     fn withdrawn(&mut self, end: LinkEnd, number: u64) {
         if self.link_mut(end).inbound(number).is_some_and(|one| one.answered) {
             return self.finish(end, number);
@@ -581,7 +582,7 @@ impl World {
         self.refuse_message(end, number, CompletionStatus::RemoteAccess);
     }
 
-    /// Answers no; later messages of the link are ignored, as the requester will flush them.
+    /// Sends a negative answer; later messages of the link are ignored, as the requester will flush them.
     pub(super) fn refuse_message(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
         self.tell("refuse", end, number, status as u64);
         self.marks.requests_refused += 1;
@@ -600,7 +601,7 @@ impl World {
         self.finish(end, number);
     }
 
-    /// Removes a completed message, and starts those after it.
+    /// Removes a completed message, and starts the messages that waited for it.
     fn finish(&mut self, end: LinkEnd, number: u64) {
         self.discard(end, number);
         self.admit(end);
@@ -621,7 +622,7 @@ impl World {
         }
     }
 
-    /// Takes a message out.
+    /// Removes a message and releases the word and the receive that it holds.
     pub(super) fn discard(&mut self, end: LinkEnd, number: u64) {
         self.release_word(end, number);
         let link = self.link_mut(end);
@@ -639,7 +640,7 @@ impl World {
     }
 }
 
-/// Writes line by line, as `byte_order` promises: one long copy may move its end first.
+/// Writes line by line, as `byte_order` promises: one long copy may write its end first.
 fn write_rising(arena: &Arena, at: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
     let mut done = 0;
     while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {

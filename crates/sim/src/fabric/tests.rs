@@ -1,4 +1,4 @@
-//! What the adversary may do it does, given seeds enough; what it may not do it never does.
+//! Tests of the adversary: with enough seeds it does everything that is permitted, and nothing else.
 
 use super::hardware::CONNECTX5_ROCE;
 use super::scene::{LinkedNodes, side};
@@ -10,7 +10,7 @@ use farside_base::{
 use farside_fabric::{Fabric, LinkEvent};
 use std::sync::atomic::Ordering;
 
-/// A busy little run: data, messages and atomics between three nodes, one of which dies.
+/// A short busy run: data, messages and atomics between three nodes, one of which dies.
 fn busy(seed: u64, capabilities: Capabilities) -> (u64, Marks) {
     busy_with(seed, SimOptions::draw(seed, capabilities))
 }
@@ -132,7 +132,7 @@ fn writes_land_in_pieces_and_in_byte_order_only_if_declared() {
     assert!(partly && out_of_order);
 }
 
-/// Whether an aligned word was ever seen half changed by a WRITE of `bytes` bytes to an aligned address.
+/// Whether an aligned word was ever observed torn by a WRITE of `bytes` bytes to an aligned address.
 fn tears_words(words: WordScope, access: Access, bytes: u32) -> bool {
     let capabilities = Capabilities { words, ..INFINIBAND };
     (0..100).any(|seed| {
@@ -202,7 +202,7 @@ fn reads_are_torn_by_concurrent_writes() {
     assert!(torn);
 }
 
-/// Adds by an atomic of the adapter and by the processor in between; whether an update was lost.
+/// Adds by an atomic of the adapter, with a processor's add in between. Returns whether an update was lost.
 fn loses_updates(seed: u64, capabilities: Capabilities) -> bool {
     let mut scene = LinkedNodes::new(seed, capabilities, 2);
     let add =
@@ -330,7 +330,7 @@ fn a_paused_program_is_still_reached_one_sidedly_and_a_frozen_machine_is_not() {
     }
 }
 
-/// The adversary, and the instrument.
+/// Options of the adversary and of the hardware profile.
 fn both(seed: u64, capabilities: Capabilities) -> [SimOptions; 2] {
     let hardware = SimOptions::on_hardware(capabilities, CONNECTX5_ROCE);
     [SimOptions::draw(seed, capabilities), hardware]
