@@ -6,7 +6,7 @@ use farside_fabric::{Fabric, FabricError, Port, PortSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What each message that comes to a node costs its program; to be changed while it runs.
+/// The cost of each message that arrives at a node, charged to its program; it may be changed at any time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Toll(Arc<AtomicU64>);
 

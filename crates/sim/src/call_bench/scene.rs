@@ -1,4 +1,4 @@
-//! The client, the host and the adapter's processor, connected, with a list and a buffer in the host's memory.
+//! The connected client, host and adapter's processor, with a list and a buffer in the host's memory.
 
 use super::charged::{Charged, Toll};
 use super::{
@@ -21,19 +21,19 @@ use std::sync::Arc;
 const NODES: [&str; 3] = ["client", "nic", "host"];
 /// Bytes of a node of a list: key, value, next.
 const NODE_BYTES: u64 = 24;
-/// Where the list begins, and the buffer.
+/// Offsets of the list and the buffer.
 const LIST: u64 = 64;
 const BUFFER: u64 = 1 << 16;
 const BUFFER_BYTES_MAX: u64 = 1 << 20;
-/// Longest list that there is.
+/// Maximum length of a list.
 pub const NODES_MAX: u64 = 128;
-/// Connecting takes fewer steps.
+/// Number of steps after which connecting fails.
 const STEPS_MAX: u32 = 1_000_000;
 
-/// What one call did: counted by decorators at each node, and by the net on each way.
+/// Counters of one call: from decorators at each node, and from the net per path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counted {
-    /// From call to answer, in virtual time.
+    /// Virtual time from call to answer.
     pub took_ns: u64,
     /// At the client, the adapter's processor and the host.
     pub at: [FabricCounts; 3],
@@ -43,12 +43,12 @@ pub struct Counted {
     pub nic: [Traffic; 2],
     /// The adapter's processor to host memory, and back.
     pub local: [Traffic; 2],
-    /// What the program returned.
+    /// Result of the program.
     pub result: u64,
 }
 
 impl Counted {
-    /// Bytes through the network: what the client sends and what comes back.
+    /// Returns the bytes through the network: sent and received by the client.
     pub const fn network_bytes(&self) -> u64 {
         self.host[0].bytes + self.host[1].bytes + self.nic[0].bytes + self.nic[1].bytes
     }
@@ -60,7 +60,7 @@ struct Job {
     hint: u64,
 }
 
-/// The client: one call at a time.
+/// The client, which runs one batch of calls at a time.
 struct Client {
     net: SimNet,
     placed: Placed,
@@ -139,7 +139,7 @@ impl std::fmt::Debug for CallScene {
     }
 }
 
-/// The initial cost models of the sites for the chooser: those of the scene.
+/// Returns the initial cost models of the sites for the placement algorithm: those of the scene.
 fn models(nic: &Nic) -> [PlaceModel; 3] {
     let model =
         |place: SimSite, core, round_trip_ns, start_ns, access_ns, bytes: [u64; 2]| PlaceModel {
@@ -168,7 +168,7 @@ fn models(nic: &Nic) -> [PlaceModel; 3] {
 }
 
 impl CallScene {
-    /// Three ends that are connected, and a list of [`NODES_MAX`] nodes.
+    /// Creates three connected nodes, and a list of [`NODES_MAX`] nodes.
     ///
     /// # Errors
     /// Errors of the facade; none is expected.
@@ -255,7 +255,7 @@ impl CallScene {
         self.host_start_ns = ns;
     }
 
-    /// Every call runs there from now on, or where it costs least.
+    /// Pins every call to a site from now on, or lets each run at the cheapest.
     pub fn pin(&mut self, place: Option<SimSite>) {
         let at = place.and_then(|place| SimSite::ALL.iter().position(|other| *other == place));
         if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
@@ -263,7 +263,7 @@ impl CallScene {
         }
     }
 
-    /// What the chooser knows of a place.
+    /// Returns the initial cost model of a site.
     pub fn model(&self, place: SimSite) -> PlaceModel {
         self.models[place as usize].clone()
     }
@@ -271,7 +271,7 @@ impl CallScene {
     /// Searches the list for its node of this number, from 1.
     ///
     /// # Errors
-    /// How the call ended otherwise.
+    /// The error of the call.
     pub fn search(&mut self, nodes: u64) -> Result<PlacedAnswer, Error> {
         let mut answers = self.search_all(&[nodes])?;
         answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
@@ -283,7 +283,7 @@ impl CallScene {
     /// The error of the first one that failed.
     pub fn search_all(&mut self, nodes: &[u64]) -> Result<Vec<PlacedAnswer>, Error> {
         let Some(head) = Word::new(0, LIST) else { return Ok(Vec::new()) };
-        // Its loads, which no fabric sees, are charged with the message that asks for them.
+        // The host's loads, which no fabric sees, are charged with the message that requests them.
         let most = nodes.iter().max().copied().unwrap_or(0);
         self.tolls[2].set(self.host_start_ns + most * HOST_ACCESS_NS);
         let job = |nodes: &u64| Job {
@@ -295,10 +295,10 @@ impl CallScene {
         self.run(jobs)
     }
 
-    /// The checksum of `bytes` bytes.
+    /// Computes the checksum of `bytes` bytes.
     ///
     /// # Errors
-    /// How the call ended otherwise.
+    /// The error of the call.
     pub fn checksum(&mut self, bytes: u64) -> Result<PlacedAnswer, Error> {
         let Some(buffer) = Word::new(0, BUFFER) else { return Err(ErrorCode::BadForm.into()) };
         self.tolls[2].set(self.host_start_ns);
@@ -307,7 +307,7 @@ impl CallScene {
         answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
     }
 
-    /// What is done by these calls, counted.
+    /// Returns the counters of these calls.
     ///
     /// # Errors
     /// As the calls.
@@ -363,7 +363,8 @@ impl CallScene {
     }
 }
 
-/// A list of [`NODES_MAX`] nodes with the keys 1, 2, ..., each with ten times its key as value, and a buffer.
+/// Fills the memory with a list of [`NODES_MAX`] nodes with the keys 1, 2, ..., each with ten times its key as value,
+/// and with a buffer.
 fn fill(memory: &farside_fabric::Arena) -> Result<(), Error> {
     let bad = |_| Error::with(ErrorCode::BadConfiguration, "the memory is too small");
     for key in 1..=NODES_MAX {
@@ -376,7 +377,7 @@ fn fill(memory: &farside_fabric::Arena) -> Result<(), Error> {
     memory.write(BUFFER, &bytes).map_err(bad)
 }
 
-/// Lets everything happen until it is so.
+/// Polls callers and servers and steps the network until `done`.
 fn until(
     net: &SimNet,
     callers: &mut [Caller],
