@@ -25,7 +25,7 @@ fn the_chooser_is_near_the_best_place_in_each_phase_and_better_than_any_in_all()
 fn the_crossover_is_at_four_nodes_and_for_bluefield_nowhere() {
     let all = figures().expect("they are measured");
     let scan = &all[0];
-    // Of the fastest it comes earlier; at four nodes both are faster than one-sided requests.
+    // With the fastest adapter the crossover is earlier; at four nodes both are faster than one-sided requests.
     assert_eq!(scan.crossover("NFP6000"), Some(2.0));
     assert_eq!(scan.crossover("LiquidIOII"), Some(4.0));
     assert_eq!(scan.crossover("BlueField-1"), None);
@@ -50,7 +50,7 @@ fn the_figures_have_the_shapes_of_the_paper() {
             assert!((1.0 / most..most).contains(&ratio), "{} {base:?} {point:?}", line.name);
         }
     }
-    // 003 §5.1, of the fastest adapter: place by place, N = 1 first.
+    // 003 §5.1, with the fastest adapter: site by site, N = 1 first.
     let [client, host, nic] = [0, 1, 2].map(|at| &cost.lines[at].points);
     let last = client.len() - 1;
     assert!(client[0].1 < nic[0].1 && nic[0].1 < host[0].1, "latency of one access");

@@ -1,5 +1,5 @@
-//! Remote memory calls from seeds, on a network that breaks. `FARSIDE_RUNS` sets how many rounds,
-//! `FARSIDE_SEED` the first seed; a failure prints the line that repeats it.
+//! Remote memory calls from seeds, on a network with faults. `FARSIDE_RUNS` sets the number of rounds, `FARSIDE_SEED`
+//! the first seed; a failure prints the command that reproduces it.
 
 use farside_sim::call_soak::{Round, Tally};
 

@@ -1,5 +1,5 @@
-//! Which channel survives on which protocol of 001 Table 1, and that one which is forced onto a fabric
-//! without its guarantee is caught.
+//! Support of each channel by each protocol of 001 Table 1, and detection of a channel that is forced onto a fabric
+//! without its guarantee.
 
 use farside::ErrorCode;
 use farside::channel::{Kind, Options, Receiver, Sender};
@@ -16,7 +16,7 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/CHANNEL-PROFILES.md
 /// The profiles of the table, in its order.
 const COLUMNS: [&str; 5] = ["infiniband", "adaptive-routing", "unordered", "efa", "one-rma"];
 
-/// What is missing of each, or nothing.
+/// The missing capability on each profile, if any.
 type Cells = [Option<&'static str>; 5];
 
 #[rustfmt::skip]
@@ -47,7 +47,7 @@ fn profile(name: &str) -> Profile {
     PROFILES.into_iter().find(|profile| profile.name == name).unwrap()
 }
 
-/// What a fabric refuses a channel for.
+/// Returns the reason why a fabric refuses a channel.
 fn refused(kind: Kind, profile: &Profile) -> Option<String> {
     let options = Options::new(kind, MESSAGE);
     let net = profile.net(1);
@@ -126,7 +126,7 @@ fn the_document_is_the_table() {
     assert!(found == document(), "{DOCUMENT} should be:\n{}", document());
 }
 
-/// A fabric that declares more than it keeps.
+/// A fabric that declares stronger guarantees than it keeps.
 struct Lying {
     inner: Arc<dyn Fabric>,
     declared: Capabilities,
@@ -149,11 +149,11 @@ impl Fabric for Lying {
     }
 }
 
-/// The first of `seeds` seeds in which a channel that relies on order fails on an unordered fabric.
+/// Returns the first of `seeds` seeds in which a channel that relies on order fails on an unordered fabric.
 fn caught(kind: Kind, seeds: u64) -> Option<u64> {
     let weak = Profile {
         name: "lying",
-        // With atomics, so that the shared ring can begin at all.
+        // With atomics, since the shared ring requires them.
         capabilities: Capabilities { atomics: INFINIBAND.atomics, ..UNORDERED },
         write_by_read: false,
     };
@@ -166,8 +166,8 @@ fn caught(kind: Kind, seeds: u64) -> Option<u64> {
             Err(Trouble::Error(error)) if error.code == ErrorCode::ProtocolViolation => {
                 return Some(seed);
             }
-            // A bell may be lost under an older word, and then nothing comes any more; and a late
-            // WRITE may break its link.
+            // A bell may be overwritten by an older word, after which nothing arrives any more; and a late WRITE may
+            // break its link.
             Ok(_) | Err(Trouble::Stalled(_) | Trouble::Error(_)) => {}
             Err(other) => panic!("{other}\n{round}"),
         }

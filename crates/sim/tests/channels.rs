@@ -1,5 +1,5 @@
-//! A short soak of every channel on every fabric (`channel_soak` is the long one), and deaths of ends
-//! at random moments.
+//! A short soak of every channel on every fabric (`channel_soak` is the long one), and deaths of ends at random
+//! moments.
 
 use farside::channel::{Kind, Options};
 use farside_fabric::{Fabric, MemFabric};
@@ -28,7 +28,7 @@ fn each_on(name: &str, ground: &dyn Fn(u64) -> Ground) {
             "cargo run --release -p farside-sim --example channel_soak -- --fabric {name} --channel \
              {kind} --seed 1 --messages {ROUND_MESSAGES}"
         );
-        // Rounds of a tenth, so that there are several.
+        // Rounds of a tenth, to have several.
         for seed in 1..=10 {
             let ground = ground(seed);
             let round = Round::draw(kind, seed, ROUND_MESSAGES / 10, &ground.capabilities());

@@ -12,23 +12,23 @@ use std::rc::Rc;
 
 /// Unsuccessful checks of bells between two polls of the port, as in the facade's receiver.
 const LOOKS_PER_TURN: u64 = 64;
-/// Longest pause between two round trips: some round trips of this hardware.
+/// Maximum pause between two round trips: several round trips of this hardware.
 const PAUSE_NS: u64 = 5_000;
 
-/// What has been seen so far.
+/// Counts and times of a study.
 #[derive(Default, Debug)]
 pub(super) struct Score {
-    /// Messages of the channel that were released, and how many of them are not measured.
+    /// Number of released messages of the channel, including the warm-up.
     pub(super) received: u64,
     warm: u64,
     goal: u64,
     first_ns: u64,
     last_ns: u64,
-    /// Round trips.
+    /// Measured round trip times.
     pub(super) trips_ns: Vec<u64>,
-    /// When the message was sent that is on its way, in a ping-pong.
+    /// Time at which the message in flight of a ping-pong was sent.
     since_ns: Option<u64>,
-    /// From there until the poll that found it.
+    /// Times from sending until the poll that found the message.
     pub(super) one_way_ns: Vec<u64>,
     pub(super) error: Option<Error>,
 }
@@ -67,7 +67,7 @@ impl Score {
         self.received >= self.goal || self.error.is_some()
     }
 
-    /// Messages that count.
+    /// Returns the number of measured messages.
     pub(super) const fn measured(&self) -> u64 {
         self.received.saturating_sub(self.warm)
     }
@@ -83,14 +83,14 @@ pub(super) struct Outbox {
     pub(super) sender: Sender,
     pub(super) charges: Charges,
     pub(super) message: Vec<u8>,
-    /// Where messages are that are sent without a copy.
+    /// Registered memory of messages that are sent without a copy.
     pub(super) slice: Option<Slice>,
     pub(super) _buffer: Option<Buffer>,
-    /// Whether it has to poll its port for messages to proceed.
+    /// Whether the sender must poll its port for messages to proceed.
     pub(super) turns: bool,
-    /// Whether a message is seen as soon as it is stored: then storing takes its time first.
+    /// Whether a message is visible as soon as it is stored: then the time to store it is charged first.
     pub(super) stores: bool,
-    /// The message's copy has been charged.
+    /// Whether the message's copy has been charged.
     pub(super) paid: bool,
     /// Whether the channel was full since the last message.
     pub(super) full: bool,
@@ -98,7 +98,7 @@ pub(super) struct Outbox {
     pub(super) again: bool,
 }
 
-/// What became of a message.
+/// Result of offering a message to a channel.
 enum Gave {
     Taken,
     /// The channel is full; how to continue.
@@ -140,22 +140,22 @@ impl Outbox {
     }
 }
 
-/// A receiver that polls.
+/// A polling receiver.
 pub(super) struct Inbox {
     pub(super) net: SimNet,
     pub(super) receiver: Receiver,
     pub(super) charges: Charges,
     pub(super) scores: Scores,
-    /// Acknowledges each message at once.
+    /// Whether each message is acknowledged at once.
     pub(super) prompt: bool,
     pub(super) log: Vec<u8>,
-    /// Unsuccessful checks since the last message, and when the last one was.
+    /// Number of unsuccessful checks since the last message; `looked_ns` is the time of the last one.
     pub(super) vain: u64,
     pub(super) looked_ns: u64,
 }
 
 impl Inbox {
-    /// Returns the next message. Checks that a resting actor skipped are performed now: after [`LOOKS_PER_TURN`]
+    /// Returns the next message. Performs the checks that a resting actor skipped: after [`LOOKS_PER_TURN`]
     /// unsuccessful ones the facade polls its port.
     fn poll(&mut self) -> Result<Option<Message>, Error> {
         let now_ns = self.net.now_ns();
@@ -186,7 +186,7 @@ impl Inbox {
         }
     }
 
-    /// How the actor continues after an unsuccessful poll.
+    /// Returns how the actor continues after an unsuccessful poll.
     fn rest(&self) -> Then {
         if self.charges.looks_at_port() || self.vain >= LOOKS_PER_TURN {
             return Then::Poll;
@@ -199,7 +199,7 @@ fn go(then: Then) -> Spent {
     Spent { then, ..Spent::NOTHING }
 }
 
-/// The step of an actor, or its end when something went wrong.
+/// Returns the step of an actor, or ends it after an error.
 fn step(scores: &Scores, step: Result<Then, Error>) -> Spent {
     step.map_or_else(
         |error| {
@@ -210,7 +210,7 @@ fn step(scores: &Scores, step: Result<Then, Error>) -> Spent {
     )
 }
 
-/// Sends as much as it may.
+/// Sends as many messages as permitted.
 pub(super) struct BenchSource {
     pub(super) outbox: Outbox,
     pub(super) scores: Scores,
@@ -232,7 +232,7 @@ impl Actor for BenchSource {
     }
 }
 
-/// Receives.
+/// Receives and releases messages.
 pub(super) struct Sink {
     pub(super) inbox: Inbox,
 }
@@ -256,11 +256,11 @@ impl Actor for Sink {
     }
 }
 
-/// Answers each message with one.
+/// Answers each message with another one.
 pub(super) struct Echo {
     pub(super) inbox: Inbox,
     pub(super) outbox: Outbox,
-    /// Answers that are due.
+    /// Number of pending answers.
     pub(super) due: u32,
 }
 
@@ -298,12 +298,12 @@ impl Actor for Echo {
     }
 }
 
-/// Where a round trip is.
+/// Progress of a round trip.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trip {
     Pause,
     Send,
-    /// Since then the message has been given.
+    /// The message has been offered since then.
     Sending(u64),
     Waiting(u64),
     Back(u64),

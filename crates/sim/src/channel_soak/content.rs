@@ -3,14 +3,14 @@
 use crate::random::Random;
 use std::collections::BTreeSet;
 
-/// The messages of a round: their lengths and bytes follow from its seed, the sender and the number.
+/// The messages of a round: their lengths and bytes are a function of its seed, the sender and the number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Contents {
     pub(super) seed: u64,
     pub(super) bytes_max: usize,
-    /// Every message begins with its number, since it may be overtaken.
+    /// Whether every message begins with its number, since it may be overtaken.
     pub(super) numbered: bool,
-    /// An integer, its number.
+    /// Whether a message is an integer, its number.
     pub(super) integer: bool,
 }
 
@@ -20,7 +20,7 @@ impl Contents {
         mixed.fork()
     }
 
-    /// Bytes of a message: now and then none and the most, else anything between, short ones often.
+    /// Draws the length of a message: sometimes minimum or maximum, else any, often short.
     fn length(&self, random: &mut Random) -> usize {
         if self.integer {
             return 4;
@@ -34,7 +34,7 @@ impl Contents {
         }
     }
 
-    /// The message, in place of what was in `out`.
+    /// Writes the message into `out`, replacing its content.
     pub(super) fn write(&self, who: usize, number: u64, out: &mut Vec<u8>) {
         let mut random = self.random(who, number);
         let length = self.length(&mut random);
@@ -52,7 +52,7 @@ impl Contents {
         }
     }
 
-    /// The number that a message claims, if it must claim one.
+    /// Returns the number in a message, if it contains one.
     fn claimed(&self, message: &[u8]) -> Option<u64> {
         if self.integer {
             return Some(u64::from(u32::from_le_bytes(message.try_into().ok()?)));
@@ -61,14 +61,14 @@ impl Contents {
     }
 }
 
-/// What has come from one sender.
+/// Messages received from one sender.
 #[derive(Clone, Debug)]
 pub(super) struct Tracker {
     contents: Contents,
     who: usize,
-    /// All before this one have come.
+    /// Number of the first message not received.
     next: u64,
-    /// Those beyond that have come, where messages may overtake each other.
+    /// Later messages received, if messages may overtake each other.
     ahead: BTreeSet<u64>,
     count: u64,
     expected: Vec<u8>,
@@ -79,7 +79,7 @@ impl Tracker {
         Self { contents, who, next: 0, ahead: BTreeSet::new(), count, expected: Vec::new() }
     }
 
-    /// Takes a message; its number.
+    /// Records a message. Returns its number.
     pub(super) fn take(&mut self, message: &[u8]) -> Result<u64, String> {
         let number = if self.contents.numbered {
             self.contents.claimed(message).ok_or_else(|| self.odd(message, "has no number"))?
@@ -104,7 +104,7 @@ impl Tracker {
         Ok(number)
     }
 
-    /// Whether a message is (still) what was sent under that number.
+    /// Checks that a message equals the one sent with that number.
     pub(super) fn check(&mut self, number: u64, message: &[u8]) -> Result<(), String> {
         self.contents.write(self.who, number, &mut self.expected);
         if self.expected == message {
@@ -134,7 +134,7 @@ impl Tracker {
         self.next == self.count
     }
 
-    /// Messages that have come.
+    /// Returns the number of messages received.
     pub(super) fn came(&self) -> u64 {
         self.next + self.ahead.len() as u64
     }

@@ -9,17 +9,17 @@ use farside::channel::{
 use farside::{Error, ErrorCode};
 use std::collections::VecDeque;
 
-/// Messages on their way out of slices, and offers that are fetched, at a time.
+/// Maximum number of slots with messages in flight, and of offers being fetched.
 const PLACES: usize = 4;
 /// Bytes between two slices.
 const GAP: u64 = 24;
 
-/// Why an end stops before it is done.
+/// Reason why an end stops before it is done.
 #[derive(Debug)]
 pub(super) enum SoakStop {
-    /// It says so, with an error of the channel.
+    /// The channel returned an error.
     Error(Error),
-    /// A message is not what was sent.
+    /// A message differs from the one sent.
     Corrupt(String),
 }
 
@@ -36,15 +36,15 @@ pub(super) trait ChannelEnd: Send {
     /// # Errors
     /// [`SoakStop`].
     fn turn(&mut self) -> Result<bool, SoakStop>;
-    /// Whether it has nothing left to do except to serve its peers.
+    /// Whether its only remaining task is to serve its peers.
     fn is_done(&self) -> bool;
-    /// Messages that have passed it.
+    /// Number of messages that it has sent or received.
     fn passed(&self) -> u64;
-    /// Describes its progress, for messages.
+    /// Describes its progress, for failure messages.
     fn describe(&self) -> String;
 }
 
-/// Polls that are skipped.
+/// Pauses, as numbers of skipped polls.
 #[derive(Debug)]
 struct Pauses {
     per_mille: u32,
@@ -64,7 +64,7 @@ impl Pauses {
     }
 }
 
-/// Registered memory with places for messages in slices.
+/// Registered memory with slots for messages in slices.
 struct Places {
     buffer: Buffer,
     step: u64,
@@ -78,7 +78,7 @@ pub(super) struct SoakSource {
     next: u64,
     count: u64,
     drained: bool,
-    /// Acknowledgements that come as messages may leave the last few out, when nothing follows.
+    /// Whether acknowledgements, which are carried by messages, may omit the last few messages if none follows.
     untold: bool,
     contents: Contents,
     random: Random,
@@ -149,11 +149,11 @@ impl SoakSource {
         Ok(taken as u64)
     }
 
-    /// Through memory that the receivers read, where the channel has it.
+    /// Sends a message through memory that the receivers read, if the channel has it.
     fn send_loan(&mut self) -> Result<Option<u64>, Error> {
         self.contents.write(self.who, self.next, &mut self.bytes);
         let bytes = self.bytes.len() as u32;
-        // Borrowed in full now and then, and used in part.
+        // Sometimes borrowed at full size and used in part.
         let asked = if self.random.chance(300) { self.contents.bytes_max as u32 } else { bytes };
         let Some(loan) = self.sender.loan(asked)? else {
             return Ok(None);
@@ -242,18 +242,18 @@ impl ChannelEnd for SoakSource {
     }
 }
 
-/// A message that is held back.
+/// A message that the receiver holds.
 struct HeldBack {
     message: Message,
     who: usize,
     number: u64,
 }
 
-/// A receiver that checks what comes, holds it back for a while and checks it again.
+/// A receiver that checks received messages, holds them for a while and checks them again.
 pub(super) struct Sink {
     pub(super) receiver: Receiver,
     trackers: Vec<Tracker>,
-    /// Senders that will not send the rest.
+    /// Whether each sender is dead and will not send its remaining messages.
     pub(super) dead: Vec<bool>,
     held: Vec<HeldBack>,
     held_max: usize,
@@ -263,12 +263,12 @@ pub(super) struct Sink {
     bytes: Vec<u8>,
 }
 
-/// The destination of messages for which the receiver chooses it.
+/// Memory for messages of which the receiver chooses the destination.
 struct Into {
     buffer: Buffer,
     step: u64,
     next: u64,
-    /// Being fetched, by age, with their places.
+    /// Offers being fetched, oldest first, with their slots.
     fetching: VecDeque<(Offer, u64)>,
 }
 

@@ -1,4 +1,4 @@
-//! Plays a round: connects the ends and polls them until every message has arrived.
+//! Runs a round: connects the ends and polls them until every message has arrived.
 
 use super::ends::{ChannelEnd, Sink, SoakSource, SoakStop};
 use super::round::{Death, Round, Topology};
@@ -20,28 +20,28 @@ const IDLE_YIELDS_MAX: u64 = 100_000_000;
 /// READ causes events all the time, and a straggling message takes as long as a million of them.
 const HURRY_TURNS: u64 = 2_000;
 
-/// Makes the fabric of a node.
+/// Creates the fabric of a node.
 type Make = dyn Fn(&str) -> Arc<dyn Fabric>;
 
-/// Where a round is played.
+/// The fabric on which a round runs.
 pub struct Ground {
     make: Box<Make>,
     net: Option<SimNet>,
 }
 
 impl Ground {
-    /// A real fabric: what `make` makes for two nodes reaches each other.
+    /// Creates a ground on a real fabric: the fabrics that `make` returns for two nodes reach each other.
     pub fn real(make: impl Fn(&str) -> Arc<dyn Fabric> + 'static) -> Self {
         Self { make: Box::new(make), net: None }
     }
 
-    /// The simulated fabric.
+    /// Creates a ground on the simulated fabric.
     pub fn simulated(net: SimNet) -> Self {
         let nodes = net.clone();
         Self { make: Box::new(move |node| nodes.fabric(node)), net: Some(net) }
     }
 
-    /// The simulated fabric, wrapped.
+    /// Creates a ground on the simulated fabric with a wrapper.
     pub fn wrapped(
         net: SimNet,
         wrap: impl Fn(Arc<dyn Fabric>) -> Arc<dyn Fabric> + 'static,
@@ -50,7 +50,7 @@ impl Ground {
         Self { make: Box::new(move |node| wrap(nodes.fabric(node))), net: Some(net) }
     }
 
-    /// What it declares.
+    /// Returns the declared capabilities.
     pub fn capabilities(&self) -> Capabilities {
         (self.make)("capabilities").capabilities()
     }
@@ -64,19 +64,19 @@ impl Ground {
     }
 }
 
-/// What was done.
+/// Totals of a soak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
-    /// Messages that were sent.
+    /// Number of messages sent.
     pub messages: u64,
-    /// Messages that were received: of several receivers all.
+    /// Number of messages received, by all receivers together.
     pub received: u64,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: u64,
 }
 
 impl Tally {
-    /// Both together.
+    /// Adds the totals of another soak.
     pub const fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.received += other.received;
@@ -84,7 +84,7 @@ impl Tally {
     }
 }
 
-/// What went wrong in a round.
+/// The failure of a round.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
     /// The channel could not be opened or connected.
@@ -93,7 +93,7 @@ pub enum Trouble {
     Corrupt(String),
     /// An end reported an unexpected error.
     Error(Error),
-    /// There is no progress any more.
+    /// No progress is made any more.
     Stalled(String),
 }
 
@@ -120,7 +120,7 @@ struct Cast {
     sinks: Vec<Sink>,
 }
 
-/// Plays a round.
+/// Runs a round.
 ///
 /// # Errors
 /// [`Trouble`].
@@ -140,7 +140,7 @@ fn receivers_of(sender: &mut Sender) -> usize {
     sender.peers()
 }
 
-/// The same for a receiver.
+/// Polls a receiver; returns the number of its senders. Errors are reported when it is used.
 fn senders_of(receiver: &mut Receiver) -> usize {
     let _ = receiver.progress();
     receiver.peers()
@@ -323,7 +323,7 @@ impl<'a> Turns<'a> {
     }
 }
 
-/// A thread for each end.
+/// Runs each end on a thread.
 fn play_on_threads(cast: Cast) -> Result<u64, Trouble> {
     let Cast { mut sources, mut sinks } = cast;
     let mut ends: Vec<&mut dyn ChannelEnd> = Vec::new();
