@@ -35,9 +35,9 @@ const TALLY: &str = "
 ";
 
 /// Number of polls after which a round fails.
-const TURNS_MAX: u64 = 2_000_000;
+const POLLS_MAX: u64 = 2_000_000;
 /// Number of polls after which network faults end, so that every call can complete.
-const STORM_TURNS: u64 = 20_000;
+const FAULT_POLLS: u64 = 20_000;
 /// Virtual time of a poll while nothing is in flight.
 const IDLE_NS: u64 = 10_000;
 /// Time within which hosts detect the silence of a peer.
@@ -104,14 +104,14 @@ impl Round {
     /// # Errors
     /// The violated property, with the command that reproduces it.
     pub fn play(&self) -> Result<Tally, String> {
-        let told = |text: String| {
+        let describe = |text: String| {
             let seed = self.seed;
             format!(
                 "{text}\n{self:?}\nto repeat: FARSIDE_SEED={seed} FARSIDE_RUNS=1 cargo test --release \
                  -p farside-sim --test calls"
             )
         };
-        Play::new(self).and_then(Play::play).map_err(told)
+        Play::new(self).and_then(Play::play).map_err(describe)
     }
 }
 
@@ -185,12 +185,12 @@ impl<'a> Play<'a> {
     }
 
     fn play(mut self) -> Result<Tally, String> {
-        for turn in 0..TURNS_MAX {
+        for poll in 0..POLLS_MAX {
             if self.actors.iter().all(|actor| actor.over) {
                 self.check_cells()?;
                 return Ok(self.tally);
             }
-            self.weather(turn);
+            self.inject_faults(poll);
             let who = self.random.index(self.actors.len() + 1);
             match who.checked_sub(1) {
                 None => {
@@ -198,7 +198,7 @@ impl<'a> Play<'a> {
                 }
                 Some(at) => self.act(at)?,
             }
-            let steps = 1 + self.random.below(8) + turn / 4_000;
+            let steps = 1 + self.random.below(8) + poll / 4_000;
             if !(0..steps).all(|_| self.net.step()) {
                 // The programs wait only for the clock.
                 self.net.run_until_ns(self.net.now_ns() + IDLE_NS);
@@ -209,8 +209,8 @@ impl<'a> Play<'a> {
     }
 
     /// Breaks and mends links, and kills callers.
-    fn weather(&mut self, turn: u64) {
-        if turn > STORM_TURNS {
+    fn inject_faults(&mut self, poll: u64) {
+        if poll > FAULT_POLLS {
             self.mend();
             return;
         }
@@ -346,7 +346,7 @@ fn check(
             let fits = matches!(error.code, ErrorCode::PeerLost | ErrorCode::CallCancelled);
             // An atomic without completion may take effect while its link breaks.
             if !fits || (cell > 1 && !here) {
-                return Err(format!("call {number} ended so: {error}; its cell is {cell}"));
+                return Err(format!("call {number} ended with {error}; its cell is {cell}"));
             }
         }
     }

@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn two_writers_and_a_reader_beside_a_writer_are_found() {
+    fn conflicting_holders_are_detected() {
         assert_eq!(fails_at(&[level(A, Level::Dirty)]), Some(0), "the home may still write");
         assert_eq!(fails_at(&[level(A, Level::Shared)]), Some(0));
         let handed = [level(HOME, Level::Invalid), level(A, Level::Dirty)];
@@ -534,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_that_take_time_may_see_what_was_current_meanwhile_and_never_go_back() {
+    fn long_reads_see_overlapping_values_in_order() {
         let mut chain = ValueChain::new(100);
         chain.write(10, word(0), 1);
         chain.write(20, word(0), 2);
@@ -544,7 +544,7 @@ mod tests {
         chain.read((15, 25), SESSION, word(0), 2).unwrap();
         assert!(chain.read((15, 25), SESSION, word(0), 1).is_err(), "back to an older one");
         chain.read((15, 25), SessionId::new(B, 1), word(0), 1).unwrap();
-        assert!(chain.read((40, 50), SESSION, word(0), 2).is_err(), "over since long");
+        assert!(chain.read((40, 50), SESSION, word(0), 2).is_err(), "replaced long before");
         chain.read((40, 50), SESSION, word(0), 3).unwrap();
         assert_eq!(chain.value(word(0)), 3);
     }

@@ -412,7 +412,7 @@ impl Worker {
         let address = self.guarded[index];
         let locked = self.session.lock_write_async(address, 8).await.map(|guard| guard.keep());
         if self.accept("lock", locked).is_none() || self.board.leaver.get() == Some(self.node) {
-            return; // not granted, or gone since
+            return; // not granted, or the node has left since
         }
         let others = self.board.inside.borrow_mut()[index].replace(self.number);
         if let Some(other) = others.filter(|_| !self.board.may_fail.get()) {
@@ -430,7 +430,7 @@ impl Worker {
         }
         let inside = self.board.inside.borrow_mut()[index].take();
         if inside.is_some_and(|session| session != self.number) && !self.board.may_fail.get() {
-            self.board.trouble(format!("session {inside:?} came in while {} was in", self.number));
+            self.board.trouble(format!("session {inside:?} entered while {} held it", self.number));
         }
         let done = self.session.unlock_async(address, 8).await;
         self.accept("unlock", done);
@@ -566,7 +566,7 @@ impl SimCluster {
                 }
                 idle = if cluster.sweep() { 0 } else { idle + 1 };
                 if idle > IDLE_SWEEPS_MAX {
-                    return Err(format!("node {node} does not get in: {joining:?}"));
+                    return Err(format!("node {node} does not join: {joining:?}"));
                 }
             };
             cluster.nodes.push(Some(joined));
@@ -828,7 +828,7 @@ fn drive(
 ) -> Result<u64, String> {
     let mut context = Context::from_waker(Waker::noop());
     let (mut steps, mut idle) = (0, 0_u32);
-    let mut sky = Sky::default();
+    let mut fault_state = NetworkFaultState::default();
     if scenario.weather.is_some_and(|weather| weather.cuts > FEW_CUTS) {
         board.may_fail.set(true);
         board.may_part.set(true);
@@ -860,7 +860,7 @@ fn drive(
         let leaves = cluster.leaving.is_some();
         let left = cluster.poll_leave()?;
         if let Some(weather) = &scenario.weather {
-            sky.change(cluster, weather, board, steps);
+            fault_state.change(cluster, weather, board, steps);
         }
         let mut busy = cluster.stir() || (leaves && left);
         let chosen = cluster.random.index(tasks.len());
@@ -890,7 +890,7 @@ fn drive(
 
 /// The state of the network faults.
 #[derive(Default)]
-struct Sky {
+struct NetworkFaultState {
     cuts: u64,
     parted: bool,
     /// The pairs to partition, and when each is separated.
@@ -899,7 +899,7 @@ struct Sky {
     mends_ns: Option<u64>,
 }
 
-impl Sky {
+impl NetworkFaultState {
     fn change(&mut self, cluster: &mut SimCluster, weather: &Weather, board: &Board, step: u64) {
         let count = cluster.nodes.len() as u64;
         if self.cuts < weather.cuts && cluster.random.chance(10) {

@@ -213,7 +213,7 @@ pub fn walk<M: Model>(
         let stuck = || actions.is_empty().then(|| state.stuck()).flatten();
         if let Some(violation) = state.violation().or_else(stuck) {
             let coverage = Coverage::default();
-            let mut failure = tell(initial, trace, violation, coverage);
+            let mut failure = describe_failure(initial, trace, violation, coverage);
             failure.transcript.insert_str(0, &format!("walk with seed {seed}: "));
             return Err(Box::new(failure));
         }
@@ -230,7 +230,7 @@ pub fn walk<M: Model>(
 }
 
 /// Creates the failure of a trace, with its transcript.
-fn tell<M: Model>(
+fn describe_failure<M: Model>(
     initial: &M,
     trace: Vec<M::Action>,
     violation: Violation,
@@ -252,7 +252,7 @@ struct Search {
     seen: FingerprintSet,
     /// For each state, in the order of discovery: its predecessor, and the index of the predecessor's action that
     /// leads to it.
-    ways: Vec<(u32, u16)>,
+    predecessors: Vec<(u32, u16)>,
     coverage: Coverage,
 }
 
@@ -261,7 +261,7 @@ impl Search {
         let mut seen = FingerprintSet::default();
         seen.insert(fingerprint(initial));
         let coverage = Coverage { states: 1, ..Coverage::default() };
-        Self { seen, ways: vec![(0, 0)], coverage }
+        Self { seen, predecessors: vec![(0, 0)], coverage }
     }
 
     /// Visits all successors of a state; new ones are added to `next`.
@@ -285,8 +285,8 @@ impl Search {
             if !self.seen.insert(fingerprint(&after)) {
                 continue;
             }
-            let found = self.ways.len() as u32;
-            self.ways.push((index, choice as u16));
+            let found = self.predecessors.len() as u32;
+            self.predecessors.push((index, choice as u16));
             self.coverage.states += 1;
             if let Some(violation) = after.violation() {
                 return Err((found, violation));
@@ -301,7 +301,7 @@ impl Search {
         let mut choices = Vec::new();
         let mut index = at;
         while index != 0 {
-            let (before, choice) = self.ways[index as usize];
+            let (before, choice) = self.predecessors[index as usize];
             choices.push(choice);
             index = before;
         }
@@ -311,7 +311,7 @@ impl Search {
             trace.push(action.clone());
             state.apply(action);
         }
-        tell(initial, trace, violation, self.coverage)
+        describe_failure(initial, trace, violation, self.coverage)
     }
 }
 
@@ -442,33 +442,33 @@ impl Hasher for Fingerprint {
 #[derive(Default)]
 struct FingerprintSet {
     /// Entries, a power of two of them; 0 is an empty one.
-    places: Vec<u128>,
+    entries: Vec<u128>,
     len: usize,
 }
 
 impl FingerprintSet {
     /// Adds a fingerprint; false if it was present.
     fn insert(&mut self, fingerprint: u128) -> bool {
-        if self.len * 4 >= self.places.len() * 3 {
+        if self.len * 4 >= self.entries.len() * 3 {
             self.grow();
         }
         let fingerprint = fingerprint.max(1);
-        let mask = self.places.len() - 1;
+        let mask = self.entries.len() - 1;
         let mut place = (fingerprint >> 64) as usize & mask;
-        while self.places[place] != 0 {
-            if self.places[place] == fingerprint {
+        while self.entries[place] != 0 {
+            if self.entries[place] == fingerprint {
                 return false;
             }
             place = (place + 1) & mask;
         }
-        self.places[place] = fingerprint;
+        self.entries[place] = fingerprint;
         self.len += 1;
         true
     }
 
     fn grow(&mut self) {
-        let larger = (self.places.len() * 2).max(1 << 10);
-        let old = std::mem::replace(&mut self.places, vec![0; larger]);
+        let larger = (self.entries.len() * 2).max(1 << 10);
+        let old = std::mem::replace(&mut self.entries, vec![0; larger]);
         self.len = 0;
         for fingerprint in old.into_iter().filter(|place| *place != 0) {
             self.insert(fingerprint);
@@ -524,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_a_shortest_trace_and_tells_it() {
+    fn finds_and_describes_a_shortest_trace() {
         let clocks = Clocks { forbidden: Some(3), ..Clocks::new(12) };
         let failure = Explorer::new().explore(&clocks).failure().expect("a failure");
         assert_eq!(failure.trace.len(), 6);
@@ -533,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_where_nothing_is_enabled() {
+    fn states_without_actions_are_detected() {
         let clocks = Clocks { stops: true, ..Clocks::new(5) };
         let failure = Explorer::new().explore(&clocks).failure().expect("a failure");
         assert_eq!(failure.violation, Violation::new("no hand moves"));
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn walks_far_and_repeats_itself() {
+    fn walks_are_long_and_reproducible() {
         let clocks = Clocks { forbidden: Some(29), ..Clocks::new(30) };
         assert_eq!(walk(&clocks, 1, 40).map_err(|failure| failure.transcript), Ok(40));
         let fail = |seed| walk(&clocks, seed, 1_000_000).expect_err("meets the hour some day");
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_to_its_bounds_and_reports_progress() {
+    fn bounds_are_respected() {
         let mut calls = 0;
         let mut progress = |_: Coverage, _: usize| calls += 1;
         let explorer = Explorer::new().bounds(100_000, 1_000_000);

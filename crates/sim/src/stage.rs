@@ -116,7 +116,7 @@ pub struct ActorNetwork<A> {
     net: SimNet,
     costs: ProcessorCosts,
     news_everywhere: bool,
-    seats: Vec<ActorSlot<A>>,
+    slots: Vec<ActorSlot<A>>,
 }
 
 #[derive(Debug)]
@@ -177,41 +177,41 @@ impl<A: Actor> ActorNetwork<A> {
     pub fn new(net: &SimNet, costs: ProcessorCosts) -> Self {
         let receives = net.options().capabilities.receiver_not_ready;
         let news_everywhere = receives == BackPressure::AtPost;
-        Self { net: net.clone(), costs, news_everywhere, seats: Vec::new() }
+        Self { net: net.clone(), costs, news_everywhere, slots: Vec::new() }
     }
 
     /// Adds an actor on a node, which starts at the net's current time. Returns its number.
     pub fn add(&mut self, node: &str, actor: A) -> usize {
         let node = self.net.node_number(node);
         let clock_ns = self.net.now_ns();
-        let seat = ActorSlot { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
-        self.seats.push(seat);
-        self.seats.len() - 1
+        let slot = ActorSlot { actor, node, clock_ns, busy_ns: 0, runs: 0, rest: Rest::Awake };
+        self.slots.push(slot);
+        self.slots.len() - 1
     }
 
     /// Returns an actor by the number that [`add`](Self::add) returned.
     pub fn actor(&self, number: usize) -> Option<&A> {
-        self.seats.get(number).map(|seat| &seat.actor)
+        self.slots.get(number).map(|slot| &slot.actor)
     }
 
     /// Returns an actor for modification, which is not charged.
     pub fn actor_mut(&mut self, number: usize) -> Option<&mut A> {
-        self.seats.get_mut(number).map(|seat| &mut seat.actor)
+        self.slots.get_mut(number).map(|slot| &mut slot.actor)
     }
 
     /// Returns the clock of an actor.
     pub fn clock_ns(&self, number: usize) -> Option<u64> {
-        self.seats.get(number).map(|seat| seat.clock_ns)
+        self.slots.get(number).map(|slot| slot.clock_ns)
     }
 
     /// Returns the time for which an actor has run, without skipped unsuccessful polls.
     pub fn busy_ns(&self, number: usize) -> Option<u64> {
-        self.seats.get(number).map(|seat| seat.busy_ns)
+        self.slots.get(number).map(|slot| slot.busy_ns)
     }
 
     /// Returns the number of runs of all actors, as a measure of the cost of a study.
     pub fn runs(&self) -> u64 {
-        self.seats.iter().map(|seat| seat.runs).sum()
+        self.slots.iter().map(|slot| slot.runs).sum()
     }
 
     /// Runs until `done` holds, which is checked before each step, or nothing is scheduled up to `end_ns`.
@@ -241,8 +241,8 @@ impl<A: Actor> ActorNetwork<A> {
 
     /// Returns the actor that runs first, and when; the lower number of simultaneous ones.
     fn first(&self) -> Option<(u64, usize)> {
-        let next = |(number, seat): (usize, &ActorSlot<A>)| Some((seat.next_ns()?, number));
-        self.seats.iter().enumerate().filter_map(next).min()
+        let next = |(number, slot): (usize, &ActorSlot<A>)| Some((slot.next_ns()?, number));
+        self.slots.iter().enumerate().filter_map(next).min()
     }
 
     /// Makes the resting actors of a node poll again, after the caller has changed something at the node, such as
@@ -263,25 +263,25 @@ impl<A: Actor> ActorNetwork<A> {
 
     /// Wakes the actors that rest at a node, or at any node.
     fn notice(&mut self, node: Option<usize>, at_ns: u64, except: Option<usize>) {
-        for (number, seat) in self.seats.iter_mut().enumerate() {
-            if node.is_none_or(|node| seat.node == node) && Some(number) != except {
-                seat.notice(at_ns, &self.costs);
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if node.is_none_or(|node| slot.node == node) && Some(number) != except {
+                slot.notice(at_ns, &self.costs);
             }
         }
     }
 
     fn run_one(&mut self, number: usize, at_ns: u64) {
         self.net.run_until_ns(at_ns);
-        let seat = &mut self.seats[number];
-        seat.time_out();
+        let slot = &mut self.slots[number];
+        slot.time_out();
         self.net.begin_program(at_ns, self.costs);
-        let spent = seat.actor.run();
+        let spent = slot.actor.run();
         let end_ns = self.net.end_program() + spent.local_ns(&self.costs);
         // A run takes time, or the simulation would never leave this instant.
         let end_ns = end_ns.max(at_ns + 1);
-        seat.runs += 1;
-        seat.busy_ns += end_ns - at_ns;
-        seat.clock_ns = end_ns;
+        slot.runs += 1;
+        slot.busy_ns += end_ns - at_ns;
+        slot.clock_ns = end_ns;
         let interval_ns = end_ns - at_ns;
         let (rest, idle) = match spent.then {
             Then::Run => (Rest::Awake, false),
@@ -292,10 +292,10 @@ impl<A: Actor> ActorNetwork<A> {
             Then::Sleep => (Rest::Asleep, true),
             Then::End => (Rest::Ended, false),
         };
-        seat.rest = rest;
+        slot.rest = rest;
         if !idle {
             // If senders reserve receives, a receive posted here is news at every node.
-            let here = Some(seat.node).filter(|_| !self.news_everywhere);
+            let here = Some(slot.node).filter(|_| !self.news_everywhere);
             self.notice(here, end_ns, Some(number));
         }
     }
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_poller_notices_its_neighbour_at_its_next_interval_and_costs_one_run() {
+    fn poller_without_events_at_its_node_costs_one_run() {
         let flag = Rc::new(Cell::new(false));
         let mut stage: ActorNetwork<Box<dyn Actor>> = ActorNetwork::new(&net(), EPYC_7742);
         let mut left = 1_000;

@@ -106,7 +106,7 @@ fn a_call_at_the_nic_is_one_round_trip_and_a_local_read_for_each_node() {
 }
 
 #[test]
-fn the_checksum_of_a_buffer_moves_the_digest_alone() {
+fn checksum_transfers_only_the_digest() {
     let mut all = Vec::new();
     for place in SimSite::ALL {
         let mut scene = scene(&NFP6000, place);
@@ -132,7 +132,7 @@ fn the_checksum_of_a_buffer_moves_the_digest_alone() {
 }
 
 #[test]
-fn calls_begun_between_two_turns_share_a_doorbell() {
+fn calls_between_two_polls_share_a_doorbell() {
     for place in [SimSite::Host, SimSite::Nic] {
         let mut scene = scene(&NFP6000, place);
         for calls in [1, 2, 7, 16] {

@@ -35,7 +35,7 @@ fn canary_calls_that_run_twice_or_never_end_are_found() {
         plant(Some(mutant));
         let trouble = (0..1_000).find_map(|seed| Round::draw(seed).play().err());
         plant(None);
-        let trouble = trouble.expect("no seed finds it");
+        let trouble = trouble.expect("no seed detects the defect");
         assert!(trouble.starts_with(expected), "{trouble}");
     }
 }

@@ -111,7 +111,7 @@ fn shared_and_read_rings_are_slower_by_their_half_round_trips() {
 /// "The first peak depicts latencies when the receiver fetched the new bell with one READ request.
 /// The second one is when the fetching the new bell took two READ requests." (§6.1, figure 6)
 #[test]
-fn round_trips_of_read_rings_differ_by_one_more_look_at_the_bell() {
+fn round_trips_of_read_rings_differ_by_one_read_of_the_bell() {
     let figures = Figures::of("read rings, spread");
     figures.within("64 B", 0.9, 1.2);
     figures.within("8192 B", 0.6, 1.2);
@@ -136,7 +136,7 @@ fn receives_limit_the_throughput_of_small_messages_only() {
                 let beside = figures.value(&format!("{other}, {bytes} B"));
                 assert!(large >= beside, "{kind} beside {other}, {bytes} B");
             }
-            assert!(large >= 1.0, "{kind} beside ring-inlined, {bytes} B");
+            assert!(large >= 1.0, "{kind} over ring-inlined, {bytes} B");
         }
     }
 }
@@ -144,7 +144,7 @@ fn receives_limit_the_throughput_of_small_messages_only() {
 /// "Our inlined bell algorithm without zeroing outperforms the counterpart with zeroing, as it does
 /// not require the CPU to clear processed messages." (§6.2, figure 7)
 #[test]
-fn without_zeroing_throughput_is_ahead_of_that_with_zeroing() {
+fn throughput_is_higher_without_zeroing() {
     let figures = Figures::of("zeroing, throughput");
     // The sender's doorbells are the limit of both.
     figures.within("ring-inlined, 64 B", 0.99, 1.1);
@@ -207,14 +207,14 @@ fn a_head_at_the_adapter_serves_eight_clients_faster() {
 /// fetching the bell [...] The detached bell performs better than the inlined one, as the detached
 /// bell allowed the clients to prefetch multiple records" (§6.3, figure 9b).
 #[test]
-fn of_read_rings_notices_are_ahead_of_detached_bells_and_those_of_inlined_ones() {
+fn read_ring_throughput_ranks_notify_detached_inlined() {
     let figures = Figures::of("broadcast");
     for bytes in [64, 256, 1_024, 4_096] {
         let notify = figures.value(&format!("read-ring-notify, {bytes} B"));
         let detached = figures.value(&format!("read-ring-detached, {bytes} B"));
         // The sender's processor time for notifications is the limit for short messages.
         let least = if bytes <= 256 { 0.9 } else { 1.02 };
-        assert!(notify > least * detached, "{bytes} B: {notify} beside {detached}");
+        assert!(notify > least * detached, "{bytes} B: {notify}, detached {detached}");
         assert!(detached > 1.5, "{bytes} B: {detached}");
     }
 }
@@ -266,7 +266,7 @@ fn every_channel_is_measured_with_many_senders() {
 }
 
 #[test]
-fn what_cannot_be_measured_says_why() {
+fn unmeasurable_requests_report_the_reason() {
     let cloud = ChannelCluster { name: "efa", capabilities: EFA, ..CONNECTX5 };
     let ring = BenchRequest::new(Kind::RingInlined, 64, Pattern::Stream);
     assert_eq!(measure(&ring, &cloud).unwrap_err().code, ErrorCode::FabricLacks);

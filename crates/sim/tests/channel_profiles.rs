@@ -62,7 +62,7 @@ fn refused(kind: Kind, profile: &Profile) -> Option<String> {
 }
 
 #[test]
-fn each_fabric_takes_what_suits_it_and_names_what_is_missing_for_the_rest() {
+fn fabric_accepts_supported_channels_and_names_missing_capability() {
     let mut wrong = Vec::new();
     for (kind, cells) in TABLE {
         for (column, cell) in COLUMNS.into_iter().zip(cells) {
@@ -76,7 +76,7 @@ fn each_fabric_takes_what_suits_it_and_names_what_is_missing_for_the_rest() {
 }
 
 #[test]
-fn what_is_taken_is_carried_in_every_schedule() {
+fn accepted_requests_complete_in_every_schedule() {
     for (kind, cells) in TABLE {
         for (column, _) in COLUMNS.into_iter().zip(cells).filter(|(_, cell)| cell.is_none()) {
             for seed in 0..20 {
@@ -127,12 +127,12 @@ fn the_document_is_the_table() {
 }
 
 /// A fabric that declares stronger guarantees than it keeps.
-struct Lying {
+struct WeakFabric {
     inner: Arc<dyn Fabric>,
     declared: Capabilities,
 }
 
-impl Fabric for Lying {
+impl Fabric for WeakFabric {
     farside_fabric::forward!(
         name,
         host,
@@ -158,7 +158,8 @@ fn caught(kind: Kind, seeds: u64) -> Option<u64> {
         write_by_read: false,
     };
     for seed in 0..seeds {
-        let wrap = |inner| -> Arc<dyn Fabric> { Arc::new(Lying { inner, declared: INFINIBAND }) };
+        let wrap =
+            |inner| -> Arc<dyn Fabric> { Arc::new(WeakFabric { inner, declared: INFINIBAND }) };
         let ground = Ground::wrapped(weak.net(seed), wrap);
         let round = Round::draw(kind, seed, 100, &INFINIBAND);
         match play(&round, &ground) {
@@ -176,7 +177,7 @@ fn caught(kind: Kind, seeds: u64) -> Option<u64> {
 }
 
 #[test]
-fn a_channel_that_trusts_a_fabric_without_order_is_caught() {
+fn channel_on_overstated_order_is_detected() {
     for kind in [
         Kind::RingInlined,
         Kind::RingDetached,
@@ -184,6 +185,6 @@ fn a_channel_that_trusts_a_fabric_without_order_is_caught() {
         Kind::SharedRingInlinedZeroing,
     ] {
         let seed = caught(kind, 40);
-        assert!(seed.is_some(), "{kind} got through");
+        assert!(seed.is_some(), "{kind} was not detected");
     }
 }

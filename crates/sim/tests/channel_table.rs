@@ -81,7 +81,7 @@ impl ConnectedEnds {
             self.sender.progress().unwrap();
             self.net.step();
         }
-        panic!("it never happens");
+        panic!("the condition never holds");
     }
 
     fn settle(&mut self) {
@@ -305,7 +305,7 @@ fn receive_into(scene: &mut ConnectedEnds) -> Feature {
         posted.kind == CompletionKind::Read
             && posted.slices.iter().any(|(offset, bytes)| (*offset, *bytes) == (256, 64))
     };
-    assert!(asked.posted.iter().any(to_there), "the READ puts it where it belongs");
+    assert!(asked.posted.iter().any(to_there), "the READ places the bytes at the destination");
     Feature::Yes
 }
 
@@ -322,7 +322,7 @@ fn indirect(scene: &mut ConnectedEnds, message: &[u8]) -> Feature {
 fn capacity(kind: Kind, bytes: usize) -> usize {
     let ring = Some(u64::from(SLOTS) * 2048);
     let slots = if kind == Kind::RingImmediate || kind == Kind::SharedRingImmediate {
-        512 // receives, so that the ring is what fills
+        512 // receives: the ring fills first
     } else {
         SLOTS
     };
@@ -355,7 +355,7 @@ fn variable_size(kind: Kind) -> Feature {
         assert_eq!(received.len(), 64);
         let fetched = scene.at_receiver.take();
         let most = fetched.posted.iter().map(|posted| posted.bytes).max().unwrap_or(0);
-        let named = kind == Kind::ReadSlotIndirect; // it named a place for the longest
+        let named = kind == Kind::ReadSlotIndirect; // it named a destination for the longest message
         return if most >= u64::from(MESSAGE) || named { Feature::No } else { Feature::Yes };
     }
     let (short, long) = (capacity(kind, 64), capacity(kind, MESSAGE as usize));
@@ -402,12 +402,12 @@ fn growth(options: &Options, many_senders: bool) -> Growth {
 }
 
 /// A fabric that declares stronger guarantees than it keeps.
-struct Lying {
+struct WeakFabric {
     inner: Arc<dyn Fabric>,
     declared: Capabilities,
 }
 
-impl Fabric for Lying {
+impl Fabric for WeakFabric {
     farside_fabric::forward!(
         name,
         host,
@@ -444,8 +444,9 @@ fn survives(options: &Options, (message_order, byte_order): (bool, bool), seed: 
     let declared = Capabilities { completion_means_placed: true, ..INFINIBAND };
     let keeps = Capabilities { message_order, byte_order, ..declared };
     let net = SimNet::new(seed, SimOptions::new(keeps));
-    let fabric =
-        |name: &str| -> Arc<dyn Fabric> { Arc::new(Lying { inner: net.fabric(name), declared }) };
+    let fabric = |name: &str| -> Arc<dyn Fabric> {
+        Arc::new(WeakFabric { inner: net.fabric(name), declared })
+    };
     let kind = options.kind;
     let mut receiver = Receiver::listen(fabric("receiver"), "order", options).unwrap();
     let mut sender = Sender::connect(fabric("sender"), "order", options).unwrap();
@@ -590,7 +591,7 @@ fn is_passive(record: &Record) -> bool {
 
 /// 001 §3: an end is passive if it submits no work request and consumes no completion.
 #[test]
-fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
+fn advisor_marks_passive_exactly_the_ends_that_post_nothing() {
     for (need, of_sender) in [(Need::PassiveSender, true), (Need::PassiveReceiver, false)] {
         let usual = Requirements::default().needs([need]).message_bytes_max(MESSAGE);
         let requirements = |kind| match kind {
@@ -614,7 +615,7 @@ fn the_advisor_calls_passive_what_posts_nothing_and_nothing_else() {
 
 /// As in the paper: a receiver that chooses the destinations of its fetches keeps no memory for each sender.
 #[test]
-fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
+fn receivers_of_offers_only_keep_no_memory_per_sender() {
     for kind in Kind::ALL.into_iter().filter(|kind| kind.shares_sender()) {
         let options = Options::new(kind, MESSAGE).offers_only(true);
         assert_eq!(growth(&options, true), Growth::Constant, "{kind}");
@@ -623,7 +624,7 @@ fn receivers_that_take_offers_alone_keep_no_memory_for_each_sender() {
 }
 
 #[test]
-fn every_cell_that_is_not_the_papers_has_its_reason_and_no_other_has_one() {
+fn deviating_cells_have_reasons_and_others_none() {
     let mut without = Vec::new();
     let mut with = 0;
     for (printed, paper) in MEASURED.iter().zip(&PAPER) {

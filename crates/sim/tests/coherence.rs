@@ -188,7 +188,7 @@ fn lingering() -> [CoherenceSetup; 3] {
 }
 
 #[test]
-fn removed_nodes_write_into_nothing_that_serves_for_something_else() {
+fn removed_nodes_write_only_quarantined_memory() {
     let [two, three, freed] = lingering();
     holds(two, (24_783, 90_667, 410, 21));
     holds(three, (86_053, 289_983, 327, 33));
@@ -197,7 +197,7 @@ fn removed_nodes_write_into_nothing_that_serves_for_something_else() {
 
 /// The model can detect the violation that the quarantine of frames prevents.
 #[test]
-fn frame_that_a_removed_node_still_writes_is_found_where_no_machine_knows() {
+fn unquarantined_frame_of_removed_node_is_detected() {
     let [two, three, _] = lingering();
     for setup in [two, three] {
         let model = System::new(CoherenceSetup { lingers: Lingers::Untold, ..setup });
@@ -241,7 +241,7 @@ fn renumbered(lingers: Lingers) -> CoherenceSetup {
 }
 
 #[test]
-fn number_of_a_removed_node_is_given_again_when_its_last_bytes_have_landed() {
+fn number_of_removed_node_is_reused_after_its_last_bytes() {
     holds(renumbered(Lingers::Told), (4_812, 11_314, 45, 33));
 }
 
@@ -249,7 +249,7 @@ fn number_of_a_removed_node_is_given_again_when_its_last_bytes_have_landed() {
 #[test]
 #[cfg(debug_assertions)]
 #[should_panic(expected = "1 is a new node")]
-fn number_that_is_given_again_before_is_found() {
+fn reuse_of_number_before_settlement_is_detected() {
     let model = System::new(renumbered(Lingers::Renumbered));
     let failure = Explorer::new().explore(&model).failure();
     panic!("{failure:?}");
@@ -338,7 +338,7 @@ fn three_nodes_one_line_and_a_number_that_is_given_again() {
 
 /// The owner would write into the cache of the next node with that number.
 #[test]
-fn recall_that_names_a_former_bearer_is_found() {
+fn recall_of_previous_holder_of_number_is_detected() {
     let setup = CoherenceSetup {
         homes: vec![0],
         budgets: vec![budget(0, 0, 0, 0, 0), budget(0, 1, 0, 0, 0), budget(1, 0, 0, 0, 0)],

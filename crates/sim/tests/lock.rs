@@ -99,7 +99,7 @@ fn sessions_are_closed() {
 }
 
 #[test]
-fn a_delegate_a_home_and_anybody_die() {
+fn delegate_home_and_any_node_die() {
     let sessions = || vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), one(2, 1, &[WRITE])];
     explore(LockSetup { mortal: vec![1], ..setup(3, sessions()) }, 44_005);
     explore(LockSetup { mortal: vec![0], ..setup(3, sessions()) }, 39_732);
@@ -172,7 +172,7 @@ fn a_line_is_lent() {
 }
 
 #[test]
-fn a_line_is_lent_by_those_who_die() {
+fn line_is_lent_by_dying_nodes() {
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 3, &[WRITE])];
     explore(LockSetup { loans: 1, mortal: vec![0, 1], ..setup(2, sessions) }, 5_893);
     let sessions = vec![one(1, 3, &[WRITE]), one(2, 1, &[WRITE])];

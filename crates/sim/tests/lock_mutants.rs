@@ -109,7 +109,7 @@ fn canary_lock_among_the_dead() {
 }
 
 #[test]
-fn canary_lock_among_those_to_be_told() {
+fn canary_lock_among_notifications() {
     let undoes = one(2, 2, &[WRITE]).with_undo();
     let sessions = vec![one(0, 1, &[WRITE]), one(1, 2, &[WRITE]), undoes];
     let mutants = [

@@ -57,7 +57,7 @@ fn any_setup(random: &mut Random) -> LockSetup {
     let homes = (0..lines).map(|_| random.below(nodes.into()) as u16).collect();
     let loans = random.below(6) as u8;
     let mortal = if random.chance(200) { vec![random.below(nodes.into()) as u16] } else { vec![] };
-    #[allow(clippy::needless_update, reason = "a planted defect is a field more")]
+    #[allow(clippy::needless_update, reason = "a planted defect adds a field")]
     LockSetup { nodes, homes, sessions, mortal, loans, limits, ..LockSetup::default() }
 }
 
@@ -85,7 +85,7 @@ fn walk(seed: u64, mut transcript: Option<&mut Vec<String>>) -> Result<usize, St
             return Err(violation.0);
         }
     }
-    Err("does not come to rest".into())
+    Err("no quiescence within the maximum number of steps".into())
 }
 
 fn number(name: &str) -> Option<u64> {

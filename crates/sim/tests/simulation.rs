@@ -75,7 +75,7 @@ fn canary_bytes_that_are_not_placed_again_are_found() {
     plant(Some(NodeMutant::NotPlacedAgain));
     let trouble = (0..1_000).find_map(|seed| simulate(Scenario::draw_weather(seed)).err());
     plant(None);
-    let trouble = trouble.expect("no seed finds it");
+    let trouble = trouble.expect("no seed detects the defect");
     let found = ["not linearizable", "do not agree"].iter().any(|what| trouble.contains(what));
     assert!(found, "{trouble}");
 }

@@ -1,6 +1,6 @@
 //! The connected client, host and adapter's processor, with a list and a buffer in the host's memory.
 
-use super::charged::{Charged, Toll};
+use super::charged::{ArrivalCost, Charged};
 use super::{
     FROM_NIC_NS, HOST_ACCESS_NS, HOST_START_NS, NIC_START_NS, Nic, ROUND_TRIP_NS, SimSite,
     TO_NIC_NS, network,
@@ -71,12 +71,12 @@ struct Client {
     took_ns: u64,
 }
 
-enum Party {
+enum SceneActor {
     Client(Box<Client>),
     Server(Box<CallServer>),
 }
 
-impl Actor for Party {
+impl Actor for SceneActor {
     fn run(&mut self) -> Spent {
         let busy = match self {
             Self::Server(server) => server.turn(),
@@ -123,9 +123,9 @@ impl Client {
 /// The client, the adapter's processor and the host, with their clocks.
 pub struct CallScene {
     net: SimNet,
-    stage: ActorNetwork<Party>,
+    stage: ActorNetwork<SceneActor>,
     fabrics: [Arc<CountFabric>; 3],
-    tolls: [Toll; 3],
+    arrival_costs: [ArrivalCost; 3],
     search: PlacedProgram,
     checksum: PlacedProgram,
     host_start_ns: u64,
@@ -175,10 +175,10 @@ impl CallScene {
     pub fn new(nic: &Nic, prices: Prices) -> Result<Self, Error> {
         let options = SimOptions::on_hardware(INFINIBAND, NO_TIME);
         let net = SimNet::new(1, options);
-        let tolls: [Toll; 3] = Default::default();
+        let arrival_costs: [ArrivalCost; 3] = Default::default();
         let fabrics = std::array::from_fn(|at| {
-            let (inner, toll) = (net.fabric(NODES[at]), tolls[at].clone());
-            let charged = Charged { inner, net: net.clone(), toll };
+            let (inner, arrival_cost) = (net.fabric(NODES[at]), arrival_costs[at].clone());
+            let charged = Charged { inner, net: net.clone(), arrival_cost };
             Arc::new(CountFabric::new(Arc::new(charged)))
         });
         let of = |at: usize| -> Arc<dyn Fabric> { Arc::<CountFabric>::clone(&fabrics[at]) };
@@ -208,15 +208,15 @@ impl CallScene {
             ended: Vec::new(),
             took_ns: 0,
         };
-        stage.add(NODES[0], Party::Client(Box::new(client)));
-        stage.add(NODES[1], Party::Server(Box::new(beside)));
-        stage.add(NODES[2], Party::Server(Box::new(host)));
+        stage.add(NODES[0], SceneActor::Client(Box::new(client)));
+        stage.add(NODES[1], SceneActor::Server(Box::new(beside)));
+        stage.add(NODES[2], SceneActor::Server(Box::new(host)));
         let (search, checksum, host_start_ns) = (search?, checksum?, HOST_START_NS);
         let scene = Self {
             net,
             stage,
             fabrics,
-            tolls,
+            arrival_costs,
             search,
             checksum,
             host_start_ns,
@@ -247,7 +247,7 @@ impl CallScene {
 
     /// Sets the time after which the adapter's processor starts a call.
     pub fn set_nic_start(&self, ns: u64) {
-        self.tolls[1].set(ns);
+        self.arrival_costs[1].set(ns);
     }
 
     /// Sets the time after which the host starts a call.
@@ -258,7 +258,7 @@ impl CallScene {
     /// Pins every call to a site from now on, or lets each run at the cheapest.
     pub fn pin(&mut self, place: Option<SimSite>) {
         let at = place.and_then(|place| SimSite::ALL.iter().position(|other| *other == place));
-        if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
+        if let Some(SceneActor::Client(client)) = self.stage.actor_mut(0) {
             client.placed.placement().pin(at);
         }
     }
@@ -285,7 +285,7 @@ impl CallScene {
         let Some(head) = Word::new(0, LIST) else { return Ok(Vec::new()) };
         // The host's loads, which no fabric sees, are charged with the message that requests them.
         let most = nodes.iter().max().copied().unwrap_or(0);
-        self.tolls[2].set(self.host_start_ns + most * HOST_ACCESS_NS);
+        self.arrival_costs[2].set(self.host_start_ns + most * HOST_ACCESS_NS);
         let job = |nodes: &u64| Job {
             program: self.search,
             parameters: ListSearch { head, key: *nodes }.to_bytes(),
@@ -301,7 +301,7 @@ impl CallScene {
     /// The error of the call.
     pub fn checksum(&mut self, bytes: u64) -> Result<PlacedAnswer, Error> {
         let Some(buffer) = Word::new(0, BUFFER) else { return Err(ErrorCode::BadForm.into()) };
-        self.tolls[2].set(self.host_start_ns);
+        self.arrival_costs[2].set(self.host_start_ns);
         let parameters = Checksum { buffer, bytes, start: 0 }.to_bytes();
         let mut answers = self.run(vec![Job { program: self.checksum, parameters, hint: 1 }])?;
         answers.pop().ok_or_else(|| ErrorCode::TimedOut.into())
@@ -345,14 +345,14 @@ impl CallScene {
 
     fn run(&mut self, jobs: Vec<Job>) -> Result<Vec<PlacedAnswer>, Error> {
         let count = jobs.len();
-        if let Some(Party::Client(client)) = self.stage.actor_mut(0) {
+        if let Some(SceneActor::Client(client)) = self.stage.actor_mut(0) {
             client.jobs = jobs;
         }
         self.stage.wake(NODES[0]);
         self.stage.run_until(u64::MAX, |stage| {
-            matches!(stage.actor(0), Some(Party::Client(client)) if client.ended.len() == count)
+            matches!(stage.actor(0), Some(SceneActor::Client(client)) if client.ended.len() == count)
         });
-        let Some(Party::Client(client)) = self.stage.actor_mut(0) else {
+        let Some(SceneActor::Client(client)) = self.stage.actor_mut(0) else {
             return Err(ErrorCode::TimedOut.into());
         };
         let ended: Result<Vec<_>, Error> = client.ended.drain(..).collect();

@@ -124,26 +124,26 @@ impl Charges {
     }
 
     /// Whether each poll of the receiver polls its port.
-    pub(super) fn looks_at_port(&self) -> bool {
+    pub(super) fn polls_port(&self) -> bool {
         self.row.shows == Shows::Completion
     }
 
     /// Returns the time of an unsuccessful check, without the poll of the port.
-    pub(super) fn look_ns(&self) -> u64 {
+    pub(super) fn check_ns(&self) -> u64 {
         match self.row.shows {
             Shows::Word => self.words * self.costs.load_ns,
             Shows::Completion => 0,
         }
     }
 
-    /// Returns the time to receive a message: checking it, and copying it out if requested. `after_vain`: whether the
-    /// previous check was unsuccessful.
-    pub(super) fn received_ns(&self, after_vain: bool) -> u64 {
+    /// Returns the time to receive a message: checking it, and copying it out if requested. `after_unsuccessful`:
+    /// whether the previous check was unsuccessful.
+    pub(super) fn received_ns(&self, after_unsuccessful: bool) -> u64 {
         let far = self.row.both_ends && self.bytes + self.row.bells > LINES;
-        let two = far || self.row.apart && after_vain;
+        let two = far || self.row.apart && after_unsuccessful;
         let spent = Spent {
             misses: if self.integers { 0 } else { 1 + u64::from(two) },
-            loads: if self.looks_at_port() { 0 } else { self.words },
+            loads: if self.polls_port() { 0 } else { self.words },
             compared_bytes: if self.checksums { u64::from(self.bytes) } else { 0 },
             copied_bytes: if self.copies_out { u64::from(self.bytes) } else { 0 },
             ..Spent::NOTHING
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_beside_its_message_costs_nothing_more_and_a_distant_one_a_miss() {
+    fn adjacent_bell_is_free_and_distant_bell_costs_a_miss() {
         let near = charges(Kind::RingInlined, 64, |_| ());
         let far = charges(Kind::RingInlined, 1_024, |_| ());
         let costs = CONNECTX5.costs;
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_copied_or_zeroed_is_charged() {
+    fn copies_and_zeroing_are_charged() {
         let costs = CONNECTX5.costs;
         let ring = charges(Kind::RingInlinedZeroing, 1_000, |_| ());
         assert_eq!(ring.before_send_ns(), 1_000 / costs.copy_bytes_per_ns);

@@ -201,10 +201,10 @@ fn outbox(
         message: vec![0x5a; bytes as usize],
         slice,
         _buffer: buffer,
-        turns: matches!(kind.family(), Family::SharedRing | Family::ReadSlot)
+        needs_polls: matches!(kind.family(), Family::SharedRing | Family::ReadSlot)
             || kind == Kind::WriteSlotReserved,
         stores: kind.receiver_names_destination(),
-        paid: false,
+        copy_charged: false,
         full: false,
         again: false,
     })
@@ -225,7 +225,7 @@ fn inbox(
         scores: scores.clone(),
         prompt: false,
         log: vec![0; log],
-        vain: 0,
-        looked_ns: 0,
+        unsuccessful: 0,
+        checked_ns: 0,
     }
 }

@@ -132,16 +132,16 @@ fn round(
         let task = work(session, Rc::clone(shared), cluster.random.fork(), count);
         tasks.push((*at, Some(Box::pin(task))));
     }
-    let goer = *cluster.random.pick(&alive);
+    let departing = *cluster.random.pick(&alive);
     let (at_step, leaves) = (cluster.random.below(400), cluster.random.chance(400));
     let (mut step, mut joined, mut joining, mut idle) = (0, false, None::<Joining>, 0);
     while !joined || tasks.iter().any(|(_, task)| task.is_some()) || cluster.leaving.is_some() {
         let gone = step >= at_step;
         if step == at_step && leaves {
-            cluster.start_leaving(goer);
+            cluster.start_leaving(departing);
         } else if step == at_step {
-            cluster.kill(goer);
-            tasks.iter_mut().filter(|(at, _)| *at == goer).for_each(|(_, task)| *task = None);
+            cluster.kill(departing);
+            tasks.iter_mut().filter(|(at, _)| *at == departing).for_each(|(_, task)| *task = None);
         }
         step += 1;
         let mut busy = cluster.poll_tasks(&mut tasks) | cluster.sweep();

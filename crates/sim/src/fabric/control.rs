@@ -53,7 +53,7 @@ impl World {
         spec.check(&self.options.capabilities, device_bytes)?;
         let arena = spec.memory()?;
         let key = RemoteKey(self.random.word());
-        self.tell_node("register", node, spec.bytes);
+        self.record_node("register", node, spec.bytes);
         let node = &mut self.nodes[node.0];
         node.regions_made += 1;
         let id = RegionId(node.regions_made);
@@ -70,7 +70,7 @@ impl World {
         node: NodeKey,
         region: RegionId,
     ) -> Result<(), FabricError> {
-        self.tell_node("deregister", node, u64::from(region.0));
+        self.record_node("deregister", node, u64::from(region.0));
         let removed = self.nodes[node.0].regions.remove(&region);
         removed.map(|_| ()).ok_or(FabricError::Unknown("region"))
     }
@@ -92,7 +92,7 @@ impl World {
             }
             self.listeners.insert(address, port);
         }
-        self.tell_node("open", node, port.0 as u64);
+        self.record_node("open", node, port.0 as u64);
         self.ports.push(PortState {
             node,
             open: true,
@@ -139,7 +139,7 @@ impl World {
     }
 
     pub(super) fn mend_nodes(&mut self, one: NodeKey, other: NodeKey) {
-        self.tell_node("mend", one, other.0 as u64);
+        self.record_node("mend", one, other.0 as u64);
         self.parted.remove(&(one.min(other), one.max(other)));
     }
 
@@ -208,7 +208,7 @@ impl World {
         link.greeting = hello.to_vec();
         self.port_mut(listener).links.push(link);
         self.link_mut(here).peer = there;
-        self.tell("connect", here, 0, hello.len() as u64);
+        self.record("connect", here, 0, hello.len() as u64);
         self.after(self.options.control_ns, WorldEvent::Requested(there));
         Ok(here.link)
     }
@@ -225,7 +225,7 @@ impl World {
             return;
         }
         self.forget(end);
-        self.tell("not-reached", end, 0, 0);
+        self.record("not-reached", end, 0, 0);
         let link = end.link;
         let why = NotReached::Unreachable;
         self.port_mut(end.port).notify(LinkEvent::NotReached { link, why });
@@ -254,7 +254,7 @@ impl World {
         }
         link.state = LinkState::Requested;
         let hello = std::mem::take(&mut link.greeting);
-        self.tell("requested", end, 0, hello.len() as u64);
+        self.record("requested", end, 0, hello.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Requested { link, hello });
     }
@@ -274,7 +274,7 @@ impl World {
         let asking = self.link_mut(peer);
         asking.accepted = true;
         asking.greeting = reply.to_vec();
-        self.tell("accept", end, 0, reply.len() as u64);
+        self.record("accept", end, 0, reply.len() as u64);
         self.after(self.options.control_ns, WorldEvent::Connected(peer));
         Ok(())
     }
@@ -305,7 +305,7 @@ impl World {
         }
         link.state = LinkState::Ready;
         let reply = std::mem::take(&mut link.greeting);
-        self.tell("connected", end, 0, reply.len() as u64);
+        self.record("connected", end, 0, reply.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Connected { link, reply });
     }
@@ -319,7 +319,7 @@ impl World {
         let peer = self.link(end).peer;
         self.forget(end);
         self.link_mut(peer).greeting = reason.to_vec();
-        self.tell("refuse-link", end, 0, reason.len() as u64);
+        self.record("refuse-link", end, 0, reason.len() as u64);
         self.after(self.options.control_ns, WorldEvent::Refused(peer));
         Ok(())
     }
@@ -331,7 +331,7 @@ impl World {
         }
         let reason = std::mem::take(&mut link.greeting);
         self.forget(end);
-        self.tell("refused", end, 0, reason.len() as u64);
+        self.record("refused", end, 0, reason.len() as u64);
         let link = end.link;
         self.port_mut(end.port).notify(LinkEvent::Refused { link, reason });
     }
@@ -366,7 +366,7 @@ impl World {
         let number = RemoteRegionId(port.imports_made);
         port.imports_made += 1;
         self.link_mut(end).imports.insert(number, *token);
-        self.tell("import", end, 0, u64::from(number.0));
+        self.record("import", end, 0, u64::from(number.0));
         Ok(number)
     }
 
@@ -375,7 +375,7 @@ impl World {
         if link.is_none_or(|link| link.state == LinkState::Closed) {
             return;
         }
-        self.tell("close", end, 0, 0);
+        self.record("close", end, 0, 0);
         self.part(end);
         self.fail_link(end);
         self.forget(end);
@@ -402,7 +402,7 @@ impl World {
 
     /// Kills a node. Each of its requests in flight may or may not take effect.
     pub(super) fn kill(&mut self, node: NodeKey) {
-        self.tell_node("kill", node, 0);
+        self.record_node("kill", node, 0);
         self.nodes[node.0].alive = false;
         self.nodes[node.0].held.clear();
         for port in 0..self.ports.len() {
@@ -423,7 +423,7 @@ impl World {
 
     /// Breaks every link between two nodes; both ends detect it, at independent times.
     pub(super) fn cut(&mut self, one: NodeKey, other: NodeKey) {
-        self.tell_node("cut", one, other.0 as u64);
+        self.record_node("cut", one, other.0 as u64);
         for port in 0..self.ports.len() {
             if self.ports[port].node != one || !self.ports[port].open {
                 continue;
@@ -489,7 +489,7 @@ impl World {
         for number in dropped {
             self.drop_message(end, number);
         }
-        self.thin_answers(end);
+        self.drop_answers(end);
         match self.options.silence_ns {
             Some(silence_ns) => {
                 let here = self.port(end.port).node;
@@ -532,7 +532,7 @@ impl World {
     }
 
     /// Delivers a random prefix of the answers in flight to `end` and drops the rest.
-    fn thin_answers(&mut self, end: LinkEnd) {
+    fn drop_answers(&mut self, end: LinkEnd) {
         let mut through = true;
         for at in 0..self.link(end).requests.len() {
             through &= self.random.chance(600);
@@ -576,7 +576,7 @@ impl World {
             request.progress = Progress::Done(CompletionStatus::PeerLost);
             self.complete(end);
         }
-        self.tell("lost", end, 0, 0);
+        self.record("lost", end, 0, 0);
         let known = self.link(end).ended || self.options.silence_ns.is_none();
         let loss = if known { Loss::Ended } else { Loss::Unreachable };
         let link = end.link;
@@ -584,7 +584,7 @@ impl World {
     }
 
     pub(super) fn freeze(&mut self, node: NodeKey, adapter: bool) {
-        self.tell_node("pause", node, u64::from(adapter));
+        self.record_node("pause", node, u64::from(adapter));
         let node = &mut self.nodes[node.0];
         node.paused = true;
         node.frozen |= adapter;
@@ -592,7 +592,7 @@ impl World {
 
     /// Resumes the node and performs its held events in their order.
     pub(super) fn resume(&mut self, node: NodeKey) {
-        self.tell_node("resume", node, 0);
+        self.record_node("resume", node, 0);
         let state = &mut self.nodes[node.0];
         state.paused = false;
         state.frozen = false;

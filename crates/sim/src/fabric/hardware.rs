@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_resource_serves_one_after_the_other() {
+    fn resource_serves_requests_in_sequence() {
         let mut wire = Resource::default();
         assert_eq!(wire.take(10, 2_500), (10, 13));
         assert_eq!(wire.take(10, 2_500), (13, 15), "the half nanoseconds add up");

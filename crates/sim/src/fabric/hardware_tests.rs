@@ -80,7 +80,7 @@ fn write_time(scene: &mut LinkedNodes, bytes: u32) -> u64 {
 }
 
 #[test]
-fn a_small_write_takes_half_a_round_trip_and_a_read_more_than_a_whole() {
+fn small_write_takes_half_and_read_over_one_round_trip() {
     let mut scene = cluster(2);
     let write = inline(&scene, 0, 1, 64);
     scene.post(0, 1, 1, write);
@@ -147,14 +147,14 @@ fn small_write_ns(links: usize) -> u64 {
 }
 
 #[test]
-fn small_messages_meet_the_rate_of_the_link_and_then_of_the_adapter() {
+fn small_message_rate_is_limited_by_link_then_adapter() {
     let (one, eight) = (small_write_ns(1), small_write_ns(8));
     assert!((80..=100).contains(&one), "{one}");
     assert!((14..=18).contains(&eight), "{eight}");
 }
 
 #[test]
-fn a_small_message_waits_for_packets_and_not_for_messages_of_others() {
+fn small_message_is_delayed_by_packets_not_messages() {
     let mut scene = cluster(3);
     let write = inline(&scene, 2, 1, 64);
     scene.post(2, 1, 1, write);
@@ -240,7 +240,7 @@ fn fetch_add_ns(kind: RegionKind) -> u64 {
 }
 
 #[test]
-fn atomics_take_turns_at_one_unit_which_is_faster_with_its_own_memory() {
+fn atomics_serialize_at_one_unit_and_are_faster_in_device_memory() {
     let (host, device) = (fetch_add_ns(RegionKind::Memory), fetch_add_ns(RegionKind::Device));
     assert!((420..=430).contains(&host), "{host}");
     assert!((90..=100).contains(&device), "{device}");
@@ -338,7 +338,7 @@ fn posting_ns(before_ns: u64, lists: Vec<Vec<usize>>) -> (u64, u64) {
     let counts = net.take_counts(NAMES[0]);
     assert_eq!(counts.requests, requests as u64);
     let busy_ns = stage.busy_ns(poster).unwrap();
-    assert_eq!(busy_ns, work_ns + EPYC_7742.port_ns(&counts) + 1, "and an instant to end");
+    assert_eq!(busy_ns, work_ns + EPYC_7742.port_ns(&counts) + 1, "plus one ns to end");
     (net.now_ns() - start_ns, busy_ns)
 }
 
@@ -361,7 +361,7 @@ fn requests_are_posted_at_the_clock_of_their_program() {
 }
 
 #[test]
-fn what_a_program_does_is_counted() {
+fn program_operations_are_counted() {
     let mut scene = cluster(2);
     scene.net.take_counts(NAMES[0]);
     scene.receive(0, 1);
@@ -386,7 +386,7 @@ fn what_a_program_does_is_counted() {
     assert_eq!(scene.net.take_counts(NAMES[0]), ProgramCounts::default());
     scene.net.pause(NAMES[0]);
     scene.poll(0);
-    assert_eq!(scene.net.take_counts(NAMES[0]), ProgramCounts::default(), "it stands still");
+    assert_eq!(scene.net.take_counts(NAMES[0]), ProgramCounts::default(), "the program is paused");
 }
 
 /// One side of a ping-pong by WRITEs and polled memory.
@@ -447,7 +447,7 @@ fn a_ping_pong_takes_two_halves_and_few_runs() {
 }
 
 #[test]
-fn there_is_one_schedule_whatever_the_seed() {
+fn schedule_is_independent_of_seed() {
     assert_eq!(ping_pong(1, 20), ping_pong(1, 20));
     assert_eq!(ping_pong(1, 20), ping_pong(2, 20));
     let twice = || (fetch_add_ns(RegionKind::Memory), small_write_ns(3));

@@ -173,7 +173,7 @@ impl Port for SimPort {
         let count = world.port_mut(self.port).poll(out);
         for completion in &out[..count] {
             let (end, id) = (self.end(completion.link), completion.id.0);
-            world.tell("poll", end, id, completion.status as u64);
+            world.record("poll", end, id, completion.status as u64);
         }
         let did = ProgramCounts {
             polls: 1,

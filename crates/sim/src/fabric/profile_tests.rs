@@ -39,7 +39,7 @@ fn refusals(capabilities: Capabilities) -> Vec<Option<&'static str>> {
 }
 
 #[test]
-fn what_a_protocol_lacks_is_refused_by_name() {
+fn missing_capabilities_are_refused_by_name() {
     let (write, send) = (Some("lacks write"), Some("lacks send"));
     let (immediate, atomics) = (Some("lacks immediate"), Some("lacks atomics"));
     assert_eq!(refusals(INFINIBAND), [None; 6]);
@@ -90,7 +90,7 @@ fn mixed(seed: u64, capabilities: Capabilities) -> (Marks, u64) {
 }
 
 #[test]
-fn disorder_really_happens() {
+fn reordering_occurs() {
     for capabilities in [ADAPTIVE_ROUTING, EFA, ONE_RMA] {
         let runs: Vec<Marks> = (0..20).map(|seed| mixed(seed, capabilities).0).collect();
         let sum = |of: fn(&Marks) -> u64| runs.iter().map(of).sum::<u64>();
@@ -105,7 +105,7 @@ fn disorder_really_happens() {
 }
 
 #[test]
-fn a_write_by_read_takes_the_bytes_that_are_there_when_the_target_asks() {
+fn write_by_read_samples_when_target_requests() {
     let mut late = 0;
     for seed in 0..40 {
         let mut scene = LinkedNodes::with(seed, options(seed, ONE_RMA), 2);

@@ -208,7 +208,7 @@ impl RequestRecord {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// Not arrived.
-    Flying,
+    InFlight,
     /// Arrived, waiting for earlier messages.
     Arrived,
     /// Its pieces are read or written one by one.
@@ -243,7 +243,7 @@ impl Inbound {
     pub(super) fn new(message: AdapterMessage) -> Self {
         Self {
             message,
-            phase: Phase::Flying,
+            phase: Phase::InFlight,
             pieces: Pieces::default(),
             fetched: Vec::new(),
             receive: None,

@@ -21,7 +21,7 @@ impl World {
         let end = LinkEnd { port, link: work.link };
         let parts = Parts::of(&work.operation);
         let (places, at) = self.check(end, &parts)?;
-        let reserved = self.set_receive_aside(end, &parts)?;
+        let reserved = self.reserve_receive(end, &parts)?;
         let link = self.link_mut(end);
         let number = link.requests_made;
         link.requests_made += 1;
@@ -39,7 +39,7 @@ impl World {
             into: if fetches { places } else { Vec::new() },
             progress: Progress::Queued(message),
         });
-        self.tell("post", end, number, work.id.0);
+        self.record("post", end, number, work.id.0);
         match self.link(end).state {
             LinkState::Ready => self.schedule_departure(end),
             LinkState::Lost => self.end_request(end, number, CompletionStatus::PeerLost),
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Reserves a receive of the peer, if senders must (`BackPressure::AtPost`).
-    fn set_receive_aside(&mut self, end: LinkEnd, parts: &Parts<'_>) -> Result<bool, Stop> {
+    fn reserve_receive(&mut self, end: LinkEnd, parts: &Parts<'_>) -> Result<bool, Stop> {
         let capabilities = &self.options.capabilities;
         if capabilities.receiver_not_ready != BackPressure::AtPost
             || !parts.takes_receive()
@@ -168,14 +168,14 @@ impl World {
         let number = request.number;
         let progress = std::mem::replace(&mut request.progress, Progress::Departed);
         if let Progress::Queued(message) = progress {
-            self.tell("depart", end, number, message.bytes as u64);
-            self.fly(peer, message);
+            self.record("depart", end, number, message.bytes as u64);
+            self.transmit(peer, message);
         }
         self.schedule_departure(end);
     }
 
     /// Sends a message. Its bytes are read between now and its arrival.
-    fn fly(&mut self, to: LinkEnd, mut message: AdapterMessage) {
+    fn transmit(&mut self, to: LinkEnd, mut message: AdapterMessage) {
         if self.link(to).severed || self.link(to).state == LinkState::Closed || !self.node(to).alive
         {
             return;
@@ -218,7 +218,7 @@ impl World {
         inbound.read_back = true;
         let bytes = inbound.message.bytes as u64;
         self.marks.writes_read_back += 1;
-        self.tell("fetch", end, number, bytes);
+        self.record("fetch", end, number, bytes);
         match self.options.hardware {
             Some(_) => self.launch_fetched(end, number, bytes),
             None => self.after(self.options.flight_ns, WorldEvent::Fetched(peer, number)),
@@ -254,7 +254,7 @@ impl World {
         let status = answer.status;
         let fetched = std::mem::take(&mut answer.fetched);
         let offset = request.into.first().map_or(0, |place| place.offset);
-        self.tell("response", end, number, status as u64);
+        self.record("response", end, number, status as u64);
         let pieces_max = self.pieces_max();
         let pieces = Pieces::cut(offset, fetched.len(), pieces_max, &mut self.random);
         for piece in 0..pieces.all.len() {
@@ -292,7 +292,7 @@ impl World {
             request.progress = Progress::Done(CompletionStatus::Success);
         }
         self.transcript.bytes(&bytes);
-        self.tell("land", end, number, piece.bytes as u64);
+        self.record("land", end, number, piece.bytes as u64);
         if last {
             self.complete(end);
         }
@@ -317,7 +317,7 @@ impl World {
     }
 
     fn report(&mut self, end: LinkEnd, request: &RequestRecord, status: CompletionStatus) {
-        self.tell("complete", end, request.number, status as u64);
+        self.record("complete", end, request.number, status as u64);
         let success = status == CompletionStatus::Success;
         if success && !request.signalled {
             return;
@@ -350,7 +350,7 @@ impl World {
         }
         while let Some(request) = self.link_mut(end).requests.pop_front() {
             if let Progress::Queued(message) = &request.progress {
-                self.give_receive_back(self.link(end).peer, message.reserved);
+                self.release_receive(self.link(end).peer, message.reserved);
             }
             self.report(end, &request, CompletionStatus::Flushed);
         }

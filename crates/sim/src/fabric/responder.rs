@@ -21,10 +21,10 @@ impl World {
             self.after(self.options.control_ns, WorldEvent::Arrive(end, number));
             return;
         }
-        let mut flying = self.link_mut(end).inbound.iter_mut().filter(|inbound| {
-            inbound.phase == Phase::Flying && (ordered || inbound.message.number == number)
+        let mut in_flight = self.link_mut(end).inbound.iter_mut().filter(|inbound| {
+            inbound.phase == Phase::InFlight && (ordered || inbound.message.number == number)
         });
-        let Some(inbound) = flying.next() else {
+        let Some(inbound) = in_flight.next() else {
             return;
         };
         inbound.phase = Phase::Arrived;
@@ -34,7 +34,7 @@ impl World {
         }
         let number = inbound.message.number;
         let bytes = inbound.message.bytes as u64;
-        self.tell("arrive", end, number, bytes);
+        self.record("arrive", end, number, bytes);
         if number >= self.link(end).broken_from {
             self.discard(end, number);
         } else if matches!(state, LinkState::Failed | LinkState::Lost) {
@@ -71,22 +71,22 @@ impl World {
 
     /// Starts every message that is permitted to start.
     fn admit(&mut self, end: LinkEnd) {
-        while let Some(number) = self.next_turn(end) {
+        while let Some(number) = self.next_startable(end) {
             self.start(end, number);
         }
     }
 
     /// Returns the first arrived message that does not have to wait for an earlier one.
-    fn next_turn(&mut self, end: LinkEnd) -> Option<u64> {
+    fn next_startable(&mut self, end: LinkEnd) -> Option<u64> {
         let ordered = self.options.capabilities.message_order;
         let strict = self.options.reads_in_order;
-        let (mut writes_before, mut fetches_before, mut flying_before) = (false, false, false);
+        let (mut writes_before, mut fetches_before, mut in_flight_before) = (false, false, false);
         for inbound in &self.link(end).inbound {
             let blocked = ordered && (writes_before || (strict && fetches_before));
             if inbound.phase == Phase::Arrived && !blocked {
                 let number = inbound.message.number;
                 self.marks.fetches_overtaken += u64::from(fetches_before);
-                let reordered = !ordered && (writes_before || flying_before);
+                let reordered = !ordered && (writes_before || in_flight_before);
                 self.marks.messages_reordered += u64::from(reordered);
                 return Some(number);
             }
@@ -95,7 +95,7 @@ impl World {
             } else {
                 writes_before = true;
             }
-            flying_before |= inbound.phase == Phase::Flying;
+            in_flight_before |= inbound.phase == Phase::InFlight;
         }
         None
     }
@@ -107,7 +107,7 @@ impl World {
         inbound.phase = Phase::Running;
         let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
-        self.tell("start", end, number, bytes as u64);
+        self.record("start", end, number, bytes as u64);
         match kind {
             CompletionKind::Atomic => self.place_later(end, number, 0),
             CompletionKind::Send => self.take_receive(end, number),
@@ -154,7 +154,7 @@ impl World {
             return;
         };
         let offset = inbound.message.at.map_or(0, |(_, offset)| offset);
-        self.tell("fetched", end, number, 0);
+        self.record("fetched", end, number, 0);
         self.run_pieces(end, number, offset);
     }
 
@@ -248,7 +248,7 @@ impl World {
         let Some((piece, count)) = self.move_piece(end, number, index, &arena, offset) else {
             return;
         };
-        self.tell("piece", end, number, piece.start as u64);
+        self.record("piece", end, number, piece.start as u64);
         let Some(inbound) = self.link_mut(end).inbound(number) else {
             return;
         };
@@ -356,7 +356,7 @@ impl World {
         inbound.message.reserved = false;
         let (kind, bytes) = (inbound.message.kind, inbound.message.bytes);
         inbound.receive = Some((receive, place.clone()));
-        self.tell("receive", end, number, receive.id.0);
+        self.record("receive", end, number, receive.id.0);
         if kind == CompletionKind::Write {
             self.acknowledge(end, number);
             self.deliver(end, number, CompletionStatus::Success);
@@ -395,14 +395,14 @@ impl World {
             return self.drop_from(end, number);
         }
         self.marks.receives_missing += 1;
-        self.tell("no-receive", end, number, 0);
+        self.record("no-receive", end, number, 0);
         if let Some(patience_ns) = self.options.receiver_not_ready_ns {
             let at_ns = self.now_ns.saturating_add(patience_ns);
             self.at(at_ns, WorldEvent::ReceiverNotReady(end, number));
         }
     }
 
-    pub(super) fn look_for_receive(&mut self, end: LinkEnd, number: u64) {
+    pub(super) fn retry_receive(&mut self, end: LinkEnd, number: u64) {
         if self.waits_for_receive(end, number) {
             self.take_receive(end, number);
         }
@@ -445,16 +445,16 @@ impl World {
             }
         }
         for (end, number) in waiting {
-            let look = WorldEvent::LookForReceive(end, number);
+            let retry = WorldEvent::RetryReceive(end, number);
             match self.options.hardware {
-                Some(hardware) => self.at(self.now_ns + hardware.retry_ns, look),
-                None => self.after(self.options.flight_ns, look),
+                Some(hardware) => self.at(self.now_ns + hardware.retry_ns, retry),
+                None => self.after(self.options.flight_ns, retry),
             }
         }
     }
 
     /// Releases a receive that was reserved at `end` for a message that never arrives.
-    pub(super) fn give_receive_back(&mut self, end: LinkEnd, reserved: bool) {
+    pub(super) fn release_receive(&mut self, end: LinkEnd, reserved: bool) {
         let Some(queue) = self.link(end).queue.filter(|_| reserved) else {
             return;
         };
@@ -483,7 +483,7 @@ impl World {
             },
             status,
         };
-        self.tell("deliver", end, number, receive.id.0);
+        self.record("deliver", end, number, receive.id.0);
         let peer = self.link(end).peer;
         if !self.node(peer).alive {
             self.marks.delivered_after_death += 1;
@@ -511,7 +511,7 @@ impl World {
         if let Some(inbound) = self.link_mut(end).inbound(number) {
             inbound.fetched = before.to_ne_bytes().to_vec();
         }
-        self.tell("atomic-load", end, number, before);
+        self.record("atomic-load", end, number, before);
         if system {
             let after = change.map_or(before, |change| change.apply(before));
             self.atomic_end(end, number, after);
@@ -550,7 +550,7 @@ impl World {
             return;
         };
         let fetched = std::mem::take(&mut inbound.fetched);
-        self.tell("atomic-store", end, number, after);
+        self.record("atomic-store", end, number, after);
         let status = CompletionStatus::Success;
         self.answer(end, number, Response { status, fetched });
         self.finish(end, number);
@@ -584,7 +584,7 @@ impl World {
 
     /// Sends a negative answer; later messages of the link are ignored, as the requester will flush them.
     pub(super) fn refuse_message(&mut self, end: LinkEnd, number: u64, status: CompletionStatus) {
-        self.tell("refuse", end, number, status as u64);
+        self.record("refuse", end, number, status as u64);
         self.marks.requests_refused += 1;
         let link = self.link_mut(end);
         link.broken_from = link.broken_from.min(number + 1);
@@ -630,7 +630,7 @@ impl World {
         let Some(inbound) = at.and_then(|at| link.inbound.remove(at)) else {
             return;
         };
-        self.give_receive_back(end, inbound.message.reserved);
+        self.release_receive(end, inbound.message.reserved);
         if let Some((receive, _)) = inbound.receive {
             // The receive returns to its queue: it has no completion yet.
             let queue = &mut self.port_mut(end.port).queues[receive.queue.0 as usize];

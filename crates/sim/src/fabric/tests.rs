@@ -67,7 +67,7 @@ fn the_same_seed_gives_the_same_run() {
 }
 
 #[test]
-fn every_rare_case_is_met() {
+fn every_rare_case_occurs() {
     let mut sum = Marks::default();
     let mut reordered = 0;
     for seed in 0..40 {
@@ -227,7 +227,7 @@ fn atomics_meet_the_processor_only_with_system_scope() {
 }
 
 #[test]
-fn what_is_promised_before_death_happens_and_the_rest_is_a_prefix() {
+fn death_keeps_answered_requests_and_a_prefix_of_the_rest() {
     let (mut none, mut some, mut all) = (0, 0, 0);
     for (seed, options) in (0..200).flat_map(|seed| both(seed, INFINIBAND).map(|one| (seed, one))) {
         let mut scene = LinkedNodes::with(seed, options, 2);
@@ -303,7 +303,7 @@ fn work_for_a_dead_node_ends_as_peer_lost_and_then_flushed() {
 }
 
 #[test]
-fn a_deregistered_region_is_never_touched_again() {
+fn deregistered_region_is_never_accessed() {
     let mut refused = 0;
     for seed in 0..60 {
         let mut scene = LinkedNodes::new(seed, INFINIBAND, 2);
@@ -324,7 +324,7 @@ fn a_deregistered_region_is_never_touched_again() {
 }
 
 #[test]
-fn a_paused_program_is_still_reached_one_sidedly_and_a_frozen_machine_is_not() {
+fn paused_program_serves_one_sided_requests_and_frozen_machine_none() {
     for options in both(4, INFINIBAND) {
         pause_and_freeze(LinkedNodes::with(4, options, 2));
     }
@@ -345,7 +345,7 @@ fn pause_and_freeze(mut scene: LinkedNodes) {
     scene.net.run_until_idle();
     assert_eq!(scene.poll(0).len(), 2);
     assert_eq!(scene.bytes(1, 0, 64), [5; 64]);
-    assert!(scene.poll(1).is_empty(), "its program stands still");
+    assert!(scene.poll(1).is_empty(), "a paused program polls nothing");
     assert!(scene.net.resume("b"));
     assert_eq!(scene.poll(1).len(), 1);
     assert!(scene.net.freeze("b"));
@@ -380,7 +380,7 @@ fn cut_and_connect(mut scene: LinkedNodes) {
 }
 
 #[test]
-fn a_new_node_of_an_old_name_has_nothing_of_the_old() {
+fn node_with_reused_name_starts_empty() {
     let mut scene = LinkedNodes::new(6, INFINIBAND, 2);
     let (link, _) = scene.sides[0].links[1].unwrap();
     let old = scene.sides[1].region.token;

@@ -43,7 +43,7 @@ pub(super) enum WorldEvent {
     /// The second half of an atomic that is atomic only within the adapter.
     AtomicStore(LinkEnd, u64),
     /// A message that found no receive checks again.
-    LookForReceive(LinkEnd, u64),
+    RetryReceive(LinkEnd, u64),
     /// A message has exceeded the time limit for a receive.
     ReceiverNotReady(LinkEnd, u64),
     /// The answer to a request arrives.
@@ -313,7 +313,7 @@ impl World {
             WorldEvent::Arrive(end, number) => self.arrive(end, number),
             WorldEvent::Piece(end, number, piece) => self.piece(end, number, piece),
             WorldEvent::AtomicStore(end, number) => self.atomic_store(end, number),
-            WorldEvent::LookForReceive(end, number) => self.look_for_receive(end, number),
+            WorldEvent::RetryReceive(end, number) => self.retry_receive(end, number),
             WorldEvent::ReceiverNotReady(end, number) => self.receiver_not_ready(end, number),
             WorldEvent::Response(end, number) => self.response(end, number),
             WorldEvent::Land(end, number, piece) => self.land(end, number, piece),
@@ -335,7 +335,7 @@ impl World {
             | WorldEvent::Arrive(end, _)
             | WorldEvent::Piece(end, _, _)
             | WorldEvent::AtomicStore(end, _)
-            | WorldEvent::LookForReceive(end, _)
+            | WorldEvent::RetryReceive(end, _)
             | WorldEvent::ReceiverNotReady(end, _)
             | WorldEvent::Response(end, _)
             | WorldEvent::Land(end, _, _)
@@ -413,7 +413,7 @@ impl World {
     }
 
     /// Writes a transcript line about a request of a link.
-    pub(super) fn tell(&mut self, event: &'static str, end: LinkEnd, request: u64, detail: u64) {
+    pub(super) fn record(&mut self, event: &'static str, end: LinkEnd, request: u64, detail: u64) {
         self.transcript.write(TranscriptLine {
             at_ns: self.now_ns,
             event,
@@ -426,7 +426,7 @@ impl World {
     }
 
     /// Writes a transcript line about a node or port.
-    pub(super) fn tell_node(&mut self, event: &'static str, node: NodeKey, detail: u64) {
+    pub(super) fn record_node(&mut self, event: &'static str, node: NodeKey, detail: u64) {
         self.transcript.write(TranscriptLine {
             at_ns: self.now_ns,
             event,

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_outcome_may_have_happened_at_any_time_later_or_never() {
+    fn unknown_outcome_takes_effect_later_or_never() {
         let write = pending(Write(1), 5);
         assert_register(&[write.clone(), call(1, Read, 90, 91, 1)], true);
         assert_register(&[write.clone(), call(1, Read, 90, 91, 0)], true);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_what_cannot_be_next() {
+    fn failure_names_impossible_candidates() {
         let calls = [call(1, Write(1), 0, 1, 0), call(2, Read, 2, 3, 7)];
         let Verdict::NotLinearizable(failure) = check(&Register(0), &calls) else {
             panic!("7 was never written");

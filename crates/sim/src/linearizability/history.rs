@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_and_outcome_is_understood() {
+    fn every_operation_and_outcome_is_parsed() {
         let lines = [
             line("get", "null", (0, 1), "not_found"),
             line("put", "\"a\"", (2, 3), "ok"),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn the_words_of_ycsb_are_understood() {
+    fn ycsb_names_are_accepted() {
         let lines = [
             line("read", "null", (0, 1), "ok"),
             line("insert", "\"a\"", (2, 3), "ok"),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_found() {
+    fn impossible_history_is_detected() {
         let refused = [line("put", "1", (0, 1), "error"), line("get", "1", (2, 3), "ok")];
         assert!(verdict(&refused, KeyValue::Absent).holds().is_err());
         let maybe = read_history(&refused.concat(), ErrorMeans::MaybeEffect).unwrap();

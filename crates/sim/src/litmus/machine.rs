@@ -729,5 +729,5 @@ fn machine_walk(mut machines: Machines, random: &mut Random) -> Result<LitmusOut
             None => return machines.outcome().ok_or("threads wait for ever".to_owned()),
         }
     }
-    Err("no end".to_owned())
+    Err("the walk does not end".to_owned())
 }

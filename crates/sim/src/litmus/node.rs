@@ -101,7 +101,7 @@ async fn execute(
 }
 
 /// Continues a thread. Returns its result when it is idle again.
-fn go_on(thread: &mut Thread) -> Option<Result<u64, Error>> {
+fn resume(thread: &mut Thread) -> Option<Result<u64, Error>> {
     let Thread::Busy(step) = thread else {
         return None;
     };
@@ -162,12 +162,12 @@ impl LitmusSubject for NodeSubject {
             busy => *thread = busy,
         }
         // A failure appears as a value that no program writes.
-        go_on(thread).map(|result| result.unwrap_or(u64::MAX))
+        resume(thread).map(|result| result.unwrap_or(u64::MAX))
     }
 
     fn advance(&mut self) -> bool {
         for disturber in &mut self.disturbers {
-            go_on(disturber);
+            resume(disturber);
         }
         self.cluster.as_mut().is_some_and(|(_, cluster)| cluster.sweep())
     }

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_verdict_of_the_catalog_is_what_the_model_gives() {
+    fn catalog_verdicts_agree_with_models() {
         for litmus in CATALOG {
             for model in [MemoryModel::Pso, MemoryModel::Tso] {
                 let possible = outcomes(litmus, model);

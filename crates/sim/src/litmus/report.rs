@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forbidden_outcome_fails_and_an_unseen_one_is_named() {
+    fn forbidden_outcome_fails_and_unseen_outcome_is_listed() {
         let mut seen = Observations::from([(outcome([1, 1]), 5), (outcome([0, 1]), 2)]);
         let report = LitmusReport::new(sb_fences(), "test", MemoryModel::Pso, &seen);
         let report = report.holds().expect("nothing forbidden");

@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_that_is_as_weak_as_its_model_shows_every_witness() {
+    fn subject_as_weak_as_model_shows_every_witness() {
         for (pso, model) in [(true, MemoryModel::Pso), (false, MemoryModel::Tso)] {
             for litmus in CATALOG {
                 let mut toy = Toy { pso, ..Toy::default() };
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_subject_is_caught() {
+    fn defective_subject_is_detected() {
         let named = |name: &str| CATALOG.iter().find(|litmus| litmus.name == name).unwrap();
         for name in ["CoRR", "SB+fences", "MP+fences", "IRIW", "ISA2+fences"] {
             let mut toy = Toy { pso: true, stale: true, ..Toy::default() };
