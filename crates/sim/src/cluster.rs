@@ -55,13 +55,13 @@ pub struct Weather {
     /// Number of times that all links between two nodes break and reconnect: either few, which only costs time, or so
     /// many that some nodes remove each other.
     pub cuts: u64,
-    /// The minority of a partition as a bit set, and the number of events before the partition.
+    /// One side of a partition as a bit set, and the number of events before the partition.
     pub parting: Option<(u64, u64)>,
     /// Duration of the partition, in percent of the time after which a member is removed.
     pub lasts_percent: u64,
 }
 
-/// With network faults: the silence that is tolerated, and the lease of a node for a lost link.
+/// The silence that hosts tolerate with network faults; also the lease of members, with and without faults.
 const SILENCE_NS: u64 = 10_000_000_000;
 
 /// Number of consecutive cuts that end before any member is removed.
@@ -603,12 +603,12 @@ impl SimCluster {
         self.nodes[usize::from(node)] = None;
     }
 
-    /// Starts to remove a node by leaving; the cluster's polls also drive the leave.
+    /// Starts the leave of a node, which [`poll_leave`](Self::poll_leave) continues.
     pub fn start_leaving(&mut self, node: u16) {
         self.leaving = self.nodes[usize::from(node)].take().map(Node::start_leaving);
     }
 
-    /// Continues the leave that was started. Returns whether none is in progress any more.
+    /// Continues the leave that was started. Returns true if none is in progress.
     ///
     /// # Errors
     /// If the leave failed.
@@ -657,7 +657,7 @@ impl SimCluster {
         }
     }
 
-    /// Advances the clock without polling any node.
+    /// Advances the network and its clock without polling any node.
     pub fn let_time_pass(&mut self) {
         self.net.run_until_ns(self.net.now_ns() + SILENCE_NS / 40);
     }

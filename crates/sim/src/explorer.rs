@@ -125,7 +125,7 @@ pub struct Explorer<'a> {
     progress: Option<Progress<'a>>,
 }
 
-/// Number of states between two calls of the progress callback.
+/// Divisor of the numbers of states at which progress is reported.
 const PROGRESS_STATES: u64 = 1 << 16;
 
 impl Default for Explorer<'_> {
@@ -156,7 +156,7 @@ impl<'a> Explorer<'a> {
         self
     }
 
-    /// Reports progress at multiples of 65,536 states.
+    /// Reports progress after each expansion that leaves a multiple of 65,536 states; expansions may skip one.
     pub fn progress(mut self, progress: Progress<'a>) -> Self {
         self.progress = Some(progress);
         self

@@ -93,7 +93,7 @@ pub enum Trouble {
     Corrupt(String),
     /// An end reported an unexpected error.
     Error(Error),
-    /// No progress is made any more.
+    /// No end makes progress.
     Stalled(String),
 }
 

@@ -226,7 +226,7 @@ pub(super) enum Then {
     Arrive,
     /// An answer returns.
     Response,
-    /// The target of a WRITE by READ asks for the bytes.
+    /// The target of a WRITE by READ requests the bytes.
     Fetch,
     /// The fetched bytes arrive.
     Fetched,

@@ -105,7 +105,7 @@ pub struct SimOptions {
     pub loss_ns: DelayRange,
     /// Number of delays in a thousand that are stretched by `straggler_factor`.
     pub straggler_per_mille: u32,
-    /// Factor by which those delays are stretched.
+    /// Factor by which stragglers are stretched.
     pub straggler_factor: u64,
     /// Whether READs and atomics are ordered with the other requests of a link, without `WorkFlags::fence` on later
     /// ones. A reliable connection does not guarantee this (IBTA 10.8.3.3); a fabric that executes requests at once

@@ -137,7 +137,7 @@ impl World {
         }
     }
 
-    /// Asks the requester's adapter for the bytes of a WRITE by READ.
+    /// Requests the bytes of a WRITE by READ from the requester's adapter.
     fn read_back(&mut self, end: LinkEnd, number: u64) {
         match self.options.hardware {
             Some(_) => self.launch_answer(end, number, Then::Fetch, 0),
@@ -339,7 +339,7 @@ impl World {
         }
     }
 
-    /// Gives the next posted receive to a message that needs one, or makes it wait.
+    /// Assigns the next posted receive to a message that needs one, or makes the message wait.
     fn take_receive(&mut self, end: LinkEnd, number: u64) {
         let Some(queue) = self.link(end).queue else {
             return self.refuse_message(end, number, CompletionStatus::PeerLost);

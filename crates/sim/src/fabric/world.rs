@@ -131,7 +131,7 @@ pub(super) struct SimReceiveQueue {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LinkState {
-    /// `connect` was called here; the peer has not answered.
+    /// `connect` was called at this end; the peer has not answered.
     Connecting,
     /// The peer's request is still in flight to this end.
     Coming,
@@ -213,7 +213,7 @@ impl SimLink {
     }
 }
 
-/// Counters of rare behaviours that a fabric permits: a run that never meets a case has not tested it.
+/// Counters of rare behaviours that a fabric permits: a case that never occurs in a run is not tested by it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Marks {
     /// Pieces of one transfer that took effect out of address order.
