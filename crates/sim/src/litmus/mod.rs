@@ -3,9 +3,9 @@
 //! - [`CATALOG`] contains the tests as data, with the verdicts of partial and total store order.
 //! - [`outcomes`] enumerates what a model allows, by a small reference machine.
 //! - A [`LitmusSubject`] runs the programs step by step, a [`FreeSubject`] on real threads; [`walk`] and [`run_free`]
-//! drive them over [placements](Placement).
+//!   drive them over [placements](Placement).
 //! - A [`LitmusReport`] compares observed outcomes with allowed ones: it fails on a forbidden outcome, and lists
-//! allowed ones that were never observed.
+//!   allowed ones that were never observed.
 
 mod catalog;
 mod machine;
