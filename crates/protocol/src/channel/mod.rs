@@ -1,10 +1,5 @@
-//! Messages between two ends of a link: the messenger of the global memory (order, credits and validation of the
-//! 56-byte messages of [`crate::wire`]), its WRITEs in flight, and the twenty data channels of paper 001.
-//!
-//! A channel has a sender half and a receiver half. A *bell* is a word that announces a message.
-//!
-//! Links, receives and work requests are not handled here. The runtime posts what [`Messenger::peek`] returns and
-//! passes received messages to [`Messenger::received`].
+//! The twenty data channels of paper 001. A channel has a sender half and a receiver half. A *bell* is a word that
+//! announces a message.
 
 mod acknowledge;
 mod canary;
@@ -16,7 +11,6 @@ mod half;
 mod hand_tests;
 mod kind;
 mod machine;
-mod messenger;
 #[cfg(test)]
 mod plain;
 pub mod read_ring;
@@ -30,7 +24,6 @@ pub mod send_receive;
 mod shape;
 pub mod shared_ring;
 mod stand;
-mod underway;
 mod window;
 pub mod write_slot;
 
@@ -43,6 +36,4 @@ pub use half::{
 };
 pub use kind::{Family, Kind, UnknownKind};
 pub use machine::{AnyHalf, Receiver, Sender};
-pub use messenger::Messenger;
 pub use shape::{Acknowledge, BadShape, DeviceWords, MemoryPlan, Shape, Signal};
-pub use underway::{Underway, WriteKey};
