@@ -26,13 +26,13 @@ use farside_base::{
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, RegionSpec, SharedWord,
 };
-use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
     self, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases, Membership,
     PROTOCOL_VERSION,
 };
+use farside_protocol::messaging::{Messenger, WritesInFlight};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -281,7 +281,7 @@ impl NodeSetup {
             lock_effects: Vec::with_capacity(64),
             awaited_lock: None,
             follow_ups: VecDeque::with_capacity(64),
-            placements: Underway::new(),
+            placements: WritesInFlight::new(),
             frameless: VecDeque::new(),
             counters: EngineCounters::default(),
             limits,

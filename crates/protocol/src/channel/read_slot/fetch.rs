@@ -3,10 +3,10 @@
 use super::super::canary::ChannelMutant;
 use super::super::checksum::checksum;
 use super::super::effects::{Effects, Name};
-use super::super::half::{Own, Peer, PeerRegions, own as reach};
+use super::super::half::{Checked, Own, Peer, PeerRegions, Step, own as reach};
 use super::super::readers::READER_WORDS;
 use super::super::shape::Signal;
-use super::mailbox_receiver::{BELLS, MailboxMessage, MailboxState, ReadMailboxReceiver, WHOLE};
+use super::receiver::{BELLS, MailboxMessage, MailboxState, ReadMailboxReceiver, WHOLE};
 use super::{BATCH, IN_FLIGHT, ReadSlotForm, SIGNALS, WORD};
 use crate::wire::Violation;
 use farside_base::{LocalSlice, Memory, RemoteSlice};
@@ -21,7 +21,7 @@ impl ReadMailboxReceiver {
     /// The number of next mailboxes that one READ can fetch: those before the end of the array with no held message
     /// here.
     fn ahead(&self, most: u64) -> u64 {
-        let free = (self.stand.tail() + self.boxes.slots).saturating_sub(self.next);
+        let free = (self.position.tail() + self.boxes.slots).saturating_sub(self.next);
         most.min(free).min(self.boxes.slots - self.boxes.slot(self.next))
     }
 
@@ -33,7 +33,8 @@ impl ReadMailboxReceiver {
         }
         self.flying = Some(count);
         let bytes = (count * WORD) as u32;
-        let into = LocalSlice { region: self.regions.bells, offset: READER_WORDS, bytes };
+        let into =
+            LocalSlice { region: self.position.inbound.regions.bells, offset: READER_WORDS, bytes };
         let from = match self.form {
             ReadSlotForm::Inlined => {
                 RemoteSlice { region: to.buffer, offset: self.boxes.mailbox(self.next) }
@@ -54,7 +55,7 @@ impl ReadMailboxReceiver {
         self.flying = Some(count);
         let bytes = ((count - 1) * self.boxes.step + self.boxes.used()) as u32;
         let offset = self.boxes.mailbox(self.next);
-        let into = LocalSlice { region: self.regions.buffer, offset, bytes };
+        let into = LocalSlice { region: self.position.inbound.regions.buffer, offset, bytes };
         effects.read(Peer::ONLY, WHOLE, into, RemoteSlice { region: to.buffer, offset });
     }
 
@@ -77,7 +78,7 @@ impl ReadMailboxReceiver {
     }
 
     /// Polls the notices that have arrived, in order.
-    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    pub(super) fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         while self.form == ReadSlotForm::Notify && self.ahead(1) > 0 {
             let slot = self.boxes.slot(self.next);
             let bytes = match self.signal {
@@ -94,11 +95,7 @@ impl ReadMailboxReceiver {
     }
 
     /// Handles the bells that a READ has fetched.
-    pub(super) fn bells_here<M: Memory>(
-        &mut self,
-        count: u64,
-        own: Own<'_, M>,
-    ) -> Result<(), Violation> {
+    pub(super) fn bells_here<M: Memory>(&mut self, count: u64, own: Own<'_, M>) -> Checked {
         self.batch = 1;
         for at in 0..count {
             let bell = reach(own.bells.load_word(READER_WORDS + at * WORD))?;
@@ -112,11 +109,7 @@ impl ReadMailboxReceiver {
     }
 
     /// Handles the mailboxes that a READ has fetched.
-    pub(super) fn whole_here<M: Memory>(
-        &mut self,
-        count: u64,
-        own: Own<'_, M>,
-    ) -> Result<(), Violation> {
+    pub(super) fn whole_here<M: Memory>(&mut self, count: u64, own: Own<'_, M>) -> Checked {
         self.batch = 1;
         for at in 0..count {
             let mailbox = self.boxes.mailbox(self.next);
@@ -125,7 +118,7 @@ impl ReadMailboxReceiver {
             let message = self.boxes.message(self.next);
             let sum = reach(checksum(bell, own.buffer, message, bytes))?;
             let fits = sum == reach(own.buffer.load_word(mailbox + WORD))?;
-            if !fits && !self.canary.is(ChannelMutant::ChecksumUnchecked) {
+            if !fits && !self.position.inbound.canary.is(ChannelMutant::ChecksumUnchecked) {
                 // Everything stored before a bell that an earlier READ returned is present.
                 if at == 0 && self.torn {
                     return Err(Violation("a message with a wrong checksum"));
@@ -155,13 +148,9 @@ impl ReadMailboxReceiver {
     }
 
     /// Requests the next messages.
-    pub(super) fn ask<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(to) = self.stand.ready(effects) else { return Ok(()) };
-        self.look(own)?;
+    pub(super) fn ask<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked {
+        let Some(to) = self.position.ready(step.effects) else { return Ok(()) };
+        self.look(step.own)?;
         let mut seen = false;
         for at in 0..self.queue.len() {
             let Some(mut message) = self.queue.get(at).copied() else { break };
@@ -173,8 +162,9 @@ impl ReadMailboxReceiver {
                 break;
             }
             let offset = self.boxes.message(message.number);
-            let into = LocalSlice { region: self.regions.buffer, offset, bytes: 0 };
-            self.read_message(&mut message, into, &to, effects);
+            let into =
+                LocalSlice { region: self.position.inbound.regions.buffer, offset, bytes: 0 };
+            self.read_message(&mut message, into, &to, step.effects);
             self.reading += usize::from(message.state == MailboxState::Reading);
             if let Some(place) = self.queue.get_mut(at) {
                 *place = message;
@@ -183,8 +173,8 @@ impl ReadMailboxReceiver {
         // While messages arrive one by one, a READ of bells along with a message would complete too early.
         let look = self.queue.is_empty() || self.batch > 1;
         match self.form {
-            ReadSlotForm::Detached if !seen && look => self.read_bells(BATCH, &to, effects),
-            ReadSlotForm::Inlined if !seen => self.read_whole(&to, effects),
+            ReadSlotForm::Detached if !seen && look => self.read_bells(BATCH, &to, step.effects),
+            ReadSlotForm::Inlined if !seen => self.read_whole(&to, step.effects),
             _ => {}
         }
         Ok(())

@@ -15,7 +15,7 @@
 //!            └────── held ◄──────┘
 //! ```
 
-use super::canary::{ChannelCanary, ChannelMutant};
+use super::canary::{MessagingCanary, MessagingMutant};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use farside_base::NodeId;
@@ -81,34 +81,34 @@ struct WriteEntry<T> {
 /// No WRITE is posted again after a message that follows it was received. *Cost*: no allocation beyond the maximum
 /// number ever in flight at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Underway<T> {
+pub struct WritesInFlight<T> {
     entries: Vec<WriteEntry<T>>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
-    canary: ChannelCanary,
+    canary: MessagingCanary,
 }
 
-impl<T: Copy> Default for Underway<T> {
+impl<T: Copy> Default for WritesInFlight<T> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T: Copy> Underway<T> {
+impl<T: Copy> WritesInFlight<T> {
     /// Creates an empty set.
     pub fn new() -> Self {
         Self {
             entries: Vec::with_capacity(64),
             free: Vec::with_capacity(64),
             waiting: VecDeque::with_capacity(64),
-            canary: ChannelCanary::default(),
+            canary: MessagingCanary::default(),
         }
     }
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
+    pub fn with_mutant(mut self, mutant: MessagingMutant) -> Self {
+        self.canary = MessagingCanary::new(mutant);
         self
     }
 
@@ -210,7 +210,7 @@ impl<T: Copy> Underway<T> {
             let entry = &mut self.entries[index];
             match entry.stage {
                 WriteStage::Held(Some(mark))
-                    if mark < received && !self.canary.is(ChannelMutant::WrittenAgain) =>
+                    if mark < received && !self.canary.is(MessagingMutant::WrittenAgain) =>
                 {
                     landed(self.take(index));
                 }

@@ -15,7 +15,7 @@
 //! how many it has received, and the other sends the rest once more, unchanged, including credits; only then new
 //! messages.
 
-use super::canary::{ChannelCanary, ChannelMutant};
+use super::canary::{MessagingCanary, MessagingMutant};
 use crate::wire::{BODY, Class, Family, MESSAGE, Violation};
 use alloc::collections::VecDeque;
 
@@ -98,7 +98,7 @@ pub struct Messenger {
     /// The last messages sent, which the peer may not have received; `None` if a broken link means the death of an
     /// end.
     kept: Option<Kept>,
-    canary: ChannelCanary,
+    canary: MessagingCanary,
 }
 
 impl Messenger {
@@ -122,7 +122,7 @@ impl Messenger {
             sent: 0,
             received: 0,
             kept: None,
-            canary: ChannelCanary::default(),
+            canary: MessagingCanary::default(),
         }
     }
 
@@ -159,7 +159,7 @@ impl Messenger {
             Ok(missing) if missing <= kept.messages.len() => kept.again = missing,
             _ => return Err(Violation("more messages missing than can be in flight")),
         }
-        if self.canary.is(ChannelMutant::NothingSentAgain) {
+        if self.canary.is(MessagingMutant::NothingSentAgain) {
             kept.again = 0;
         }
         self.shown = None;
@@ -173,8 +173,8 @@ impl Messenger {
 
     /// Enables a planted defect.
     #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
+    pub fn with_mutant(mut self, mutant: MessagingMutant) -> Self {
+        self.canary = MessagingCanary::new(mutant);
         self
     }
 
@@ -310,7 +310,7 @@ impl Messenger {
     fn check_sequence(&self, sequence: u16) -> Result<(), Violation> {
         // The link keeps order, so the 16 bits that travel are never stale: they only reveal a peer that lost,
         // repeated or invented a message.
-        if sequence == self.received as u16 || self.canary.is(ChannelMutant::SequenceUnchecked) {
+        if sequence == self.received as u16 || self.canary.is(MessagingMutant::SequenceUnchecked) {
             Ok(())
         } else {
             Err(Violation("message out of sequence"))
@@ -331,7 +331,7 @@ impl Messenger {
     #[inline]
     fn check_room(&self, class: Class) -> Result<(), Violation> {
         let room = self.lanes[class as usize].owed < self.credits_per_class;
-        if room || self.canary.is(ChannelMutant::SharedPool) {
+        if room || self.canary.is(MessagingMutant::SharedPool) {
             Ok(())
         } else {
             Err(Violation("more messages than credits"))
@@ -348,17 +348,17 @@ impl Messenger {
 
     #[inline]
     fn has_credit(&self, class: Class) -> bool {
-        if self.canary.is(ChannelMutant::SharedPool) {
+        if self.canary.is(MessagingMutant::SharedPool) {
             return self.may_send_credits();
         }
-        let extra = u32::from(self.canary.is(ChannelMutant::CreditOffByOne));
+        let extra = u32::from(self.canary.is(MessagingMutant::CreditOffByOne));
         self.lanes[class as usize].outstanding < self.credits_per_class + extra
     }
 
     fn may_send_credits(&self) -> bool {
         let outstanding: u32 = self.lanes.iter().map(|lane| lane.outstanding).sum();
         let pool = self.credits_per_class * Class::ALL.len() as u32;
-        outstanding < pool || !self.canary.is(ChannelMutant::SharedPool)
+        outstanding < pool || !self.canary.is(MessagingMutant::SharedPool)
     }
 
     /// Whether half of a class's credits, rounded up, are owed.

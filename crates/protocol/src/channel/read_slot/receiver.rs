@@ -1,17 +1,14 @@
 //! A reader of mailboxes.
 
-use super::super::canary::ChannelCanary;
-#[cfg(canary)]
-use super::super::canary::ChannelMutant;
-use super::super::effects::{Effects, Name};
+use super::super::effects::Name;
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received,
+    Accepted, Arrival, Checked, Completed, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer,
+    OwnRegions, Peer, PeerRegions, Received, Step, WRONG_LENGTH,
 };
+use super::super::inbound::{Inbound, NO_OFFER, ReaderPosition, ReceiveHalf, START};
 use super::super::kind::Kind;
 use super::super::readers::Bells;
 use super::super::shape::{Shape, Signal};
-use super::super::stand::{START, Stand};
 use super::{BATCH, Boxes, ReadSlotForm, slot_bits};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
@@ -22,8 +19,6 @@ use farside_base::{LocalSlice, Memory};
 pub(super) const BELLS: Name = Name(1 << 16);
 /// The name of a READ of whole mailboxes.
 pub(super) const WHOLE: Name = Name(1 << 17);
-/// The name of every receive.
-const NOTICE: Name = Name(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum MailboxState {
@@ -55,8 +50,7 @@ pub struct ReadMailboxReceiver {
     pub(super) boxes: Boxes,
     /// The location of detached bells at the sender.
     pub(super) bells: Bells,
-    pub(super) regions: OwnRegions,
-    pub(super) stand: Stand,
+    pub(super) position: ReaderPosition,
     /// The number of the next message whose bell has not been seen.
     pub(super) next: u64,
     /// The number of bells or mailboxes that are being READ.
@@ -74,24 +68,21 @@ pub struct ReadMailboxReceiver {
     pub(super) offers: Vec<MailboxMessage>,
     /// Lengths by slot, of notices that arrived as messages.
     pub(super) notices: Vec<Option<u32>>,
-    pub(super) canary: ChannelCanary,
 }
 
 impl ReadMailboxReceiver {
-    pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let form = ReadSlotForm::of(kind);
         let slots = shape.slots as usize;
-        let told = form == ReadSlotForm::Notify && shape.signal == Signal::Message;
-        let mut notices = Vec::new();
-        notices.resize(if told { slots } else { 0 }, None);
+        let receives = super::plan_receiver(kind, shape).receives;
+        let capacity = u64::from(shape.slots);
         Self {
             form,
             signal: shape.signal,
             slot_bits: slot_bits(shape),
             boxes: Boxes::new(form.header(), shape),
             bells: Bells::of(shape),
-            regions,
-            stand: Stand::new(shape, 1, u64::from(shape.slots), regions),
+            position: ReaderPosition::new(shape, regions, receives, (1, capacity)),
             next: 0,
             flying: None,
             batch: 1,
@@ -100,66 +91,53 @@ impl ReadMailboxReceiver {
             queue: VecDeque::with_capacity(slots),
             reading: 0,
             offers: Vec::with_capacity(slots),
-            notices,
-            canary: ChannelCanary::default(),
+            notices: alloc::vec![None; receives as usize],
         }
     }
 
-    #[cfg(canary)]
-    pub(super) fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self
-    }
-
-    fn post(&self, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(Peer::ONLY, NOTICE, into);
+    /// The index of an offer in this state.
+    fn offer_at(&self, held: HeldMessage, state: MailboxState) -> Option<usize> {
+        self.offers.iter().position(|offer| offer.number == held.0 && offer.state == state)
     }
 }
 
-impl Half for ReadMailboxReceiver {
+impl ReceiveHalf for ReadMailboxReceiver {
+    fn inbound(&mut self) -> Option<&mut Inbound> {
+        Some(&mut self.position.inbound)
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
         regions: PeerRegions,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.stand.connected(regions, effects);
-        for _ in 0..self.notices.len() {
-            self.post(effects);
-        }
+        step: &mut Step<'_, M>,
+    ) -> Checked {
+        self.position.connected(regions, step.effects);
         Ok(())
     }
 
     fn lost(&mut self, _: Peer) {
-        self.stand.lost();
-        let whole =
-            self.queue.iter().take_while(|message| message.state == MailboxState::Here).count();
-        self.queue.truncate(whole);
+        self.position.inbound.peer = None;
+        let here = |message: &&MailboxMessage| message.state == MailboxState::Here;
+        self.queue.truncate(self.queue.iter().take_while(here).count());
     }
 
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
         match completed.name {
-            name if self.stand.completed(name, effects) => Ok(()),
+            name if self.position.completed(name, step.effects) => Ok(()),
             START => {
-                if let Some(start) = self.stand.started(own)? {
+                if let Some(start) = self.position.started(step.own)? {
                     self.next = start;
                 }
                 Ok(())
             }
             BELLS => {
                 let count = self.flying.take().unwrap_or(0);
-                self.bells_here(count, own)
+                self.bells_here(count, step.own)
             }
             WHOLE => {
                 let count = self.flying.take().unwrap_or(0);
-                self.whole_here(count, own)
+                self.whole_here(count, step.own)
             }
             Name(slot) => {
                 self.message_here(u64::from(slot));
@@ -168,20 +146,12 @@ impl Half for ReadMailboxReceiver {
         }
     }
 
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let (Some(notice), false) = (arrival.immediate, self.notices.is_empty()) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
+        let notice = self.position.inbound.immediate(arrival, step.effects)?;
         let slot = notice & ((1_u64 << self.slot_bits) - 1) as u32;
         let bytes = u64::from(notice) >> self.slot_bits;
         if bytes > u64::from(self.boxes.message_bytes_max) {
-            return Err(Violation("a length that no message has"));
+            return Err(WRONG_LENGTH);
         }
         match self.notices.get_mut(slot as usize) {
             Some(place @ None) => *place = Some(bytes as u32),
@@ -190,63 +160,46 @@ impl Half for ReadMailboxReceiver {
         }
         Ok(())
     }
-}
 
-impl ReceiveHalf for ReadMailboxReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
         let front = self.queue.front().copied();
         let here = front.filter(|message| message.state == MailboxState::Here);
         // After the last message the caller has not asked for more yet: a READ now would complete too early, and
         // delay the next one.
         if here.is_none() || self.queue.len() > 1 {
-            self.ask(own, effects)?;
+            self.ask(step)?;
         }
         let Some(message) = here else { return Ok(None) };
         self.queue.pop_front();
-        let held = self.stand.hold(message.number, message.number + 1)?;
+        let held = self.position.hold(message.number, message.number + 1)?;
         let content =
             Content::Buffer { offset: self.boxes.message(message.number), bytes: message.bytes };
         Ok(Some(Received { held, peer: Peer::ONLY, content }))
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        if let Some(at) = self.offers.iter().position(|message| message.number == held.0) {
-            if self.offers.get(at).is_none_or(|message| message.state != MailboxState::Seen) {
-                return Err(HalfRefusal::NoSuch("held message"));
-            }
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
+        if self.offers.iter().any(|offer| offer.number == held.0) {
+            let at = self.offer_at(held, MailboxState::Seen).ok_or(NOT_HELD)?;
             self.offers.swap_remove(at);
         }
-        self.stand.release(held, own, effects)
+        self.position.release(held, step)
     }
 
-    fn offer<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        let Some(to) = self.stand.ready(effects) else { return Ok(None) };
-        self.look(own)?;
+    fn offer<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Offer>> {
+        let Some(to) = self.position.ready(step.effects) else { return Ok(None) };
+        self.look(step.own)?;
         let seen = self.queue.iter().position(|message| message.state == MailboxState::Seen);
         let Some(message) = seen.and_then(|at| self.queue.remove(at)) else {
             match self.form {
-                ReadSlotForm::Detached => self.read_bells(BATCH, &to, effects),
-                ReadSlotForm::Inlined => self.read_bells(1, &to, effects),
+                ReadSlotForm::Detached => self.read_bells(BATCH, &to, step.effects),
+                ReadSlotForm::Inlined => self.read_bells(1, &to, step.effects),
                 ReadSlotForm::Notify => {}
             }
             return Ok(None);
         };
-        let held = self.stand.hold(message.number, message.number + 1)?;
+        let held = self.position.hold(message.number, message.number + 1)?;
         self.offers.push(message);
         let place = Some(self.boxes.message(message.number));
         Ok(Some(Offer { held, peer: Peer::ONLY, bytes_max: message.bytes, place }))
@@ -256,45 +209,25 @@ impl ReceiveHalf for ReadMailboxReceiver {
         &mut self,
         offer: HeldMessage,
         into: LocalSlice,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
-        let offered = |message: &MailboxMessage| {
-            message.number == offer.0 && message.state == MailboxState::Seen
-        };
-        let Some(at) = self.offers.iter().position(offered) else {
-            return Err(HalfRefusal::NoSuch("offer"));
-        };
-        let to = self.stand.ready(effects).ok_or(HalfRefusal::Lost)?;
-        let Some(mut message) = self.offers.get(at).copied() else {
-            return Err(HalfRefusal::NoSuch("offer"));
-        };
+        step: &mut Step<'_, M>,
+    ) -> Accepted<()> {
+        let at = self.offer_at(offer, MailboxState::Seen).ok_or(NO_OFFER)?;
+        let to = self.position.ready(step.effects).ok_or(HalfRefusal::Lost)?;
+        let mut message = self.offers.get(at).copied().ok_or(NO_OFFER)?;
         if into.bytes < message.bytes {
             return Err(HalfRefusal::TooLong { bytes_max: into.bytes });
         }
-        self.read_message(&mut message, into, &to, effects);
+        self.read_message(&mut message, into, &to, step.effects);
         if let Some(place) = self.offers.get_mut(at) {
             *place = message;
         }
         Ok(())
     }
 
-    fn fetched<M: Memory>(
-        &mut self,
-        offer: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Option<u32> {
-        let here = |message: &MailboxMessage| {
-            message.number == offer.0 && message.state == MailboxState::Here
-        };
-        let at = self.offers.iter().position(here)?;
+    fn fetched<M: Memory>(&mut self, offer: HeldMessage, step: &mut Step<'_, M>) -> Option<u32> {
+        let at = self.offer_at(offer, MailboxState::Here)?;
         let message = self.offers.swap_remove(at);
-        self.stand.release(offer, own, effects).ok()?;
+        self.position.release(offer, step).ok()?;
         Some(message.bytes)
-    }
-
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        self.stand.acknowledge(effects);
     }
 }

@@ -1,17 +1,17 @@
 //! Grants of mailboxes to senders.
 
-use super::super::super::super::canary::ChannelMutant;
-use super::super::super::super::effects::{Effects, Notify};
-use super::super::super::super::half::Peer;
-use super::super::super::super::shape::Signal;
-use super::super::{GRANT_BITS, STATE};
-use super::{From, Mailbox, NAME, ReservedReceiver, ReservedState};
+use super::super::canary::ChannelMutant;
+use super::super::effects::{Effects, Notify};
+use super::super::half::{Checked, Peer};
+use super::super::shape::Signal;
+use super::receiver::{From, Mailbox, NAME, ReservedReceiver, ReservedState};
+use super::{GRANT_BITS, STATE};
 use crate::wire::Violation;
 use farside_base::RemoteSlice;
 
 impl ReservedReceiver {
     /// Handles the request of a sender for a mailbox.
-    pub(super) fn asked(&mut self, peer: Peer) -> Result<(), Violation> {
+    pub(super) fn asked(&mut self, peer: Peer) -> Checked {
         let from = self.sender(peer).filter(|from| !from.asks);
         let Some(from) = from else {
             return Err(Violation("asks for two mailboxes"));

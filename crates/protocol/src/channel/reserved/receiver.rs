@@ -1,27 +1,26 @@
 //! The receiver of messages in a pool of mailboxes.
 
-mod grants;
-
-use super::super::super::canary::{ChannelCanary, ChannelMutant};
-use super::super::super::effects::{Effects, Name};
-use super::super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received, own as reach,
+use super::super::canary::{ChannelCanary, ChannelMutant};
+use super::super::effects::{Effects, Name};
+use super::super::half::{
+    Accepted, Arrival, Checked, Completed, Content, HeldMessage, NOT_HELD, Own, OwnRegions, Peer,
+    PeerRegions, Received, Step, UNEXPECTED, WRONG_LENGTH, own as reach,
 };
-use super::super::super::shape::{Shape, Signal};
-use super::super::WORD;
-use super::{RECEIVES, REQUEST, REQUESTS, step};
+use super::super::inbound::{ReceiveHalf, post_receive};
+use super::super::kind::Kind;
+use super::super::shape::{Shape, Signal};
+use super::{RECEIVES, REQUEST, REQUESTS, WORD, step_bytes};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use farside_base::{LocalSlice, Memory};
+use farside_base::Memory;
 
-/// The name of receives, and of WRITEs of states.
-const NAME: Name = Name(0);
+/// The name of WRITEs of states.
+pub(super) const NAME: Name = Name(0);
 
 /// The state of a mailbox.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum ReservedState {
+pub(super) enum ReservedState {
     Free,
     /// A sender may write into it.
     Granted,
@@ -31,37 +30,37 @@ enum ReservedState {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-struct Mailbox {
-    state: ReservedState,
+pub(super) struct Mailbox {
+    pub(super) state: ReservedState,
     /// The sender to which it was granted.
-    peer: Peer,
+    pub(super) peer: Peer,
     /// That sender is gone.
-    orphan: bool,
+    pub(super) orphan: bool,
     /// The size of its message.
-    bytes: u32,
+    pub(super) bytes: u32,
 }
 
 /// A sender, as the receiver knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
-struct From {
-    regions: Option<PeerRegions>,
+pub(super) struct From {
+    pub(super) regions: Option<PeerRegions>,
     /// It broke the protocol: its words are ignored.
-    muted: bool,
+    pub(super) muted: bool,
     /// The number of requests seen.
-    requests: u64,
+    pub(super) requests: u64,
     /// It has a request without a grant.
-    asks: bool,
+    pub(super) asks: bool,
     /// The mailbox that it was granted and has not filled.
-    granted: Option<u32>,
-    grants: u64,
+    pub(super) granted: Option<u32>,
+    pub(super) grants: u64,
     /// The mailbox of the last grant.
-    last: u32,
+    pub(super) last: u32,
     /// The number of its messages that are released, and the number acknowledged to it.
-    released: u64,
-    told: u64,
+    pub(super) released: u64,
+    pub(super) told: u64,
     /// A state is in flight; another one has to follow it.
-    flying: bool,
-    due: bool,
+    pub(super) flying: bool,
+    pub(super) due: bool,
 }
 
 /// The receiver half of `write-slot-reserved`.
@@ -70,34 +69,33 @@ struct From {
 /// sender and of a bell per granted mailbox. No allocation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ReservedReceiver {
-    signal: Signal,
-    message_bytes_max: u32,
-    step: u64,
-    regions: OwnRegions,
-    senders: Vec<From>,
+    pub(super) signal: Signal,
+    pub(super) message_bytes_max: u32,
+    pub(super) step: u64,
+    pub(super) regions: OwnRegions,
+    pub(super) senders: Vec<From>,
     /// Senders from this number on were never connected.
-    senders_end: usize,
-    mailboxes: Vec<Mailbox>,
-    free: VecDeque<u32>,
+    pub(super) senders_end: usize,
+    pub(super) mailboxes: Vec<Mailbox>,
+    pub(super) free: VecDeque<u32>,
     /// Senders that wait for a mailbox, in turn.
-    waiting: VecDeque<Peer>,
+    pub(super) waiting: VecDeque<Peer>,
     /// Mailboxes with bells to be polled, in the order of grants (words).
-    granted: VecDeque<u32>,
+    pub(super) granted: VecDeque<u32>,
     /// Mailboxes with messages that the program has not received (messages).
-    ready: VecDeque<u32>,
-    canary: ChannelCanary,
+    pub(super) ready: VecDeque<u32>,
+    pub(super) canary: ChannelCanary,
 }
 
 impl ReservedReceiver {
-    /// Creates a receiver without peers.
-    pub fn new(shape: &Shape, regions: OwnRegions) -> Self {
+    pub(in super::super) fn new(_: Kind, shape: &Shape, regions: OwnRegions) -> Self {
         let (slots, peers) = (shape.slots as usize, usize::from(shape.peers_max));
         let mailbox =
             Mailbox { state: ReservedState::Free, peer: Peer::ONLY, orphan: false, bytes: 0 };
         Self {
             signal: shape.signal,
             message_bytes_max: shape.message_bytes_max,
-            step: step(shape),
+            step: step_bytes(shape),
             regions,
             senders: alloc::vec![From::default(); peers],
             senders_end: 0,
@@ -110,24 +108,12 @@ impl ReservedReceiver {
         }
     }
 
-    /// Enables a planted defect.
-    #[cfg(canary)]
-    pub fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
-        self.canary = ChannelCanary::new(mutant);
-        self
-    }
-
-    fn post(&self, peer: Peer, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(peer, NAME, into);
-    }
-
-    fn sender(&mut self, peer: Peer) -> Option<&mut From> {
+    pub(super) fn sender(&mut self, peer: Peer) -> Option<&mut From> {
         self.senders.get_mut(usize::from(peer.0))
     }
 
     /// Polls senders' requests by words.
-    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         for number in 0..self.senders_end as u16 {
             let Some(from) = self.sender(Peer(number)) else { break };
             if from.muted || from.regions.is_none() {
@@ -153,7 +139,7 @@ impl ReservedReceiver {
     }
 
     /// Polls the bells of granted mailboxes; returns the first with a message.
-    fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Result<Option<u32>, Violation> {
+    fn find<M: Memory>(&mut self, own: Own<'_, M>) -> Checked<Option<u32>> {
         let mut at = 0;
         while let Some(slot) = self.granted.get(at).copied() {
             let mailbox = self.mailboxes.get(slot as usize);
@@ -177,7 +163,7 @@ impl ReservedReceiver {
                     let from = self.sender(peer).filter(|from| !from.muted);
                     if let Some(from) = from {
                         from.muted = true;
-                        return Err(Violation("a length that no message has"));
+                        return Err(WRONG_LENGTH);
                     }
                 }
             }
@@ -198,14 +184,19 @@ impl ReservedReceiver {
     }
 }
 
-impl Half for ReservedReceiver {
+impl ReceiveHalf for ReservedReceiver {
+    #[cfg(canary)]
+    fn with_mutant(mut self, mutant: ChannelMutant) -> Self {
+        self.canary = ChannelCanary::new(mutant);
+        self
+    }
+
     fn connected<M: Memory>(
         &mut self,
         peer: Peer,
         regions: PeerRegions,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
         let Some(from) = self.sender(peer) else {
             return Err(Violation("more peers than the channel has"));
         };
@@ -217,10 +208,12 @@ impl Half for ReservedReceiver {
             // The first sender may have written a request already.
             Signal::Word if first => Ok(()),
             // Requests of an earlier sender with this number are void.
-            Signal::Word => reach(own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0)),
+            Signal::Word => {
+                reach(step.own.bells.store_word(REQUESTS + WORD * u64::from(peer.0), 0))
+            }
             Signal::Message => {
                 for _ in 0..if first { RECEIVES } else { 0 } {
-                    self.post(peer, effects);
+                    post_receive(peer, self.regions, step.effects);
                 }
                 Ok(())
             }
@@ -244,34 +237,22 @@ impl Half for ReservedReceiver {
         }
     }
 
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+    fn completed<M: Memory>(&mut self, completed: Completed, step: &mut Step<'_, M>) -> Checked {
         let signal = self.signal;
         if let Some(from) = self.sender(completed.peer) {
             from.flying = false;
             if core::mem::take(&mut from.due) {
-                Self::tell(signal, from, completed.peer, None, effects);
+                Self::tell(signal, from, completed.peer, None, step.effects);
             }
         }
         Ok(())
     }
 
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let Some(immediate) = arrival.immediate.filter(|_| self.signal == Signal::Message) else {
-            self.wasted(arrival.peer, arrival.name, effects);
-            return Err(Violation("a message where none comes"));
-        };
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
         let peer = arrival.peer;
-        self.post(peer, effects);
+        self.wasted(peer, arrival.name, step.effects);
+        let immediate = arrival.immediate.filter(|_| self.signal == Signal::Message);
+        let immediate = immediate.ok_or(UNEXPECTED)?;
         let Some(from) = self.sender(peer) else {
             return Err(Violation("a message from an unknown sender"));
         };
@@ -283,40 +264,28 @@ impl Half for ReservedReceiver {
         } else if from.granted != Some(immediate) {
             return Err(Violation("a message into a mailbox that was not granted"));
         } else if arrival.bytes > self.message_bytes_max {
-            return Err(Violation("a length that no message has"));
+            return Err(WRONG_LENGTH);
         } else {
             self.filled(immediate, arrival.bytes, ReservedState::Arrived);
             self.ready.push_back(immediate);
         }
-        self.serve(effects);
+        self.serve(step.effects);
         Ok(())
     }
 
     fn wasted(&mut self, peer: Peer, _: Name, effects: &mut Effects) {
         if self.signal == Signal::Message {
-            self.post(peer, effects);
+            post_receive(peer, self.regions, effects);
         }
     }
-}
 
-impl ReceiveHalf for ReservedReceiver {
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
         let found = match self.signal {
-            Signal::Message => self.ready.pop_front(),
-            Signal::Word => {
-                let looked = self.look(own);
-                let found = looked.and_then(|()| self.find(own));
-                self.serve(effects);
-                found?
-            }
+            Signal::Message => Ok(self.ready.pop_front()),
+            Signal::Word => self.look(step.own).and_then(|()| self.find(step.own)),
         };
-        if self.signal == Signal::Message {
-            self.serve(effects);
-        }
+        self.serve(step.effects);
+        let found = found?;
         let mailbox = found.and_then(|slot| Some((slot, self.mailboxes.get_mut(slot as usize)?)));
         let Some((slot, mailbox)) = mailbox else {
             return Ok(None);
@@ -331,30 +300,23 @@ impl ReceiveHalf for ReservedReceiver {
         Ok(Some(Received { held: HeldMessage(u64::from(slot)), peer: mailbox.peer, content }))
     }
 
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         let mailbox = usize::try_from(held.0).ok().and_then(|slot| self.mailboxes.get(slot));
-        let Some(mailbox) = mailbox.filter(|mailbox| mailbox.state == ReservedState::Held) else {
-            return Err(HalfRefusal::NoSuch("held message"));
-        };
-        let (peer, orphan) = (mailbox.peer, mailbox.orphan);
-        self.give_back(held.0 as u32, own);
+        let mailbox = mailbox.filter(|mailbox| mailbox.state == ReservedState::Held);
+        let (peer, orphan) = mailbox.map(|one| (one.peer, one.orphan)).ok_or(NOT_HELD)?;
+        self.give_back(held.0 as u32, step.own);
         if let Some(from) = self.sender(peer).filter(|_| !orphan) {
             from.released += 1;
         }
-        self.serve(effects);
+        self.serve(step.effects);
         Ok(())
     }
 
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
+    fn acknowledge<M: Memory>(&mut self, step: &mut Step<'_, M>) {
         let signal = self.signal;
         for (number, from) in (0..).zip(self.senders.iter_mut().take(self.senders_end)) {
             if from.told != from.released {
-                Self::tell(signal, from, Peer(number), None, effects);
+                Self::tell(signal, from, Peer(number), None, step.effects);
             }
         }
     }

@@ -15,7 +15,7 @@
 //! grant          messages of this sender that are released, low 19 bits | slot + 1, or 0: no grant
 //! state          grants made, 16 bits | slot of the last, 16 bits | messages released, low 32 bits
 //! ```
-//! Acknowledgements are part of grants and states; [`Shape::acknowledge`](super::Shape) has no effect here. A state
+//! Acknowledgements are part of grants and states; [`Shape::acknowledge`] has no effect here. A state
 //! that was changed only by releases is sent when the receiver is asked to acknowledge.
 //!
 //! *Order and fairness.* A sender has one request outstanding, and accepts one message ahead: the one for which it
@@ -32,15 +32,20 @@
 //! messages, but not make the receiver access memory outside its own. A sender that writes an invalid word is muted
 //! until it is lost.
 
+mod grants;
 mod receiver;
 mod sender;
 
-use super::super::shape::{MemoryPlan, Shape, Signal};
-use super::{SENDER_BELLS, WORD};
+use super::kind::Kind;
+use super::outbound::staging_bytes;
+use super::shape::{MemoryPlan, Shape, Signal};
 use farside_base::Access;
 
-pub use receiver::ReservedReceiver;
-pub use sender::ReservedSender;
+pub(super) use receiver::ReservedReceiver;
+pub(super) use sender::ReservedSender;
+
+/// The size of a bell in bytes.
+const WORD: u64 = 8;
 
 /// The sender's bells: its state, written by the receiver.
 const STATE: u64 = 0;
@@ -67,7 +72,7 @@ const fn sender_receives(shape: &Shape) -> u32 {
 }
 
 /// Bytes from a mailbox to the next one.
-const fn step(shape: &Shape) -> u64 {
+const fn step_bytes(shape: &Shape) -> u64 {
     let message = (shape.message_bytes_max as u64).next_multiple_of(8);
     let bell = match shape.signal {
         Signal::Word => WORD,
@@ -77,17 +82,17 @@ const fn step(shape: &Shape) -> u64 {
 }
 
 /// The memory that the sender needs.
-pub(super) const fn plan_sender(shape: &Shape) -> MemoryPlan {
-    MemoryPlan::words(SENDER_BELLS).with_receives(sender_receives(shape))
+pub(super) const fn plan_sender(_: Kind, shape: &Shape) -> MemoryPlan {
+    MemoryPlan::words(staging_bytes(WORD)).with_receives(sender_receives(shape))
 }
 
 /// The memory that the receiver needs.
-pub(super) const fn plan_receiver(shape: &Shape) -> MemoryPlan {
+pub(super) const fn plan_receiver(_: Kind, shape: &Shape) -> MemoryPlan {
     let (words, receives) = match shape.signal {
         Signal::Word => (WORD * shape.peers_max as u64, 0),
         Signal::Message => (0, RECEIVES * shape.peers_max as u32),
     };
     MemoryPlan::words(REQUESTS + words)
-        .with_buffer(step(shape) * shape.slots as u64, Access::WRITE)
+        .with_buffer(step_bytes(shape) * shape.slots as u64, Access::WRITE)
         .with_receives(receives)
 }

@@ -172,7 +172,7 @@ fn the_sequence_goes_round_at_16_bits() {
 #[test]
 fn canary_a_repeated_message_passes_an_unchecked_sequence() {
     let mut one = Messenger::new(2);
-    let mut two = Messenger::new(2).with_mutant(ChannelMutant::SequenceUnchecked);
+    let mut two = Messenger::new(2).with_mutant(MessagingMutant::SequenceUnchecked);
     one.push(Class::Reply, Family::Coherence, &body(0));
     let bytes = one.peek().unwrap();
     two.received(&bytes).unwrap();

@@ -1,19 +1,19 @@
 //! The receiver of indirect reads, which tells the sender the destination of each message.
 //!
 //! *Destinations.* The indirect channel accepts destinations only in the reader's own buffer, since the sender knows
-//! no other region. [`receive`](ReceiveHalf::receive) never uses the second half of that buffer. An offer of this
+//! no other region. `receive` never uses the second half of that buffer. An offer of this
 //! channel is a position in the order of messages: if it is not fetched, later messages never arrive.
 
 use super::super::effects::{Effects, Name, Notify};
 use super::super::half::{
-    Arrival, Completed, Content, Half, HalfRefusal, HeldMessage, Offer, Own, OwnRegions, Peer,
-    PeerRegions, ReceiveHalf, Received, own as reach,
+    Accepted, Arrival, Checked, Content, HalfRefusal, HeldMessage, NOT_HELD, Offer, Own,
+    OwnRegions, Peer, PeerRegions, Received, Step, WRONG_LENGTH, own as reach,
 };
+use super::super::inbound::{Inbound, NO_OFFER, ReaderPosition, ReceiveHalf};
 use super::super::kind::Kind;
-use super::super::readers::sender_words;
+use super::super::read_slot::{Boxes, IN_FLIGHT, SIGNALS, WORD};
 use super::super::shape::{Shape, Signal};
-use super::super::stand::Stand;
-use super::{Boxes, IN_FLIGHT, SIGNALS, WORD, one_reader, place_of, plan_receiver};
+use super::{PLACES, place_of, plan_receiver};
 use crate::wire::Violation;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -21,8 +21,6 @@ use farside_base::{LocalSlice, Memory, RemoteSlice};
 
 /// The name of every WRITE of a destination.
 const PLACE: Name = Name(0);
-/// The name of every receive.
-const RECEIVE: Name = Name(0);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum IndirectState {
@@ -51,45 +49,34 @@ struct Ask {
 pub struct IndirectReceiver {
     signal: Signal,
     boxes: Boxes,
-    /// The offset of the destinations at the sender.
-    places: u64,
     buffer_bytes: u64,
-    regions: OwnRegions,
-    stand: Stand,
+    position: ReaderPosition,
     /// The number of the next message to request.
     next: u64,
     /// Messages that were requested or offered, by number.
     asks: VecDeque<Ask>,
     /// The requested or held messages: number and offset.
     taken: Vec<(u64, u64)>,
-    receives: u32,
 }
 
 impl IndirectReceiver {
-    pub(super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
-        let slots = shape.slots as usize;
+    pub(in super::super) fn new(kind: Kind, shape: &Shape, regions: OwnRegions) -> Self {
+        let (slots, plan) = (shape.slots as usize, plan_receiver(kind, shape));
+        let capacity = u64::from(shape.slots);
         Self {
             signal: shape.signal,
             boxes: Boxes::new(0, shape),
-            places: sender_words(&one_reader(shape)),
-            buffer_bytes: plan_receiver(kind, shape).buffer_bytes,
-            regions,
-            stand: Stand::new(shape, 1, u64::from(shape.slots), regions),
+            buffer_bytes: plan.buffer_bytes,
+            position: ReaderPosition::new(shape, regions, plan.receives, (1, capacity)),
             next: 0,
             asks: VecDeque::with_capacity(slots),
             taken: Vec::with_capacity(slots),
-            receives: plan_receiver(kind, shape).receives,
         }
-    }
-
-    fn post(&self, effects: &mut Effects) {
-        let into = LocalSlice { region: self.regions.bells, offset: 0, bytes: 0 };
-        effects.receive(Peer::ONLY, RECEIVE, into);
     }
 
     /// Whether one more can be requested: there are as many words for destinations as slots.
     fn has_room(&self) -> bool {
-        self.next - self.stand.tail() < self.boxes.slots
+        self.next - self.position.tail() < self.boxes.slots
     }
 
     /// Whether no other message occupies an offset.
@@ -101,20 +88,20 @@ impl IndirectReceiver {
     fn tell(&mut self, number: u64, offset: u64, to: &PeerRegions, effects: &mut Effects) {
         self.taken.push((number, offset));
         let word = place_of(number, offset).to_le_bytes();
-        let at = self.places + self.boxes.slot(number) * WORD;
+        let at = PLACES + self.boxes.slot(number) * WORD;
         let at = RemoteSlice { region: to.bells, offset: at };
         effects.write_inline(Peer::ONLY, PLACE, Notify::No, &[&word], at, None);
     }
 
     /// Requests messages into its own buffer.
-    fn ask(&mut self, effects: &mut Effects) -> Result<(), Violation> {
-        let Some(to) = self.stand.ready(effects) else { return Ok(()) };
+    fn ask(&mut self, effects: &mut Effects) -> Checked {
+        let Some(to) = self.position.ready(effects) else { return Ok(()) };
         while self.has_room() && self.asks.len() < IN_FLIGHT {
             let (number, offset) = (self.next, self.boxes.message(self.next));
             if !self.is_free(offset) {
                 break;
             }
-            self.stand.hold(number, number + 1)?;
+            self.position.hold(number, number + 1)?;
             self.next += 1;
             self.asks.push_back(Ask { number, offset, named: false, state: IndirectState::Asked });
             self.tell(number, offset, &to, effects);
@@ -123,7 +110,7 @@ impl IndirectReceiver {
     }
 
     /// Polls the bells of requested messages: they are set in order.
-    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Result<(), Violation> {
+    fn look<M: Memory>(&mut self, own: Own<'_, M>) -> Checked {
         if self.signal != Signal::Word {
             return Ok(());
         }
@@ -143,68 +130,40 @@ impl IndirectReceiver {
     }
 }
 
-impl Half for IndirectReceiver {
+impl ReceiveHalf for IndirectReceiver {
+    fn inbound(&mut self) -> Option<&mut Inbound> {
+        Some(&mut self.position.inbound)
+    }
+
     fn connected<M: Memory>(
         &mut self,
         _: Peer,
         regions: PeerRegions,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
+        step: &mut Step<'_, M>,
+    ) -> Checked {
         // There is one receiver, so it gets the first message.
-        self.stand.begin(PeerRegions { number: Peer::ONLY, ..regions }, 0);
-        for _ in 0..self.receives {
-            self.post(effects);
-        }
+        let regions = PeerRegions { number: Peer::ONLY, ..regions };
+        self.position.begin(regions, 0);
+        self.position.inbound.connected(regions, step.effects);
         Ok(())
     }
 
-    fn lost(&mut self, _: Peer) {
-        self.stand.lost();
-    }
-
-    fn completed<M: Memory>(
-        &mut self,
-        completed: Completed,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        self.stand.completed(completed.name, effects);
-        Ok(())
-    }
-
-    fn arrived<M: Memory>(
-        &mut self,
-        arrival: Arrival,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), Violation> {
-        let (Some(number), Signal::Message) = (arrival.immediate, self.signal) else {
-            return Err(Violation("a message where none comes"));
-        };
-        self.post(effects);
+    fn arrived<M: Memory>(&mut self, arrival: Arrival, step: &mut Step<'_, M>) -> Checked {
+        let number = self.position.inbound.immediate(arrival, step.effects)?;
         if arrival.bytes > self.boxes.message_bytes_max {
-            return Err(Violation("a length that no message has"));
+            return Err(WRONG_LENGTH);
         }
         let asked =
             |ask: &&mut Ask| ask.number as u32 == number && ask.state == IndirectState::Asked;
-        match self.asks.iter_mut().find(asked) {
-            Some(ask) => ask.state = IndirectState::Here(arrival.bytes),
-            None => return Err(Violation("an unrequested message")),
-        }
+        let ask = self.asks.iter_mut().find(asked);
+        ask.ok_or(Violation("an unrequested message"))?.state = IndirectState::Here(arrival.bytes);
         Ok(())
     }
-}
 
-impl ReceiveHalf for IndirectReceiver {
     #[inline]
-    fn receive<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Received>, Violation> {
-        self.look(own)?;
-        self.ask(effects)?;
+    fn receive<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Received>> {
+        self.look(step.own)?;
+        self.ask(step.effects)?;
         let Some(at) = self.asks.iter().position(|ask| !ask.named) else { return Ok(None) };
         let Some(Ask { number, offset, state: IndirectState::Here(bytes), .. }) =
             self.asks.get(at).copied()
@@ -217,31 +176,22 @@ impl ReceiveHalf for IndirectReceiver {
     }
 
     #[inline]
-    fn release<M: Memory>(
-        &mut self,
-        held: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
+    fn release<M: Memory>(&mut self, held: HeldMessage, step: &mut Step<'_, M>) -> Accepted<()> {
         if self.asks.iter().any(|ask| ask.number == held.0) {
-            return Err(HalfRefusal::NoSuch("held message"));
+            return Err(NOT_HELD);
         }
-        self.stand.release(held, own, effects)?;
+        self.position.release(held, step)?;
         self.taken.retain(|(number, _)| *number != held.0);
         Ok(())
     }
 
-    fn offer<M: Memory>(
-        &mut self,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<Option<Offer>, Violation> {
-        self.look(own)?;
-        if self.stand.ready(effects).is_none() || !self.has_room() {
+    fn offer<M: Memory>(&mut self, step: &mut Step<'_, M>) -> Checked<Option<Offer>> {
+        self.look(step.own)?;
+        if self.position.ready(step.effects).is_none() || !self.has_room() {
             return Ok(None);
         }
         let number = self.next;
-        let held = self.stand.hold(number, number + 1)?;
+        let held = self.position.hold(number, number + 1)?;
         self.next += 1;
         self.asks.push_back(Ask { number, offset: 0, named: true, state: IndirectState::Offered });
         let bytes_max = self.boxes.message_bytes_max;
@@ -252,47 +202,36 @@ impl ReceiveHalf for IndirectReceiver {
         &mut self,
         offer: HeldMessage,
         into: LocalSlice,
-        _: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Result<(), HalfRefusal> {
+        step: &mut Step<'_, M>,
+    ) -> Accepted<()> {
         let offered = |ask: &Ask| ask.number == offer.0 && ask.state == IndirectState::Offered;
-        if !self.asks.iter().any(offered) {
-            return Err(HalfRefusal::NoSuch("offer"));
-        }
-        let to = self.stand.ready(effects).ok_or(HalfRefusal::Lost)?;
+        let at = self.asks.iter().position(offered).ok_or(NO_OFFER)?;
+        let to = self.position.ready(step.effects).ok_or(HalfRefusal::Lost)?;
         if into.bytes < self.boxes.message_bytes_max {
             return Err(HalfRefusal::TooLong { bytes_max: into.bytes });
         }
         let end = into.offset.checked_add(u64::from(into.bytes));
-        if into.region != self.regions.buffer || end.is_none_or(|end| end > self.buffer_bytes) {
+        let own = into.region == self.position.inbound.regions.buffer;
+        if !own || end.is_none_or(|end| end > self.buffer_bytes) {
             return Err(HalfRefusal::Form("a place in its own buffer"));
         }
         if !self.is_free(into.offset) {
             return Err(HalfRefusal::Form("a slice that no other message occupies"));
         }
-        self.tell(offer.0, into.offset, &to, effects);
-        if let Some(ask) = self.asks.iter_mut().find(|ask| ask.number == offer.0) {
+        self.tell(offer.0, into.offset, &to, step.effects);
+        if let Some(ask) = self.asks.get_mut(at) {
             (ask.offset, ask.state) = (into.offset, IndirectState::Asked);
         }
         Ok(())
     }
 
-    fn fetched<M: Memory>(
-        &mut self,
-        offer: HeldMessage,
-        own: Own<'_, M>,
-        effects: &mut Effects,
-    ) -> Option<u32> {
+    fn fetched<M: Memory>(&mut self, offer: HeldMessage, step: &mut Step<'_, M>) -> Option<u32> {
         // The next `receive` or `offer` detects and reports the same violation.
-        let _ = self.look(own);
+        let _ = self.look(step.own);
         let at = self.asks.iter().position(|ask| ask.number == offer.0 && ask.named)?;
         let IndirectState::Here(bytes) = self.asks.get(at)?.state else { return None };
         self.asks.remove(at);
-        self.release(offer, own, effects).ok()?;
+        self.release(offer, step).ok()?;
         Some(bytes)
-    }
-
-    fn acknowledge<M: Memory>(&mut self, _: Own<'_, M>, effects: &mut Effects) {
-        self.stand.acknowledge(effects);
     }
 }
