@@ -11,7 +11,7 @@
 //! breaks the group: it stores [`BROKEN`] as the last barrier, and all further calls fail at all members.
 
 use crate::allocation::DIRECTORY_LINE_SIZE;
-use crate::memory::Session;
+use crate::session::Session;
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationSpec, Error, ErrorCode, GlobalAddress, NodeId, Root};
 use std::time::{Duration, Instant};

@@ -5,8 +5,8 @@
 
 use crate::engine::Engine;
 use crate::lock_hit::{LentLock, Returned, order};
-use crate::memory::{Deadline, LinePiece, Session, failure, pieces};
 use crate::operation::{NO_SLOT, OperationKind, SessionSlots};
+use crate::session::{Deadline, LinePiece, Session, failure, pieces};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
 use farside_base::{LineAddress, OperationId};
 use farside_protocol::lock::{

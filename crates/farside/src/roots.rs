@@ -9,8 +9,8 @@
 //! is. The directory of the next such member is empty.
 
 use crate::allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
-use crate::memory::{Deadline, LinePiece, Session};
 use crate::operation::OperationKind;
+use crate::session::{Deadline, LinePiece, Session};
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress};
 use farside_base::{LineSize, NodeId};
@@ -289,11 +289,11 @@ impl Session {
         }
         let address = GlobalAddress::new(holder, DIRECTORY_LINE_SIZE, 0)
             .map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;
-        let piece = LinePiece { address, at: 0, bytes: 0 };
         let bits = self.within(deadline, |session| {
             let blocking = session.blocking();
             let mut call = session.enter();
-            blocking.run(call.call(OperationKind::Directory { node: holder }, piece, &[]))
+            let directory = OperationKind::Directory { node: holder };
+            blocking.run(call.call(directory, LinePiece::empty(address), &[]))
         })?;
         let directory =
             GlobalAddress::from_bits(bits).map_err(|_| Error::new(ErrorCode::ProtocolViolation))?;

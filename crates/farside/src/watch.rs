@@ -6,8 +6,8 @@
 //! word at least every [`CHECK`].
 
 use crate::engine::Engine;
-use crate::memory::{Deadline, Session};
 use crate::node::Node;
+use crate::session::{Deadline, Session};
 use crate::wait::{Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress};
 use farside_base::LineAddress;

@@ -23,7 +23,8 @@
 
 use crate::engine::Engine;
 use crate::hit::TagValue;
-use crate::memory::{AccessKind, Buffer, Session};
+use crate::operation::OperationKind;
+use crate::session::{AccessKind, Buffer, Session};
 use crate::{Error, GlobalAddress};
 use farside_base::{LineAddress, LineSize, NodeSet, OperationId};
 use farside_protocol::coherence::{CoherenceEvent, Frame};
@@ -334,7 +335,8 @@ impl Session {
     /// `LineLost` when a node died that had taken a line (overwrite the whole line); `Unallocated` when the
     /// memory was freed; `ForeignAddress` for memory that no member ever lent; `TimedOut`.
     pub fn write_back(&mut self, address: GlobalAddress, bytes: usize) -> Result<(), Error> {
-        self.access(AccessKind::WriteBack, address, bytes, Buffer::In(&[])).map(drop)
+        let what = AccessKind::Ordered(OperationKind::WriteBack);
+        self.access(what, address, bytes, Buffer::NONE).map(drop)
     }
 
     /// The awaitable twin of [`write_back`](Self::write_back).
@@ -346,7 +348,8 @@ impl Session {
         address: GlobalAddress,
         bytes: usize,
     ) -> Result<(), Error> {
-        self.access_async(AccessKind::WriteBack, address, bytes, Buffer::In(&[])).await.map(drop)
+        let what = AccessKind::Ordered(OperationKind::WriteBack);
+        self.access_async(what, address, bytes, Buffer::NONE).await.map(drop)
     }
 }
 

@@ -1,10 +1,10 @@
-//! Global memory as a program uses it: reads, writes and fences of a session.
+//! Sessions: global memory as a program uses it, by reads, writes and fences.
 
 mod access;
 mod deadline;
 
 use crate::hit::Lines;
-use crate::lock_hit::LockCells;
+use crate::lock_hit::{LockCells, add};
 use crate::node::{Drive, NodeShared};
 use crate::operation::{OperationKind, SessionSlots};
 use crate::wait::{Blocking, Core, Parker};
@@ -67,12 +67,8 @@ pub struct Session {
     pub(crate) deadline: Option<Deadline>,
     /// The timeout of calls without a deadline.
     timeout: Option<Duration>,
-    /// A fence in progress has asked the engine whether this node is still a member.
-    pub(crate) standing_asked: bool,
     /// The directory of named roots that was used last, and its home.
     pub(crate) directory: Option<(NodeId, GlobalAddress)>,
-    hits: u64,
-    misses: u64,
     /// The last field: the node may leave only after this session has closed.
     _node: Arc<NodeShared>,
 }
@@ -93,6 +89,11 @@ pub(crate) struct LinePiece {
 }
 
 impl LinePiece {
+    /// The address of an operation without bytes.
+    pub(crate) fn empty(address: GlobalAddress) -> Self {
+        Self { address, at: 0, bytes: 0 }
+    }
+
     /// An access that fits in one line, as a whole.
     #[inline]
     pub(crate) fn single(address: GlobalAddress, bytes: u64) -> Option<Self> {
@@ -112,24 +113,36 @@ impl LinePiece {
 }
 
 /// Cuts an access into lines.
-pub(crate) fn pieces(
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pieces {
     address: GlobalAddress,
     bytes: usize,
-) -> impl Iterator<Item = Result<LinePiece, Error>> {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        if at >= bytes {
+    /// Bytes of the pieces so far.
+    at: usize,
+}
+
+/// The pieces of a range of bytes, one a line.
+pub(crate) const fn pieces(address: GlobalAddress, bytes: usize) -> Pieces {
+    Pieces { address, bytes, at: 0 }
+}
+
+impl Iterator for Pieces {
+    type Item = Result<LinePiece, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let left = self.bytes - self.at;
+        if left == 0 {
             return None;
         }
-        let Some(here) = address.checked_add(at as u64) else {
-            at = bytes;
-            return Some(Err(Error::at(ErrorCode::OutOfBounds, address)));
+        let Some(address) = self.address.checked_add(self.at as u64) else {
+            self.at = self.bytes;
+            return Some(Err(Error::at(ErrorCode::OutOfBounds, self.address)));
         };
-        let room = here.line_size().bytes() - here.offset_in_line();
-        let piece = LinePiece { address: here, at, bytes: room.min(bytes - at) };
-        at += piece.bytes;
+        let room = address.line_size().bytes() - address.offset_in_line();
+        let piece = LinePiece { address, at: self.at, bytes: room.min(left) };
+        self.at += piece.bytes;
         Some(Ok(piece))
-    })
+    }
 }
 
 #[inline]
@@ -153,10 +166,7 @@ impl Session {
             write_failure: None,
             in_flight: InFlight::default(),
             deadline: None,
-            standing_asked: false,
             directory: None,
-            hits: 0,
-            misses: 0,
             _node: node,
         }
     }
@@ -194,14 +204,12 @@ impl Session {
 
     #[inline]
     fn hits(&mut self, lines: u64) {
-        self.hits += lines;
-        self.slots.hits.store(self.hits, Ordering::Relaxed);
+        add(&self.slots.hits, lines);
     }
 
     #[inline]
     fn missed(&mut self) {
-        self.misses += 1;
-        self.slots.misses.store(self.misses, Ordering::Relaxed);
+        add(&self.slots.misses, 1);
     }
 
     /// Reads bytes.
@@ -315,10 +323,6 @@ impl Session {
         self.pending.len() < self.core.limits.writes_in_flight_max as usize
     }
 
-    fn start_write(&mut self, piece: LinePiece, part: &[u8]) {
-        self.start(OperationKind::Write, piece, part);
-    }
-
     /// The failure of the last write, if its line is lost and this is known already.
     fn lost_at_once(&mut self) -> Option<Error> {
         let write = *self.pending.last()?;
@@ -420,34 +424,7 @@ impl Session {
 
     #[cold]
     fn fence_blocking(&mut self) -> Result<(), Error> {
-        self.enter().wait_for_writes()
-    }
-
-    /// Whether this node may have been removed, so that what it acknowledged may be void. If so, asks the
-    /// engine, by an operation in the role of a further write in flight that ends when the membership is
-    /// confirmed.
-    pub(crate) fn asks_for_standing(&mut self) -> bool {
-        let was_asked = std::mem::take(&mut self.standing_asked);
-        if was_asked || self.write_failure.is_some() || self.lines.is_trusted() {
-            return false;
-        }
-        self.standing_asked = true;
-        match GlobalAddress::new(self.lines.me(), farside_base::LineSize::MIN, 0) {
-            Ok(address) => {
-                self.start(OperationKind::Confirm, LinePiece { address, at: 0, bytes: 0 }, &[])
-            }
-            Err(_) => self.write_failure = Some(Error::new(ErrorCode::NodeFailed)),
-        }
-        true
-    }
-
-    /// Handles the end of all earlier writes.
-    fn fenced(&mut self) -> Result<(), Error> {
-        std::sync::atomic::fence(Ordering::SeqCst);
-        match self.write_failure.take() {
-            Some(failure) => Err(failure),
-            None => Ok(()),
-        }
+        self.enter().block_on(Access::FENCE, Buffer::NONE).map(drop)
     }
 
     /// The awaitable twin of [`fence`](Self::fence).
@@ -595,7 +572,7 @@ impl Drop for Session {
             return self.core.close_session(&self.slots);
         }
         // Unfenced writes still complete; no caller is left to get their failures.
-        let _ = self.enter_until(Deadline::Never).wait_for_writes();
+        let _ = self.enter_until(Deadline::Never).block_on(Access::FENCE, Buffer::NONE);
         self.core.close_session(&self.slots);
     }
 }

@@ -1,10 +1,13 @@
-//! Accesses as values that are started and polled, of which all forms of a call are made.
+//! Accesses as state machines, of which all forms of a call are made.
 //!
 //! [`Session::read_hit`] and similar functions serve accesses that need no waiting. Others become an
 //! [`Access`], whose [`step`](Session::step) continues it as far as possible and returns what it waits for.
-//! The blocking forms wait on the caller's thread, the awaitable ones register a waker, and
-//! [`Session::poll`] is for executors that keep no futures. It allocates nothing: its bytes are kept in the
-//! session's slots.
+//! Three loops over `step` differ in how they wait: [`block_on`](Session::block_on) on the caller's thread,
+//! [`complete`](Session::complete) as a future, [`poll`](Session::poll) not at all, for executors that keep no
+//! futures. An access allocates nothing: its bytes are kept in the session's slots.
+//!
+//! **Order.** A [fence](Access::FENCE) is an access without bytes that waits for all earlier writes; so does an
+//! [`AccessKind::Ordered`] before its first piece.
 //!
 //! **Ownership.** The resources of a call in the engine are recorded in its session ([`InFlight`]), not in
 //! the call's future: a forgotten future never runs its destructor. A session has one call at a time. If a
@@ -13,14 +16,14 @@
 //! needs a slot waits for that.
 
 use super::deadline::Deadline;
-use super::{CALL_SLOTS, LinePiece, Session, failure, one_line, pieces};
+use super::{CALL_SLOTS, LinePiece, Pieces, Session, failure, one_line, pieces};
 use crate::canary;
-use crate::operation::OperationKind;
+use crate::operation::{OperationKind, WordOperation};
 use crate::{Error, ErrorCode, GlobalAddress};
-use farside_base::LineAddress;
+use farside_base::{LineAddress, LineSize};
 use farside_protocol::lock::Mode;
 use std::future::poll_fn;
-use std::ops::{Deref, DerefMut, Range};
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
@@ -35,10 +38,10 @@ pub(crate) enum AccessKind {
     Write,
     /// As [`Session::write`]: waits only while the writes in flight are at their limit.
     Post,
-    /// An atomic of a word, after all earlier writes.
-    Word(OperationKind),
-    /// Writes the lines back to their homes, after all earlier writes.
-    WriteBack,
+    /// As [`Session::fence`].
+    Fence,
+    /// One operation on each line, after all earlier writes.
+    Ordered(OperationKind),
 }
 
 /// The caller's buffer of an access.
@@ -50,12 +53,26 @@ pub(crate) enum Buffer<'a> {
     In(&'a [u8]),
 }
 
-impl<'a> Buffer<'a> {
-    fn into_bytes(self) -> &'a [u8] {
-        match self {
-            Self::Out(bytes) => bytes,
+impl Buffer<'_> {
+    pub(crate) const NONE: Self = Self::In(&[]);
+
+    /// The bytes of a piece, to be written.
+    fn part(&self, piece: LinePiece) -> Result<&[u8], Error> {
+        let bytes = match self {
+            Self::Out(bytes) => &**bytes,
             Self::In(bytes) => bytes,
-        }
+        };
+        let lacks = || Error::at(ErrorCode::NodeFailed, piece.address);
+        bytes.get(piece.at..piece.at + piece.bytes).ok_or_else(lacks)
+    }
+
+    /// The bytes of a piece, to be filled.
+    fn part_mut(&mut self, piece: LinePiece) -> Result<&mut [u8], Error> {
+        let bytes = match self {
+            Self::Out(bytes) => bytes.get_mut(piece.at..piece.at + piece.bytes),
+            Self::In(_) => None,
+        };
+        bytes.ok_or_else(|| Error::at(ErrorCode::NodeFailed, piece.address))
     }
 }
 
@@ -63,21 +80,29 @@ impl<'a> Buffer<'a> {
 #[derive(Debug)]
 pub(crate) struct Access {
     what: AccessKind,
-    address: GlobalAddress,
-    bytes: usize,
-    /// Bytes whose operations have started, from the front.
-    begun: usize,
+    /// The pieces that have not started.
+    rest: Pieces,
+    /// It waits for all earlier writes before it starts.
+    waits_for_writes: bool,
+    /// A fence has asked the engine whether this node is still a member.
+    asked: bool,
     result: u64,
     failure: Option<Error>,
 }
 
 /// The state of an access.
-pub(crate) enum AccessProgress {
+enum AccessProgress {
     /// It has ended.
     Ended(Result<u64, Error>),
     /// It waits until this slot's operation has ended.
     Waits(usize),
 }
+
+/// The address of accesses without bytes.
+const NOWHERE: GlobalAddress = match GlobalAddress::from_bits(0) {
+    Ok(address) => address,
+    Err(_) => unreachable!(),
+};
 
 /// Resources of a call in the engine.
 #[derive(Debug, Default)]
@@ -146,33 +171,17 @@ impl Drop for PendingAccess<'_> {
     }
 }
 
-/// The result of starting a piece.
-enum Piecemeal {
-    /// It is complete or in flight.
-    Begun,
-    /// It waits until this slot's operation has ended.
-    Behind(usize),
-    Failed(Error),
-}
-
 impl Access {
-    fn next(&self) -> Result<LinePiece, Error> {
-        let beyond = || Error::at(ErrorCode::OutOfBounds, self.address);
-        let address = self.address.checked_add(self.begun as u64).ok_or_else(beyond)?;
-        let room = address.line_size().bytes() - address.offset_in_line();
-        Ok(LinePiece { address, at: self.begun, bytes: room.min(self.bytes - self.begun) })
+    /// As [`Session::fence`].
+    pub(crate) const FENCE: Self = Self::new(AccessKind::Fence, pieces(NOWHERE, 0));
+
+    const fn new(what: AccessKind, rest: Pieces) -> Self {
+        let waits_for_writes = matches!(what, AccessKind::Fence | AccessKind::Ordered(_));
+        Self { what, rest, waits_for_writes, asked: false, result: 0, failure: None }
     }
 
-    /// The piece's bytes of the buffer; none for atomics.
-    fn part(&self, piece: LinePiece) -> Range<usize> {
-        match self.what {
-            AccessKind::Word(_) | AccessKind::WriteBack => 0..0,
-            _ => piece.at..piece.at + piece.bytes,
-        }
-    }
-
-    fn end(&mut self) -> Result<u64, Error> {
-        self.failure.take().map_or(Ok(self.result), Err)
+    pub(crate) fn is_fence(&self) -> bool {
+        self.what == AccessKind::Fence
     }
 }
 
@@ -204,17 +213,15 @@ impl Session {
 
     /// Changes a word atomically if that needs no waiting, and returns the previous value.
     #[inline]
-    pub(crate) fn word_hit(&mut self, address: GlobalAddress, kind: OperationKind) -> Option<u64> {
+    pub(crate) fn word_hit(
+        &mut self,
+        address: GlobalAddress,
+        change: WordOperation,
+    ) -> Option<u64> {
         if !self.is_settled() || !address.offset().is_multiple_of(8) {
             return None;
         }
-        let change = |word: u64| match kind {
-            OperationKind::FetchAdd(add) => word.wrapping_add(add),
-            OperationKind::CompareSwap(expected, new) if word == expected => new,
-            OperationKind::Swap(new) => new,
-            _ => word,
-        };
-        let before = self.lines.update(address, change)?;
+        let before = self.lines.update(address, |word| change.apply(word))?;
         self.hit();
         Some(before)
     }
@@ -285,16 +292,11 @@ impl Session {
         what: AccessKind,
         address: GlobalAddress,
         bytes: usize,
-        mut buffer: Buffer<'_>,
+        buffer: Buffer<'_>,
     ) -> Result<u64, Error> {
         let mut call = self.enter();
-        let mut access = call.begin(what, address, bytes)?;
-        loop {
-            match call.step(&mut access, &mut buffer) {
-                AccessProgress::Ended(end) => return end,
-                AccessProgress::Waits(slot) => call.wait_for(slot)?,
-            }
-        }
+        let access = call.begin(what, address, bytes)?;
+        call.block_on(access, buffer)
     }
 
     /// The awaitable twin of [`access`](Self::access).
@@ -306,26 +308,49 @@ impl Session {
         what: AccessKind,
         address: GlobalAddress,
         bytes: usize,
-        mut buffer: Buffer<'_>,
+        buffer: Buffer<'_>,
     ) -> Result<u64, Error> {
         let mut call = self.enter();
-        let mut access = call.begin(what, address, bytes)?;
+        let access = call.begin(what, address, bytes)?;
+        call.complete(access, buffer).await
+    }
+
+    /// Completes an access of the call in progress; polls the engine on this thread while it waits.
+    pub(crate) fn block_on(
+        &mut self,
+        mut access: Access,
+        mut buffer: Buffer<'_>,
+    ) -> Result<u64, Error> {
         loop {
-            match call.step(&mut access, &mut buffer) {
+            let slot = match self.step(&mut access, &mut buffer) {
                 AccessProgress::Ended(end) => return end,
-                AccessProgress::Waits(slot) => call.wait(slot).await?,
+                AccessProgress::Waits(slot) => slot,
+            };
+            let until = self.in_flight.deadline.resolve();
+            let operation = &self.slots.slots[slot];
+            if !self.core.wait_for(operation, until, &self.parker, &self.waker) {
+                return Err(self.timed_out(slot));
             }
         }
     }
 
-    /// Waits for a slot's operation on this thread, until the call's deadline.
-    pub(crate) fn wait_for(&mut self, slot: usize) -> Result<(), Error> {
-        let until = self.in_flight.deadline.resolve();
-        let operation = &self.slots.slots[slot];
-        match self.core.wait_for(operation, until, &self.parker, &self.waker) {
-            true => Ok(()),
-            false => Err(self.timed_out(slot)),
+    /// Completes an access of the call in progress.
+    pub(crate) async fn complete(
+        &mut self,
+        mut access: Access,
+        mut buffer: Buffer<'_>,
+    ) -> Result<u64, Error> {
+        loop {
+            match self.step(&mut access, &mut buffer) {
+                AccessProgress::Ended(end) => return end,
+                AccessProgress::Waits(slot) => self.wait(slot).await?,
+            }
         }
+    }
+
+    /// Waits for all earlier writes, within the call in progress.
+    pub(crate) async fn writes_ended(&mut self) -> Result<(), Error> {
+        self.complete(Access::FENCE, Buffer::NONE).await.map(drop)
     }
 
     /// Waits for a slot's operation, until the call's deadline.
@@ -357,40 +382,6 @@ impl Session {
         Poll::Pending
     }
 
-    /// Waits for all earlier writes, on this thread.
-    pub(crate) fn wait_for_writes(&mut self) -> Result<(), Error> {
-        self.standing_asked = false; // an earlier fence may have been abandoned
-        loop {
-            while let Some(slot) = self.oldest_write() {
-                self.wait_for(slot)?;
-            }
-            if !self.asks_for_standing() {
-                return self.fenced();
-            }
-        }
-    }
-
-    /// Waits for all earlier writes.
-    pub(crate) async fn writes_ended(&mut self) -> Result<(), Error> {
-        self.standing_asked = false; // an earlier fence may have been abandoned
-        loop {
-            while let Some(slot) = self.oldest_write()
-                && !canary::is(canary::NodeMutant::FenceReturnsAtOnce)
-            {
-                self.wait(slot).await?;
-            }
-            if !self.asks_for_standing() {
-                return self.fenced();
-            }
-        }
-    }
-
-    /// The slot of the oldest write that has not ended.
-    fn oldest_write(&mut self) -> Option<usize> {
-        self.reap();
-        self.pending.first().map(|write| write.slot)
-    }
-
     /// Returns a slot for an operation of a call; waits if abandoned operations occupy all.
     pub(crate) async fn call_slot(&mut self) -> Result<usize, Error> {
         loop {
@@ -403,13 +394,16 @@ impl Session {
 
     /// A free slot for an operation of a call; abandoned operations may occupy some.
     pub(crate) fn free_call_slot(&self) -> Option<usize> {
-        let slots = &self.slots.slots;
-        (0..CALL_SLOTS).find(|slot| {
-            if slots[*slot].is_abandoned() && slots[*slot].outcome().is_some() {
-                slots[*slot].recycle();
-            }
-            slots[*slot].is_free()
-        })
+        (0..CALL_SLOTS).find(|slot| self.frees(*slot))
+    }
+
+    /// Whether a slot is free, or its operation was abandoned and has ended.
+    fn frees(&self, slot: usize) -> bool {
+        let slot = &self.slots.slots[slot];
+        if slot.is_abandoned() && slot.outcome().is_some() {
+            slot.recycle();
+        }
+        slot.is_free()
     }
 
     /// Performs one operation on a piece of the memory; for allocations, pins and the like.
@@ -469,30 +463,61 @@ impl Session {
         bytes: usize,
     ) -> Result<Access, Error> {
         self.check_size(address, bytes)?;
-        if matches!(what, AccessKind::Word(_)) && !address.offset().is_multiple_of(8) {
+        if matches!(what, AccessKind::Ordered(OperationKind::Word(_)))
+            && !address.offset().is_multiple_of(8)
+        {
             return Err(Error::at(ErrorCode::Misaligned, address));
         }
-        Ok(Access { what, address, bytes, begun: 0, result: 0, failure: None })
+        Ok(Access::new(what, pieces(address, bytes)))
     }
 
     /// Continues an access without waiting. Its bytes come from `buffer` or go there, the same buffer each
-    /// time. A failure of an [`AccessKind::Post`] is reported later, as by [`write`](Self::write); [`AccessKind::Word`]
-    /// returns the first failure of an earlier write.
+    /// time. A failure of an [`AccessKind::Post`] is reported later, as by [`write`](Self::write). A fence and
+    /// an [`AccessKind::Ordered`] return the first failure of an earlier write.
     fn step(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> AccessProgress {
         self.reap();
+        if let Some(slot) = self.earlier_write(access) {
+            return AccessProgress::Waits(slot);
+        }
         self.land(access, buffer);
         let behind = self.begin_pieces(access, buffer);
         match self.in_flight.oldest().or(behind) {
             Some(slot) => AccessProgress::Waits(slot),
-            None => AccessProgress::Ended(access.end()),
+            None => AccessProgress::Ended(access.failure.take().map_or(Ok(access.result), Err)),
         }
+    }
+
+    /// The earlier write that the access waits for. If this node may have been removed, what it acknowledged
+    /// may be void: a fence asks the engine then, by an operation in the role of one more write, which ends
+    /// when the membership is confirmed.
+    fn earlier_write(&mut self, access: &mut Access) -> Option<usize> {
+        if !access.waits_for_writes {
+            return None;
+        }
+        if !access.is_fence() || !canary::is(canary::NodeMutant::FenceReturnsAtOnce) {
+            let confirms = access.is_fence() && !access.asked && self.is_settled();
+            if confirms && !self.lines.is_trusted() {
+                access.asked = true;
+                match GlobalAddress::new(self.lines.me(), LineSize::MIN, 0) {
+                    Ok(own) => self.start(OperationKind::Confirm, LinePiece::empty(own), &[]),
+                    Err(_) => self.remember(Error::new(ErrorCode::NodeFailed)),
+                }
+            }
+            if let Some(write) = self.pending.first() {
+                return Some(write.slot);
+            }
+        }
+        std::sync::atomic::fence(Ordering::SeqCst);
+        access.waits_for_writes = false;
+        access.failure = self.write_failure.take();
+        None
     }
 
     /// Continues an access; returns its result, or nothing if `waker` will be woken when it can continue.
     /// Never blocks.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read), and those of earlier writes as [`step`](Self::step) says.
+    /// Those of [`read`](Self::read), and those of earlier writes as for [`step`](Self::step).
     pub(crate) fn poll(
         &mut self,
         access: &mut Access,
@@ -508,43 +533,18 @@ impl Session {
         }
     }
 
-    /// Whether every earlier write of this session has ended; returns the first failure then. Otherwise
-    /// `waker` will be woken.
-    ///
-    /// # Errors
-    /// As [`fence`](Self::fence).
-    pub(crate) fn poll_fence(&mut self, waker: &Waker) -> Option<Result<(), Error>> {
-        loop {
-            let Some(slot) = self.oldest_write() else {
-                if !self.asks_for_standing() {
-                    return Some(self.fenced());
-                }
-                continue; // the membership query counts as one more write, or has failed
-            };
-            if !self.ends_meanwhile(slot, waker) {
-                return None;
-            }
-        }
-    }
-
     /// Whether this session has nothing in flight, including abandoned operations; otherwise `waker` will
     /// be woken. A failure of a write can be reported to no caller any more.
     pub(crate) fn poll_idle(&mut self, waker: &Waker) -> bool {
-        if self.poll_fence(waker).is_none() {
-            return false;
-        }
         loop {
-            let slots = &self.slots.slots;
-            for slot in &slots[..CALL_SLOTS] {
-                if slot.is_abandoned() && slot.outcome().is_some() {
-                    slot.recycle();
-                }
-            }
-            let Some(busy) = slots[..CALL_SLOTS].iter().position(|slot| !slot.is_free()) else {
-                return true;
-            };
-            if !self.ends_meanwhile(busy, waker) {
-                return false;
+            self.reap();
+            self.write_failure = None;
+            let write = self.pending.first().map(|write| write.slot);
+            let busy = || (0..CALL_SLOTS).find(|slot| !self.frees(*slot));
+            match write.or_else(busy) {
+                None => return true,
+                Some(slot) if self.ends_meanwhile(slot, waker) => {}
+                Some(_) => return false,
             }
         }
     }
@@ -566,10 +566,9 @@ impl Session {
             }
             let ended = self.take_result(slot, piece, |bytes| {
                 if access.what == AccessKind::Read
-                    && let Buffer::Out(out) = buffer
-                    && let Some(part) = out.get_mut(access.part(piece))
+                    && let Ok(out) = buffer.part_mut(piece)
                 {
-                    part.copy_from_slice(bytes);
+                    out.copy_from_slice(bytes);
                 }
             });
             match ended {
@@ -583,122 +582,100 @@ impl Session {
 
     /// Starts as many pieces as possible; returns the slot that the next piece waits for, if any.
     fn begin_pieces(&mut self, access: &mut Access, buffer: &mut Buffer<'_>) -> Option<usize> {
-        while access.failure.is_none() && access.begun < access.bytes {
-            let begun = access.next().and_then(|piece| {
-                let part = match buffer {
-                    Buffer::Out(bytes) => bytes.get_mut(access.part(piece)).map(Buffer::Out),
-                    Buffer::In(bytes) => bytes.get(access.part(piece)).map(Buffer::In),
-                };
-                let lacks = || Error::at(ErrorCode::NodeFailed, piece.address);
-                Ok((piece, self.begin_piece(access, piece, part.ok_or_else(lacks)?)))
-            });
-            match begun {
-                Ok((piece, Piecemeal::Begun)) => access.begun += piece.bytes,
-                Ok((_, Piecemeal::Behind(slot))) => return Some(slot),
-                Ok((_, Piecemeal::Failed(error))) | Err(error) => access.failure = Some(error),
+        let mut rest = access.rest;
+        while access.failure.is_none()
+            && let Some(piece) = rest.next()
+        {
+            match piece.and_then(|piece| self.begin_piece(access, piece, buffer)) {
+                Ok(None) => access.rest = rest,
+                Ok(behind) => return behind,
+                Err(error) => access.failure = Some(error),
             }
         }
         None
     }
 
+    /// Starts a piece; returns the slot that it waits for, if any.
     fn begin_piece(
         &mut self,
         access: &mut Access,
         piece: LinePiece,
-        part: Buffer<'_>,
-    ) -> Piecemeal {
+        buffer: &mut Buffer<'_>,
+    ) -> Result<Option<usize>, Error> {
         let (address, continues) = (piece.address, piece.continues());
         let line = address.line();
         let newest = self.pending.iter().rev().find(|write| write.address.line() == line);
         let newest = newest.map(|write| write.slot);
-        let (hit, kind, part) = match (access.what, part) {
-            (AccessKind::Word(kind), _) => {
-                if let Some(stopped) = self.behind_writes() {
-                    return stopped;
-                }
-                let before = self.word_hit(address, kind);
-                access.result = before.unwrap_or(0);
-                if before.is_some() {
-                    return Piecemeal::Begun;
-                }
-                (false, kind, &[][..])
-            }
-            (AccessKind::WriteBack, _) => {
-                if let Some(done) = self.behind_writes().or_else(|| self.written_at_home(piece)) {
-                    return done;
-                }
-                (false, OperationKind::WriteBack, &[][..])
-            }
-            (AccessKind::Read, Buffer::Out(out)) => {
+        let (hit, kind) = match access.what {
+            AccessKind::Fence => return Ok(None),
+            AccessKind::Read => {
+                let out = buffer.part_mut(piece)?;
                 if self.own_write(piece, out) {
-                    return Piecemeal::Begun;
+                    return Ok(None);
                 }
-                if let Some(slot) = newest {
-                    return Piecemeal::Behind(slot);
+                let hit = newest.is_none() && self.lines.read(address, out, continues);
+                (hit, OperationKind::Read)
+            }
+            AccessKind::Write | AccessKind::Post => {
+                let bytes = buffer.part(piece)?;
+                let hit = newest.is_none() && self.lines.write(address, bytes, continues);
+                if !hit && access.what == AccessKind::Post {
+                    return self.post_piece(piece, bytes);
                 }
-                (self.lines.read(address, out, continues), OperationKind::Read, &*out)
+                (hit, OperationKind::Write)
             }
-            (AccessKind::Read, Buffer::In(_)) => {
-                return Piecemeal::Failed(Error::at(ErrorCode::NodeFailed, address));
-            }
-            (AccessKind::Post, part) => {
-                return self.post_piece(piece, part.into_bytes(), newest.is_some());
-            }
-            (AccessKind::Write, part) => {
-                if let Some(slot) = newest {
-                    return Piecemeal::Behind(slot);
+            AccessKind::Ordered(kind) => {
+                if let OperationKind::Word(change) = kind
+                    && let Some(before) = self.word_hit(address, change)
+                {
+                    access.result = before;
+                    return Ok(None);
                 }
-                let bytes = part.into_bytes();
-                (self.lines.write(address, bytes, continues), OperationKind::Write, bytes)
+                if kind == OperationKind::WriteBack && self.is_written_at_home(piece)? {
+                    return Ok(None);
+                }
+                (false, kind)
             }
         };
         if hit {
             self.hit();
-            return Piecemeal::Begun;
+            return Ok(None);
+        }
+        if newest.is_some() {
+            return Ok(newest);
         }
         let free = if self.in_flight.may_add() { self.free_call_slot() } else { None };
         let Some(slot) = free else {
             // The access's oldest operation, or an abandoned one.
-            return Piecemeal::Behind(self.in_flight.oldest().unwrap_or(0));
+            return Ok(self.in_flight.oldest().or(Some(0)));
         };
-        if kind != OperationKind::WriteBack {
+        if kind.want().is_some() {
             self.missed();
         }
-        self.fill(slot, kind, piece, part);
+        let bytes = if kind == OperationKind::Write { buffer.part(piece)? } else { &[] };
+        self.fill(slot, kind, piece, bytes);
         self.in_flight.add(slot, piece);
         self.launch(slot);
-        Piecemeal::Begun
+        Ok(None)
     }
 
-    /// What a piece that is ordered after all earlier writes waits for, or its failure.
-    fn behind_writes(&mut self) -> Option<Piecemeal> {
-        if let Some(write) = self.pending.first() {
-            return Some(Piecemeal::Behind(write.slot));
-        }
-        self.fenced().err().map(Piecemeal::Failed)
-    }
-
-    /// The result of a write-back piece of this node's own memory.
-    fn written_at_home(&self, piece: LinePiece) -> Option<Piecemeal> {
+    /// Whether a piece to be written back is in this node's own memory.
+    fn is_written_at_home(&self, piece: LinePiece) -> Result<bool, Error> {
         let line = piece.address.line();
-        let code = ErrorCode::Unallocated;
-        (Some(line.memory()) == self.lines.memory()).then(|| match self.lines.here(line).1 {
-            Some(_) => Piecemeal::Begun,
-            None => Piecemeal::Failed(failure(code, piece.address, piece.continues())),
-        })
+        let is_own = Some(line.memory()) == self.lines.memory();
+        if is_own && self.lines.here(line).1.is_none() {
+            return Err(failure(ErrorCode::Unallocated, piece.address, piece.continues()));
+        }
+        Ok(is_own)
     }
 
-    /// Writes a piece, or starts to; `behind`: another write to its line is in flight.
-    fn post_piece(&mut self, piece: LinePiece, bytes: &[u8], behind: bool) -> Piecemeal {
-        if !behind && self.lines.write(piece.address, bytes, piece.continues()) {
-            self.hit();
-        } else if self.may_write_more() {
-            self.missed();
-            self.start_write(piece, bytes);
-            return self.lost_at_once().map_or(Piecemeal::Begun, Piecemeal::Failed);
-        } else {
-            return Piecemeal::Behind(self.pending.first().map_or(0, |write| write.slot));
+    /// Starts to write a piece asynchronously.
+    fn post_piece(&mut self, piece: LinePiece, bytes: &[u8]) -> Result<Option<usize>, Error> {
+        if !self.may_write_more() {
+            return Ok(Some(self.pending.first().map_or(0, |write| write.slot)));
         }
-        Piecemeal::Begun
+        self.missed();
+        self.start(OperationKind::Write, piece, bytes);
+        self.lost_at_once().map_or(Ok(None), Err)
     }
 }
