@@ -23,10 +23,10 @@ use farside_base::{
     Completion, ErrorCode, GlobalAddress, Limits, LineAddress, NodeId, OperationId,
 };
 use farside_fabric::Port;
-use farside_protocol::channel::Underway;
 use farside_protocol::coherence::{Coherence, Effects, HeldLine};
 use farside_protocol::lock::{self, Locks};
 use farside_protocol::member::Membership;
+use farside_protocol::messaging::WritesInFlight;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -135,7 +135,7 @@ pub(crate) struct Engine {
     pub(crate) awaited_lock: Option<(OperationId, Option<Result<Grant, ErrorCode>>)>,
     pub(crate) follow_ups: VecDeque<FollowUp>,
     /// WRITEs of lines to peers in progress, each posted before the message that announces it.
-    pub(crate) placements: Underway<LineWrite>,
+    pub(crate) placements: WritesInFlight<LineWrite>,
     /// Operations on lines whose set has no free frame at the moment.
     pub(crate) frameless: VecDeque<OperationId>,
     pub(crate) counters: EngineCounters,

@@ -8,8 +8,8 @@ use crate::peer::{Peer, PeerLink, Tokens};
 use crate::stopped::Watched;
 use farside_base::{Incarnation, LinkId, MemoryId, NodeId, RemoteRegionId};
 use farside_fabric::{FabricError, Port};
-use farside_protocol::channel::Messenger;
 use farside_protocol::member::MemberEvent;
+use farside_protocol::messaging::Messenger;
 
 /// One such member.
 #[derive(Debug)]

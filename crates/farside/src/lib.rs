@@ -26,6 +26,7 @@ mod config;
 mod contact;
 mod engine;
 mod error;
+mod event_wait;
 pub mod fabrics;
 mod group;
 #[cfg(doctest)]
@@ -41,7 +42,6 @@ mod node;
 mod occupancy;
 mod open;
 mod operation;
-mod patience;
 mod peer;
 pub mod prelude;
 mod registered;

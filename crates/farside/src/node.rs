@@ -19,6 +19,7 @@ use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::watch::Watches;
 use crate::write_back::WriteBacks;
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
+use farside_base::waiting::Backoff;
 use farside_base::{
     Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId,
     ReceiveQueueId, RegionKind, Requirements, ViewNumber,
@@ -26,13 +27,13 @@ use farside_base::{
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, RegionSpec, SharedWord,
 };
-use farside_protocol::channel::{Messenger, Underway};
 use farside_protocol::coherence::Coherence;
 use farside_protocol::lock::Locks;
 use farside_protocol::member::{
     self, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases, Membership,
     PROTOCOL_VERSION,
 };
+use farside_protocol::messaging::{Messenger, WritesInFlight};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -45,8 +46,6 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Possible reasons why a joiner is not linked to all members in time.
 const NOT_LINKED: &str = "not linked to all members in time: one does not answer, or its process or this one \
                           has no descriptor left (raise RLIMIT_NOFILE, ulimit -n)";
-/// The maximum delay between two attempts to join.
-const JOIN_AGAIN_MAX: Duration = Duration::from_millis(500);
 
 /// A member of the cluster, as this node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -281,7 +280,7 @@ impl NodeSetup {
             lock_effects: Vec::with_capacity(64),
             awaited_lock: None,
             follow_ups: VecDeque::with_capacity(64),
-            placements: Underway::new(),
+            placements: WritesInFlight::new(),
             frameless: VecDeque::new(),
             counters: EngineCounters::default(),
             limits,
@@ -586,13 +585,12 @@ impl Node {
     /// As `join`, and `FabricLacks`.
     pub fn join_on(config: &Config, fabric: Arc<dyn Fabric>) -> Result<Self, Error> {
         let deadline = Instant::now() + JOIN_PATIENCE;
-        let mut patience = Duration::from_millis(1);
+        let mut delays = Backoff::JOINS;
         loop {
             match Self::join_once(config, &fabric, deadline) {
                 // Start over with a new incarnation.
                 Err(failure) if failure.may_pass && Instant::now() < deadline => {
-                    patience = (patience * 2).min(JOIN_AGAIN_MAX);
-                    pause(patience);
+                    pause(Duration::from_nanos(delays.next_ns()));
                 }
                 done => return done.map_err(|failure| failure.error),
             }

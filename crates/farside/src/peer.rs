@@ -6,7 +6,7 @@ use farside_base::{
     RegionId, RegionToken, RemoteRegionId, WorkId,
 };
 use farside_fabric::{LinkEvent, Port, SharedWord};
-use farside_protocol::channel::Messenger;
+use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
 use std::collections::BTreeSet;
 

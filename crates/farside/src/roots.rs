@@ -13,6 +13,7 @@ use crate::operation::OperationKind;
 use crate::session::{Deadline, LinePiece, Session};
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationHint, AllocationSpec, Error, ErrorCode, GlobalAddress};
+use farside_base::waiting::HOLDER_INTERVAL;
 use farside_base::{LineSize, NodeId};
 use std::time::Instant;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
@@ -143,7 +144,7 @@ impl Session {
             if let Some((_, root)) = self.find(directory, name, deadline)?.root {
                 return Ok(root);
             }
-            let until = Some(Instant::now() + HOLDER_CHECK);
+            let until = Some(Instant::now() + HOLDER_INTERVAL);
             let until = until.min(deadline.or(until));
             self.wait_word(directory, deadline, until, |now| now != version)?;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -343,9 +344,6 @@ impl Session {
         part(page, ENTRY_BYTES)
     }
 }
-
-/// How often a session that waits for a root checks which member is the directory's home.
-const HOLDER_CHECK: std::time::Duration = std::time::Duration::from_millis(100);
 
 fn part(page: GlobalAddress, offset: u64) -> Result<GlobalAddress, Error> {
     page.checked_add(offset).ok_or_else(|| Error::at(ErrorCode::OutOfBounds, page))

@@ -12,8 +12,8 @@ use farside_base::{
     Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{Posted, Stop};
-use farside_protocol::channel::WriteKey;
 use farside_protocol::member;
+use farside_protocol::messaging::WriteKey;
 use farside_protocol::wire::{MESSAGE, Violation};
 
 /// Completions per poll of the port.

@@ -86,7 +86,8 @@ const COMMAND_ONLY: &[&str] = &["clap", "indicatif", "ratatui", "fuser", "signal
 /// External crates that no crate below the facade may use.
 const FACADE_UP: &[&str] = &["tokio", "futures", "async-std", "smol", "tracing", "log"];
 /// The machines of `protocol`: folders or files of its source.
-const MACHINES: &[&str] = &["allocate", "call", "channel", "coherence", "lock", "member"];
+const MACHINES: &[&str] =
+    &["allocate", "call", "channel", "coherence", "lock", "member", "messaging"];
 /// Files of the facade that may use both the machines and the fabric, with the reason.
 const BOTH_SIDES: &[(&str, &str)] = &[
     ("crates/farside/src/turn.rs", "the progress engine of a node"),

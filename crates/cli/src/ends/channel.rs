@@ -275,7 +275,7 @@ impl Gather {
     }
 }
 
-/// How a reader inspects messages; named as in [`Payload`](super::entry::Payload).
+/// How a reader inspects messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Inspection {
     /// Copies every byte out and checks the number.

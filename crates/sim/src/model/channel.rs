@@ -2,7 +2,7 @@
 //! a forward, a forward a reply. If message classes shared queues or credits, this cycle would deadlock.
 
 use crate::explorer::{Model, Violation};
-use farside_protocol::channel::Messenger;
+use farside_protocol::messaging::Messenger;
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
 use std::collections::VecDeque;
 
@@ -250,8 +250,9 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_loss_on_a_broken_link_is_found() {
-        use farside_protocol::channel::ChannelMutant;
-        let change = |messenger: Messenger| messenger.with_mutant(ChannelMutant::NothingSentAgain);
+        use farside_protocol::messaging::MessagingMutant;
+        let change =
+            |messenger: Messenger| messenger.with_mutant(MessagingMutant::NothingSentAgain);
         let model = Channel::new(2, 1, change).breaking(1);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         assert_eq!(failure.violation.0, "deadlock", "{}", failure.transcript);
@@ -260,15 +261,15 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_defects_are_found() {
-        use farside_protocol::channel::ChannelMutant;
+        use farside_protocol::messaging::MessagingMutant;
         let cases = [
-            (ChannelMutant::CreditOffByOne, "more messages than credits", 6),
-            (ChannelMutant::SharedPool, "deadlock", 18),
-            (ChannelMutant::SequenceUnchecked, "lost, repeated or out of order", 6),
+            (MessagingMutant::CreditOffByOne, "more messages than credits", 6),
+            (MessagingMutant::SharedPool, "deadlock", 18),
+            (MessagingMutant::SequenceUnchecked, "lost, repeated or out of order", 6),
         ];
         for (mutant, expected, steps) in cases {
             let model = Channel::new(1, 3, |messenger| messenger.with_mutant(mutant));
-            let model = model.repeating(u8::from(mutant == ChannelMutant::SequenceUnchecked));
+            let model = model.repeating(u8::from(mutant == MessagingMutant::SequenceUnchecked));
             let failure = Explorer::new().explore(&model).failure().expect("a failure");
             let found = (failure.violation.0.as_str(), failure.trace.len());
             assert_eq!(found, (expected, steps), "{mutant:?}: {}", failure.transcript);

@@ -11,12 +11,9 @@ mod tests;
 use super::data_channel::memory::Bytes;
 use crate::explorer::{Model, Violation};
 use farside_base::{LocalSlice, Memory, Operation, RegionId, RemoteRegionId, RemoteSlice, Source};
-use farside_protocol::channel::shared_ring::{
-    SharedRingReceiver, SharedRingSender, plan_receiver, plan_sender,
-};
 use farside_protocol::channel::{
     Arrival, Completed, Content, Effects, Half as _, HalfRefusal, HeldMessage, Kind, MemoryPlan,
-    Name, Own, OwnRegions, Payload, Peer, PeerRegions, ReceiveHalf, SendHalf, Shape,
+    Name, Own, OwnRegions, Payload, Peer, PeerRegions, Receiver, Sender, Shape,
 };
 use farside_protocol::wire::Violation as Breach;
 
@@ -111,7 +108,7 @@ impl<H> SharedRingHalf<H> {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ModelWriter {
-    side: SharedRingHalf<SharedRingSender>,
+    side: SharedRingHalf<Sender>,
     life: Life,
     sent: usize,
     came: u8,
@@ -123,7 +120,7 @@ struct ModelWriter {
 pub struct Ring {
     setup: std::rc::Rc<SharedRingSetup>,
     writers: Vec<ModelWriter>,
-    reader: SharedRingHalf<SharedRingReceiver>,
+    reader: SharedRingHalf<Receiver>,
     /// Words in flight to senders.
     words: Vec<(Peer, RemoteSlice, u64)>,
     receives: usize,
@@ -184,25 +181,25 @@ impl Ring {
     /// Creates the initial state: all ends connected, no message sent. `change` may plant defects.
     pub fn new(
         setup: SharedRingSetup,
-        change: impl Fn(SharedRingSender) -> SharedRingSender,
-        change_receiver: impl Fn(SharedRingReceiver) -> SharedRingReceiver,
+        change: impl Fn(Sender) -> Sender,
+        change_receiver: impl Fn(Receiver) -> Receiver,
     ) -> Self {
         let (kind, shape) = (setup.kind, setup.shape);
         shape.check(kind).expect("a shape that can be had");
         let writer = |_| ModelWriter {
             side: SharedRingHalf::new(
-                change(SharedRingSender::new(kind, &shape, OWN)),
-                &plan_sender(kind, &shape),
+                change(Sender::new(kind, &shape, OWN)),
+                &Sender::plan(kind, &shape),
             ),
             life: Life::Lives,
             sent: 0,
             came: 0,
             flights: Vec::new(),
         };
-        let receiver = change_receiver(SharedRingReceiver::new(kind, &shape, OWN));
+        let receiver = change_receiver(Receiver::new(kind, &shape, OWN));
         let mut all = Self {
             writers: setup.messages.iter().map(writer).collect(),
-            reader: SharedRingHalf::new(receiver, &plan_receiver(kind, &shape)),
+            reader: SharedRingHalf::new(receiver, &Receiver::plan(kind, &shape)),
             words: Vec::new(),
             receives: 0,
             holding: Vec::new(),
@@ -235,7 +232,7 @@ impl Ring {
     fn write<T>(
         &mut self,
         at: usize,
-        call: impl FnOnce(&mut SharedRingSender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+        call: impl FnOnce(&mut Sender, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
     ) -> Option<T> {
         let ModelWriter { side, flights, .. } = &mut self.writers[at];
         let (result, effects) = side.with(call);
@@ -259,7 +256,7 @@ impl Ring {
     /// Calls the receiver and collects its effects.
     fn read<T>(
         &mut self,
-        call: impl FnOnce(&mut SharedRingReceiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
+        call: impl FnOnce(&mut Receiver, Own<'_, Bytes>, &mut Effects) -> Result<T, Breach>,
     ) -> Option<T> {
         let (result, effects) = self.reader.with(call);
         self.receives += effects.postings().len();
@@ -426,7 +423,7 @@ impl Ring {
     }
 }
 
-fn gathered(side: &SharedRingHalf<SharedRingSender>, source: Source<'_>) -> Vec<u8> {
+fn gathered(side: &SharedRingHalf<Sender>, source: Source<'_>) -> Vec<u8> {
     match source {
         Source::Inline(bytes) => bytes.to_vec(),
         Source::Gather(slices) => {

@@ -4,7 +4,7 @@
 
 use crate::explorer::{Model, Violation};
 use farside_base::NodeId;
-use farside_protocol::channel::{Messenger, Underway, WriteKey};
+use farside_protocol::messaging::{Messenger, WriteKey, WritesInFlight};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE};
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ enum Carried {
 pub struct Frames {
     home: Messenger,
     peer: Messenger,
-    underway: Underway<Write>,
+    underway: WritesInFlight<Write>,
     /// Number of values still to be written.
     values: u8,
     written: u8,
@@ -80,12 +80,12 @@ impl Frames {
         values: u8,
         frames: u8,
         breaks: u8,
-        change: impl Fn(Underway<Write>) -> Underway<Write>,
+        change: impl Fn(WritesInFlight<Write>) -> WritesInFlight<Write>,
     ) -> Self {
         Self {
             home: Messenger::new(1).resumable(),
             peer: Messenger::new(1).resumable(),
-            underway: change(Underway::new()),
+            underway: change(WritesInFlight::new()),
             values,
             written: 0,
             free: (0..frames).collect(),
@@ -257,8 +257,9 @@ mod tests {
     #[cfg(canary)]
     #[test]
     fn canary_a_write_again_after_its_message_is_found() {
-        use farside_protocol::channel::ChannelMutant;
-        let change = |underway: Underway<Write>| underway.with_mutant(ChannelMutant::WrittenAgain);
+        use farside_protocol::messaging::MessagingMutant;
+        let change =
+            |underway: WritesInFlight<Write>| underway.with_mutant(MessagingMutant::WrittenAgain);
         let model = Frames::new(2, 1, 1, change);
         let failure = Explorer::new().explore(&model).failure().expect("a failure");
         let expected = "a frame in use was written";

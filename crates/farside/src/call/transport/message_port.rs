@@ -21,8 +21,6 @@ const BATCH: usize = 16;
 const COMPLETIONS: usize = 64;
 /// Messages up to this length are sent inline, if the fabric allows it.
 const INLINE_BYTES: usize = 64;
-/// Longest sleep while messages wait for space in the port, which no event announces.
-pub(crate) const BACKLOG_NAP: Duration = Duration::from_micros(200);
 
 /// Kinds of work request ids: receives carry their slot, requests of an executor their block.
 const RECEIVES: u64 = 1 << 62;

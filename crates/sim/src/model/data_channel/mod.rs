@@ -17,7 +17,7 @@ use crate::explorer::{Model, Violation};
 use farside_base::{Memory, RegionId, RemoteRegionId};
 use farside_protocol::channel::{
     Acknowledge, Arrival, Content, Effects, Family, Half as _, HeldMessage, Kind, MemoryPlan,
-    Offer, Own, OwnRegions, Peer, PeerRegions, Posting, Receiver, SendHalf, Sender, Shape,
+    Offer, Own, OwnRegions, Peer, PeerRegions, Posting, Receiver, Sender, Shape,
 };
 use memory::Bytes;
 use network::{PostedRequest, PostedVerb as Work, region};

@@ -4,7 +4,7 @@ use super::network::region;
 use super::{BUFFER, DataChannel, Half, Holding, USER, USER_STEP, message};
 use farside_base::{LocalSlice, Memory, RegionId};
 use farside_protocol::channel::{
-    Arrival, Content, Half as _, HalfRefusal, Kind, Payload, ReceiveHalf, Receiver, SendHalf,
+    Arrival, Content, Half as _, HalfRefusal, Kind, Payload, Receiver,
 };
 
 impl DataChannel {
