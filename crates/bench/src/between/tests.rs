@@ -5,6 +5,7 @@ use super::wire::{self, ControlMessage, Hello, encode_versioned};
 use super::*;
 use crate::settings::Effort;
 use farside_base::AtomicScope;
+use farside_command::settings::FabricSettings;
 use farside_fabric::{Fabric, LinkEvent, MemFabric, PortSpec, Waiter};
 use server::Served;
 use std::thread::JoinHandle;
