@@ -1,10 +1,8 @@
 //! The number of members of a cluster, for a process that does not join it.
 
-use crate::boot::rendezvous_name;
-use crate::node::fabric_error;
-use crate::registered::not_reached;
+use crate::engine::{Inquiry, rendezvous_name};
 use crate::{Error, ErrorCode};
-use farside_fabric::{Fabric, LinkEvent, PortSpec};
+use farside_fabric::Fabric;
 use farside_protocol::member::{AskOccupancy, HelloAnswer};
 use std::time::{Duration, Instant};
 
@@ -31,28 +29,22 @@ pub fn occupancy(
     timeout: Duration,
 ) -> Result<Occupancy, Error> {
     let deadline = Instant::now() + timeout;
-    let mut port = fabric.open(&PortSpec::default()).map_err(fabric_error)?;
-    let queue = port.create_receive_queue(1).map_err(fabric_error)?;
-    let link = port.connect(&rendezvous_name(cluster), &AskOccupancy.encode(), queue);
-    link.map_err(fabric_error)?;
-    let mut events = Vec::new();
-    while events.is_empty() {
-        if Instant::now() > deadline {
-            return Err(ErrorCode::TimedOut.into());
+    let hello = AskOccupancy.encode();
+    let asked = Inquiry::ask(fabric, &rendezvous_name(cluster), &hello);
+    let mut asked = asked.map_err(|unanswered| unanswered.error)?;
+    let answer = loop {
+        match asked.poll() {
+            Some(answer) => break answer.map_err(|unanswered| unanswered.error)?,
+            None if Instant::now() > deadline => return Err(ErrorCode::TimedOut.into()),
+            None => crate::wait::tick(),
         }
-        crate::wait::tick();
-        port.link_events(&mut events);
-    }
-    match events.remove(0) {
-        LinkEvent::Refused { reason, .. } => match HelloAnswer::decode(&reason) {
-            Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
-                members: occupancy.members.into(),
-                members_max: occupancy.members_max.into(),
-            }),
-            Ok(HelloAnswer::Refusal(refusal)) => Err(Error::with(refusal.code, refusal.text)),
-            _ => Err(ErrorCode::ProtocolViolation.into()),
-        },
-        LinkEvent::NotReached { link, why } => Err(not_reached(why, port.trouble(link))),
-        _ => Err(ErrorCode::NoSuchCluster.into()),
+    };
+    match HelloAnswer::decode(&answer) {
+        Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
+            members: occupancy.members.into(),
+            members_max: occupancy.members_max.into(),
+        }),
+        Ok(HelloAnswer::Refusal(refusal)) => Err(Error::with(refusal.code, refusal.text)),
+        _ => Err(ErrorCode::ProtocolViolation.into()),
     }
 }

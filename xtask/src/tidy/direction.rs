@@ -89,19 +89,9 @@ const FACADE_UP: &[&str] = &["tokio", "futures", "async-std", "smol", "tracing",
 const MACHINES: &[&str] = &["allocate", "call", "channel", "coherence", "lock", "member"];
 /// Files of the facade that may use both the machines and the fabric, with the reason.
 const BOTH_SIDES: &[(&str, &str)] = &[
-    ("crates/farside/src/turn.rs", "the progress engine of a node"),
-    ("crates/farside/src/route.rs", "executes effects of machines"),
     (
-        "crates/farside/src/engine.rs",
-        "holds the machines and the port that the progress engine polls",
-    ),
-    ("crates/farside/src/peer.rs", "a peer is a link and its messenger"),
-    ("crates/farside/src/contact.rs", "executes the link effects of the contact machine"),
-    ("crates/farside/src/boot.rs", "executes the link effects of the membership machine"),
-    ("crates/farside/src/incoming.rs", "imports the regions of members for the membership machine"),
-    (
-        "crates/farside/src/stopped.rs",
-        "executes the decisions of the watch machine by shared words",
+        "crates/farside/src/engine/links/mod.rs",
+        "decodes completions of a node's port for the machines, and posts their requests",
     ),
     (
         "crates/farside/src/occupancy.rs",
@@ -353,7 +343,7 @@ mod tests {
     fn the_seam_has_few_files() {
         let both = "use farside_protocol::wire; use farside_fabric::Port;";
         let tree = Tree::sample(&[
-            ("crates/farside/src/turn.rs", both),
+            ("crates/farside/src/engine/links/mod.rs", both),
             ("crates/farside/src/memory.rs", both),
             ("crates/farside/src/wait.rs", "use farside_fabric::Port;"),
         ]);
