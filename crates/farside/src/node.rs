@@ -2,25 +2,17 @@
 
 use crate::clock::Clock;
 use crate::engine::{
-    Engine, FENCE_BYTES, FENCE_WORD, Inquiry, Links, LinksSetup, MESSAGE_SLOT, Regions, Unanswered,
-    fabric_error, member_name, rendezvous_name,
+    Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
+    member_name, rendezvous_name,
 };
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
 use crate::memory::{CALL_SLOTS, Session};
 use crate::operation::SessionSlots;
-use crate::registered::Registered;
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
-use farside_base::{
-    Access, AtomicScope, Generation, Incarnation, Limits, MemoryId, ReceiveQueueId, RegionKind,
-    Requirements, ViewNumber,
-};
-use farside_fabric::{Fabric, FabricError, Port, PortSpec, RegionSpec, SharedWord};
-use farside_protocol::channel::Messenger;
-use farside_protocol::member::{
-    Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases, PROTOCOL_VERSION,
-};
+use farside_base::{AtomicScope, Generation, Incarnation, MemoryId, Requirements, ViewNumber};
+use farside_fabric::{Fabric, FabricError};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -76,28 +68,9 @@ pub const REQUIREMENTS: Requirements = Requirements {
     shared_receive_queue: true,
     sleep: true,
     atomics: AtomicScope::None,
-    send_bytes: farside_protocol::wire::MESSAGE as u32,
+    send_bytes: MESSAGE_BYTES,
     ..Requirements::NOTHING
 };
-
-fn refused(refusal: JoinRefusal) -> Error {
-    Error::with(refusal.code, refusal.text)
-}
-
-/// A fingerprint of all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
-fn limits_fingerprint(limits: &Limits) -> u64 {
-    let limits = &Limits { nodes_max: 0, ..*limits };
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in format!("{limits:?}").bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    hash
-}
-
-fn register(fabric: &Arc<dyn Fabric>, bytes: u64, access: Access) -> Result<Registered, Error> {
-    let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
-    Registered::of(fabric, &spec).map_err(fabric_error)
-}
 
 /// The driver of a node's engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,16 +85,9 @@ pub(crate) enum Drive {
 struct NodeSetup {
     config: Config,
     fabric: Arc<dyn Fabric>,
-    identity: Identity,
-    regions: SetupRegions,
+    applicant: Applicant,
+    regions: Regions,
     drive: Drive,
-}
-
-/// The regions of a node that do not depend on the cluster.
-struct SetupRegions {
-    home: Arc<Registered>,
-    cache: Arc<Registered>,
-    fence: Arc<Registered>,
 }
 
 impl NodeSetup {
@@ -132,71 +98,26 @@ impl NodeSetup {
         REQUIREMENTS.check(&capabilities).map_err(|missing| {
             Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
         })?;
-        let limits = &config.limits;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
-        let home = Arc::new(register(&fabric, home_bytes, Access::WRITE)?);
-        let fence = register(&fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?;
-        let regions = SetupRegions {
-            home: Arc::clone(&home),
-            cache: Arc::new(register(&fabric, config.cache_bytes, Access::WRITE)?),
-            fence: Arc::new(fence),
-        };
-        let host = fabric.host();
-        let leases = Leases { fabric_ns: fabric.lease_ns(), member_ns: config.lease_ns };
-        Ok(Self {
-            config: config.clone(),
-            fabric,
-            drive,
-            identity: Identity {
-                cluster: config.cluster.clone(),
-                // As random as the key of a region, which a simulated fabric derives from its seed.
-                incarnation: Incarnation(home.token.key.0),
-                limits: limits_fingerprint(limits),
-                host,
-                votes: config.memory_bytes > 0,
-                quorum: host.is_some(),
-                settings: FounderSettings { nodes_max: limits.nodes_max, leases },
-            },
-            regions,
-        })
+        let regions = Regions::new(&fabric, home_bytes, config.cache_bytes)?;
+        // As random as the key of a region, which a simulated fabric derives from its seed.
+        let incarnation = Incarnation(regions.home.token.key.0);
+        let applicant = Applicant::new(config, incarnation, fabric.host(), fabric.lease_ns());
+        Ok(Self { config: config.clone(), fabric, drive, applicant, regions })
     }
 
     /// Asks the cluster for a number, at the given host or wherever the cluster is found.
     fn ask(&self, host: Option<SocketAddr>) -> Result<Inquiry, Unanswered> {
-        let hello = Join {
-            version: PROTOCOL_VERSION,
-            cluster: self.config.cluster.clone(),
-            limits: self.identity.limits,
-            incarnation: self.identity.incarnation,
-            home_bytes: self.config.memory_bytes,
-            host: self.identity.host,
-        }
-        .encode();
         let name = rendezvous_name(&self.config.cluster);
         let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
-        Inquiry::ask(&*self.fabric, &name, &hello)
-    }
-
-    /// The receive queue for as many members as there can be, and the region of its buffers.
-    fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Registered), Error> {
-        let limits = &self.config.limits;
-        let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
-        let receives = usize::from(limits.nodes_max) * receives;
-        let bytes = receives as u64 * MESSAGE_SLOT;
-        let messages = register(&self.fabric, bytes, Access::NONE)?;
-        let queue = port.create_receive_queue(receives).map_err(|error| {
-            let error = fabric_error(error);
-            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
-            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
-        })?;
-        Ok((queue, messages))
+        Inquiry::ask(&*self.fabric, &name, &self.applicant.request())
     }
 
     fn lines(&self, me: (NodeId, Option<MemoryId>), clock: Clock) -> Result<Lines, Error> {
         let config = &self.config;
         let split = cache_split(config.cache_bytes, &config.cache_shares);
-        let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
-            .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
+        let none = || Error::with(ErrorCode::System, "no room for the fence word");
+        let fence_word = self.regions.fence_word().ok_or_else(none)?;
         let (home, cache) = (&self.regions.home.arena, &self.regions.cache.arena);
         Lines::new(me, home.clone(), cache.clone(), &split, fence_word, clock).ok_or_else(|| {
             let bytes = config.memory_bytes / 8;
@@ -213,39 +134,25 @@ impl NodeSetup {
         born: ViewNumber,
         memory: Option<Generation>,
     ) -> Result<Engine, Error> {
-        let (config, limits) = (&self.config, &self.config.limits);
-        let listen = Some(member_name(&config.cluster, me, born));
-        let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
-        let (receives, messages) = self.receive_queue(&mut *port)?;
+        let config = &self.config;
+        let name = member_name(&config.cluster, me, born);
+        let (regions, counts_polls) = (self.regions.clone(), self.drive == Drive::Threads);
+        let limits = &config.limits;
+        let links = Links::open(&self.fabric, (me, name), regions, limits, counts_polls)?;
         let clock = match self.drive {
             Drive::Threads => Clock::of_processor(),
             Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
         };
         let memory = memory.and_then(|generation| MemoryId::new(me, generation));
         let lines = self.lines((me, memory), clock)?;
-        let links = Links::new(LinksSetup {
-            me,
-            fabric: Arc::clone(&self.fabric),
-            port,
-            receives,
-            regions: Regions {
-                home: Arc::clone(&self.regions.home),
-                cache: Arc::clone(&self.regions.cache),
-                fence: Arc::clone(&self.regions.fence),
-                messages,
-            },
-            nodes_max: limits.nodes_max,
-            credits_per_class: limits.credits_per_class,
-            counts_polls: self.drive == Drive::Threads,
-        });
-        Ok(Engine::new(config, &self.identity, lines, links, self.request_patience_ns()))
+        Ok(Engine::new(config, &self.applicant, lines, links, self.request_patience_ns()))
     }
 
     /// The timeout of requests without a link: longer than a joiner waits, and than members take to learn
     /// of each other's removal.
     fn request_patience_ns(&self) -> u64 {
         let join_ns = u64::try_from(JOIN_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-        removal_ns(self.identity.settings.leases).max(join_ns)
+        removal_ns(self.applicant.leases()).max(join_ns)
     }
 
     fn finish(self, mut engine: Engine) -> Result<Node, Error> {
@@ -267,7 +174,7 @@ impl NodeSetup {
             alarm_ns: AtomicU64::new(u64::MAX),
             wakes_at_ns: AtomicU64::new(0),
             timeout: self.config.timeout_ns.map(Duration::from_nanos),
-            leave_timeout: leave_timeout(&self.config, self.identity.settings.leases),
+            leave_timeout: leave_timeout(&self.config, self.applicant.leases()),
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
@@ -360,20 +267,14 @@ impl Joining {
     }
 
     fn answered(&mut self, inquiry: Inquiry, answer: &[u8]) -> Result<(), Unanswered> {
-        let welcome = match HelloAnswer::decode(answer) {
-            Ok(HelloAnswer::Welcome(welcome)) => welcome,
-            Ok(HelloAnswer::Refusal(refusal)) => return Err(refused(refusal).into()),
-            Ok(HelloAnswer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
-            Ok(HelloAnswer::PeerReply(_) | HelloAnswer::Resumed(_) | HelloAnswer::Occupancy(_)) => {
-                return Err(Error::new(ErrorCode::ProtocolViolation).into());
-            }
-            Err(error) => return Err(refused(error.refusal()).into()),
-        };
         let Some(setup) = self.setup.as_mut() else {
             return Ok(());
         };
+        let welcome = match setup.applicant.answered(answer)? {
+            Admission::Admitted(welcome) => welcome,
+            Admission::Elsewhere(host) => return self.ask_elsewhere(host),
+        };
         setup.config.limits.nodes_max = welcome.settings.nodes_max;
-        setup.identity.settings = welcome.settings;
         let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
         engine.join(welcome, inquiry);
         self.engine = Some(engine);
@@ -426,7 +327,7 @@ impl Node {
         // The name first: its holder is the cluster, and a node that cannot get it maps no memory.
         let rendezvous = Links::listen_at_rendezvous(&*fabric, &config.cluster)?;
         let setup = NodeSetup::new(config, fabric, drive)?;
-        let memory = setup.identity.votes.then_some(Generation(0));
+        let memory = (config.memory_bytes > 0).then_some(Generation(0));
         let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
         engine.links().set_rendezvous(rendezvous);
         engine.found();

@@ -1,9 +1,8 @@
 //! The number of members of a cluster, for a process that does not join it.
 
-use crate::engine::{Inquiry, rendezvous_name};
+use crate::engine::{Inquiry, occupancy_request, read_occupancy, rendezvous_name};
 use crate::{Error, ErrorCode};
 use farside_fabric::Fabric;
-use farside_protocol::member::{AskOccupancy, HelloAnswer};
 use std::time::{Duration, Instant};
 
 /// The number of members of a cluster.
@@ -29,22 +28,13 @@ pub fn occupancy(
     timeout: Duration,
 ) -> Result<Occupancy, Error> {
     let deadline = Instant::now() + timeout;
-    let hello = AskOccupancy.encode();
-    let asked = Inquiry::ask(fabric, &rendezvous_name(cluster), &hello);
+    let asked = Inquiry::ask(fabric, &rendezvous_name(cluster), &occupancy_request());
     let mut asked = asked.map_err(|unanswered| unanswered.error)?;
-    let answer = loop {
+    loop {
         match asked.poll() {
-            Some(answer) => break answer.map_err(|unanswered| unanswered.error)?,
+            Some(answer) => return read_occupancy(&answer.map_err(|unanswered| unanswered.error)?),
             None if Instant::now() > deadline => return Err(ErrorCode::TimedOut.into()),
             None => crate::wait::tick(),
         }
-    };
-    match HelloAnswer::decode(&answer) {
-        Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
-            members: occupancy.members.into(),
-            members_max: occupancy.members_max.into(),
-        }),
-        Ok(HelloAnswer::Refusal(refusal)) => Err(Error::with(refusal.code, refusal.text)),
-        _ => Err(ErrorCode::ProtocolViolation.into()),
     }
 }

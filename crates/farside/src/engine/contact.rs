@@ -183,7 +183,7 @@ impl Engine {
         if !self.links.resumes() {
             return self.member_own(member::MemberEvent::LinkLost { node });
         }
-        self.links.lost(node, ended);
+        self.links.peers_mut().lost(node, ended);
         self.contact_broken(node);
     }
 
@@ -451,7 +451,13 @@ impl Engine {
 
     /// Handles a change of a link that this node dials; gives back that of any other link.
     pub(super) fn dial_change(&mut self, change: LinkChange) -> Option<LinkChange> {
-        let link = change.link();
+        let (LinkChange::Accepted(link, _)
+        | LinkChange::Refused(link, _)
+        | LinkChange::NotReached(link, _)
+        | LinkChange::Lost(link, _)) = change
+        else {
+            return Some(change);
+        };
         let Some(node) = self.contact.as_mut().and_then(|contact| contact.take_dial(link)) else {
             return Some(change);
         };

@@ -9,6 +9,7 @@
 //! mapping cannot be revoked. The port reports this (`Port::may_land`). Until the copy has ended, according
 //! to the count of its port or with its process, the frames and blocks that it may write are not reused.
 
+use super::links::PeerWords;
 use super::{Engine, FollowUp};
 use crate::hit::remove_member;
 use farside_base::{LinkId, NodeId, ViewNumber};
@@ -74,7 +75,7 @@ impl Engine {
 
     /// Starts to watch a peer.
     pub(super) fn watch_peer(&mut self, node: NodeId) {
-        if self.lookout.removes && self.links.is_watched(node) {
+        if self.lookout.removes && self.links.words(node).is_some_and(PeerWords::is_watched) {
             self.lookout.watch.add(node);
         }
     }
@@ -90,11 +91,13 @@ impl Engine {
         }
         let now_ns = self.links.now_ns();
         let (links, membership) = (&self.links, self.membership.machine());
-        if !self.lookout.watch.look(now_ns, |node| links.polls_of(node)) || !membership.is_ready() {
+        let polls = |node| links.words(node).map_or(0, PeerWords::polls);
+        if !self.lookout.watch.look(now_ns, polls) || !membership.is_ready() {
             return;
         }
         let order: Vec<NodeId> = membership.alive().map(|(node, _)| node).collect();
-        let evidence = |node| links.process_of(node).map_or(Evidence::Hidden, evidence);
+        let process = |node| links.words(node).and_then(PeerWords::process);
+        let evidence = |node| process(node).map_or(Evidence::Hidden, evidence);
         let stopped = self.lookout.watch.stopped(self.lines.me(), &order, evidence);
         // All pairs are decided first: this node may be the one that was removed meanwhile.
         if !stopped.iter().all(|node| self.outlives(*node)) {

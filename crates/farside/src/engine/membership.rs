@@ -1,6 +1,6 @@
 //! Joining, links and deaths: drives the membership machine and the removal machine.
 
-use super::links::{Import, Inquiry, LinkChange, ListenName, Tokens};
+use super::links::{Import, Inquiry, LinkChange, Links, Tokens};
 use super::{Engine, FollowUp};
 use crate::{Error, ErrorCode};
 use farside_base::{Incarnation, LinkId, MemoryId, NodeId, ViewNumber};
@@ -322,13 +322,10 @@ impl Engine {
         self.tick();
         self.end_requests();
         let mut any = false;
-        for name in [ListenName::Member, ListenName::Rendezvous] {
-            any |= self.links.collect_events(name);
-            while let Some(change) = self.links.next_change(name) {
-                match (name, change) {
-                    (ListenName::Member, change) => self.link_changed(change),
-                    (ListenName::Rendezvous, change) => self.rendezvous_changed(change),
-                }
+        for at_rendezvous in [false, true] {
+            any |= self.links.collect_events(at_rendezvous);
+            while let Some(change) = self.links.next_change() {
+                self.link_changed(change);
             }
         }
         if self.links.imports() > 0 {
@@ -369,7 +366,7 @@ impl Engine {
                 }
             }
             LinkChange::Lost(link, ended) => {
-                if let Some(node) = self.links.node(link) {
+                if let Some(node) = self.links.peers().node(link) {
                     self.link_lost(node, ended);
                 } else if let Some(connecting) = self.membership.take_connecting(link) {
                     self.links.close(link);
@@ -385,22 +382,36 @@ impl Engine {
                     }
                 }
             }
-            LinkChange::AskerGone(_) => {}
+            LinkChange::AskerGone(request) => {
+                self.requests.remove(request);
+                self.member_own(MemberEvent::RequestLost { request });
+            }
         }
     }
 
-    /// Handles another node's request for a link.
+    /// Handles another process's request.
     fn requested(&mut self, request: RequestId, hello: Result<HelloRequest, HelloError>) {
-        match hello {
-            Ok(HelloRequest::Peer(peer)) => {
+        match (hello, Links::is_at_rendezvous(request)) {
+            (Ok(HelloRequest::Join(join)), true) => {
+                match self.membership.coordinator_elsewhere(self.me()) {
+                    // The requester may be gone already; then the answer is not needed.
+                    Some(host) => _ = self.links.refuse(request, &Elsewhere { host }.encode()),
+                    None => self.member_own(MemberEvent::JoinAsked { request, join }),
+                }
+            }
+            (Ok(HelloRequest::AskOccupancy(_)), true) => {
+                let (members, members_max) = self.membership.machine.occupancy();
+                // Both are bounded by the numbers of nodes.
+                let (members, members_max) = (members as u16, members_max as u16);
+                self.links.refuse(request, &Occupancy { members, members_max }.encode());
+            }
+            (Ok(HelloRequest::Peer(peer)), false) => {
                 self.requests.add(request, self.links.now_ns(), false);
                 self.member_own(MemberEvent::PeerAsked { request, peer });
             }
-            Ok(HelloRequest::Resume(resume)) => self.resume_asked(request, &resume),
-            Ok(HelloRequest::Join(_) | HelloRequest::AskOccupancy(_)) => {
-                self.turn_away(request, JoinRefusal::new(ErrorCode::ProtocolViolation));
-            }
-            Err(error) => self.turn_away(request, error.refusal()),
+            (Ok(HelloRequest::Resume(resume)), false) => self.resume_asked(request, &resume),
+            (Ok(_), _) => self.turn_away(request, JoinRefusal::new(ErrorCode::ProtocolViolation)),
+            (Err(error), _) => self.turn_away(request, error.refusal()),
         }
     }
 
@@ -494,36 +505,6 @@ impl Engine {
         }
     }
 
-    fn rendezvous_changed(&mut self, change: LinkChange) {
-        match change {
-            LinkChange::Asked(request, Ok(HelloRequest::Join(join))) => {
-                // The requester may be gone already; then an answer is not needed.
-                match self.membership.coordinator_elsewhere(self.me()) {
-                    Some(host) => _ = self.links.refuse(request, &Elsewhere { host }.encode()),
-                    None => self.member_own(MemberEvent::JoinAsked { request, join }),
-                }
-            }
-            LinkChange::Asked(request, Ok(HelloRequest::AskOccupancy(_))) => {
-                let (members, members_max) = self.membership.machine.occupancy();
-                // Both are bounded by the numbers of nodes.
-                let (members, members_max) = (members as u16, members_max as u16);
-                self.links.refuse(request, &Occupancy { members, members_max }.encode());
-            }
-            LinkChange::Asked(request, Ok(HelloRequest::Peer(_) | HelloRequest::Resume(_))) => {
-                self.turn_away(request, JoinRefusal::new(ErrorCode::ProtocolViolation));
-            }
-            LinkChange::Asked(request, Err(error)) => self.turn_away(request, error.refusal()),
-            LinkChange::AskerGone(request) => {
-                self.requests.remove(request);
-                self.member_own(MemberEvent::RequestLost { request });
-            }
-            LinkChange::Accepted(..)
-            | LinkChange::Refused(..)
-            | LinkChange::NotReached(..)
-            | LinkChange::Lost(..) => {}
-        }
-    }
-
     /// Begins the first cluster of this name.
     pub(crate) fn found(&mut self) {
         self.member_own(MemberEvent::Found);
@@ -575,7 +556,7 @@ impl Engine {
     /// Handles the admission of a node, perhaps under the number of an earlier one of which no state is
     /// left.
     fn node_admitted(&mut self, node: NodeId) {
-        self.links.admitted(node);
+        self.links.peers_mut().admitted(node);
         self.step_own(coherence::CoherenceEvent::NodeAdmitted { node });
         self.locks_of_admitted(node);
     }
@@ -590,7 +571,9 @@ impl Engine {
         if !self.outlives(node) {
             return self.remove_self();
         }
-        self.links.fence_off(node);
+        if let Some(words) = self.links.words(node) {
+            words.fence_off();
+        }
         self.stop_connecting(node);
         self.links.end_imports(|incoming| incoming == node);
         let follow_ups = &mut self.follow_ups;

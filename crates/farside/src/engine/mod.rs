@@ -7,6 +7,7 @@
 //! methods. Machines are never re-entered: what an effect leaves for after the step is a [`FollowUp`].
 
 mod allocation;
+mod applicant;
 mod coherence;
 mod contact;
 mod leave;
@@ -26,7 +27,7 @@ use allocation::Homes;
 use coherence::CoherenceDriver;
 use contact::ContactDriver;
 use farside_base::{LineAddress, NodeId};
-use farside_protocol::member::{Identity, MemberEvent, Membership};
+use farside_protocol::member::{MemberEvent, Membership};
 use farside_protocol::wire::{BODY, Family, MESSAGE, Violation};
 use leave::LeaveProgress;
 use links::{Arrival, PostedLines};
@@ -39,9 +40,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use write_back::WriteBacks;
 
+pub(crate) use applicant::{Admission, Applicant, occupancy_request, read_occupancy};
 pub(crate) use links::{
-    FENCE_BYTES, FENCE_WORD, Inquiry, Links, LinksSetup, MESSAGE_SLOT, Regions, Unanswered,
-    fabric_error, rendezvous_name,
+    Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error, rendezvous_name,
 };
 pub(crate) use locks::Grant;
 pub(crate) use membership::member_name;
@@ -103,12 +104,13 @@ impl Engine {
     /// `request_patience_ns`.
     pub(crate) fn new(
         config: &Config,
-        identity: &Identity,
+        applicant: &Applicant,
         lines: Lines,
         links: Links,
         request_patience_ns: u64,
     ) -> Self {
-        let (me, limits, leases) = (lines.me(), &config.limits, identity.settings.leases);
+        let identity = applicant.identity();
+        let (me, limits, leases) = (lines.me(), &config.limits, applicant.leases());
         let contact = |host| ContactDriver::new(me, host, leases, links.lease_ns(), lines.clock());
         Self {
             contact: identity.host.map(contact),
@@ -167,10 +169,11 @@ impl Engine {
 
     /// Processes the completions of one poll of the port.
     fn land(&mut self) -> bool {
-        let Some(completions) = self.links.take_completions() else {
+        let Some(count) = self.links.poll_port() else {
             return false;
         };
-        for completion in completions.all() {
+        for at in 0..count {
+            let completion = &self.links.completion(at);
             match self.links.decode(completion) {
                 Arrival::Message(node, bytes) => self.message(node, bytes.as_ref()),
                 Arrival::Early(link, bytes) if self.is_connecting(link) => {
@@ -185,9 +188,8 @@ impl Engine {
             self.follow_ups.extend(failed.map(FollowUp::Drop));
             self.follow_up();
         }
-        let any = !completions.all().is_empty();
-        self.links.return_completions(completions);
-        any
+        self.links.landed();
+        count > 0
     }
 
     /// Processes one message of a peer; `None` for one of a wrong length.
@@ -220,7 +222,7 @@ impl Engine {
 
     /// Records a peer that broke the protocol; nothing more of it is processed.
     fn accuse(&mut self, node: NodeId, violation: Violation) {
-        self.links.accuse(node, violation);
+        self.links.peers_mut().accuse(node, violation);
         self.follow_ups.push_back(FollowUp::Accuse(node));
     }
 

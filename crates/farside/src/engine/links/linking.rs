@@ -4,7 +4,6 @@ use super::peers::Peer;
 use super::regions::{PeerLink, PeerWords};
 use super::{Import, LineWrite, Links};
 use crate::canary::{self, NodeMutant};
-use crate::hit::remove_member;
 use farside_base::{Incarnation, LineAddress, LinkId, MemoryId, NodeId};
 use farside_protocol::channel::Messenger;
 use farside_protocol::member::Outlives;
@@ -121,18 +120,6 @@ impl Links {
         Some(link)
     }
 
-    /// The connected member at the other end of a link.
-    pub(crate) fn node(&self, link: LinkId) -> Option<NodeId> {
-        self.peers.node(link)
-    }
-
-    /// Notes that a member's link was lost, and whether the member ended it.
-    pub(crate) fn lost(&mut self, node: NodeId, ended: bool) {
-        if let Some(peer) = self.peers.get_mut(node) {
-            peer.ended = ended;
-        }
-    }
-
     /// Resumes over a new link to a member that has received this many messages; `false` if its regions cannot
     /// be imported. `landed` gets the lines whose bytes have landed.
     pub(crate) fn resume(
@@ -181,16 +168,6 @@ impl Links {
         self.placements.gone(node, |placement| landed(placement.line));
     }
 
-    /// Notes that a new node has this number.
-    pub(crate) fn admitted(&mut self, node: NodeId) {
-        self.peers.admitted(node);
-    }
-
-    /// Records a peer that broke the protocol.
-    pub(crate) fn accuse(&mut self, node: NodeId, violation: Violation) {
-        self.peers.accuse(node, violation);
-    }
-
     /// Closes all links.
     pub(crate) fn disconnect(&mut self) {
         self.end_imports(|_| true);
@@ -202,30 +179,9 @@ impl Links {
         self.unbind_rendezvous();
     }
 
-    /// Stores the fence word of a member that is being removed.
-    pub(crate) fn fence_off(&self, node: NodeId) {
-        if let Some(word) = self.words(node).and_then(PeerWords::fence) {
-            remove_member(|value, order| word.store(value, order));
-        }
-    }
-
-    fn words(&self, node: NodeId) -> Option<&PeerWords> {
+    /// The words of a peer that this node may access.
+    pub(crate) fn words(&self, node: NodeId) -> Option<&PeerWords> {
         self.peers.get(node)?.words.as_ref()
-    }
-
-    /// Whether a peer is watched: another process of this machine with accessible memory.
-    pub(crate) fn is_watched(&self, node: NodeId) -> bool {
-        self.words(node).is_some_and(PeerWords::is_watched)
-    }
-
-    /// A peer's count of its polls.
-    pub(crate) fn polls_of(&self, node: NodeId) -> u64 {
-        self.words(node).and_then(PeerWords::polls).unwrap_or(0)
-    }
-
-    /// The number of a peer's process, if it is known.
-    pub(crate) fn process_of(&self, node: NodeId) -> Option<u32> {
-        self.words(node)?.process()
     }
 
     /// Decides, once and for all, by the word of the pair whether this node survives a member, which was

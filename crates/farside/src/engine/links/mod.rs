@@ -9,32 +9,35 @@ mod linking;
 mod peers;
 mod regions;
 
+use crate::registered::Registered;
 use crate::{Error, Stats};
 use farside_base::{
-    Completion, CompletionKind, CompletionStatus, LineAddress, LinkId, LocalSlice, NodeId,
-    Operation, Receive, ReceiveQueueId, RemoteSlice, Source, Work, WorkFlags, WorkId,
+    Access, Completion, CompletionKind, CompletionStatus, Limits, LineAddress, LinkId, LocalSlice,
+    NodeId, Operation, Receive, ReceiveQueueId, RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
 use farside_fabric::{
     Fabric, FabricError, LinkEvent, Loss, NotReached, Port, PortSpec, Posted, SharedWord, Stop,
     Waiter,
 };
-use farside_protocol::channel::{Underway, WriteKey};
+use farside_protocol::channel::{Messenger, Underway, WriteKey};
 use farside_protocol::member::{HelloAnswer, HelloError, HelloRequest, MemberMessage, RequestId};
 use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
-use regions::PeerLink;
+use regions::{PeerLink, register};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use inquiry::{Inquiry, Unanswered, fabric_error};
 pub(crate) use peers::Peers;
-pub(crate) use regions::{FENCE_BYTES, FENCE_WORD, Import, Question, Regions, Tokens};
+pub(crate) use regions::{Import, PeerWords, Question, Regions, Tokens};
 
 /// Completions per poll of the port.
 const BATCH: usize = 64;
 /// Work requests per doorbell.
 const POST: usize = 16;
 /// Distance between receive buffers in bytes.
-pub(crate) const MESSAGE_SLOT: u64 = 64;
+const MESSAGE_SLOT: u64 = 64;
+/// Bytes of a message.
+pub(crate) const MESSAGE_BYTES: u32 = MESSAGE as u32;
 /// Marks the work ids of placements.
 const PLACED: u64 = 1 << 63;
 /// Marks the work ids of membership queries; the queried node is in the low bits.
@@ -91,28 +94,6 @@ pub(super) enum LinkChange {
     Lost(LinkId, bool),
 }
 
-impl LinkChange {
-    /// The link, unless the change is one at the rendezvous name.
-    pub(super) fn link(&self) -> LinkId {
-        match self {
-            Self::Asked(request, _) | Self::AskerGone(request) => link_of(*request),
-            Self::Accepted(link, _)
-            | Self::Refused(link, _)
-            | Self::NotReached(link, _)
-            | Self::Lost(link, _) => *link,
-        }
-    }
-}
-
-/// The names at which a node listens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ListenName {
-    /// Its own, for links.
-    Member,
-    /// That of the cluster.
-    Rendezvous,
-}
-
 /// What came of posting bytes of lines.
 pub(super) enum PostedLines {
     /// All were posted; whether there were any.
@@ -123,18 +104,6 @@ pub(super) enum PostedLines {
     ToRemoved(NodeId),
     /// The fabric rejects the next one, for this reason.
     Invalid(NodeId, &'static str),
-}
-
-/// Completions that were polled.
-pub(super) struct Completions {
-    buffer: Box<[Completion; BATCH]>,
-    count: usize,
-}
-
-impl Completions {
-    pub(super) fn all(&self) -> &[Completion] {
-        &self.buffer[..self.count]
-    }
 }
 
 fn link_of(request: RequestId) -> LinkId {
@@ -148,6 +117,8 @@ pub(crate) struct Links {
     /// Declared before the regions, so that it is dropped first.
     port: Box<dyn Port>,
     regions: Regions,
+    /// Receive buffers of messages; not exported to peers.
+    messages: Registered,
     peers: Peers,
     /// Linked members whose regions are being imported.
     imports: Vec<Import>,
@@ -158,10 +129,13 @@ pub(crate) struct Links {
     receives: ReceiveQueueId,
     /// Receive buffers handed out so far.
     buffers: u64,
-    /// The completion buffer of polls; `None` only while its completions are processed.
-    completions: Option<Box<[Completion; BATCH]>>,
+    completions: Box<[Completion; BATCH]>,
+    /// Completions are being processed.
+    is_landing: bool,
     /// Events that were collected, the first one last.
     events: Vec<LinkEvent>,
+    /// [`AT_RENDEZVOUS`] for events of that port.
+    events_at: u64,
     /// Messages over links that are not known to be up yet.
     early: Vec<(LinkId, [u8; MESSAGE])>,
     /// WRITEs of lines to peers in progress, each posted before the message that announces it.
@@ -177,48 +151,53 @@ pub(crate) struct Links {
     counters: Stats,
 }
 
-/// The parts of [`Links`] that its caller sets up.
-pub(crate) struct LinksSetup {
-    pub(crate) me: NodeId,
-    pub(crate) fabric: Arc<dyn Fabric>,
-    pub(crate) port: Box<dyn Port>,
-    pub(crate) receives: ReceiveQueueId,
-    pub(crate) regions: Regions,
-    pub(crate) nodes_max: u16,
-    pub(crate) credits_per_class: u32,
-    /// Whether threads of the node itself poll it.
-    pub(crate) counts_polls: bool,
-}
-
 impl Links {
-    pub(crate) fn new(setup: LinksSetup) -> Self {
-        let LinksSetup {
-            me, fabric, port, receives, regions, nodes_max, credits_per_class, ..
-        } = setup;
-        let poll_count = if setup.counts_polls { regions.poll_count() } else { None };
-        let resumes = fabric.host().is_some();
-        Self {
+    /// Opens the port of node `me`, which listens at `name`, without links.
+    ///
+    /// # Errors
+    /// `NameTaken`, `FabricLacks`, `System`.
+    pub(crate) fn open(
+        fabric: &Arc<dyn Fabric>,
+        (me, name): (NodeId, String),
+        regions: Regions,
+        limits: &Limits,
+        counts_polls: bool,
+    ) -> Result<Self, Error> {
+        let mut port = fabric.open(&PortSpec { listen: Some(name) }).map_err(fabric_error)?;
+        let buffers_max = usize::from(limits.nodes_max)
+            * Messenger::receives_needed(limits.credits_per_class) as usize;
+        let messages = register(fabric, buffers_max as u64 * MESSAGE_SLOT, Access::NONE)?;
+        let receives = port.create_receive_queue(buffers_max).map_err(|error| {
+            let error = fabric_error(error);
+            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
+            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
+        })?;
+        Ok(Self {
             me,
-            fabric,
+            fabric: Arc::clone(fabric),
             port,
+            // Published only if threads of the node itself poll it.
+            poll_count: if counts_polls { regions.poll_count() } else { None },
             regions,
-            peers: Peers::new(nodes_max),
+            messages,
+            peers: Peers::new(limits.nodes_max),
             imports: Vec::new(),
             rendezvous: None,
             joining: None,
             receives,
             buffers: 0,
-            completions: Some(Box::new([Completion::BLANK; BATCH])),
+            completions: Box::new([Completion::BLANK; BATCH]),
+            is_landing: false,
             events: Vec::new(),
+            events_at: 0,
             early: Vec::new(),
             placements: Underway::new(),
-            credits_per_class,
-            resumes,
+            credits_per_class: limits.credits_per_class,
+            resumes: fabric.host().is_some(),
             armed: false,
-            poll_count,
             polls: 0,
             counters: Stats::default(),
-        }
+        })
     }
 
     /// The time of the fabric.
@@ -234,8 +213,12 @@ impl Links {
 
     /// The other nodes.
     #[inline]
-    pub(crate) fn peers(&self) -> &Peers {
+    pub(super) fn peers(&self) -> &Peers {
         &self.peers
+    }
+
+    pub(super) fn peers_mut(&mut self) -> &mut Peers {
+        &mut self.peers
     }
 
     /// The tokens of this node's regions.
@@ -289,17 +272,22 @@ impl Links {
 
 /// Arrivals.
 impl Links {
-    /// Polls the port; `None` while a caller processes earlier completions.
-    pub(super) fn take_completions(&mut self) -> Option<Completions> {
-        // Taken out while they are processed; the boxed buffer does not move.
-        let mut buffer = self.completions.take()?;
-        let count = self.port.poll(&mut *buffer);
-        Some(Completions { buffer, count })
+    /// Polls the port; returns the number of completions, or `None` while earlier ones are processed.
+    pub(super) fn poll_port(&mut self) -> Option<usize> {
+        if std::mem::replace(&mut self.is_landing, true) {
+            return None;
+        }
+        Some(self.port.poll(&mut *self.completions))
     }
 
-    /// Gives the buffer back after its completions were processed.
-    pub(super) fn return_completions(&mut self, completions: Completions) {
-        self.completions = Some(completions.buffer);
+    /// A completion of the last poll.
+    pub(super) fn completion(&self, at: usize) -> Completion {
+        self.completions[at]
+    }
+
+    /// Ends the processing of completions.
+    pub(super) fn landed(&mut self) {
+        self.is_landing = false;
     }
 
     pub(super) fn decode(&mut self, completion: &Completion) -> Arrival {
@@ -330,7 +318,7 @@ impl Links {
         let slot = completion.id.0;
         let mut bytes = [0; MESSAGE];
         let whole = completion.bytes as usize == MESSAGE
-            && self.regions.messages.arena.read(slot * MESSAGE_SLOT, &mut bytes).is_ok();
+            && self.messages.arena.read(slot * MESSAGE_SLOT, &mut bytes).is_ok();
         self.post_receive(slot);
         match self.peers.node(completion.link) {
             Some(node) => Arrival::Message(node, whole.then_some(bytes)),
@@ -404,7 +392,7 @@ impl Links {
             id: WorkId(slot),
             queue: self.receives,
             into: LocalSlice {
-                region: self.regions.messages.id,
+                region: self.messages.id,
                 offset: slot * MESSAGE_SLOT,
                 bytes: MESSAGE_SLOT as u32,
             },
@@ -416,12 +404,14 @@ impl Links {
 
 /// Requests for links, and links as such.
 impl Links {
-    /// Collects the events of a port; returns whether there are any.
-    pub(super) fn collect_events(&mut self, name: ListenName) -> bool {
+    /// Collects the events of the port of this node's own name, or of the rendezvous name; returns whether there
+    /// are any.
+    pub(super) fn collect_events(&mut self, at_rendezvous: bool) -> bool {
         debug_assert!(self.events.is_empty(), "all earlier ones were taken");
-        let port = match name {
-            ListenName::Member => Some(&mut self.port),
-            ListenName::Rendezvous => self.rendezvous.as_mut().map(|(port, _)| port),
+        self.events_at = if at_rendezvous { AT_RENDEZVOUS } else { 0 };
+        let port = match at_rendezvous {
+            false => Some(&mut self.port),
+            true => self.rendezvous.as_mut().map(|(port, _)| port),
         };
         if let Some(port) = port {
             port.link_events(&mut self.events);
@@ -431,57 +421,42 @@ impl Links {
     }
 
     /// Takes the next collected event that means anything.
-    pub(super) fn next_change(&mut self, name: ListenName) -> Option<LinkChange> {
+    pub(super) fn next_change(&mut self) -> Option<LinkChange> {
         loop {
             let event = self.events.pop()?;
-            let change = match name {
-                ListenName::Member => self.change(event),
-                ListenName::Rendezvous => self.change_at_rendezvous(event),
-            };
-            if change.is_some() {
-                return change;
-            }
+            let request = RequestId(u64::from(event.link().0) | self.events_at);
+            return Some(match event {
+                LinkEvent::Requested { hello, .. } => {
+                    LinkChange::Asked(request, HelloRequest::decode(&hello))
+                }
+                LinkEvent::Lost { .. } if self.events_at == AT_RENDEZVOUS => {
+                    self.close_request(request); // a lost link occupies an entry of the port
+                    LinkChange::AskerGone(request)
+                }
+                _ if self.events_at == AT_RENDEZVOUS => continue,
+                LinkEvent::Connected { link, reply } => {
+                    LinkChange::Accepted(link, HelloAnswer::decode(&reply))
+                }
+                LinkEvent::Refused { link, reason } => {
+                    self.forget_early(link); // its number may be reused
+                    LinkChange::Refused(link, HelloAnswer::decode(&reason))
+                }
+                LinkEvent::NotReached { link, why } => {
+                    self.forget_early(link);
+                    LinkChange::NotReached(link, why == NotReached::NoListener)
+                }
+                LinkEvent::Lost { link, loss } => {
+                    self.forget_early(link);
+                    LinkChange::Lost(link, loss == Loss::Ended)
+                }
+                _ => continue,
+            });
         }
     }
 
-    fn change(&mut self, event: LinkEvent) -> Option<LinkChange> {
-        if let LinkEvent::Lost { link, .. }
-        | LinkEvent::Refused { link, .. }
-        | LinkEvent::NotReached { link, .. } = event
-        {
-            // Its link number may be reused.
-            self.forget_early(link);
-        }
-        Some(match event {
-            LinkEvent::Requested { link, hello } => {
-                LinkChange::Asked(RequestId(u64::from(link.0)), HelloRequest::decode(&hello))
-            }
-            LinkEvent::Connected { link, reply } => {
-                LinkChange::Accepted(link, HelloAnswer::decode(&reply))
-            }
-            LinkEvent::Refused { link, reason } => {
-                LinkChange::Refused(link, HelloAnswer::decode(&reason))
-            }
-            LinkEvent::NotReached { link, why } => {
-                LinkChange::NotReached(link, why == NotReached::NoListener)
-            }
-            LinkEvent::Lost { link, loss } => LinkChange::Lost(link, loss == Loss::Ended),
-            _ => return None,
-        })
-    }
-
-    fn change_at_rendezvous(&mut self, event: LinkEvent) -> Option<LinkChange> {
-        let request = RequestId(u64::from(event.link().0) | AT_RENDEZVOUS);
-        match event {
-            LinkEvent::Requested { hello, .. } => {
-                Some(LinkChange::Asked(request, HelloRequest::decode(&hello)))
-            }
-            LinkEvent::Lost { .. } => {
-                self.close_request(request); // a lost link occupies an entry of the port
-                Some(LinkChange::AskerGone(request))
-            }
-            _ => None,
-        }
+    /// Whether a request arrived at the rendezvous name.
+    pub(super) fn is_at_rendezvous(request: RequestId) -> bool {
+        request.0 & AT_RENDEZVOUS != 0
     }
 
     /// The port and the receive queue of a request.

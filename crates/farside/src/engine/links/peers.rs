@@ -68,7 +68,7 @@ impl Peers {
     }
 
     /// The node at the other end of a link.
-    pub(super) fn node(&self, link: LinkId) -> Option<NodeId> {
+    pub(crate) fn node(&self, link: LinkId) -> Option<NodeId> {
         self.by_link.get(link.0 as usize).copied().flatten()
     }
 
@@ -126,6 +126,13 @@ impl Peers {
         }
     }
 
+    /// Notes that a node's link was lost, and whether the node ended it.
+    pub(crate) fn lost(&mut self, node: NodeId, ended: bool) {
+        if let Some(peer) = self.get_mut(node) {
+            peer.ended = ended;
+        }
+    }
+
     /// Adds a node; false if its number is out of range or taken.
     pub(super) fn insert(&mut self, node: NodeId, peer: Peer) -> bool {
         let Some(place) = self.connected.get_mut(usize::from(node.0)) else {
@@ -143,7 +150,7 @@ impl Peers {
     }
 
     /// Notes that a new node has this number.
-    pub(super) fn admitted(&mut self, node: NodeId) {
+    pub(crate) fn admitted(&mut self, node: NodeId) {
         debug_assert!(self.get(node).is_none(), "the earlier node of this number was removed");
         self.dead.remove(node);
         self.left.remove(node);
@@ -231,7 +238,7 @@ impl Peers {
     }
 
     /// Records a peer that broke the protocol.
-    pub(super) fn accuse(&mut self, node: NodeId, violation: Violation) {
+    pub(crate) fn accuse(&mut self, node: NodeId, violation: Violation) {
         self.muted.insert(node);
         if self.accused.len() < 64 {
             self.accused.push((node, violation));

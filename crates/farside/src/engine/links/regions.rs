@@ -1,18 +1,21 @@
 //! The regions that nodes export to each other, and the words in them that two processes share.
 
+use super::fabric_error;
+use crate::Error;
+use crate::hit::remove_member;
 use crate::registered::Registered;
 use farside_base::{
-    LinkId, NodeId, NodeSet, Operation, RegionToken, RemoteRegionId, RemoteSlice, Source, Work,
-    WorkFlags, WorkId,
+    Access, LinkId, NodeId, NodeSet, Operation, RegionKind, RegionToken, RemoteRegionId,
+    RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{FabricError, PeerProcess, Port, SharedWord};
+use farside_fabric::{Fabric, FabricError, PeerProcess, Port, RegionSpec, SharedWord};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Offset of the fence word in a member's fence region.
-pub(crate) const FENCE_WORD: u64 = 0;
+const FENCE_WORD: u64 = 0;
 /// Bytes of a fence region.
-pub(crate) const FENCE_BYTES: u64 = 4096;
+const FENCE_BYTES: u64 = 4096;
 /// Offset of the query words in a fence region, one per member, which members WRITE as membership queries.
 const QUESTIONS: u64 = 64;
 /// Offset of the pair words in a fence region, one per number of a member admitted later. Members on one
@@ -25,20 +28,51 @@ const _: () = assert!(QUESTIONS + NodeSet::CAPACITY as u64 * 8 <= FENCE_BYTES);
 const _: () = assert!(PAIRS + NodeSet::CAPACITY as u64 * 8 <= POLLS);
 const _: () = assert!(POLLS.is_multiple_of(128));
 
-/// The registered regions of a node. They end with it: a fabric may outlive its nodes.
-#[derive(Debug)]
+/// The registered regions of a node that peers write. They end with it: a fabric may outlive its nodes.
+#[derive(Clone, Debug)]
 pub(crate) struct Regions {
     /// The memory this node is home of; peers write it under recalls.
     pub(crate) home: Arc<Registered>,
     /// Frames of cached lines; homes and owners write them under grants.
     pub(crate) cache: Arc<Registered>,
-    /// Receive buffers of messages; not exported to peers.
-    pub(crate) messages: Registered,
     /// The fence word of this node, which peers that remove it write.
     pub(crate) fence: Arc<Registered>,
 }
 
+/// Registers memory for a node.
+///
+/// # Errors
+/// `System`, `FabricLacks`.
+pub(super) fn register(
+    fabric: &Arc<dyn Fabric>,
+    bytes: u64,
+    access: Access,
+) -> Result<Registered, Error> {
+    let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
+    Registered::of(fabric, &spec).map_err(fabric_error)
+}
+
 impl Regions {
+    /// Registers the regions of a node with this memory and cache.
+    ///
+    /// # Errors
+    /// As [`register`].
+    pub(crate) fn new(
+        fabric: &Arc<dyn Fabric>,
+        home_bytes: u64,
+        cache_bytes: u64,
+    ) -> Result<Self, Error> {
+        let home = Arc::new(register(fabric, home_bytes, Access::WRITE)?);
+        let fence = register(fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?;
+        let cache = register(fabric, cache_bytes, Access::WRITE)?;
+        Ok(Self { home, cache: Arc::new(cache), fence: Arc::new(fence) })
+    }
+
+    /// The fence word of this node.
+    pub(crate) fn fence_word(&self) -> Option<SharedWord> {
+        SharedWord::new(&self.fence.arena, FENCE_WORD).ok()
+    }
+
     /// The tokens of the regions, for peers.
     pub(super) fn tokens(&self) -> Tokens {
         Tokens { home: self.home.token, cache: self.cache.token, fence: self.fence.token }
@@ -160,7 +194,7 @@ impl Import {
 
 /// The words of a peer that this node may access directly. They outlive the link.
 #[derive(Debug)]
-pub(super) struct PeerWords {
+pub(crate) struct PeerWords {
     /// Its fence word; `None` if this processor cannot access it.
     fence: Option<SharedWord>,
     /// The words that this node watches; `None` if this processor cannot access them.
@@ -188,8 +222,11 @@ impl PeerWords {
         Self { fence: reach(FENCE_WORD), watched: watched() }
     }
 
-    pub(super) fn fence(&self) -> Option<&SharedWord> {
-        self.fence.as_ref()
+    /// Stores the fence word of the peer, which is being removed.
+    pub(crate) fn fence_off(&self) {
+        if let Some(word) = &self.fence {
+            remove_member(|value, order| word.store(value, order));
+        }
     }
 
     /// The word of the pair, for a member admitted before this node.
@@ -197,18 +234,18 @@ impl PeerWords {
         self.watched.as_ref()?.pair.as_ref()
     }
 
-    /// The peer's count of its polls, if this node can access it.
-    pub(super) fn polls(&self) -> Option<u64> {
-        self.watched.as_ref().map(|watched| watched.polls.load(Ordering::Relaxed))
+    /// The peer's count of its polls; zero if this node cannot access it.
+    pub(crate) fn polls(&self) -> u64 {
+        self.watched.as_ref().map_or(0, |watched| watched.polls.load(Ordering::Relaxed))
     }
 
     /// Whether the peer is watched: another process of this machine.
-    pub(super) fn is_watched(&self) -> bool {
+    pub(crate) fn is_watched(&self) -> bool {
         self.watched.as_ref().is_some_and(|watched| watched.process != PeerProcess::Elsewhere)
     }
 
     /// The number of the peer's process, if it is known.
-    pub(super) fn process(&self) -> Option<u32> {
+    pub(crate) fn process(&self) -> Option<u32> {
         match self.watched.as_ref()?.process {
             PeerProcess::Number(number) => Some(number),
             PeerProcess::Elsewhere | PeerProcess::Hidden => None,
