@@ -526,11 +526,11 @@ impl Session {
     /// The number and the admission of this session's node.
     fn own_member(&self) -> (NodeId, u64) {
         let engine = self.core.engine();
-        (engine.me(), engine.membership.born_of(engine.me()).0)
+        (engine.me(), engine.membership().born_of(engine.me()).0)
     }
 
     fn is_member(&self, (node, admission): (NodeId, u64)) -> bool {
         let engine = self.core.engine();
-        engine.membership.is_alive(node) && engine.membership.born_of(node).0 == admission
+        engine.membership().is_alive(node) && engine.membership().born_of(node).0 == admission
     }
 }

@@ -14,7 +14,6 @@
 
 mod allocation;
 mod atomic;
-mod boot;
 pub mod call;
 #[cfg(canary)]
 pub mod canary;
@@ -23,7 +22,6 @@ mod canary;
 pub mod channel;
 mod clock;
 mod config;
-mod contact;
 mod engine;
 mod error;
 mod event_wait;
@@ -32,7 +30,6 @@ mod group;
 #[cfg(doctest)]
 mod guides;
 mod hit;
-mod incoming;
 pub mod launch;
 mod leave;
 mod lock_hit;
@@ -42,19 +39,14 @@ mod node;
 mod occupancy;
 mod open;
 mod operation;
-mod peer;
 pub mod prelude;
 mod registered;
-mod requests;
 mod resources;
 mod roots;
-mod route;
 pub mod security;
 mod session;
 mod setters;
 mod stats;
-mod stopped;
-mod turn;
 mod typed;
 mod wait;
 mod watch;

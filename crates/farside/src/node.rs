@@ -1,40 +1,19 @@
 //! A node of a cluster: set-up, joining, leaving.
 
-use crate::allocation::Homes;
-use crate::boot::{Boot, FENCE_BYTES, FENCE_WORD, member_name, rendezvous_name};
 use crate::clock::Clock;
-use crate::contact::Keeper;
-use crate::engine::{Engine, EngineCounters, Gate, Regions};
+use crate::engine::{
+    Admission, Applicant, Engine, Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error,
+    member_name, rendezvous_name,
+};
 use crate::hit::{Lines, SEGMENT, cache_split};
 use crate::leave::{Departure, Leaving, leave_timeout, removal_ns};
-use crate::lock_hit::{CELLS, LockCells};
 use crate::operation::SessionSlots;
-use crate::peer::{MESSAGE_SLOT, Peers};
-use crate::registered::Registered;
-use crate::requests::Requests;
 use crate::session::{CALL_SLOTS, Session};
-use crate::stopped::Lookout;
-use crate::turn::BATCH;
 use crate::wait::{AWAKE, Core, Parker, pause, serve, tick};
-use crate::watch::Watches;
-use crate::write_back::WriteBacks;
 use crate::{Config, Error, ErrorCode, NodeId, SessionId, Stats};
 use farside_base::waiting::Backoff;
-use farside_base::{
-    Access, AtomicScope, Completion, Generation, Incarnation, Limits, LinkId, MemoryId,
-    ReceiveQueueId, RegionKind, Requirements, ViewNumber,
-};
-use farside_fabric::{
-    Fabric, FabricError, LinkEvent, NotReached, Port, PortSpec, RegionSpec, SharedWord,
-};
-use farside_protocol::coherence::Coherence;
-use farside_protocol::lock::Locks;
-use farside_protocol::member::{
-    self, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases, Membership,
-    PROTOCOL_VERSION,
-};
-use farside_protocol::messaging::{Messenger, WritesInFlight};
-use std::collections::VecDeque;
+use farside_base::{AtomicScope, Generation, Incarnation, MemoryId, Requirements, ViewNumber};
+use farside_fabric::{Fabric, FabricError};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -88,40 +67,9 @@ pub const REQUIREMENTS: Requirements = Requirements {
     shared_receive_queue: true,
     sleep: true,
     atomics: AtomicScope::None,
-    send_bytes: farside_protocol::wire::MESSAGE as u32,
+    send_bytes: MESSAGE_BYTES,
     ..Requirements::NOTHING
 };
-
-pub(crate) fn fabric_error(error: FabricError) -> Error {
-    let code = match &error {
-        FabricError::Lacks(_) | FabricError::Limit(_) => ErrorCode::FabricLacks,
-        FabricError::AddressInUse(_) => ErrorCode::NameTaken,
-        FabricError::NoListener(_) => ErrorCode::NoSuchCluster,
-        FabricError::NotPermitted(_) => ErrorCode::NotPermitted,
-        FabricError::PeerLost => ErrorCode::NodeLost,
-        _ => ErrorCode::System,
-    };
-    Error::with(code, error.to_string())
-}
-
-fn refused(refusal: JoinRefusal) -> Error {
-    Error::with(refusal.code, refusal.text)
-}
-
-/// A fingerprint of all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
-fn limits_fingerprint(limits: &Limits) -> u64 {
-    let limits = &Limits { nodes_max: 0, ..*limits };
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in format!("{limits:?}").bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    }
-    hash
-}
-
-fn register(fabric: &Arc<dyn Fabric>, bytes: u64, access: Access) -> Result<Registered, Error> {
-    let spec = RegionSpec { bytes, access, kind: RegionKind::Memory };
-    Registered::of(fabric, &spec).map_err(fabric_error)
-}
 
 /// The driver of a node's engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -136,16 +84,9 @@ pub(crate) enum Drive {
 struct NodeSetup {
     config: Config,
     fabric: Arc<dyn Fabric>,
-    identity: Identity,
-    regions: SetupRegions,
+    applicant: Applicant,
+    regions: Regions,
     drive: Drive,
-}
-
-/// The regions of a node that do not depend on the cluster.
-struct SetupRegions {
-    home: Arc<Registered>,
-    cache: Arc<Registered>,
-    fence: Arc<Registered>,
 }
 
 impl NodeSetup {
@@ -156,77 +97,26 @@ impl NodeSetup {
         REQUIREMENTS.check(&capabilities).map_err(|missing| {
             Error::with(ErrorCode::FabricLacks, format!("{} lacks {}", fabric.name(), missing.0))
         })?;
-        let limits = &config.limits;
         let home_bytes = config.memory_bytes.next_multiple_of(SEGMENT).max(SEGMENT);
-        let home = Arc::new(register(&fabric, home_bytes, Access::WRITE)?);
-        let fence = register(&fabric, FENCE_BYTES, Access::READ.with(Access::WRITE))?;
-        let regions = SetupRegions {
-            home: Arc::clone(&home),
-            cache: Arc::new(register(&fabric, config.cache_bytes, Access::WRITE)?),
-            fence: Arc::new(fence),
-        };
-        let host = fabric.host();
-        let leases = Leases { fabric_ns: fabric.lease_ns(), member_ns: config.lease_ns };
-        Ok(Self {
-            config: config.clone(),
-            fabric,
-            drive,
-            identity: Identity {
-                cluster: config.cluster.clone(),
-                // As random as the key of a region, which a simulated fabric derives from its seed.
-                incarnation: Incarnation(home.token.key.0),
-                limits: limits_fingerprint(limits),
-                host,
-                votes: config.memory_bytes > 0,
-                quorum: host.is_some(),
-                settings: FounderSettings { nodes_max: limits.nodes_max, leases },
-            },
-            regions,
-        })
+        let regions = Regions::new(&fabric, home_bytes, config.cache_bytes)?;
+        // As random as the key of a region, which a simulated fabric derives from its seed.
+        let incarnation = Incarnation(regions.home.token.key.0);
+        let applicant = Applicant::new(config, incarnation, fabric.host(), fabric.lease_ns());
+        Ok(Self { config: config.clone(), fabric, drive, applicant, regions })
     }
 
     /// Asks the cluster for a number, at the given host or wherever the cluster is found.
-    fn ask(&self, host: Option<SocketAddr>) -> Result<(Box<dyn Port>, LinkId), JoinError> {
-        let mut port = self.fabric.open(&PortSpec::default()).map_err(fabric_error)?;
-        let queue = port.create_receive_queue(1).map_err(fabric_error)?;
-        let hello = Join {
-            version: PROTOCOL_VERSION,
-            cluster: self.config.cluster.clone(),
-            limits: self.identity.limits,
-            incarnation: self.identity.incarnation,
-            home_bytes: self.config.memory_bytes,
-            host: self.identity.host,
-        }
-        .encode();
+    fn ask(&self, host: Option<SocketAddr>) -> Result<Inquiry, Unanswered> {
         let name = rendezvous_name(&self.config.cluster);
         let name = host.map_or_else(|| name.clone(), |host| format!("{host}/{name}"));
-        let link = port.connect(&name, &hello, queue).map_err(|error| match error {
-            FabricError::PeerLost => JoinError::unanswered(NOT_ANSWERED.to_owned()),
-            error => fabric_error(error).into(),
-        })?;
-        Ok((port, link))
-    }
-
-    /// The receive queue for as many members as there can be, and the region of its buffers.
-    fn receive_queue(&self, port: &mut dyn Port) -> Result<(ReceiveQueueId, Registered), Error> {
-        let limits = &self.config.limits;
-        let receives = Messenger::receives_needed(limits.credits_per_class) as usize;
-        let receives = usize::from(limits.nodes_max) * receives;
-        let bytes = receives as u64 * MESSAGE_SLOT;
-        let messages = register(&self.fabric, bytes, Access::NONE)?;
-        let queue = port.create_receive_queue(receives).map_err(|error| {
-            let error = fabric_error(error);
-            let (detail, nodes_max) = (&error.detail, limits.nodes_max);
-            Error::with(error.code, format!("{detail}; limits.nodes_max is {nodes_max}: lower it"))
-        })?;
-        Ok((queue, messages))
+        Inquiry::ask(&*self.fabric, &name, &self.applicant.request())
     }
 
     fn lines(&self, me: (NodeId, Option<MemoryId>), clock: Clock) -> Result<Lines, Error> {
         let config = &self.config;
         let split = cache_split(config.cache_bytes, &config.cache_shares);
-        let fence_word = SharedWord::new(&self.regions.fence.arena, FENCE_WORD)
-            .map_err(|_| Error::with(ErrorCode::System, "no room for the fence word"))?;
+        let none = || Error::with(ErrorCode::System, "no room for the fence word");
+        let fence_word = self.regions.fence_word().ok_or_else(none)?;
         let (home, cache) = (&self.regions.home.arena, &self.regions.cache.arena);
         Lines::new(me, home.clone(), cache.clone(), &split, fence_word, clock).ok_or_else(|| {
             let bytes = config.memory_bytes / 8;
@@ -244,77 +134,32 @@ impl NodeSetup {
         memory: Option<Generation>,
     ) -> Result<Engine, Error> {
         let config = &self.config;
-        let limits = config.limits;
-        let leases = self.identity.settings.leases;
-        let listen = Some(member_name(&config.cluster, me, born));
-        let mut port = self.fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
-        let (queue, messages) = self.receive_queue(&mut *port)?;
+        let name = member_name(&config.cluster, me, born);
+        let (regions, counts_polls) = (self.regions.clone(), self.drive == Drive::Threads);
+        let limits = &config.limits;
+        let links = Links::open(&self.fabric, (me, name), regions, limits, counts_polls)?;
         let clock = match self.drive {
             Drive::Threads => Clock::of_processor(),
             Drive::Caller => Clock::Fabric(Arc::clone(&self.fabric)),
         };
         let memory = memory.and_then(|generation| MemoryId::new(me, generation));
-        let lines = self.lines((me, memory), clock.clone())?;
-        let usable = config.memory_bytes;
-        let polls = (self.drive == Drive::Threads).then_some(&self.regions.fence.arena);
-        Ok(Engine {
-            lines: Arc::new(lines),
-            regions: Regions {
-                home: Arc::clone(&self.regions.home),
-                cache: Arc::clone(&self.regions.cache),
-                fence: Arc::clone(&self.regions.fence),
-                messages,
-            },
-            port,
-            peers: Peers::new(limits.nodes_max, queue),
-            completions: Some(Box::new([Completion::BLANK; BATCH])),
-            coherence: Coherence::new(me, &limits),
-            locks: Locks::new(me, &limits),
-            lock_cells: LockCells::new(CELLS),
-            membership: Membership::new(self.identity.clone()),
-            homes: Homes::new(me, usable),
-            sessions: Vec::new(),
-            closed_sessions: Vec::new(),
-            effects: Vec::with_capacity(64),
-            routed: 0,
-            lock_effects: Vec::with_capacity(64),
-            awaited_lock: None,
-            follow_ups: VecDeque::with_capacity(64),
-            placements: WritesInFlight::new(),
-            frameless: VecDeque::new(),
-            counters: EngineCounters::default(),
-            limits,
-            turns: 0,
-            armed: false,
-            failure: None,
-            closed_with: None,
-            write_backs: WriteBacks::new(config.write_back_ns, config.cache_bytes),
-            leaving: None,
-            keeper: self
-                .identity
-                .host
-                .map(|host| Keeper::new(me, host, leases, self.fabric.lease_ns(), &clock)),
-            boot: Boot::new(config.cluster.clone(), Arc::clone(&self.fabric), limits.nodes_max),
-            lookout: Lookout::new(polls, leases.member_ns, config.remove_stopped),
-            requests: Requests::new(self.request_patience_ns()),
-            gate: Gate::default(),
-            watches: Watches::default(),
-        })
+        let lines = self.lines((me, memory), clock)?;
+        Ok(Engine::new(config, &self.applicant, lines, links, self.request_patience_ns()))
     }
 
     /// The timeout of requests without a link: longer than a joiner waits, and than members take to learn
     /// of each other's removal.
     fn request_patience_ns(&self) -> u64 {
         let join_ns = u64::try_from(JOIN_PATIENCE.as_nanos()).unwrap_or(u64::MAX);
-        removal_ns(self.identity.settings.leases).max(join_ns)
+        removal_ns(self.applicant.leases()).max(join_ns)
     }
 
-    fn finish(self, engine: Engine) -> Result<Node, Error> {
+    fn finish(self, mut engine: Engine) -> Result<Node, Error> {
         let core = Arc::new(Core {
-            lines: Arc::clone(&engine.lines),
-            lock_cells: engine.lock_cells.clone(),
-            member_steps: engine.watches.member_steps(),
-            waiter: engine.port.waiter(),
+            lines: Arc::clone(engine.lines()),
+            lock_cells: engine.lock_cells().clone(),
+            member_steps: engine.watches().member_steps(),
+            waiter: engine.links().waiter(),
             engine: Mutex::new(engine),
             server: AtomicU8::new(AWAKE),
             blocked: AtomicU32::new(0),
@@ -328,7 +173,7 @@ impl NodeSetup {
             alarm_ns: AtomicU64::new(u64::MAX),
             wakes_at_ns: AtomicU64::new(0),
             timeout: self.config.timeout_ns.map(Duration::from_nanos),
-            leave_timeout: leave_timeout(&self.config, self.identity.settings.leases),
+            leave_timeout: leave_timeout(&self.config, self.applicant.leases()),
             spin: Duration::from_nanos(self.config.spin_ns),
             limits: self.config.limits,
             line_size: self.config.line_size,
@@ -359,43 +204,15 @@ impl NodeSetup {
     }
 }
 
-/// The failure of an attempt to join.
-struct JoinError {
-    error: Error,
-    /// Another attempt may succeed at once.
-    may_pass: bool,
-}
-
-impl JoinError {
-    /// The connection ended without an answer. The coordinator may have ended, or its listener was full and
-    /// evicted this connection in favour of another one.
-    fn unanswered(text: String) -> Self {
-        Self { error: Error::with(ErrorCode::NoSuchCluster, text), may_pass: true }
-    }
-}
-
-impl From<Error> for JoinError {
-    fn from(error: Error) -> Self {
-        // The coordinator died or changed meanwhile, or a free number is not settled yet.
-        use ErrorCode::{Busy, Isolated, NodeClosed};
-        let may_pass = matches!(error.code, NodeClosed | Busy | Isolated);
-        Self { error, may_pass }
-    }
-}
-
 /// A join in progress that its caller drives: for simulation, and for programs with their own event loop.
 /// [`Node::join`] does the same and blocks.
 pub struct Joining {
     setup: Option<NodeSetup>,
-    asking: Option<(Box<dyn Port>, LinkId)>,
+    asking: Option<Inquiry>,
     engine: Option<Engine>,
     /// How often a node has redirected this one to another host.
     sent_on: u32,
 }
-
-/// The detail when the link of a joiner ends without an answer.
-const NOT_ANSWERED: &str = "the coordinator closed the connection before it answered: it has ended, or its \
-    process has no descriptor left; raise its RLIMIT_NOFILE";
 
 /// How often a joiner follows a redirection to another host; the coordinator may change meanwhile.
 const SENT_ON_MAX: u32 = 8;
@@ -416,7 +233,7 @@ impl Joining {
         Self::with(config, fabric, Drive::Caller).map_err(|failure| failure.error)
     }
 
-    fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, JoinError> {
+    fn with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Unanswered> {
         let setup = NodeSetup::new(config, fabric, drive)?;
         let asking = Some(setup.ask(None)?);
         Ok(Self { setup: Some(setup), asking, engine: None, sent_on: 0 })
@@ -430,78 +247,40 @@ impl Joining {
         self.advance().map_err(|failure| failure.error)
     }
 
-    fn advance(&mut self) -> Result<Option<Node>, JoinError> {
-        if let Some((mut port, link)) = self.asking.take() {
-            let mut events = Vec::new();
-            port.link_events(&mut events);
-            match events.into_iter().next() {
-                None => self.asking = Some((port, link)),
-                Some(event) => self.answered(port, link, event)?,
-            }
+    fn advance(&mut self) -> Result<Option<Node>, Unanswered> {
+        if let Some(answer) = self.asking.as_mut().and_then(Inquiry::poll)
+            && let Some(inquiry) = self.asking.take()
+        {
+            self.answered(inquiry, &answer?)?;
         }
         let Some(engine) = self.engine.as_mut() else {
             return Ok(None);
         };
-        engine.turn();
-        engine.watch_joining();
-        engine.retry_connections();
-        if let Some(refusal) = engine.boot.refused.take() {
-            return Err(refused(refusal).into());
-        }
-        if !engine.boot.ready {
+        if !engine.advance_join()? {
             return Ok(None);
         }
-        engine.post();
         match (self.setup.take(), self.engine.take()) {
             (Some(setup), Some(engine)) => Ok(setup.finish(engine).map(Some)?),
             _ => Ok(None),
         }
     }
 
-    fn answered(
-        &mut self,
-        port: Box<dyn Port>,
-        link: LinkId,
-        event: LinkEvent,
-    ) -> Result<(), JoinError> {
-        let answer = match event {
-            LinkEvent::Connected { reply, .. } => reply,
-            LinkEvent::Refused { reason, .. } => reason,
-            LinkEvent::NotReached { why, .. } => {
-                let trouble = port.trouble(link).unwrap_or_default();
-                return Err(match why {
-                    NotReached::NotPermitted => {
-                        Error::with(ErrorCode::NotPermitted, trouble).into()
-                    }
-                    NotReached::HungUp => JoinError::unanswered(trouble),
-                    _ => Error::with(ErrorCode::NoSuchCluster, trouble).into(),
-                });
-            }
-            _ => return Err(JoinError::unanswered(NOT_ANSWERED.to_owned())),
-        };
-        let welcome = match HelloAnswer::decode(&answer) {
-            Ok(HelloAnswer::Welcome(welcome)) => welcome,
-            Ok(HelloAnswer::Refusal(refusal)) => return Err(refused(refusal).into()),
-            Ok(HelloAnswer::Elsewhere(Elsewhere { host })) => return self.ask_elsewhere(host),
-            Ok(HelloAnswer::PeerReply(_) | HelloAnswer::Resumed(_) | HelloAnswer::Occupancy(_)) => {
-                return Err(Error::new(ErrorCode::ProtocolViolation).into());
-            }
-            Err(error) => return Err(refused(error.refusal()).into()),
-        };
+    fn answered(&mut self, inquiry: Inquiry, answer: &[u8]) -> Result<(), Unanswered> {
         let Some(setup) = self.setup.as_mut() else {
             return Ok(());
         };
+        let welcome = match setup.applicant.answered(answer)? {
+            Admission::Admitted(welcome) => welcome,
+            Admission::Elsewhere(host) => return self.ask_elsewhere(host),
+        };
         setup.config.limits.nodes_max = welcome.settings.nodes_max;
-        setup.identity.settings = welcome.settings;
         let mut engine = setup.engine(welcome.node, welcome.view, welcome.memory)?;
-        let coordinator = welcome.members.first().map_or(NodeId(0), |first| first.node);
-        engine.boot.joining = Some((port, link, coordinator));
-        engine.member_own(member::MemberEvent::Joined(welcome));
+        engine.join(welcome, inquiry);
         self.engine = Some(engine);
         Ok(())
     }
 
-    fn ask_elsewhere(&mut self, host: SocketAddr) -> Result<(), JoinError> {
+    fn ask_elsewhere(&mut self, host: SocketAddr) -> Result<(), Unanswered> {
         self.sent_on += 1;
         if self.sent_on > SENT_ON_MAX {
             let text = format!("members disagree about the coordinator; the last one named {host}");
@@ -545,23 +324,20 @@ impl Node {
     fn create_with(config: &Config, fabric: Arc<dyn Fabric>, drive: Drive) -> Result<Self, Error> {
         config.check()?;
         // The name first: its holder is the cluster, and a node that cannot get it maps no memory.
-        let listen = Some(rendezvous_name(&config.cluster));
-        let mut rendezvous = fabric.open(&PortSpec { listen }).map_err(fabric_error)?;
-        let queue = rendezvous.create_receive_queue(1).map_err(fabric_error)?;
+        let rendezvous = Links::listen_at_rendezvous(&*fabric, &config.cluster)?;
         let setup = NodeSetup::new(config, fabric, drive)?;
-        let memory = setup.identity.votes.then_some(Generation(0));
+        let memory = (config.memory_bytes > 0).then_some(Generation(0));
         let mut engine = setup.engine(NodeId(0), ViewNumber(1), memory)?;
-        rendezvous.wake_also(engine.port.waiter());
-        engine.peers.rendezvous = Some((rendezvous, queue));
-        engine.member_own(member::MemberEvent::Found);
-        engine.turn();
+        engine.links().set_rendezvous(rendezvous);
+        engine.found();
+        engine.poll();
         setup.finish(engine)
     }
 
     /// Polls the engine once, without blocking; true if there was work. For nodes that their caller drives;
     /// harmless for others.
     pub fn turn(&self) -> bool {
-        let turned = self.shared.core.engine().turn();
+        let turned = self.shared.core.engine().poll();
         self.shared.core.ring_due();
         self.shared.core.drove();
         turned
@@ -601,7 +377,7 @@ impl Node {
         config: &Config,
         fabric: &Arc<dyn Fabric>,
         deadline: Instant,
-    ) -> Result<Self, JoinError> {
+    ) -> Result<Self, Unanswered> {
         let mut joining = Joining::with(config, Arc::clone(fabric), Drive::Threads)?;
         loop {
             if let Some(node) = joining.advance()? {
@@ -642,24 +418,8 @@ impl Node {
         let core = &self.shared.core;
         let count = self.shared.session_count.fetch_add(1, Ordering::Relaxed);
         let id = SessionId::new(self.id(), count);
-        let mut engine = core.engine();
-        let leaving = engine.leaving.as_ref().map(|_| ErrorCode::NodeClosed);
-        if let Some(code) = engine.closed_with.or(leaving) {
-            return Err(code.into());
-        }
-        engine.free_places();
-        let free = engine.sessions.iter().position(Option::is_none);
-        let index = free.unwrap_or(engine.sessions.len());
-        if index >= core.limits.sessions_max as usize {
-            return Err(Error::new(ErrorCode::TooManySessions));
-        }
         let count = CALL_SLOTS + core.limits.writes_in_flight_max as usize;
-        let slots = Arc::new(SessionSlots::new(id, index as u32, count));
-        if index == engine.sessions.len() {
-            engine.sessions.push(None);
-        }
-        engine.sessions[index] = Some(Arc::clone(&slots));
-        drop(engine);
+        let slots = core.engine().open_session(id, count, core.limits.sessions_max)?;
         Ok(Session::new(Arc::clone(&self.shared), slots))
     }
 
@@ -667,15 +427,15 @@ impl Node {
     /// number.
     pub fn members(&self) -> Vec<Member> {
         let engine = self.shared.core.engine();
-        (0..engine.limits.nodes_max)
+        (0..self.shared.core.limits.nodes_max)
             .map(NodeId)
-            .filter(|node| engine.membership.has_been(*node))
+            .filter(|node| engine.membership().has_been(*node))
             .map(|node| Member {
                 node,
-                admission: engine.membership.born_of(node).0,
-                alive: engine.membership.is_alive(node),
-                memory_free_bytes: engine.homes.placement.free_bytes(node).unwrap_or(0),
-                host: engine.membership.host(node),
+                admission: engine.membership().born_of(node).0,
+                alive: engine.membership().is_alive(node),
+                memory_free_bytes: engine.free_bytes_of(node),
+                host: engine.membership().host(node),
             })
             .collect()
     }
@@ -683,19 +443,19 @@ impl Node {
     /// A random number that distinguishes this cluster from others of the same name; equal on all its
     /// nodes.
     pub fn cluster_id(&self) -> u64 {
-        self.shared.core.engine().membership.founder().0
+        self.shared.core.engine().membership().founder().0
     }
 
     /// The maximum number of members at a time, set by the cluster's founder
     /// ([`Limits::nodes_max`](farside_base::Limits::nodes_max)).
     pub fn members_max(&self) -> usize {
-        self.shared.core.engine().membership.occupancy().1
+        self.shared.core.engine().membership().occupancy().1
     }
 
     /// How long a member may be silent: the leases of the fabric and of members ([`Config::lease_ns`])
     /// together, set by the founder of the cluster.
     pub fn lease(&self) -> Duration {
-        let leases = self.shared.core.engine().membership.leases();
+        let leases = self.shared.core.engine().membership().leases();
         Duration::from_nanos(leases.fabric_ns.saturating_add(leases.member_ns))
     }
 
@@ -708,7 +468,7 @@ impl Node {
         let parker = Parker::new();
         loop {
             let seen = self.member_steps();
-            if self.core().engine().peers.alive() + 1 >= count {
+            if self.core().engine().peers() + 1 >= count {
                 return Ok(());
             }
             if let Some(code) = self.closed_with() {
@@ -724,33 +484,8 @@ impl Node {
     /// Counters of this node.
     pub fn stats(&self) -> Stats {
         let core = &self.shared.core;
-        let engine = core.engine();
-        let counters = &engine.counters;
-        let sessions = || engine.sessions.iter().flatten();
-        let lock_hits = counters.past_lock_hits
-            + sessions().map(|s| s.locks.hits.load(Ordering::Relaxed)).sum::<u64>();
-        Stats {
-            hits: counters.past_hits
-                + sessions().map(|s| s.hits.load(Ordering::Relaxed)).sum::<u64>(),
-            misses: counters.past_misses
-                + sessions().map(|s| s.misses.load(Ordering::Relaxed)).sum::<u64>(),
-            invalidations: counters.invalidations,
-            evictions: counters.evictions,
-            messages_sent: counters.messages_sent,
-            messages_received: counters.messages_received,
-            bytes_placed: counters.bytes_placed,
-            work_requests: counters.work_requests,
-            doorbells: counters.doorbells,
-            sleeps: core.sleeps.load(Ordering::Relaxed),
-            locks: counters.locks + lock_hits,
-            lock_hits,
-            resumes: counters.resumes,
-            removals: counters.removals,
-            quarantined_members: engine.lookout.lingering_count(),
-            quarantined_bytes: engine.quarantined_bytes(),
-            write_backs: engine.coherence.counters().write_backs,
-            memory_free_bytes: engine.homes.free_bytes(),
-        }
+        let sleeps = core.sleeps.load(Ordering::Relaxed);
+        Stats { sleeps, ..core.engine().stats() }
     }
 
     /// Evicts all cached lines that are not in use; does not wait for the homes.
@@ -847,13 +582,6 @@ impl Drop for NodeShared {
 impl Core {
     /// Closes a session: releases its locks and frees its table entry.
     pub(crate) fn close_session(&self, slots: &SessionSlots) {
-        self.with_engine(|engine| {
-            engine.close_locks(slots);
-            engine.counters.past_hits += slots.hits.load(Ordering::Relaxed);
-            engine.counters.past_misses += slots.misses.load(Ordering::Relaxed);
-            engine.counters.past_lock_hits += slots.locks.hits.swap(0, Ordering::Relaxed);
-            engine.closed_sessions.push(slots.index);
-            engine.free_places();
-        });
+        self.with_engine(|engine| engine.close_session(slots));
     }
 }

@@ -1,11 +1,8 @@
 //! The number of members of a cluster, for a process that does not join it.
 
-use crate::boot::rendezvous_name;
-use crate::node::fabric_error;
-use crate::registered::not_reached;
+use crate::engine::{Inquiry, occupancy_request, read_occupancy, rendezvous_name};
 use crate::{Error, ErrorCode};
-use farside_fabric::{Fabric, LinkEvent, PortSpec};
-use farside_protocol::member::{AskOccupancy, HelloAnswer};
+use farside_fabric::Fabric;
 use std::time::{Duration, Instant};
 
 /// The number of members of a cluster.
@@ -31,28 +28,13 @@ pub fn occupancy(
     timeout: Duration,
 ) -> Result<Occupancy, Error> {
     let deadline = Instant::now() + timeout;
-    let mut port = fabric.open(&PortSpec::default()).map_err(fabric_error)?;
-    let queue = port.create_receive_queue(1).map_err(fabric_error)?;
-    let link = port.connect(&rendezvous_name(cluster), &AskOccupancy.encode(), queue);
-    link.map_err(fabric_error)?;
-    let mut events = Vec::new();
-    while events.is_empty() {
-        if Instant::now() > deadline {
-            return Err(ErrorCode::TimedOut.into());
+    let asked = Inquiry::ask(fabric, &rendezvous_name(cluster), &occupancy_request());
+    let mut asked = asked.map_err(|unanswered| unanswered.error)?;
+    loop {
+        match asked.poll() {
+            Some(answer) => return read_occupancy(&answer.map_err(|unanswered| unanswered.error)?),
+            None if Instant::now() > deadline => return Err(ErrorCode::TimedOut.into()),
+            None => crate::wait::tick(),
         }
-        crate::wait::tick();
-        port.link_events(&mut events);
-    }
-    match events.remove(0) {
-        LinkEvent::Refused { reason, .. } => match HelloAnswer::decode(&reason) {
-            Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
-                members: occupancy.members.into(),
-                members_max: occupancy.members_max.into(),
-            }),
-            Ok(HelloAnswer::Refusal(refusal)) => Err(Error::with(refusal.code, refusal.text)),
-            _ => Err(ErrorCode::ProtocolViolation.into()),
-        },
-        LinkEvent::NotReached { link, why } => Err(not_reached(why, port.trouble(link))),
-        _ => Err(ErrorCode::NoSuchCluster.into()),
     }
 }

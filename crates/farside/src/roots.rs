@@ -278,7 +278,7 @@ impl Session {
 
     /// The home and the first page of the directory.
     fn directory(&mut self, deadline: Option<Instant>) -> Result<(NodeId, GlobalAddress), Error> {
-        let holder = self.core.engine().membership.first_lender();
+        let holder = self.core.engine().membership().first_lender();
         let none =
             || Error::with(ErrorCode::OutOfMemory, "no member lends memory for the names of roots");
         let holder = holder.ok_or_else(none)?;

@@ -183,11 +183,9 @@ impl Session {
             return error;
         };
         let engine = self.core.engine();
-        let code = match engine.peers.has_left(at.memory()) {
+        let code = match engine.has_left(at.memory()) {
             true => ErrorCode::NodeLeft,
-            false if engine.leaving.is_some() && engine.peers.lends(at.memory()) => {
-                ErrorCode::NodeClosed
-            }
+            false if engine.is_leaving() && engine.lends(at.memory()) => ErrorCode::NodeClosed,
             false => error.code,
         };
         Error { code, ..error }

@@ -130,13 +130,13 @@ impl Core {
         if self.may_leave() {
             return;
         }
-        if engine.homes.is_runnable() {
+        if engine.has_slices() {
             return self.waiter.wake(); // allocation slices continue without a program thread
         }
         if let Some(in_ns) = engine.take_first_due() {
             self.wake_in(in_ns);
         }
-        if engine.armed {
+        if engine.is_armed() {
             return;
         }
         self.arm(engine);
@@ -191,8 +191,8 @@ impl Core {
 
     /// Arms the port; polls while there is work instead.
     fn arm(&self, engine: &mut Engine) {
-        while !engine.armed && engine.arm() {
-            engine.turn();
+        while !engine.is_armed() && engine.arm() {
+            engine.poll();
         }
     }
 
@@ -214,8 +214,8 @@ impl Core {
                 continue;
             }
             let turn = |mut engine: MutexGuard<'_, Engine>| {
-                let busy = (0..NODE_POLLS_PER_LOCK).any(|_| engine.turn());
-                slicing = engine.homes.is_runnable();
+                let busy = (0..NODE_POLLS_PER_LOCK).any(|_| engine.poll());
+                slicing = engine.has_slices();
                 busy
             };
             let turned = self.try_engine().is_some_and(turn);
@@ -288,7 +288,7 @@ impl Core {
         // Reset before the sessions are read: an alarm that is set later lowers it again.
         self.alarm_ns.store(u64::MAX, Ordering::SeqCst);
         let engine = self.engine();
-        for slots in engine.sessions.iter().flatten() {
+        for slots in engine.sessions().iter() {
             let at_ns = slots.alarm_ns.load(Ordering::SeqCst);
             if at_ns > now_ns {
                 self.alarm_ns.fetch_min(at_ns, Ordering::SeqCst);
@@ -313,7 +313,7 @@ impl Core {
     /// Polls a few times, for a thread that waits for operations and has other work too.
     pub(crate) fn drive_a_little(&self) {
         if let Some(mut engine) = self.try_engine() {
-            let _ = (0..NODE_POLLS_PER_LOCK).any(|_| engine.turn());
+            let _ = (0..NODE_POLLS_PER_LOCK).any(|_| engine.poll());
         }
         self.drove();
     }
@@ -369,7 +369,7 @@ impl Core {
             self.nap(TIMED_SLEEP);
             self.server.store(AWAKE, Ordering::SeqCst);
             if let Some(mut engine) = self.try_engine() {
-                engine.turn();
+                engine.poll();
             }
             self.ring_due();
         }
@@ -377,7 +377,7 @@ impl Core {
         let time = {
             let mut engine = self.engine();
             engine.probe();
-            let quiet = !engine.turn() && !engine.arm();
+            let quiet = !engine.poll() && !engine.arm();
             quiet.then(|| PARK_MAX.min(Duration::from_nanos(engine.wakes_in_ns())))
         };
         if let Some(time) = time {

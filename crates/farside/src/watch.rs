@@ -5,7 +5,6 @@
 //! Sessions of the same node write an owned line without the engine, so a waiting thread also checks the
 //! word at least every [`WORD_INTERVAL`].
 
-use crate::engine::Engine;
 use crate::node::Node;
 use crate::session::{Deadline, Session};
 use crate::wait::{Core, Parker};
@@ -55,6 +54,13 @@ impl Watches {
         Arc::clone(&self.member_steps)
     }
 
+    fn register(&mut self, watched: Watched, waker: &Waker) {
+        match watched {
+            Watched::Line(line) => self.lines.push((line, waker.clone())),
+            Watched::Members => self.members.push(waker.clone()),
+        }
+    }
+
     fn forget(&mut self, waker: &Waker) {
         self.lines.retain(|(_, of)| !of.will_wake(waker));
         self.members.retain(|of| !of.will_wake(waker));
@@ -83,12 +89,12 @@ impl Core {
         let waker = Waker::from(Arc::clone(parker));
         let sleep = |left: Option<Duration>| {
             parker.reset();
-            self.engine().register(watched, &waker);
+            self.engine().watches().register(watched, &waker);
             // Registered first: a change from here on wakes this thread.
             if !done() {
                 self.park(parker, Some(left.map_or(check, |left| left.min(check))));
             }
-            self.engine().watches.forget(&waker);
+            self.engine().watches().forget(&waker);
         };
         self.drive(until, &done, sleep);
         self.drove();
@@ -103,22 +109,13 @@ impl Node {
 
     /// The error of all calls if this node is no longer a member.
     pub(crate) fn closed_with(&self) -> Option<ErrorCode> {
-        self.core().engine().closed_with
+        self.core().engine().closed_with()
     }
 
     /// Waits until the membership machine has made another step than `seen`, or until `until`.
     pub(crate) fn watch_members(&self, seen: u64, until: Option<Instant>, parker: &Arc<Parker>) {
         let changed = || self.member_steps() != seen;
         self.core().watch(Watched::Members, (until, PARK_MAX), parker, changed);
-    }
-}
-
-impl Engine {
-    fn register(&mut self, watched: Watched, waker: &Waker) {
-        match watched {
-            Watched::Line(line) => self.watches.lines.push((line, waker.clone())),
-            Watched::Members => self.watches.members.push(waker.clone()),
-        }
     }
 }
 

@@ -3,8 +3,10 @@
 use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
-pub use farside_fabric::Fabric;
+use farside_fabric::{Arena, Reached};
 use std::sync::Arc;
+
+pub use farside_fabric::Fabric;
 
 /// Registered memory, accessed by copying, as a fabric may write to it meanwhile.
 ///
@@ -100,5 +102,45 @@ impl Slice {
     /// Whether it is empty.
     pub const fn is_empty(&self) -> bool {
         self.slice.bytes == 0
+    }
+}
+
+/// Memory of a channel that holds messages, of this end or, if this processor can access it, of the peer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MemoryView<'a> {
+    Own(&'a Arena),
+    OfPeer(&'a Reached),
+}
+
+impl MemoryView<'_> {
+    /// Copies bytes out.
+    #[inline]
+    pub(super) fn read(self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let read = match self {
+            Self::Own(arena) => arena.read(offset, out),
+            Self::OfPeer(reached) => reached.read(offset, out),
+        };
+        read.map_err(|_| ErrorCode::OutOfBounds.into())
+    }
+}
+
+/// Memory of this end that holds a message.
+#[derive(Clone, Debug)]
+pub(super) struct MessageMemory(Arena);
+
+impl MessageMemory {
+    pub(super) fn of(arena: &Arena) -> Self {
+        Self(arena.clone())
+    }
+
+    #[inline]
+    pub(super) fn view(&self) -> MemoryView<'_> {
+        MemoryView::Own(&self.0)
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        self.0.write(offset, bytes).map_err(|_| ErrorCode::OutOfBounds.into())
     }
 }

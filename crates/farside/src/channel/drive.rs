@@ -694,6 +694,11 @@ impl<H: Half> Drive<H> {
         links.map(|link| self.port.path(*link)).collect()
     }
 
+    /// Returns the maximum bytes of an inline request.
+    pub(super) fn inline_bytes_max(&self) -> u32 {
+        self.inline_bytes_max
+    }
+
     pub(super) fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.fabric
     }

@@ -4,13 +4,24 @@
 macro_rules! common_methods {
     ($end:ident, $peer:literal, $peers:literal) => {
         impl $end {
+            /// Opens an end of a connection, or of a single channel.
+            pub(super) fn open(
+                fabric: Arc<dyn farside_fabric::Fabric>,
+                name: &str,
+                options: &Options,
+                listens: bool,
+                connection: u64,
+            ) -> Result<Self, Error> {
+                Self::driven(Drive::open(fabric, name, options, listens, connection)?)
+            }
+
             #[doc = concat!("Listens at `name` for at most [`Options::peers`] ", $peers, ".")]
             ///
             /// # Errors
             /// `FabricLacks` with the capability that the fabric lacks; `BadConfiguration` with the limit that the
             /// options exceed; `AddressTaken`; `System`.
             pub fn listen(
-                fabric: Arc<dyn Fabric>,
+                fabric: Arc<dyn farside_fabric::Fabric>,
                 name: &str,
                 options: &Options,
             ) -> Result<Self, Error> {
@@ -24,7 +35,7 @@ macro_rules! common_methods {
             /// As [`Self::listen`]; `NobodyListens`. A mismatch of the channels is reported by the first call
             /// afterwards, as `ChannelMismatch`.
             pub fn connect(
-                fabric: Arc<dyn Fabric>,
+                fabric: Arc<dyn farside_fabric::Fabric>,
                 name: &str,
                 options: &Options,
             ) -> Result<Self, Error> {

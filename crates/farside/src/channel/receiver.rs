@@ -1,12 +1,11 @@
 //! The receiving end of a channel.
 
-use super::buffer::{Buffer, Slice};
+use super::buffer::{Buffer, MemoryView, MessageMemory, Slice};
 use super::drive::Drive;
 use super::ends::common_methods;
 use super::options::Options;
 use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
-use farside_fabric::{Arena, Fabric, Reached};
 use farside_protocol::channel::{
     self as machine, Content, HalfRefusal, HeldMessage, Kind, Shape, Signal,
 };
@@ -25,7 +24,7 @@ pub struct Message {
     peer: u16,
     held: HeldMessage,
     content: Content,
-    arena: Arena,
+    memory: MessageMemory,
 }
 
 impl Message {
@@ -60,7 +59,7 @@ impl Message {
     /// `OutOfBounds` if the part passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-        read(&self.arena, self.content, offset, out)
+        read(self.memory.view(), self.content, offset, out)
     }
 
     /// Returns a copy of it.
@@ -75,16 +74,9 @@ impl Message {
 /// A message shown in place, before it is released.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming<'a> {
-    memory: MessageMemory<'a>,
+    memory: MemoryView<'a>,
     content: Content,
     from: usize,
-}
-
-/// The memory that holds a message.
-#[derive(Clone, Copy, Debug)]
-enum MessageMemory<'a> {
-    Local(&'a Arena),
-    AtSender(&'a Reached),
 }
 
 impl Incoming<'_> {
@@ -110,13 +102,7 @@ impl Incoming<'_> {
     /// `OutOfBounds` if the part passes its end; nothing is copied then.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
-        match self.memory {
-            MessageMemory::Local(arena) => read(arena, self.content, offset, out),
-            MessageMemory::AtSender(reached) => {
-                let at = within(self.content, offset, out.len())?;
-                reached.read(at, out).map_err(|_| ErrorCode::OutOfBounds.into())
-            }
-        }
+        read(self.memory, self.content, offset, out)
     }
 }
 
@@ -140,10 +126,15 @@ fn within(content: Content, offset: usize, bytes: usize) -> Result<u64, Error> {
 }
 
 #[inline]
-fn read(arena: &Arena, content: Content, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+fn read(
+    memory: MemoryView<'_>,
+    content: Content,
+    offset: usize,
+    out: &mut [u8],
+) -> Result<(), Error> {
     let at = within(content, offset, out.len())?;
     match content {
-        Content::Buffer { .. } => arena.read(at, out).map_err(|_| ErrorCode::OutOfBounds.into()),
+        Content::Buffer { .. } => memory.read(at, out),
         Content::Integer(integer) => {
             let bytes = integer.to_le_bytes();
             out.copy_from_slice(bytes.get(offset..offset + out.len()).unwrap_or_default());
@@ -183,15 +174,8 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Opens an end of a connection, or of a single channel.
-    pub(super) fn open(
-        fabric: Arc<dyn Fabric>,
-        name: &str,
-        options: &Options,
-        listens: bool,
-        connection: u64,
-    ) -> Result<Self, Error> {
-        let drive = Drive::open(fabric, name, options, listens, connection)?;
+    /// The end that a progress engine drives.
+    fn driven(drive: Drive<machine::Receiver>) -> Result<Self, Error> {
         Ok(Self { drive, next: 0, empty_checks: 0 })
     }
 
@@ -283,7 +267,7 @@ impl Receiver {
             let (half, own, effects) = unit.parts();
             let (some, end) = half.drain(max - taken, own, effects, &mut |received| {
                 let machine::Received { peer, content, .. } = received;
-                let memory = MessageMemory::Local(own.buffer);
+                let memory = MemoryView::Own(own.buffer);
                 see(Incoming { memory, content, from: at + usize::from(peer.0) });
             });
             taken += some;
@@ -335,8 +319,8 @@ impl Receiver {
             }
             if let Some(machine::Received { held, peer, content }) = received {
                 self.next = if at + 1 < count { at + 1 } else { 0 };
-                let arena = self.drive.units[at].buffer().clone();
-                let message = Message { unit: at, life, peer: peer.0, held, content, arena };
+                let memory = MessageMemory::of(self.drive.units[at].buffer());
+                let message = Message { unit: at, life, peer: peer.0, held, content, memory };
                 return Ok(Some(message));
             }
         }
@@ -407,7 +391,7 @@ impl Receiver {
         let unit = self.drive.units.get(offer.unit).filter(|unit| unit.life == offer.life)?;
         let reached = unit.reached.as_ref()?;
         let content = Content::Buffer { offset: offer.place?, bytes: offer.bytes_max };
-        Some(Incoming { memory: MessageMemory::AtSender(reached), content, from: offer.unit })
+        Some(Incoming { memory: MemoryView::OfPeer(reached), content, from: offer.unit })
     }
 
     /// Returns an offered message to its sender without fetching it, because it was read in place or is not needed.

@@ -1,6 +1,6 @@
 //! The sending end of a channel.
 
-use super::buffer::{Buffer, Slice};
+use super::buffer::{Buffer, MessageMemory, Slice};
 use super::drive::Drive;
 use super::ends::common_methods;
 use super::options::Options;
@@ -8,7 +8,6 @@ use super::staging::Staging;
 use super::waiting::{Awaited, wait, wait_async};
 use crate::{Error, ErrorCode};
 use farside_base::LocalSlice;
-use farside_fabric::{Arena, Fabric};
 use farside_protocol::channel::{self as machine, HalfRefusal, Kind, Payload, Sending};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -99,7 +98,7 @@ impl Copies {
 /// Memory of a channel, lent for one message.
 #[derive(Debug)]
 pub struct Loan {
-    arena: Arena,
+    memory: MessageMemory,
     slice: LocalSlice,
 }
 
@@ -123,8 +122,7 @@ impl Loan {
         if u64::from(offset) + bytes.len() as u64 > u64::from(self.slice.bytes) {
             return Err(ErrorCode::OutOfBounds.into());
         }
-        let written = self.arena.write(self.slice.offset + u64::from(offset), bytes);
-        written.map_err(|_| ErrorCode::OutOfBounds.into())
+        self.memory.write(self.slice.offset + u64::from(offset), bytes)
     }
 }
 
@@ -143,17 +141,10 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// Opens an end of a connection, or of a single channel.
-    pub(super) fn open(
-        fabric: Arc<dyn Fabric>,
-        name: &str,
-        options: &Options,
-        listens: bool,
-        connection: u64,
-    ) -> Result<Self, Error> {
-        let has = fabric.capabilities();
-        let drive = Drive::open(fabric, name, options, listens, connection)?;
-        let inline_bytes_max = has.inline_bytes_max.saturating_sub(FRAMING_BYTES_MAX);
+    /// The end that a progress engine drives.
+    fn driven(drive: Drive<machine::Sender>) -> Result<Self, Error> {
+        let request_bytes_max = drive.inline_bytes_max();
+        let inline_bytes_max = request_bytes_max.saturating_sub(FRAMING_BYTES_MAX);
         let short = drive.shape.message_bytes_max <= inline_bytes_max;
         let staging = if short || drive.kind.stages() {
             None
@@ -161,7 +152,7 @@ impl Sender {
             Some(Staging::new(drive.fabric(), drive.shape.message_bytes_max)?)
         };
         let inline_bytes_max = inline_bytes_max as usize;
-        let record = machine::InlineWrite::new(has.inline_bytes_max as usize);
+        let record = machine::InlineWrite::new(request_bytes_max as usize);
         Ok(Self { drive, staging, copies: Copies::default(), inline_bytes_max, record })
     }
 
@@ -335,7 +326,7 @@ impl Sender {
         };
         let (half, own, _) = unit.parts();
         let lent = half.loan(bytes, own);
-        Ok(lent.map(|slice| Loan { arena: unit.buffer().clone(), slice }))
+        Ok(lent.map(|slice| Loan { memory: MessageMemory::of(unit.buffer()), slice }))
     }
 
     /// Sends the first `bytes` bytes of a loan.

@@ -129,8 +129,8 @@ impl Session {
     ) -> NodeId {
         let engine = self.core.engine();
         let known = match kind {
-            OperationKind::Lock(_) => engine.locks.awaited(address.line(), operation),
-            _ => engine.coherence.owner(address.line()).map(|(node, _)| node),
+            OperationKind::Lock(_) => engine.awaited_of_lock(address.line(), operation),
+            _ => engine.owner_of(address.line()),
         };
         known.unwrap_or(address.home())
     }

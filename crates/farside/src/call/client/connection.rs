@@ -8,15 +8,13 @@ use super::outcome::refusal_error;
 use crate::call::transport::handshake::{
     Purpose, SessionHello, SessionRefusal, TENANT_BYTES_MAX, Welcome,
 };
-use crate::call::transport::message_port::{MessagePort, MessagePortSizes};
-use crate::registered::{Registered, control, not_reached};
+use crate::call::transport::message_port::{CallLinkEvent, MessagePort, MessagePortSizes};
+use crate::registered::Registered;
 use crate::{Error, ErrorCode};
 use farside_base::waiting::{BACKLOG_INTERVAL, Backoff};
-use farside_base::{Access, LinkId, RegionKind, RegionToken};
-use farside_fabric::{Fabric, LinkEvent};
+use farside_base::{Access, LinkId, RegionToken};
 use farside_protocol::call::{Invocation, SLOTS_MAX, SessionId};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone, Debug)]
@@ -44,7 +42,6 @@ pub(super) enum SessionChange {
 
 /// The session of a caller at its executor, with its message port.
 pub(super) struct CallerConnection {
-    pub(super) fabric: Arc<dyn Fabric>,
     pub(super) name: String,
     pub(super) messages: MessagePort,
     pub(super) options: CallerOptions,
@@ -66,12 +63,11 @@ pub(super) struct CallerConnection {
 }
 
 impl CallerConnection {
-    /// Begins to connect.
-    pub(super) fn open(
-        fabric: &Arc<dyn Fabric>,
-        name: &str,
-        options: &CallerOptions,
-    ) -> Result<Self, Error> {
+    /// Returns the sizes of the message port of a caller.
+    ///
+    /// # Errors
+    /// `BadConfiguration`.
+    pub(super) fn sizes(options: &CallerOptions) -> Result<MessagePortSizes, Error> {
         let slots = usize::from(options.slots);
         let is_valid = (1..=SLOTS_MAX).contains(&slots)
             && options.tenant.len() <= TENANT_BYTES_MAX
@@ -82,18 +78,24 @@ impl CallerConnection {
                         and a tenant's name of at most 32 bytes";
             return Err(Error::with(ErrorCode::BadConfiguration, text));
         }
-        let sizes = MessagePortSizes {
+        Ok(MessagePortSizes {
             receives: slots,
             receive_bytes: 16,
             slots,
             send_bytes: options.parameter_bytes_max + Invocation::BYTES_MAX,
-        };
-        let messages = MessagePort::open(fabric, None, &sizes)?;
-        let bytes = u64::from(options.output_bytes_max) * slots as u64;
-        let outputs = Registered::new(fabric, bytes, Access::WRITE, RegionKind::Memory)?;
+        })
+    }
+
+    /// Begins to connect to the executor at `name`.
+    pub(super) fn open(
+        messages: MessagePort,
+        name: &str,
+        options: &CallerOptions,
+    ) -> Result<Self, Error> {
+        let bytes = u64::from(options.output_bytes_max) * u64::from(options.slots);
+        let outputs = messages.register(bytes, Access::WRITE)?;
         let draw = |salt: u64| u128::from(RandomState::new().hash_one((name, salt)));
         let mut connection = Self {
-            fabric: Arc::clone(fabric),
             name: name.to_owned(),
             messages,
             options: options.clone(),
@@ -119,9 +121,7 @@ impl CallerConnection {
             output_bytes: self.options.output_bytes_max,
             room: Some(self.outputs.region.token),
         };
-        let messages = &mut self.messages;
-        let connected = messages.port.connect(&self.name, &hello.encode(), messages.queue);
-        self.link = SessionLink::Connecting(connected.map_err(|error| control(&error))?);
+        self.link = SessionLink::Connecting(self.messages.connect(&self.name, &hello.encode())?);
         Ok(())
     }
 
@@ -164,31 +164,29 @@ impl CallerConnection {
     }
 
     /// Handles an event of a link.
-    pub(super) fn link_event(&mut self, event: LinkEvent) -> Option<SessionChange> {
+    pub(super) fn link_event(&mut self, event: CallLinkEvent) -> Option<SessionChange> {
         match event {
-            LinkEvent::Connected { link, reply } => match Welcome::decode(&reply) {
+            CallLinkEvent::Connected(link, reply) => match Welcome::decode(&reply) {
                 Some(welcome) => Some(self.welcome(link, welcome)),
                 None => {
                     let text = "the peer is not an executor of calls";
                     Some(self.close(Error::with(ErrorCode::ProtocolViolation, text)))
                 }
             },
-            LinkEvent::Refused { reason, .. } => {
+            CallLinkEvent::Refused(_, reason) => {
                 let error = self.refused(&reason);
                 Some(self.close(error))
             }
             // The executor may return; retried with backoff.
-            LinkEvent::NotReached { .. } if self.is_open => {
+            CallLinkEvent::NotReached(..) if self.is_open => {
                 self.redial_later();
                 None
             }
-            LinkEvent::NotReached { link, why } => {
-                let trouble = self.messages.port.trouble(link);
-                let Error { code, detail, .. } = not_reached(why, trouble);
+            CallLinkEvent::NotReached(_, Error { code, detail, .. }) => {
                 Some(self.close(Error::with(code, format!("{}: {detail}", self.name))))
             }
-            LinkEvent::Lost { link, .. } => self.lost(link, "its link was lost"),
-            _ => None,
+            CallLinkEvent::Lost(link) => self.lost(link, "its link was lost"),
+            CallLinkEvent::Requested(..) => None,
         }
     }
 
@@ -231,8 +229,7 @@ impl CallerConnection {
     /// Closes a link that failed; the session is resumed over another one if its executor returns in time.
     pub(super) fn lost(&mut self, link: LinkId, text: &str) -> Option<SessionChange> {
         let is_current = self.any_link() == Some(link);
-        self.messages.forget(link);
-        self.messages.port.close(link);
+        self.messages.close(link);
         if !is_current {
             return None;
         }
@@ -248,11 +245,11 @@ impl CallerConnection {
     fn patience_ns(&self) -> u64 {
         let patience = self.options.patience;
         let given = patience.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        given.unwrap_or(self.fabric.lease_ns().saturating_mul(2))
+        given.unwrap_or(self.messages.lease_ns().saturating_mul(2))
     }
 
     fn redial_later(&mut self) {
-        let now_ns = self.fabric.time_ns();
+        let now_ns = self.messages.time_ns();
         let delay_ns = self.backoff.next_ns();
         self.lost_ns.get_or_insert(now_ns);
         self.link = SessionLink::Disconnected { redial_ns: now_ns.saturating_add(delay_ns) };
@@ -261,7 +258,7 @@ impl CallerConnection {
     /// Dials a lost executor again, once its backoff has passed.
     pub(super) fn redial(&mut self) -> Option<SessionChange> {
         let SessionLink::Disconnected { redial_ns } = self.link else { return None };
-        let now_ns = self.fabric.time_ns();
+        let now_ns = self.messages.time_ns();
         let lost_ns = self.lost_ns.unwrap_or(now_ns);
         if now_ns.saturating_sub(lost_ns) > self.patience_ns() {
             let text = "the executor was out of reach for too long; whether calls in progress ran is \
@@ -277,8 +274,7 @@ impl CallerConnection {
     /// Closes the session.
     pub(super) fn close(&mut self, error: Error) -> SessionChange {
         if let Some(link) = self.any_link() {
-            self.messages.forget(link);
-            self.messages.port.close(link);
+            self.messages.close(link);
         }
         self.link = SessionLink::Closed(error.clone());
         SessionChange::Closed(error)
@@ -288,7 +284,7 @@ impl CallerConnection {
     pub(super) fn nap(&self) -> Option<Duration> {
         match self.link {
             SessionLink::Disconnected { redial_ns } => {
-                Some(Duration::from_nanos(redial_ns.saturating_sub(self.fabric.time_ns())))
+                Some(Duration::from_nanos(redial_ns.saturating_sub(self.messages.time_ns())))
             }
             _ => self.messages.has_backlog().then_some(BACKLOG_INTERVAL),
         }
@@ -302,7 +298,7 @@ impl Drop for CallerConnection {
             self.messages.leave(link);
         }
         if let Some(link) = self.any_link() {
-            self.messages.port.close(link);
+            self.messages.close(link);
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::call::memory::global::GlobalMemory;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::call::memory::remote::BLOCK_BYTES;
 use crate::event_wait::EventWait;
-use crate::registered::{Registered, control};
+use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
-use farside_base::CompletionStatus;
+use farside_base::{Access, CompletionStatus};
 use farside_protocol::call::object_of;
 use farside_rmc::Limits;
 use std::collections::{BTreeMap, VecDeque};
@@ -57,7 +57,7 @@ impl LocalRunner {
 
     /// Lets runs access the global memory through a node.
     pub(super) fn share(&mut self, node: &Node, caller: &CallerConnection) -> Result<(), Error> {
-        let global = GlobalMemory::new(node, caller.messages.port.waiter())?;
+        let global = GlobalMemory::new(node, caller.messages.waiter())?;
         match &mut self.executor {
             Some(local) => local.executor.share(global),
             None => {
@@ -98,7 +98,7 @@ impl LocalRunner {
         started.map_err(|error| Error::with(ErrorCode::BadParameters, error.to_string()))?;
         let deadline_ns = options
             .deadline_ns()
-            .map_or(u64::MAX, |deadline_ns| caller.fabric.time_ns().saturating_add(deadline_ns));
+            .map_or(u64::MAX, |deadline_ns| caller.messages.time_ns().saturating_add(deadline_ns));
         let ticket = calls.new_ticket();
         local.runs[at] = Some(LocalRun { ticket, deadline_ns });
         local.deadline_ns = local.deadline_ns.min(deadline_ns);
@@ -243,16 +243,16 @@ impl LocalRunner {
     ) -> Result<(), Error> {
         let nap = caller.nap();
         let Some(local) = &mut self.executor else {
-            return wait.wait_for_event(&mut *caller.messages.port, nap);
+            return wait.wait_for_event(caller.messages.port(), nap);
         };
         if local.executor.has_blocked() {
             return wait.wait();
         }
         let deadline = (local.deadline_ns < u64::MAX).then(|| {
-            Duration::from_nanos(local.deadline_ns.saturating_sub(caller.fabric.time_ns()))
+            Duration::from_nanos(local.deadline_ns.saturating_sub(caller.messages.time_ns()))
         });
         let nap = nap.into_iter().chain(deadline).min();
-        let port = &mut *caller.messages.port;
+        let port = caller.messages.port();
         local.executor.wait(wait, |wait| wait.wait_for_event(port, nap))
     }
 }
@@ -264,12 +264,11 @@ impl LocalExecutor {
         global: &mut Option<GlobalMemory>,
     ) -> Result<Self, Error> {
         let link = caller.link().ok_or_else(|| caller.unreachable())?;
-        let scratch = Registered::own(&caller.fabric, RUNS_MAX as u64 * BLOCK_BYTES)?;
+        let scratch = caller.messages.register(RUNS_MAX as u64 * BLOCK_BYTES, Access::NONE)?;
         let mut executor = Executor::new(ScratchPool::new(Some(&scratch.region.arena)), 1);
         executor.resources.memory.add(0);
         for (number, token) in &caller.regions {
-            let imported = caller.messages.port.import(link, token);
-            let site = RegionSite::Remote(link, imported.map_err(|error| control(&error))?);
+            let site = RegionSite::Remote(link, caller.messages.import(link, token)?);
             let lent = LentRegion { site, bytes: token.bytes, access: token.access };
             executor.resources.memory.lend(*number, lent, None);
         }

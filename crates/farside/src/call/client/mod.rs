@@ -14,7 +14,7 @@ mod window;
 pub use options::{CallOptions, CallerOptions, Site};
 pub use placed_caller::{Placed, PlacedAnswer, PlacedProgram, PlacedTicket};
 
-use super::transport::message_port::PortEvent;
+use super::transport::message_port::{MessagePort, PortEvent};
 use super::transport::program_list::Program;
 use crate::event_wait::EventWait;
 use crate::{Error, ErrorCode, Node};
@@ -96,8 +96,9 @@ impl Caller {
         name: &str,
         options: &CallerOptions,
     ) -> Result<Self, Error> {
+        let messages = MessagePort::open(fabric, None, &CallerConnection::sizes(options)?)?;
         Ok(Self {
-            connection: CallerConnection::open(fabric, name, options)?,
+            connection: CallerConnection::open(messages, name, options)?,
             calls: OutstandingCalls::new(usize::from(options.slots)),
             local: LocalRunner::new(),
             upload: None,
@@ -126,7 +127,7 @@ impl Caller {
 
     /// Returns how the executor is reached, and why so.
     pub fn path(&self) -> Option<String> {
-        self.connection.link().map(|link| self.connection.messages.port.path(link))
+        self.connection.link().map(|link| self.connection.messages.path(link))
     }
 
     /// Returns the regions that the executor lends: number, bytes and access rights.
@@ -338,9 +339,7 @@ impl Caller {
     /// Why the session is closed, on this and all later calls.
     pub fn turn(&mut self) -> Result<(), Error> {
         self.take_events();
-        let mut events = Vec::new();
-        self.connection.messages.link_events(&mut events);
-        for event in events {
+        for event in self.connection.messages.link_events() {
             let change = self.connection.link_event(event);
             self.apply(change);
         }
@@ -377,7 +376,7 @@ impl Caller {
         match event {
             PortEvent::AccessCompleted(block, status) => self.local.completed(block, status),
             PortEvent::LinkFailed(link, status) => {
-                let text = self.connection.messages.port.trouble(link);
+                let text = self.connection.messages.trouble(link);
                 let text = text.unwrap_or_else(|| format!("{status:?}"));
                 let change = self.connection.lost(link, &text);
                 self.apply(change);
@@ -415,7 +414,7 @@ impl Caller {
     /// Runs local calls as long as they progress. If a request completes when posted, as over shared memory, the
     /// next one follows in the same poll.
     fn run_local(&mut self) {
-        let now_ns = self.connection.fabric.time_ns();
+        let now_ns = self.connection.messages.time_ns();
         for _ in 0..LOCAL_ROUNDS {
             let Self { connection, calls, local, .. } = self;
             let has_posted = local.run_slices(now_ns, connection, calls);

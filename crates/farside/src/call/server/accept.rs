@@ -6,31 +6,28 @@ use super::{CallServer, quota};
 use crate::Error;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::call::transport::handshake::{Purpose, SessionHello, Welcome};
-use crate::registered::{control, not_reached};
+use crate::call::transport::message_port::CallLinkEvent;
 use farside_base::{LinkId, RemoteRegionId};
-use farside_fabric::{FabricError, LinkEvent};
 use farside_protocol::call::{Invocation, Opened, Session};
 
 impl CallServer {
-    pub(super) fn link_event(&mut self, event: LinkEvent) {
+    pub(super) fn link_event(&mut self, event: CallLinkEvent) {
         match event {
-            LinkEvent::Requested { link, hello } => {
+            CallLinkEvent::Requested(link, hello) => {
                 if let Err(reason) = self.requested(link, &hello) {
-                    let _ = self.links.messages.port.refuse(link, &reason);
+                    self.links.messages.refuse(link, &reason);
                 }
             }
-            LinkEvent::Connected { link, reply } => self.upstream_connected(link, &reply),
-            LinkEvent::Refused { link, reason } => {
+            CallLinkEvent::Connected(link, reply) => self.upstream_connected(link, &reply),
+            CallLinkEvent::Refused(link, reason) => {
                 self.upstream_lost(link, String::from_utf8_lossy(&reason).into_owned());
                 self.links.close(link);
             }
-            LinkEvent::NotReached { link, why } => {
-                let trouble = self.links.messages.port.trouble(link);
-                self.upstream_lost(link, not_reached(why, trouble).to_string());
+            CallLinkEvent::NotReached(link, error) => {
+                self.upstream_lost(link, error.to_string());
                 self.links.close(link);
             }
-            LinkEvent::Lost { link, .. } => self.lost(link),
-            _ => {}
+            CallLinkEvent::Lost(link) => self.lost(link),
         }
     }
 
@@ -57,10 +54,8 @@ impl CallServer {
     fn requested(&mut self, link: LinkId, hello: &[u8]) -> Result<(), Vec<u8>> {
         let hello = SessionHello::decode(hello)?;
         let tenant = self.tenant(&hello.tenant);
-        let lent = self.lent.iter();
-        let open =
-            lent.filter(|(number, _)| self.executor.resources.memory.is_lent(**number, tenant));
-        let regions = open.map(|(number, region)| (*number, region.token)).collect();
+        let memory = &self.executor.resources.memory;
+        let regions = self.lent.tokens(|number| memory.is_lent(number, tenant));
         let mut welcome = Welcome {
             resumed: false,
             slots: hello.slots.min(self.options.slots).max(1),
@@ -105,9 +100,8 @@ impl CallServer {
         Ok(())
     }
 
-    fn accept(&mut self, link: LinkId, welcome: &Welcome) -> Result<(), FabricError> {
-        let messages = &mut self.links.messages;
-        messages.port.accept(link, &welcome.encode(), messages.queue)
+    fn accept(&mut self, link: LinkId, welcome: &Welcome) -> Result<(), Error> {
+        self.links.messages.accept(link, &welcome.encode())
     }
 
     /// Imports the region of a client for outputs; returns it with its bytes for each output.
@@ -115,9 +109,9 @@ impl CallServer {
         &mut self,
         link: LinkId,
         hello: &SessionHello,
-    ) -> Result<(Option<RemoteRegionId>, u32), FabricError> {
+    ) -> Result<(Option<RemoteRegionId>, u32), Error> {
         let Some(token) = hello.room else { return Ok((None, 0)) };
-        let region = self.links.messages.port.import(link, &token)?;
+        let region = self.links.messages.import(link, &token)?;
         // A region smaller than announced is not used.
         let needs = u64::from(hello.output_bytes) * u64::from(hello.slots);
         match needs <= token.bytes {
@@ -144,17 +138,14 @@ impl CallServer {
         if let Some(state) = self.links.session_mut(session) {
             (state.link, state.output_region) = (None, None);
         }
-        self.machine.lost(session, self.fabric.time_ns(), &mut self.effects);
+        self.machine.lost(session, self.links.messages.time_ns(), &mut self.effects);
         self.apply_effects();
     }
 
     /// Dials the executor that hosts the memory.
     pub(super) fn dial_upstream(&mut self) -> Result<(), Error> {
         let Some(upstream) = &mut self.upstream else { return Ok(()) };
-        let messages = &mut self.links.messages;
-        let hello = Upstream::hello().encode();
-        let dialled = messages.port.connect(&upstream.name, &hello, messages.queue);
-        let link = dialled.map_err(|error| control(&error))?;
+        let link = self.links.messages.connect(&upstream.name, &Upstream::hello().encode())?;
         upstream.dialled(link);
         self.links.set_role(link, LinkRole::Upstream);
         Ok(())
@@ -173,7 +164,7 @@ impl CallServer {
 
     fn upstream_lost(&mut self, link: LinkId, why: String) {
         self.executor.resources.memory.lost(link);
-        let now_ns = self.fabric.time_ns();
+        let now_ns = self.links.messages.time_ns();
         if let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.is_at(link)) {
             upstream.lost(why, now_ns);
         }
@@ -190,7 +181,7 @@ impl CallServer {
         };
         let mut trouble = None;
         for (number, token) in welcome.regions {
-            match self.links.messages.port.import(link, &token) {
+            match self.links.messages.import(link, &token) {
                 Ok(region) => {
                     let site = RegionSite::Remote(link, region);
                     let lent = LentRegion { site, bytes: token.bytes, access: token.access };

@@ -4,9 +4,21 @@ use super::CallServer;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::registered::control;
 use crate::{Error, ErrorCode};
-use farside_base::RegionKind;
+use farside_base::{RegionKind, RegionToken};
 use farside_fabric::{Arena, FabricError, Region};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The lent regions of an executor, by number.
+#[derive(Default)]
+pub(super) struct LentRegions(BTreeMap<u8, Region>);
+
+impl LentRegions {
+    /// Returns the tokens of the regions whose numbers are open to a peer.
+    pub(super) fn tokens(&self, is_open: impl Fn(u8) -> bool) -> Vec<(u8, RegionToken)> {
+        let open = self.0.iter().filter(|(number, _)| is_open(**number));
+        open.map(|(number, region)| (*number, region.token)).collect()
+    }
+}
 
 impl CallServer {
     /// Lends a region of this fabric to calls of all tenants under a number, with the access that it grants to
@@ -36,14 +48,14 @@ impl CallServer {
         let site = RegionSite::Local(region.arena.clone());
         let lent = LentRegion { site, bytes: region.token.bytes, access: region.token.access };
         self.executor.resources.memory.lend(number, lent, tenants);
-        self.lent.insert(number, region.clone());
+        self.lent.0.insert(number, region.clone());
     }
 
     /// Revokes a region: no call accesses it once this returns. Peers that access it by one-sided requests may do
     /// so until the region is deregistered.
     pub fn take_back(&mut self, number: u8) -> Option<Region> {
         self.executor.resources.memory.take_back(number);
-        self.lent.remove(&number)
+        self.lent.0.remove(&number)
     }
 
     /// Registers memory of this fabric and lends it. The region has exactly the bytes asked for, even if the fabric
@@ -58,7 +70,7 @@ impl CallServer {
         access: farside_base::Access,
     ) -> Result<Arena, Error> {
         let spec = farside_fabric::RegionSpec { bytes, access, kind: RegionKind::Memory };
-        let registered = self.fabric.register(&spec);
+        let registered = self.links.messages.fabric().register(&spec);
         let mut region = registered.map_err(|error| self.no_region(number, bytes, &error))?;
         // A fabric may round up; calls must not reach the bytes that were not asked for.
         if let Ok(asked) = region.arena.part(0, bytes as usize) {
@@ -71,7 +83,7 @@ impl CallServer {
     /// Returns the error for a region that could not be registered: what was asked, and the fabric's limit if that
     /// was exceeded.
     fn no_region(&self, number: u8, bytes: u64, error: &FabricError) -> Error {
-        let most = self.fabric.capabilities().region_bytes_max;
+        let most = self.links.messages.fabric().capabilities().region_bytes_max;
         let limit = if bytes > most { format!(" of {most} B") } else { String::new() };
         let error = control(error);
         Error { detail: format!("region {number} of {bytes} B: {}{limit}", error.detail), ..error }

@@ -106,12 +106,11 @@ impl ServerLinks {
     /// Returns how each client is reached, and why so.
     pub(super) fn paths(&self) -> Vec<String> {
         let links = self.sessions().filter_map(|(_, state)| state.link);
-        links.map(|link| self.messages.port.path(link)).collect()
+        links.map(|link| self.messages.path(link)).collect()
     }
 
     pub(super) fn close(&mut self, link: LinkId) {
-        self.messages.forget(link);
-        self.messages.port.close(link);
+        self.messages.close(link);
         if let Some(role) = self.roles.get_mut(link.0 as usize) {
             *role = None;
         }
@@ -175,6 +174,6 @@ impl ServerLinks {
 impl Drop for ServerLinks {
     fn drop(&mut self) {
         let open = (0..).zip(&self.roles).filter(|(_, role)| role.is_some());
-        open.for_each(|(link, _)| self.messages.port.close(LinkId(link)));
+        open.for_each(|(link, _)| self.messages.close(LinkId(link)));
     }
 }

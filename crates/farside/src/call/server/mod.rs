@@ -8,6 +8,7 @@
 mod accept;
 mod lend;
 mod links;
+mod listen;
 mod options;
 mod quota;
 mod registering;
@@ -26,16 +27,16 @@ use super::transport::message_port::{MessagePort, MessagePortSizes, PortEvent};
 use crate::event_wait::EventWait;
 use crate::registered::Registered;
 use crate::{Error, ErrorCode, Node};
+use farside_base::Access;
 use farside_base::waiting::{BACKLOG_INTERVAL, SERVE_PARK_MAX, SPIN_ENGINE_POLLS};
-use farside_fabric::{Fabric, Region};
 use farside_protocol::call::{
     CallId, Effect, Header, Invocation, Refused, Reply, RuntimeAction, Server, Session, Settings,
     Turn,
 };
 use farside_protocol::wire::Violation;
+use lend::LentRegions;
 use links::{LinkRole, ServerLinks};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use subscriptions::{ListenOutcome, Subscriptions};
@@ -67,7 +68,6 @@ const BLOCKS: u64 = 64;
 /// that wait for a word or a lock are polled round robin, 16 per poll, so that they cost other calls little; their
 /// wake-up latency grows with their number.
 pub struct CallServer {
-    fabric: Arc<dyn Fabric>,
     machine: Server,
     /// What the machine has decided and was not applied yet; empty between its steps.
     effects: Vec<Effect>,
@@ -77,7 +77,7 @@ pub struct CallServer {
     tenants: BTreeMap<String, usize>,
     /// Memory of accesses to the host's memory.
     scratch: Option<Registered>,
-    lent: BTreeMap<u8, Region>,
+    lent: LentRegions,
     options: ServerOptions,
     /// The executor that hosts the memory, unless memory is local.
     upstream: Option<Upstream>,
@@ -95,64 +95,42 @@ impl std::fmt::Debug for CallServer {
 }
 
 impl CallServer {
-    /// Serves at `name`, on memory to be lent.
+    /// Returns the sizes of the message port of an executor.
     ///
     /// # Errors
-    /// `FabricLacks`, `AddressTaken`, `BadConfiguration`, `System`.
-    pub fn listen(
-        fabric: &Arc<dyn Fabric>,
-        name: &str,
-        options: &ServerOptions,
-    ) -> Result<Self, Error> {
-        Self::open(fabric, name, options, None)
-    }
-
-    /// Serves at `name` on the memory of the executor at `host`, accessed by one-sided requests: for a processor
-    /// next to an adapter (003 §3.1). Wait until [`Self::has_memory`].
-    ///
-    /// # Errors
-    /// As [`Self::listen`]; `NobodyListens`.
-    pub fn listen_with_host(
-        fabric: &Arc<dyn Fabric>,
-        name: &str,
-        host: &str,
-        options: &ServerOptions,
-    ) -> Result<Self, Error> {
-        let mut server = Self::open(fabric, name, options, Some(host))?;
-        server.dial_upstream()?;
-        Ok(server)
-    }
-
-    fn open(
-        fabric: &Arc<dyn Fabric>,
-        name: &str,
-        options: &ServerOptions,
-        host: Option<&str>,
-    ) -> Result<Self, Error> {
+    /// `BadConfiguration`.
+    fn sizes(options: &ServerOptions) -> Result<MessagePortSizes, Error> {
         let bad = |text: &str| Err(Error::with(ErrorCode::BadConfiguration, text));
         let slots = usize::from(options.slots);
         if !(1..=farside_protocol::call::SLOTS_MAX).contains(&slots) || options.sessions == 0 {
             return bad("an executor has at least one session of 1 to 256 slots");
         }
         let parameters = u32::try_from(options.limits.context_bytes_max).unwrap_or(u32::MAX);
-        let Some(message_bytes) =
+        let Some(receive_bytes) =
             parameters.checked_add(Invocation::BYTES_MAX).filter(|n| *n < 1 << 20)
         else {
             return bad("parameters of a call have less than 1 MiB");
         };
-        let all_slots = options.sessions as usize * slots;
-        let sizes = MessagePortSizes {
-            receives: all_slots,
-            receive_bytes: message_bytes,
-            slots: all_slots,
-            send_bytes: Invocation::BYTES_MAX,
-        };
-        let messages = MessagePort::open(fabric, Some(name), &sizes)?;
+        let slots = options.sessions as usize * slots;
+        let send_bytes = Invocation::BYTES_MAX;
+        Ok(MessagePortSizes { receives: slots, receive_bytes, slots, send_bytes })
+    }
+
+    /// Serves at a port, on memory to be lent or that of the executor at `host`.
+    fn serving(
+        messages: MessagePort,
+        options: &ServerOptions,
+        host: Option<&str>,
+    ) -> Result<Self, Error> {
+        let slots = usize::from(options.slots);
         let output_bytes_max = options.output_bytes_max.max(1);
-        let outputs = Registered::own(fabric, u64::from(output_bytes_max) * all_slots as u64)?;
-        let scratch = host.map(|_| Registered::own(fabric, BLOCKS * BLOCK_BYTES)).transpose()?;
+        let outputs_bytes =
+            u64::from(output_bytes_max) * u64::from(options.sessions) * slots as u64;
+        let outputs = messages.register(outputs_bytes, Access::NONE)?;
+        let scratch = || messages.register(BLOCKS * BLOCK_BYTES, Access::NONE);
+        let scratch = host.map(|_| scratch()).transpose()?;
         let blocks = ScratchPool::new(scratch.as_ref().map(|scratch| &scratch.region.arena));
-        let grace = options.grace.unwrap_or(Duration::from_nanos(fabric.lease_ns()));
+        let grace = options.grace.unwrap_or(Duration::from_nanos(messages.lease_ns()));
         let settings = Settings {
             sessions_max: options.sessions,
             tenant_sessions_max: quota::callers_max(options),
@@ -165,7 +143,6 @@ impl CallServer {
         options.limits.output_bytes_max =
             options.limits.output_bytes_max.min(options.output_bytes_max as usize);
         Ok(Self {
-            fabric: Arc::clone(fabric),
             machine: machine(settings),
             effects: Vec::new(),
             links: ServerLinks::new(messages, outputs, output_bytes_max, slots),
@@ -173,7 +150,7 @@ impl CallServer {
             subscriptions: Subscriptions::default(),
             tenants: BTreeMap::new(),
             scratch,
-            lent: BTreeMap::new(),
+            lent: LentRegions::default(),
             options,
             upstream: host.map(Upstream::new),
             called_ns: 0,
@@ -242,7 +219,7 @@ impl CallServer {
     /// # Errors
     /// `TooManySessions`, `NodeClosed`; `Busy` while calls have operations in flight at the node shared before.
     pub fn share(&mut self, node: &Node) -> Result<(), Error> {
-        let global = GlobalMemory::new(node, self.links.messages.port.waiter())?;
+        let global = GlobalMemory::new(node, self.links.messages.waiter())?;
         self.executor.share(global)
     }
 
@@ -272,7 +249,7 @@ impl CallServer {
 
     /// Returns the address to which callers connect.
     pub fn address(&self) -> Option<String> {
-        self.links.messages.port.address()
+        self.links.messages.address()
     }
 
     /// Returns the number of callers, disconnected ones included.
@@ -318,8 +295,7 @@ impl CallServer {
             self.event(event);
             arrived += 1;
         }
-        let mut link_events = Vec::new();
-        self.links.messages.link_events(&mut link_events);
+        let link_events = self.links.messages.link_events();
         let mut busy = arrived > 0 || !link_events.is_empty();
         link_events.into_iter().for_each(|event| self.link_event(event));
         let quiet = self.machine.is_idle() && !self.links.messages.has_backlog();
@@ -328,7 +304,7 @@ impl CallServer {
         }
         // A single call begins within the resolution of the clock.
         let arrival_ns = self.arrival_ns.filter(|_| arrived == 1);
-        let now_ns = arrival_ns.unwrap_or_else(|| self.fabric.time_ns());
+        let now_ns = arrival_ns.unwrap_or_else(|| self.links.messages.time_ns());
         if self.machine.wakes_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.machine.tick(now_ns, &mut self.effects);
             self.apply_effects();
@@ -395,7 +371,7 @@ impl CallServer {
                 self.send();
                 answered = false;
             }
-            let then_ns = self.fabric.time_ns();
+            let then_ns = self.links.messages.time_ns();
             let used_ns = then_ns.saturating_sub(now_ns).max(SLICE_NS_MIN);
             if turn == Turn::Ready {
                 self.executor.took(at, used_ns);
@@ -487,8 +463,8 @@ impl CallServer {
 
     /// Returns the arrival time of calls, the same for all that arrived together.
     fn arrival_ns(&mut self) -> u64 {
-        let fabric = &self.fabric;
-        *self.arrival_ns.get_or_insert_with(|| fabric.time_ns())
+        let messages = &self.links.messages;
+        *self.arrival_ns.get_or_insert_with(|| messages.time_ns())
     }
 
     fn request(&mut self, session: Session, header: Header, body: &[u8]) -> Result<(), Violation> {
@@ -548,13 +524,13 @@ impl CallServer {
             let nap = if wait.parks_next() { self.nap() } else { SERVE_PARK_MAX };
             let waited = match has_blocked {
                 true if wait.parks_next()
-                    && self.executor.poll_all_blocked(self.fabric.time_ns()) =>
+                    && self.executor.poll_all_blocked(self.links.messages.time_ns()) =>
                 {
                     Ok(())
                 }
                 true => wait.wait(),
                 false => {
-                    let port = &mut *self.links.messages.port;
+                    let port = self.links.messages.port();
                     let sleep = |wait: &mut EventWait| wait.wait_for_event(port, Some(nap));
                     self.executor.wait(&mut wait, sleep)
                 }
@@ -567,7 +543,7 @@ impl CallServer {
 
     /// Returns how long no timer is due.
     fn nap(&self) -> Duration {
-        let now_ns = self.fabric.time_ns();
+        let now_ns = self.links.messages.time_ns();
         let redial_ns = self.upstream.as_ref().and_then(Upstream::redial_ns);
         let at_ns = self.machine.wakes_at_ns().into_iter().chain(redial_ns).min();
         let at_ns = at_ns.unwrap_or(u64::MAX);

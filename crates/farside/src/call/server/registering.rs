@@ -67,7 +67,7 @@ impl CallServer {
         }
         let at = self.links.slot_index(call);
         self.executor.begin_loading((at, tenant), &object, &self.options.limits);
-        let now_ns = self.fabric.time_ns();
+        let now_ns = self.links.messages.time_ns();
         self.machine.load(call, now_ns);
     }
 

@@ -2,18 +2,17 @@
 
 use crate::call::executor::Executor;
 use crate::call::memory::remote::{BLOCK_BYTES, MemoryRequest};
-use crate::registered::{Registered, control};
+use crate::registered::{Registered, control, not_reached};
 use crate::{Error, ErrorCode};
 use farside_base::{
-    Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice, Operation,
-    Receive, ReceiveQueueId, RegionId, RemoteRegionId, RemoteSlice, Source, Work, WorkFlags,
-    WorkId,
+    Access, Capabilities, Completion, CompletionKind, CompletionStatus, LinkId, LocalSlice,
+    Operation, Receive, ReceiveQueueId, RegionId, RegionKind, RegionToken, RemoteRegionId,
+    RemoteSlice, Source, Work, WorkFlags, WorkId,
 };
-use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Stop};
+use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Stop, Waiter};
 use farside_protocol::call::Header;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Most messages posted with one doorbell; each may need two work requests.
 const BATCH: usize = 16;
@@ -56,10 +55,24 @@ pub(crate) enum PortEvent {
     LinkFailed(LinkId, CompletionStatus),
 }
 
-/// A port with receives and an outbox.
+/// An event of a link.
+pub(crate) enum CallLinkEvent {
+    /// A peer wants to connect, with this hello.
+    Requested(LinkId, Vec<u8>),
+    /// The peer accepted, with this reply.
+    Connected(LinkId, Vec<u8>),
+    /// The peer refused, for this reason.
+    Refused(LinkId, Vec<u8>),
+    /// The peer was not reached.
+    NotReached(LinkId, Error),
+    Lost(LinkId),
+}
+
+/// A port with receives and an outbox: all that calls use of a fabric.
 pub(crate) struct MessagePort {
-    pub(crate) port: Box<dyn Port>,
-    pub(crate) queue: ReceiveQueueId,
+    fabric: Arc<dyn Fabric>,
+    port: Box<dyn Port>,
+    queue: ReceiveQueueId,
     inbox: Registered,
     /// Bytes of a receive.
     receive_bytes: u32,
@@ -122,6 +135,7 @@ impl MessagePort {
         let outbox = Registered::own(fabric, slot_bytes * sizes.slots as u64)?;
         let queue = port.create_receive_queue(sizes.receives).map_err(|error| control(&error))?;
         let mut port = Self {
+            fabric: Arc::clone(fabric),
             port,
             queue,
             inbox,
@@ -202,7 +216,7 @@ impl MessagePort {
     }
 
     /// Drops the queued messages of a link that was closed.
-    pub(crate) fn forget(&mut self, link: LinkId) {
+    fn forget(&mut self, link: LinkId) {
         self.outgoing.retain(|message| message.link != link);
     }
 
@@ -405,9 +419,91 @@ impl MessagePort {
         Some(header)
     }
 
-    /// Collects the link events of the port.
-    pub(crate) fn link_events(&mut self, out: &mut Vec<LinkEvent>) {
-        self.port.link_events(out);
+    /// Returns the events of links.
+    pub(crate) fn link_events(&mut self) -> Vec<CallLinkEvent> {
+        let mut events = Vec::new();
+        self.port.link_events(&mut events);
+        let event = |event| {
+            Some(match event {
+                LinkEvent::Requested { link, hello } => CallLinkEvent::Requested(link, hello),
+                LinkEvent::Connected { link, reply } => CallLinkEvent::Connected(link, reply),
+                LinkEvent::Refused { link, reason } => CallLinkEvent::Refused(link, reason),
+                LinkEvent::NotReached { link, why } => {
+                    CallLinkEvent::NotReached(link, not_reached(why, self.port.trouble(link)))
+                }
+                LinkEvent::Lost { link, .. } => CallLinkEvent::Lost(link),
+                _ => return None,
+            })
+        };
+        events.into_iter().filter_map(event).collect()
+    }
+
+    /// Returns the time of the fabric.
+    pub(crate) fn time_ns(&self) -> u64 {
+        self.fabric.time_ns()
+    }
+
+    /// Returns how long the fabric lets a peer be silent.
+    pub(crate) fn lease_ns(&self) -> u64 {
+        self.fabric.lease_ns()
+    }
+
+    pub(crate) fn fabric(&self) -> &Arc<dyn Fabric> {
+        &self.fabric
+    }
+
+    /// Registers memory with this access for peers.
+    pub(crate) fn register(&self, bytes: u64, access: Access) -> Result<Registered, Error> {
+        Registered::new(&self.fabric, bytes, access, RegionKind::Memory)
+    }
+
+    pub(crate) fn connect(&mut self, name: &str, hello: &[u8]) -> Result<LinkId, Error> {
+        self.port.connect(name, hello, self.queue).map_err(|error| control(&error))
+    }
+
+    pub(crate) fn accept(&mut self, link: LinkId, reply: &[u8]) -> Result<(), Error> {
+        self.port.accept(link, reply, self.queue).map_err(|error| control(&error))
+    }
+
+    /// Refuses a peer, which may be gone already.
+    pub(crate) fn refuse(&mut self, link: LinkId, reason: &[u8]) {
+        let _ = self.port.refuse(link, reason);
+    }
+
+    /// Closes a link and drops its queued messages.
+    pub(crate) fn close(&mut self, link: LinkId) {
+        self.forget(link);
+        self.port.close(link);
+    }
+
+    pub(crate) fn import(
+        &mut self,
+        link: LinkId,
+        token: &RegionToken,
+    ) -> Result<RemoteRegionId, Error> {
+        self.port.import(link, token).map_err(|error| control(&error))
+    }
+
+    /// Returns what is known of the failure of a link.
+    pub(crate) fn trouble(&self, link: LinkId) -> Option<String> {
+        self.port.trouble(link)
+    }
+
+    pub(crate) fn path(&self, link: LinkId) -> String {
+        self.port.path(link)
+    }
+
+    pub(crate) fn address(&self) -> Option<String> {
+        self.port.address()
+    }
+
+    /// Returns the port, to be waited for.
+    pub(crate) fn port(&mut self) -> &mut dyn Port {
+        &mut *self.port
+    }
+
+    pub(crate) fn waiter(&self) -> Arc<dyn Waiter> {
+        self.port.waiter()
     }
 
     /// Whether messages wait for space in the port.

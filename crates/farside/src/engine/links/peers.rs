@@ -1,90 +1,31 @@
 //! The other nodes, as the engine reaches them: links, imported regions, messengers.
 
-use crate::stopped::Watched;
-use farside_base::{
-    ErrorCode, Incarnation, LinkId, LocalSlice, MemoryId, NodeId, NodeSet, Receive, ReceiveQueueId,
-    RegionId, RegionToken, RemoteRegionId, WorkId,
-};
-use farside_fabric::{LinkEvent, Port, SharedWord};
+use super::regions::{PeerLink, PeerWords, Tokens};
+use farside_base::{ErrorCode, Incarnation, LinkId, MemoryId, NodeId, NodeSet};
 use farside_protocol::messaging::Messenger;
-use farside_protocol::wire::{BODY, Class, Family, MESSAGE, Violation};
+use farside_protocol::wire::{BODY, Class, Family, Violation};
 use std::collections::BTreeSet;
-
-/// Distance between receive buffers in bytes.
-pub(crate) const MESSAGE_SLOT: u64 = 64;
-/// Marks the work ids of placements.
-pub(crate) const PLACED: u64 = 1 << 63;
-/// Marks the work ids of membership queries; the queried node is in the low bits.
-pub(crate) const ASKED: u64 = 1 << 62;
-/// The work id of every message, which is unsignaled.
-pub(crate) const SENT: WorkId = WorkId(u64::MAX);
 
 /// One connected node.
 #[derive(Debug)]
-pub(crate) struct Peer {
+pub(super) struct Peer {
     /// Tells restarts of its process apart.
-    pub(crate) incarnation: Incarnation,
+    pub(super) incarnation: Incarnation,
     /// The memory that it lends.
-    pub(crate) memory: Option<MemoryId>,
+    pub(super) memory: Option<MemoryId>,
     /// Tokens of the regions that this node may write.
-    pub(crate) tokens: Tokens,
+    pub(super) tokens: Tokens,
     /// `None` while the link is broken; it may reconnect.
-    pub(crate) link: Option<PeerLink>,
+    pub(super) link: Option<PeerLink>,
     /// The peer ended the link. If nothing listens at its address any more, its process has certainly
     /// ended.
-    pub(crate) ended: bool,
-    pub(crate) messenger: Messenger,
-    /// Its fence word, which outlives the link; `None` if this processor cannot access it.
-    pub(crate) fence_word: Option<SharedWord>,
-    /// The words of it that this node watches; outlives the link too.
-    pub(crate) watched: Option<Watched>,
+    pub(super) ended: bool,
+    pub(super) messenger: Messenger,
+    /// Its words that this node may access, once it was linked.
+    pub(super) words: Option<PeerWords>,
     /// Its link, if that was closed before this node had imported its regions. It may have imported those
     /// of this node.
-    pub(crate) closed: Option<LinkId>,
-}
-
-/// The regions of a peer, as it exports them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tokens {
-    pub(crate) home: RegionToken,
-    pub(crate) cache: RegionToken,
-    pub(crate) fence: RegionToken,
-}
-
-/// A link to a peer, with its imported regions.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PeerLink {
-    pub(crate) id: LinkId,
-    pub(crate) home: RemoteRegionId,
-    pub(crate) cache: RemoteRegionId,
-    pub(crate) fence: RemoteRegionId,
-    /// The question that the peer's adapter has not answered yet. Only one at a time: soft-RoCE starts its
-    /// retransmission timer again with each request, so that requests in short intervals put off for ever what a lost
-    /// packet needs.
-    pub(crate) question: Option<Question>,
-}
-
-/// When a peer was asked whether this node is a member still.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Question {
-    /// In ticks of the hit path's clock.
-    pub(crate) asked: u64,
-    /// In time of the fabric.
-    pub(crate) asked_ns: u64,
-}
-
-impl PeerLink {
-    /// Imports the regions over a connected link; `None` if that fails.
-    pub(crate) fn import(port: &mut dyn Port, id: LinkId, tokens: &Tokens) -> Option<Self> {
-        let home = port.import(id, &tokens.home).ok()?;
-        let cache = port.import(id, &tokens.cache).ok()?;
-        let fence = port.import(id, &tokens.fence).ok()?;
-        Some(Self { id, home, cache, fence, question: None })
-    }
-
-    pub(crate) fn region(&self, cache: bool) -> RemoteRegionId {
-        if cache { self.cache } else { self.home }
-    }
+    pub(super) closed: Option<LinkId>,
 }
 
 /// All other nodes.
@@ -97,23 +38,15 @@ pub(crate) struct Peers {
     /// Memories whose nodes have left; other memories that are gone are lost.
     memories_left: BTreeSet<MemoryId>,
     /// Peers whose messenger may have messages to post.
-    pub(crate) ready: NodeSet,
-    /// The port at which new nodes ask to join; only the coordinator has one.
-    pub(crate) rendezvous: Option<(Box<dyn Port>, ReceiveQueueId)>,
-    pub(crate) events: Vec<LinkEvent>,
-    pub(crate) receives: ReceiveQueueId,
-    /// Receive buffers handed out so far.
-    buffers: u64,
-    /// Messages over links whose `Connected` event has not arrived yet.
-    pub(crate) early: Vec<(LinkId, [u8; MESSAGE])>,
+    pub(super) ready: NodeSet,
     /// Peers that broke the protocol.
     muted: NodeSet,
     /// The same, with the reasons for people.
-    pub(crate) accused: Vec<(NodeId, Violation)>,
+    accused: Vec<(NodeId, Violation)>,
 }
 
 impl Peers {
-    pub(crate) fn new(nodes_max: u16, receives: ReceiveQueueId) -> Self {
+    pub(super) fn new(nodes_max: u16) -> Self {
         Self {
             connected: (0..nodes_max).map(|_| None).collect(),
             by_link: Vec::new(),
@@ -121,21 +54,16 @@ impl Peers {
             left: NodeSet::EMPTY,
             memories_left: BTreeSet::new(),
             ready: NodeSet::EMPTY,
-            rendezvous: None,
-            events: Vec::new(),
-            receives,
-            buffers: 0,
-            early: Vec::new(),
             muted: NodeSet::EMPTY,
             accused: Vec::new(),
         }
     }
 
-    pub(crate) fn get(&self, node: NodeId) -> Option<&Peer> {
+    pub(super) fn get(&self, node: NodeId) -> Option<&Peer> {
         self.connected.get(usize::from(node.0))?.as_ref()
     }
 
-    pub(crate) fn get_mut(&mut self, node: NodeId) -> Option<&mut Peer> {
+    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Peer> {
         self.connected.get_mut(usize::from(node.0))?.as_mut()
     }
 
@@ -159,7 +87,7 @@ impl Peers {
     }
 
     /// The open links, by node.
-    pub(crate) fn links_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut PeerLink)> {
+    pub(super) fn links_mut(&mut self) -> impl Iterator<Item = (NodeId, &mut PeerLink)> {
         self.connected.iter_mut().enumerate().filter_map(|(number, peer)| {
             let link = peer.as_mut()?.link.as_mut()?;
             Some((NodeId(number as u16), link))
@@ -191,15 +119,22 @@ impl Peers {
     }
 
     /// Queues a message for a node; does nothing if the node was removed.
-    pub(crate) fn push(&mut self, to: NodeId, class: Class, family: Family, body: &[u8; BODY]) {
+    pub(super) fn push(&mut self, to: NodeId, class: Class, family: Family, body: &[u8; BODY]) {
         if let Some(peer) = self.get_mut(to) {
             peer.messenger.push(class, family, body);
             self.ready.insert(to);
         }
     }
 
+    /// Notes that a node's link was lost, and whether the node ended it.
+    pub(crate) fn lost(&mut self, node: NodeId, ended: bool) {
+        if let Some(peer) = self.get_mut(node) {
+            peer.ended = ended;
+        }
+    }
+
     /// Adds a node; false if its number is out of range or taken.
-    pub(crate) fn insert(&mut self, node: NodeId, peer: Peer) -> bool {
+    pub(super) fn insert(&mut self, node: NodeId, peer: Peer) -> bool {
         let Some(place) = self.connected.get_mut(usize::from(node.0)) else {
             return false;
         };
@@ -224,7 +159,7 @@ impl Peers {
     }
 
     /// Removes a node for good, after it was unlinked.
-    pub(crate) fn remove(&mut self, node: NodeId, left: bool) {
+    pub(super) fn remove(&mut self, node: NodeId, left: bool) {
         self.dead.insert(node);
         if left {
             self.left.insert(node);
@@ -236,7 +171,7 @@ impl Peers {
     }
 
     /// Sets a node's link.
-    pub(crate) fn link(&mut self, node: NodeId, link: PeerLink) {
+    pub(super) fn link(&mut self, node: NodeId, link: PeerLink) {
         let place = link.id.0 as usize;
         if let Some(peer) = self.get_mut(node) {
             peer.link = Some(link);
@@ -250,7 +185,7 @@ impl Peers {
     }
 
     /// Takes a node's link away, if it has one; nothing from it is processed any more.
-    pub(crate) fn unlink(&mut self, node: NodeId) -> Option<LinkId> {
+    pub(super) fn unlink(&mut self, node: NodeId) -> Option<LinkId> {
         let link = self.get_mut(node)?.link.take()?.id;
         self.by_link[link.0 as usize] = None;
         Some(link)
@@ -260,6 +195,41 @@ impl Peers {
     #[inline]
     pub(crate) fn is_linked(&self, node: NodeId) -> bool {
         self.get(node).is_some_and(|peer| peer.link.is_some())
+    }
+
+    /// The memory that a node lends in bytes; zero if it is not connected.
+    pub(crate) fn home_bytes(&self, node: NodeId) -> u64 {
+        self.get(node).map_or(0, |peer| peer.tokens.home.bytes)
+    }
+
+    /// The incarnation of a connected node.
+    pub(crate) fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
+        self.get(node).map(|peer| peer.incarnation)
+    }
+
+    /// Whether a node is connected, perhaps with a broken link.
+    pub(crate) fn is_connected(&self, node: NodeId) -> bool {
+        self.get(node).is_some()
+    }
+
+    /// Whether a node ended its link itself.
+    pub(crate) fn has_ended(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|peer| peer.ended)
+    }
+
+    /// The number of messages received from a node over all its links.
+    pub(crate) fn received_count(&self, node: NodeId) -> Option<u64> {
+        self.get(node).map(|peer| peer.messenger.received_count())
+    }
+
+    /// Whether all messages queued for a node are posted.
+    pub(crate) fn has_sent_all(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(|peer| peer.messenger.has_sent_all())
+    }
+
+    /// Peers that broke the protocol, with the reasons.
+    pub(crate) fn accused(&self) -> &[(NodeId, Violation)] {
+        &self.accused
     }
 
     /// Whether a peer has broken the protocol; its messages are ignored.
@@ -273,30 +243,5 @@ impl Peers {
         if self.accused.len() < 64 {
             self.accused.push((node, violation));
         }
-    }
-
-    /// Posts the receives for a new link, `count` for each peer. The queue is shared, so receives of a
-    /// removed peer serve the next one.
-    pub(crate) fn post_receives(&mut self, port: &mut dyn Port, messages: RegionId, count: u64) {
-        while self.buffers < self.alive() as u64 * count {
-            let slot = self.buffers;
-            self.buffers += 1;
-            self.repost(port, messages, slot);
-        }
-    }
-
-    /// Reposts the receive of a buffer.
-    pub(crate) fn repost(&mut self, port: &mut dyn Port, messages: RegionId, slot: u64) {
-        let receive = Receive {
-            id: WorkId(slot),
-            queue: self.receives,
-            into: LocalSlice {
-                region: messages,
-                offset: slot * MESSAGE_SLOT,
-                bytes: MESSAGE_SLOT as u32,
-            },
-        };
-        let posted = port.post_receives(&[receive]);
-        debug_assert_eq!(posted.accepted, 1, "the queue has room for every buffer");
     }
 }

@@ -2,9 +2,8 @@
 //! not linked. Their processes may be silent for ever, or name a future view that never comes, so each
 //! request expires.
 
-use crate::boot::AT_RENDEZVOUS;
-use crate::engine::Engine;
-use farside_base::{ErrorCode, LinkId};
+use super::Engine;
+use farside_base::ErrorCode;
 use farside_protocol::member::{JoinRefusal, MemberEvent, RequestId};
 
 /// The refusal of a request that has expired.
@@ -55,10 +54,10 @@ impl Engine {
         if self.requests.pending.is_empty() {
             return;
         }
-        let now_ns = self.boot.fabric.time_ns();
+        let now_ns = self.links.now_ns();
         for Pending { request, admitted, .. } in self.requests.take_expired(now_ns) {
             match admitted {
-                true => self.close_rendezvous_link(LinkId((request.0 & !AT_RENDEZVOUS) as u32)),
+                true => self.links.close_request(request),
                 false => {
                     let text = NO_LINK_IN_TIME.to_owned();
                     self.turn_away(request, JoinRefusal { code: ErrorCode::TimedOut, text });

@@ -9,57 +9,16 @@
 //! mapping cannot be revoked. The port reports this (`Port::may_land`). Until the copy has ended, according
 //! to the count of its port or with its process, the frames and blocks that it may write are not reused.
 
-use crate::boot::FENCE_BYTES;
-use crate::engine::{Engine, FollowUp};
+use super::links::PeerWords;
+use super::{Engine, FollowUp};
 use crate::hit::remove_member;
-use crate::peer::{Peer, PeerLink};
-use farside_base::{LinkId, NodeId, NodeSet, ViewNumber};
-use farside_fabric::{Arena, PeerProcess, Port, SharedWord};
+use farside_base::{LinkId, NodeId, ViewNumber};
 use farside_protocol::coherence;
 use farside_protocol::member::{self, Evidence, Outlives, Watch};
 use std::fs;
-use std::sync::atomic::Ordering;
 
-/// Offset of the pair words in a fence region, one per number of a member admitted later. Members on one
-/// machine query no quorum, so the area of those queries is free.
-const PAIRS: u64 = 64;
-/// Offset of the owner's poll count, in cache lines apart from those that hits read.
-const POLLS: u64 = FENCE_BYTES - 128;
 /// Busy polls between readings of the clock.
 const POLLS_PER_LOOK: u32 = 16;
-
-const _: () = assert!(PAIRS + NodeSet::CAPACITY as u64 * 8 <= POLLS);
-const _: () = assert!(POLLS.is_multiple_of(128));
-
-/// The words of a peer that this node watches and decides by.
-#[derive(Debug)]
-pub(crate) struct Watched {
-    /// The peer's poll count.
-    polls: SharedWord,
-    /// The word of the pair, for a member admitted before this node.
-    pair: Option<SharedWord>,
-    process: PeerProcess,
-}
-
-impl Watched {
-    /// For a linked peer, which was admitted before this node if `is_before`; `None` if this processor
-    /// cannot access its memory.
-    pub(crate) fn new(
-        port: &dyn Port,
-        link: PeerLink,
-        me: NodeId,
-        is_before: bool,
-    ) -> Option<Self> {
-        let reach = |offset| port.reach_word(link.id, link.fence, offset);
-        let pair = if is_before { Some(reach(pair_of(me))?) } else { None };
-        Some(Self { polls: reach(POLLS)?, pair, process: port.peer_process(link.id) })
-    }
-}
-
-/// Offset of the word that the member with this number shares with one admitted before it.
-fn pair_of(last: NodeId) -> u64 {
-    PAIRS + u64::from(last.0) * 8
-}
 
 /// A removed member with a thread that may be inside a copy.
 #[derive(Debug)]
@@ -74,26 +33,18 @@ pub(crate) struct Lookout {
     watch: Watch,
     /// Whether stopped members are removed.
     removes: bool,
-    /// The published count of this node's polls; `None` if its caller drives it.
-    own: Option<SharedWord>,
-    polls: u64,
     lingering: Vec<Lingering>,
     /// Removals that the removal machine has settled while a member lingers: the member, and the view that
     /// admitted it.
     settled: Vec<(NodeId, ViewNumber)>,
+    /// Stopped members that this node has removed.
+    removals: u64,
 }
 
 impl Lookout {
-    /// `own` is this node's fence region, if threads of the node itself poll it.
-    pub(crate) fn new(own: Option<&Arena>, lease_ns: u64, removes: bool) -> Self {
-        Self {
-            watch: Watch::new(lease_ns),
-            removes,
-            own: own.and_then(|own| SharedWord::new(own, POLLS).ok()),
-            polls: 0,
-            lingering: Vec::new(),
-            settled: Vec::new(),
-        }
+    pub(super) fn new(lease_ns: u64, removes: bool) -> Self {
+        let watch = Watch::new(lease_ns);
+        Self { watch, removes, lingering: Vec::new(), settled: Vec::new(), removals: 0 }
     }
 
     /// When this node has to check the time.
@@ -102,16 +53,13 @@ impl Lookout {
     }
 
     /// Removed members that may still write memory of this node.
-    pub(crate) fn lingering_count(&self) -> u64 {
+    pub(super) fn lingering_count(&self) -> u64 {
         self.lingering.len() as u64
     }
 
-    /// Starts to watch a peer.
-    pub(crate) fn add(&mut self, node: NodeId, peer: &Peer) {
-        let stops = |watched: &Watched| watched.process != PeerProcess::Elsewhere;
-        if self.removes && peer.watched.as_ref().is_some_and(stops) {
-            self.watch.add(node);
-        }
+    /// The number of stopped members that this node has removed.
+    pub(super) fn removals(&self) -> u64 {
+        self.removals
     }
 }
 
@@ -119,13 +67,16 @@ impl Engine {
     /// Counts a poll of this engine, and checks the peers when that is due.
     #[inline]
     pub(crate) fn count_poll(&mut self) {
-        let lookout = &mut self.lookout;
-        if let Some(own) = &lookout.own {
-            lookout.polls += 1;
-            own.store(lookout.polls, Ordering::Relaxed);
-        }
-        if self.turns.is_multiple_of(POLLS_PER_LOOK) {
+        self.links.count_poll();
+        if self.polls.is_multiple_of(POLLS_PER_LOOK) {
             self.look_at_peers();
+        }
+    }
+
+    /// Starts to watch a peer.
+    pub(super) fn watch_peer(&mut self, node: NodeId) {
+        if self.lookout.removes && self.links.words(node).is_some_and(PeerWords::is_watched) {
+            self.lookout.watch.add(node);
         }
     }
 
@@ -138,22 +89,22 @@ impl Engine {
         if self.lookout.wakes_at_ns() == u64::MAX || self.closed_with.is_some() {
             return;
         }
-        let now_ns = self.boot.fabric.time_ns();
-        let peers = &self.peers;
-        let watched = |node| peers.get(node).and_then(|peer| peer.watched.as_ref());
-        let count = |node| watched(node).map_or(0, |peer| peer.polls.load(Ordering::Relaxed));
-        if !self.lookout.watch.look(now_ns, count) || !self.membership.is_ready() {
+        let now_ns = self.links.now_ns();
+        let (links, membership) = (&self.links, self.membership.machine());
+        let polls = |node| links.words(node).map_or(0, PeerWords::polls);
+        if !self.lookout.watch.look(now_ns, polls) || !membership.is_ready() {
             return;
         }
-        let order: Vec<NodeId> = self.membership.alive().map(|(node, _)| node).collect();
-        let evidence = |node| watched(node).map_or(Evidence::Hidden, |peer| evidence(peer.process));
+        let order: Vec<NodeId> = membership.alive().map(|(node, _)| node).collect();
+        let process = |node| links.words(node).and_then(PeerWords::process);
+        let evidence = |node| process(node).map_or(Evidence::Hidden, evidence);
         let stopped = self.lookout.watch.stopped(self.lines.me(), &order, evidence);
         // All pairs are decided first: this node may be the one that was removed meanwhile.
         if !stopped.iter().all(|node| self.outlives(*node)) {
             return self.remove_self();
         }
         for node in stopped {
-            self.counters.removals += 1;
+            self.lookout.removals += 1;
             self.lookout.watch.remove(node);
             self.follow_ups.push_back(FollowUp::Drop(node));
         }
@@ -161,36 +112,14 @@ impl Engine {
 
     /// Decides, once and for all, whether this node survives a member; true if there is nothing to decide.
     pub(crate) fn outlives(&self, node: NodeId) -> bool {
-        let Some(peer) = self.peers.get(node).filter(|_| !self.resumes()) else {
+        let peers = self.links.peers();
+        let Some(incarnation) = peers.incarnation(node).filter(|_| !self.links.resumes()) else {
             return true;
         };
-        let first = self.membership.born() < self.membership.born_of(node);
-        let own;
-        let (pair, last) = if first {
-            own = SharedWord::new(&self.regions.fence.arena, pair_of(node)).ok();
-            (own.as_ref(), peer.incarnation)
-        } else {
-            let watched = peer.watched.as_ref();
-            (watched.and_then(|watched| watched.pair.as_ref()), self.membership.incarnation())
-        };
-        let Some(pair) = pair else {
-            return true;
-        };
-        let outlives = Outlives::new(last, first);
-        loop {
-            let word = pair.load(Ordering::Acquire);
-            if let Some(decided) = outlives.read(word) {
-                return decided;
-            }
-            // Checked after the word: if the word belongs to a later node of this number, this node has
-            // been removed.
-            if self.lines.is_removed() {
-                return false;
-            }
-            if pair.compare_exchange(word, outlives.word()).is_ok() {
-                return true;
-            }
-        }
+        let membership = self.membership.machine();
+        let first = membership.born() < membership.born_of(node);
+        let last = if first { incarnation } else { membership.incarnation() };
+        self.links.outlives(node, first, Outlives::new(last, first), || self.lines.is_removed())
     }
 
     /// Records that another member has decided to remove this node: from now on nothing hits.
@@ -202,7 +131,7 @@ impl Engine {
     /// Quarantines a removed member with a closed link, if its thread may be inside a copy.
     pub(crate) fn quarantine(&mut self, node: NodeId, link: Option<LinkId>) {
         self.lookout.watch.remove(node);
-        let Some(link) = link.filter(|link| self.port.may_land(*link)) else {
+        let Some(link) = link.filter(|link| self.links.may_land(*link)) else {
             return;
         };
         self.lookout.lingering.push(Lingering { node, link });
@@ -212,9 +141,9 @@ impl Engine {
 
     /// Ends the quarantine of memory that can no longer be written.
     fn look_at_lingering(&mut self) {
-        let port = &mut self.port;
+        let links = &mut self.links;
         let ended: Vec<Lingering> =
-            self.lookout.lingering.extract_if(.., |member| !port.may_land(member.link)).collect();
+            self.lookout.lingering.extract_if(.., |member| !links.may_land(member.link)).collect();
         for member in ended {
             self.step_own(coherence::CoherenceEvent::Quiet { node: member.node });
         }
@@ -244,17 +173,14 @@ impl Engine {
 
     /// Bytes of memory in quarantine.
     pub(crate) fn quarantined_bytes(&self) -> u64 {
-        let frames = self.coherence.quarantined();
+        let frames = self.coherence.machine().quarantined();
         let frames: u64 = frames.map(|line| line.line_size().bytes() as u64).sum();
         frames + self.homes.quarantined_bytes()
     }
 }
 
 /// The state of a process's threads according to the kernel.
-fn evidence(process: PeerProcess) -> Evidence {
-    let PeerProcess::Number(process) = process else {
-        return Evidence::Hidden;
-    };
+fn evidence(process: u32) -> Evidence {
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else {
         return Evidence::Hidden;
     };
@@ -303,8 +229,7 @@ mod tests {
 
     #[test]
     fn running_and_absent_processes_are_not_stopped() {
-        assert_eq!(evidence(PeerProcess::Number(std::process::id())), Evidence::Running);
-        assert_eq!(evidence(PeerProcess::Number(u32::MAX)), Evidence::Hidden);
-        assert_eq!(evidence(PeerProcess::Hidden), Evidence::Hidden);
+        assert_eq!(evidence(std::process::id()), Evidence::Running);
+        assert_eq!(evidence(u32::MAX), Evidence::Hidden);
     }
 }

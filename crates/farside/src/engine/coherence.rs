@@ -1,41 +1,96 @@
-//! The second half of [`turn`](crate::turn): passes events to the protocol machines and carries out their
-//! effects, in order, before the next step. Follow-ups of effects run after the step, so that machines are
-//! never re-entered.
+//! Lines of memory: drives the coherence machine, and gives operations the frames that they need.
 
-use crate::engine::{Engine, FollowUp, LineWrite};
+use super::links::LineWrite;
+use super::sessions::Performed;
+use super::{Engine, FollowUp};
+use crate::Stats;
 use crate::operation::{OperationKind, is_home};
-use farside_base::{ErrorCode, LineAddress, LineSize, NodeId, OperationId};
+use farside_base::{ErrorCode, Limits, LineAddress, LineSize, MemoryId, NodeId, OperationId};
 use farside_protocol::coherence::{
-    CoherenceEffect, CoherenceEvent, CoherenceMessage, Frame, Here, Level, PlacementTarget,
+    Coherence, CoherenceEffect, CoherenceEvent, CoherenceMessage, Effects, Frame, HeldLine, Here,
+    Level, PlacementTarget,
 };
-use farside_protocol::wire::{BODY, Class, Family, Violation};
+use farside_protocol::wire::{BODY, Family, Violation};
+use std::collections::VecDeque;
+
+/// Drives the coherence machine.
+pub(crate) struct CoherenceDriver {
+    machine: Coherence,
+    effects: Effects,
+    /// Effects carried out so far.
+    performed: u64,
+    /// Operations on lines whose set has no free frame at the moment.
+    frameless: VecDeque<OperationId>,
+    invalidations: u64,
+    evictions: u64,
+}
+
+impl CoherenceDriver {
+    pub(super) fn new(me: NodeId, limits: &Limits) -> Self {
+        Self {
+            machine: Coherence::new(me, limits),
+            effects: Vec::with_capacity(64),
+            performed: 0,
+            frameless: VecDeque::new(),
+            invalidations: 0,
+            evictions: 0,
+        }
+    }
+
+    /// The machine, for queries.
+    pub(super) fn machine(&self) -> &Coherence {
+        &self.machine
+    }
+
+    /// The number of operations that wait for a frame.
+    pub(super) fn frameless(&self) -> usize {
+        self.frameless.len()
+    }
+
+    /// Forgets the operations that wait for a frame: all have failed.
+    pub(super) fn forget_frameless(&mut self) {
+        self.frameless.clear();
+    }
+
+    /// Counts what has happened to lines.
+    pub(super) fn count(&self, stats: &mut Stats) {
+        stats.invalidations = self.invalidations;
+        stats.evictions = self.evictions;
+        stats.write_backs = self.machine.counters().write_backs;
+    }
+}
 
 impl Engine {
-    /// Passes a message to its machine.
-    pub(crate) fn dispatch(
+    /// Passes a message to the coherence machine.
+    pub(super) fn coherence_message(
         &mut self,
         from: NodeId,
-        _class: Class,
-        family: Family,
         body: &[u8; BODY],
     ) -> Result<(), Violation> {
-        match family {
-            Family::Coherence => {
-                let message = CoherenceMessage::decode(body)?;
-                self.check_generation(message.line())?;
-                let here = self.here(message.line());
-                let done = self.step(CoherenceEvent::Received { from, message, here });
-                if let CoherenceMessage::Written { line, .. } = message {
-                    self.written(line);
-                }
-                self.retry_frames(); // any message can end a line's transition, after which it can be evicted
-                done
-            }
-            Family::Lock => self.lock_message(from, body),
-            Family::Member => self.member_message(from, body),
-            Family::Allocate => self.allocate_message(from, body),
-            Family::Credit => Ok(()),
+        let message = CoherenceMessage::decode(body)?;
+        self.check_generation(message.line())?;
+        let here = self.here(message.line());
+        let done = self.step(CoherenceEvent::Received { from, message, here });
+        if let CoherenceMessage::Written { line, .. } = message {
+            self.written(line);
         }
+        self.retry_frames(); // any message can end a line's transition, after which it can be evicted
+        done
+    }
+
+    /// The node that owns a line, as far as the home knows.
+    pub(crate) fn owner_of(&self, line: LineAddress) -> Option<NodeId> {
+        self.coherence.machine.owner(line).map(|(node, _)| node)
+    }
+
+    /// Whether this memory is gone because its node has left.
+    pub(crate) fn has_left(&self, memory: MemoryId) -> bool {
+        self.links.peers().has_left(memory)
+    }
+
+    /// Whether a peer lends this memory.
+    pub(crate) fn lends(&self, memory: MemoryId) -> bool {
+        self.links.peers().lends(memory)
     }
 
     /// Refuses a peer's message about a line of another generation of this node's number: a correct peer
@@ -50,13 +105,13 @@ impl Engine {
     /// Why the memory of a line cannot be accessed, if so: it is gone, or was never lent.
     pub(crate) fn refusal_at(&self, line: LineAddress) -> Option<ErrorCode> {
         let memory = line.memory();
-        if Some(memory) == self.lines.memory() || self.peers.lends(memory) {
+        if Some(memory) == self.lines.memory() || self.lends(memory) {
             return None;
         }
         let (node, generation) = (memory.node(), memory.generation());
-        Some(if self.peers.has_left(memory) {
+        Some(if self.has_left(memory) {
             ErrorCode::NodeLeft
-        } else if generation < self.membership.next_generation(node) {
+        } else if generation < self.membership.machine().next_generation(node) {
             ErrorCode::NodeLost
         } else {
             ErrorCode::ForeignAddress
@@ -69,14 +124,14 @@ impl Engine {
         Here { held, extent }
     }
 
-    /// Steps the coherence machine and carries out all its effects.
-    pub(crate) fn step(&mut self, event: CoherenceEvent) -> Result<(), Violation> {
-        let mut effects = std::mem::take(&mut self.effects);
-        let step = self.coherence.step(event, &mut effects);
+    /// Steps the coherence machine and carries out all its effects, in order, before the next step.
+    fn step(&mut self, event: CoherenceEvent) -> Result<(), Violation> {
+        let mut effects = std::mem::take(&mut self.coherence.effects);
+        let step = self.coherence.machine.step(event, &mut effects);
         for effect in effects.drain(..) {
-            self.route(effect);
+            self.perform(effect);
         }
-        self.effects = effects;
+        self.coherence.effects = effects;
         step
     }
 
@@ -87,8 +142,8 @@ impl Engine {
         }
     }
 
-    fn route(&mut self, effect: CoherenceEffect) {
-        self.routed += 1;
+    fn perform(&mut self, effect: CoherenceEffect) {
+        self.coherence.performed += 1;
         match effect {
             CoherenceEffect::Send { to, message } => self.send(to, &message),
             CoherenceEffect::Place { line, to, target, message } => {
@@ -96,7 +151,7 @@ impl Engine {
             }
             CoherenceEffect::SetLevel { line, held, extent } => {
                 if held.level == Level::Invalid && line.home() != self.me() {
-                    self.counters.invalidations += 1;
+                    self.coherence.invalidations += 1;
                 }
                 self.lines.set_level(line, held, extent);
                 self.watches.wake_line(line);
@@ -104,28 +159,37 @@ impl Engine {
                     self.owned(line);
                 }
             }
-            CoherenceEffect::Fill { operation, line } => self.fill(operation, line),
+            CoherenceEffect::Fill { operation, line } => {
+                self.sessions.fill(&self.lines, operation, line);
+            }
             CoherenceEffect::Release { line } => {
                 self.leaves_frame(line);
                 self.lines.release(line);
                 self.retry_frames();
             }
-            CoherenceEffect::Ready { operation, line } => {
-                if is_home(operation) {
-                    self.lines.set_own(line, Level::Invalid, None);
-                    self.homes.retired(operation);
-                } else {
-                    self.perform(operation, line);
-                    self.retry_frames(); // a line without a transition in progress can be evicted
-                }
-            }
+            CoherenceEffect::Ready { operation, line } => self.ready(operation, line),
             CoherenceEffect::Fail { operation, code, .. } => self.finish(operation, Err(code)),
             CoherenceEffect::DropHome { node } => self.drop_home(node),
         }
     }
 
+    /// Performs an operation after its line has reached the required level.
+    fn ready(&mut self, operation: OperationId, line: LineAddress) {
+        if is_home(operation) {
+            self.lines.set_own(line, Level::Invalid, None);
+            return self.homes.retired(operation);
+        }
+        match self.sessions.perform(&self.lines, operation, line) {
+            Performed::Done => {}
+            Performed::Unpin => self.follow_ups.push_back(FollowUp::Unpin(line)),
+            // Then it is held back or refused, like an operation that starts now.
+            Performed::HeldBack => self.follow_ups.push_back(FollowUp::Start(operation)),
+        }
+        self.retry_frames(); // a line without a transition in progress can be evicted
+    }
+
     fn send(&mut self, to: NodeId, message: &CoherenceMessage) {
-        self.peers.push(to, message.class(), Family::Coherence, &message.encode());
+        self.links.push(to, message.class(), Family::Coherence, &message.encode());
     }
 
     fn place(
@@ -135,7 +199,8 @@ impl Engine {
         target: PlacementTarget,
         message: &CoherenceMessage,
     ) {
-        let (Some(spot), true) = (self.lines.spot(line), self.peers.get(to).is_some()) else {
+        let (Some(spot), true) = (self.lines.spot(line), self.links.peers().is_connected(to))
+        else {
             self.follow_ups.push_back(FollowUp::Placed(line));
             return;
         };
@@ -154,15 +219,17 @@ impl Engine {
             to_cache,
             to_offset,
         };
-        self.placements.add(to, placement, self.peers.is_linked(to));
+        self.links.place(to, placement);
         self.send(to, message);
     }
 
     /// Starts an operation and carries out its follow-ups.
     pub(crate) fn issue(&mut self, operation: OperationId) {
         if self.leaving.is_some() {
-            let confirms =
-                self.request(operation).is_some_and(|(kind, _)| kind == OperationKind::Confirm);
+            let confirms = self
+                .sessions
+                .request(operation)
+                .is_some_and(|(kind, _)| kind == OperationKind::Confirm);
             match confirms {
                 true if self.has_handed_over() => return self.finish(operation, Ok(())),
                 true => {} // held back, or refused, as without a leave
@@ -174,8 +241,8 @@ impl Engine {
     }
 
     /// Passes an operation to its machine, with a frame if its line needs one.
-    fn start(&mut self, operation: OperationId) {
-        let Some((kind, address, want)) = self.slot(operation).map(|slot| {
+    pub(super) fn start(&mut self, operation: OperationId) {
+        let Some((kind, address, want)) = self.sessions.slot(operation).map(|slot| {
             let request = slot.request();
             (request.kind, request.address, request.want())
         }) else {
@@ -209,24 +276,18 @@ impl Engine {
 
     /// Cancels an operation on a line, abandoned by its caller, unless it is held back.
     pub(crate) fn cancel(&mut self, operation: OperationId, line: LineAddress) {
-        let waiting = self.frameless.len();
-        self.frameless.retain(|other| *other != operation);
-        if self.frameless.len() < waiting {
+        let frameless = &mut self.coherence.frameless;
+        if let Some(at) = frameless.iter().position(|waiting| *waiting == operation) {
+            frameless.remove(at);
             return self.finish(operation, Err(ErrorCode::TimedOut));
         }
         let here = self.here(line);
         self.step_own(CoherenceEvent::Cancel { operation, line, here });
     }
 
-    /// The error of every operation that would start now, if any.
-    pub(crate) fn refusal(&self) -> Option<ErrorCode> {
-        let removed = || self.lines.is_removed().then_some(ErrorCode::NodeClosed);
-        self.closed_with.or_else(removed).or(self.failure.map(|_| ErrorCode::NodeFailed))
-    }
-
     /// Whether this node leaves or has left, and has handed over everything that it acknowledged.
     fn has_handed_over(&self) -> bool {
-        self.is_drained() && self.boot.refused.is_none() && self.failure.is_none()
+        self.is_drained() && !self.membership.is_refused() && self.failure.is_none()
     }
 
     /// Returns a frame for the line; `None` if the operation has failed or waits for one.
@@ -251,49 +312,33 @@ impl Engine {
         }
         for victim in self.lines.victims(line) {
             let here = self.here(victim);
-            let routed = self.routed;
+            let performed = self.coherence.performed;
             self.step_own(CoherenceEvent::Evict { line: victim, here });
-            if self.routed == routed {
+            if self.coherence.performed == performed {
                 continue; // in use; try the next oldest
             }
-            self.counters.evictions += 1;
+            self.coherence.evictions += 1;
             if let Some(frame) = self.lines.reserve(line) {
                 return Some(frame);
             }
             break; // dirty: its frame becomes free when its home has taken the line back
         }
-        self.frameless.push_back(operation);
+        self.coherence.frameless.push_back(operation);
         None
     }
 
-    /// Carries out the follow-ups of earlier effects.
-    #[inline]
-    pub(crate) fn follow_up(&mut self) {
-        if !self.follow_ups.is_empty() {
-            self.follow_all();
-        }
+    /// Handles the arrival of a line's bytes at a peer.
+    pub(super) fn placed(&mut self, line: LineAddress) {
+        let here = self.here(line);
+        self.step_own(CoherenceEvent::Placed { line, here });
+        self.retry_frames();
     }
 
-    fn follow_all(&mut self) {
-        while let Some(follow_up) = self.follow_ups.pop_front() {
-            match follow_up {
-                FollowUp::Placed(line) => {
-                    let here = self.here(line);
-                    self.step_own(CoherenceEvent::Placed { line, here });
-                    self.retry_frames();
-                }
-                FollowUp::Unpin(line) => self.unpin(line),
-                FollowUp::RetryFrames => {
-                    for _ in 0..self.frameless.len() {
-                        if let Some(operation) = self.frameless.pop_front() {
-                            self.start(operation);
-                        }
-                    }
-                }
-                FollowUp::Start(operation) => self.start(operation),
-                FollowUp::Drop(node) => self.drop_peer(node),
-                FollowUp::Accuse(node) => self.accuse_peer(node),
-                FollowUp::Judge => self.member_own(farside_protocol::member::MemberEvent::Judge),
+    /// Starts the operations that wait for a frame again.
+    pub(super) fn start_frameless(&mut self) {
+        for _ in 0..self.coherence.frameless.len() {
+            if let Some(operation) = self.coherence.frameless.pop_front() {
+                self.start(operation);
             }
         }
     }
@@ -319,11 +364,11 @@ impl Engine {
         let lost: Vec<LineAddress> = self
             .lines
             .cached()
-            .filter(|line| line.home() == node && self.held(*line).level != Level::Invalid)
+            .filter(|line| line.home() == node && self.here(*line).held.level != Level::Invalid)
             .collect();
         for line in lost {
             self.leaves_frame(line);
-            self.lines.set_level(line, farside_protocol::coherence::HeldLine::default(), None);
+            self.lines.set_level(line, HeldLine::default(), None);
             self.watches.wake_line(line);
             self.lines.release(line);
         }
@@ -331,7 +376,8 @@ impl Engine {
     }
 
     fn retry_frames(&mut self) {
-        if !self.frameless.is_empty() && !self.follow_ups.contains(&FollowUp::RetryFrames) {
+        if !self.coherence.frameless.is_empty() && !self.follow_ups.contains(&FollowUp::RetryFrames)
+        {
             self.follow_ups.push_back(FollowUp::RetryFrames);
         }
     }

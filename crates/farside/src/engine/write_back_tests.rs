@@ -95,7 +95,7 @@ fn turn_when_due(node: &Node) {
     {
         let mut engine = node.core().engine();
         engine.write_backs.queue.iter_mut().for_each(|entry| entry.due_ns = 0);
-        engine.turns = u32::MAX; // the next poll checks
+        engine.polls = u32::MAX; // the next poll checks
     }
     node.turn();
 }
@@ -177,7 +177,7 @@ fn operation_gets_a_frame_when_lines_have_been_placed() {
     let mut word = [0; 8];
     let mut ninth = pin!(other.read_async(nth(first, FRAMES), &mut word));
     assert!(poll(&mut ninth).is_pending());
-    assert_eq!(nodes[1].core().engine().frameless.len(), 1);
+    assert_eq!(nodes[1].core().engine().coherence.frameless(), 1);
     assert_eq!(finish(&nodes, read), Ok(()));
     assert_eq!(finish(&nodes, ninth), Ok(()));
 }

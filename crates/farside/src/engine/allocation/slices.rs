@@ -328,7 +328,7 @@ impl Engine {
             budget.lines -= 1;
             self.homes.jobs.touched.lines += 1;
             self.lines.set_own(line, Level::Invalid, None);
-            if self.lookout.lingering_count() > 0 && self.coherence.is_lost(line) {
+            if self.lookout.lingering_count() > 0 && self.coherence.machine().is_lost(line) {
                 self.homes.jobs.quarantine(number);
             }
             self.step_own(CoherenceEvent::Retire { operation, line, here: Here::default() });

@@ -1,0 +1,118 @@
+//! What a process says to a cluster before it is a member, and how it reads the answers.
+
+use crate::{Config, Error, ErrorCode, Occupancy};
+use farside_base::{Incarnation, Limits};
+use farside_protocol::member::{
+    AskOccupancy, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases,
+    PROTOCOL_VERSION, Welcome,
+};
+use std::net::SocketAddr;
+
+/// A node that is no member yet.
+#[derive(Debug)]
+pub(crate) struct Applicant {
+    identity: Identity,
+    home_bytes: u64,
+}
+
+/// The answer of a cluster to an applicant.
+pub(crate) enum Admission {
+    Admitted(Welcome),
+    /// The coordinator is on this host.
+    Elsewhere(SocketAddr),
+}
+
+fn refused(refusal: JoinRefusal) -> Error {
+    Error::with(refusal.code, refusal.text)
+}
+
+/// A fingerprint of all limits that must be equal on all nodes. Joiners learn `nodes_max` from the cluster.
+fn limits_fingerprint(limits: &Limits) -> u64 {
+    let limits = &Limits { nodes_max: 0, ..*limits };
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in format!("{limits:?}").bytes() {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
+    }
+    hash
+}
+
+impl Applicant {
+    pub(crate) fn new(
+        config: &Config,
+        incarnation: Incarnation,
+        host: Option<SocketAddr>,
+        fabric_lease_ns: u64,
+    ) -> Self {
+        let leases = Leases { fabric_ns: fabric_lease_ns, member_ns: config.lease_ns };
+        let identity = Identity {
+            cluster: config.cluster.clone(),
+            incarnation,
+            limits: limits_fingerprint(&config.limits),
+            host,
+            votes: config.memory_bytes > 0,
+            quorum: host.is_some(),
+            settings: FounderSettings { nodes_max: config.limits.nodes_max, leases },
+        };
+        Self { identity, home_bytes: config.memory_bytes }
+    }
+
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    pub(crate) fn leases(&self) -> Leases {
+        self.identity.settings.leases
+    }
+
+    /// The request to be admitted.
+    pub(crate) fn request(&self) -> Vec<u8> {
+        Join {
+            version: PROTOCOL_VERSION,
+            cluster: self.identity.cluster.clone(),
+            limits: self.identity.limits,
+            incarnation: self.identity.incarnation,
+            home_bytes: self.home_bytes,
+            host: self.identity.host,
+        }
+        .encode()
+    }
+
+    /// Reads the answer to the request. If it is admitted, the settings of the cluster apply to it.
+    ///
+    /// # Errors
+    /// Why the cluster refuses it; `ProtocolViolation`.
+    pub(crate) fn answered(&mut self, answer: &[u8]) -> Result<Admission, Error> {
+        match HelloAnswer::decode(answer) {
+            Ok(HelloAnswer::Welcome(welcome)) => {
+                self.identity.settings = welcome.settings;
+                Ok(Admission::Admitted(welcome))
+            }
+            Ok(HelloAnswer::Refusal(refusal)) => Err(refused(refusal)),
+            Ok(HelloAnswer::Elsewhere(Elsewhere { host })) => Ok(Admission::Elsewhere(host)),
+            Ok(HelloAnswer::PeerReply(_) | HelloAnswer::Resumed(_) | HelloAnswer::Occupancy(_)) => {
+                Err(Error::new(ErrorCode::ProtocolViolation))
+            }
+            Err(error) => Err(refused(error.refusal())),
+        }
+    }
+}
+
+/// The question for the number of members.
+pub(crate) fn occupancy_request() -> Vec<u8> {
+    AskOccupancy.encode()
+}
+
+/// Reads the answer to [`occupancy_request`].
+///
+/// # Errors
+/// Why the coordinator refuses it; `ProtocolViolation`.
+pub(crate) fn read_occupancy(answer: &[u8]) -> Result<Occupancy, Error> {
+    match HelloAnswer::decode(answer) {
+        Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
+            members: occupancy.members.into(),
+            members_max: occupancy.members_max.into(),
+        }),
+        Ok(HelloAnswer::Refusal(refusal)) => Err(refused(refusal)),
+        _ => Err(ErrorCode::ProtocolViolation.into()),
+    }
+}
