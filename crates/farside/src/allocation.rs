@@ -4,13 +4,7 @@ use crate::config::{AllocationHint, AllocationSpec};
 use crate::operation::OperationKind;
 use crate::session::{AccessKind, Buffer, LinePiece, Session};
 use crate::{Error, ErrorCode, GlobalAddress, NodeId};
-use farside_base::LineSize;
 use farside_protocol::allocate::Hint;
-
-/// Bytes of the first page of a directory of named roots.
-pub(crate) const DIRECTORY_BYTES: u64 = 4096;
-/// The line size of directories.
-pub(crate) const DIRECTORY_LINE_SIZE: LineSize = LineSize::DEFAULT;
 
 impl Session {
     /// Allocates zeroed memory, at this node if possible, in lines of the node's default size.

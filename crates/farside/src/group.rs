@@ -10,7 +10,7 @@
 //! Invariant: members make the same collective calls in the same order. A call that fails at one member
 //! breaks the group: it stores [`BROKEN`] as the last barrier, and all further calls fail at all members.
 
-use crate::allocation::DIRECTORY_LINE_SIZE;
+use crate::engine::DIRECTORY_LINE_SIZE;
 use crate::session::Session;
 use crate::typed::{GlobalSlice, Pod};
 use crate::{AllocationSpec, Error, ErrorCode, GlobalAddress, NodeId, Root};

@@ -32,7 +32,11 @@ pub fn occupancy(
     let mut asked = asked.map_err(|unanswered| unanswered.error)?;
     loop {
         match asked.poll() {
-            Some(answer) => return read_occupancy(&answer.map_err(|unanswered| unanswered.error)?),
+            Some(answer) => {
+                let answer = answer.map_err(|unanswered| unanswered.error)?;
+                let (members, members_max) = read_occupancy(&answer)?;
+                return Ok(Occupancy { members, members_max });
+            }
             None if Instant::now() > deadline => return Err(ErrorCode::TimedOut.into()),
             None => crate::wait::tick(),
         }

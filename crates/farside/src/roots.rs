@@ -8,7 +8,7 @@
 //! *Lifetime*: the names are lost with the member that is the directory's home, as the memory of that home
 //! is. The directory of the next such member is empty.
 
-use crate::allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
+use crate::engine::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
 use crate::operation::OperationKind;
 use crate::session::{Deadline, LinePiece, Session};
 use crate::typed::{GlobalSlice, Pod};

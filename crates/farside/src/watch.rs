@@ -5,76 +5,16 @@
 //! Sessions of the same node write an owned line without the engine, so a waiting thread also checks the
 //! word at least every [`WORD_INTERVAL`].
 
+use crate::engine::Watched;
 use crate::node::Node;
 use crate::session::{Deadline, Session};
 use crate::wait::{Core, Parker};
 use crate::{Error, ErrorCode, GlobalAddress};
-use farside_base::LineAddress;
 use farside_base::waiting::{PARK_MAX, UNCACHED_INTERVAL, WORD_INTERVAL};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::Waker;
 use std::time::{Duration, Instant};
-
-/// The tasks to wake when a line's copy or the membership changes.
-#[derive(Debug, Default)]
-pub(crate) struct Watches {
-    lines: Vec<(LineAddress, Waker)>,
-    members: Vec<Waker>,
-    /// The number of steps of the membership machine; threads read it without the engine.
-    member_steps: Arc<AtomicU64>,
-}
-
-impl Watches {
-    /// Wakes the tasks that watch a line whose level changes.
-    #[inline]
-    pub(crate) fn wake_line(&self, line: LineAddress) {
-        if !self.lines.is_empty() {
-            self.lines
-                .iter()
-                .filter(|(of, _)| *of == line)
-                .for_each(|(_, waker)| waker.wake_by_ref());
-        }
-    }
-
-    /// Wakes the tasks that watch the membership.
-    pub(crate) fn wake_members(&self) {
-        self.member_steps.fetch_add(1, Ordering::SeqCst);
-        self.members.iter().for_each(Waker::wake_by_ref);
-    }
-
-    /// Wakes all: this node is closed.
-    pub(crate) fn wake_all(&self) {
-        self.wake_members();
-        self.lines.iter().for_each(|(_, waker)| waker.wake_by_ref());
-    }
-
-    /// The number of steps of the membership machine.
-    pub(crate) fn member_steps(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.member_steps)
-    }
-
-    fn register(&mut self, watched: Watched, waker: &Waker) {
-        match watched {
-            Watched::Line(line) => self.lines.push((line, waker.clone())),
-            Watched::Members => self.members.push(waker.clone()),
-        }
-    }
-
-    fn forget(&mut self, waker: &Waker) {
-        self.lines.retain(|(_, of)| !of.will_wake(waker));
-        self.members.retain(|of| !of.will_wake(waker));
-    }
-}
-
-/// The change that a thread waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Watched {
-    /// The copy of a line.
-    Line(LineAddress),
-    /// The membership.
-    Members,
-}
 
 impl Core {
     /// Polls the engine until `done` or until `until`; parks while it is idle. A change of `watched` and

@@ -1,6 +1,6 @@
 //! What a process says to a cluster before it is a member, and how it reads the answers.
 
-use crate::{Config, Error, ErrorCode, Occupancy};
+use crate::{Config, Error, ErrorCode};
 use farside_base::{Incarnation, Limits};
 use farside_protocol::member::{
     AskOccupancy, Elsewhere, FounderSettings, HelloAnswer, Identity, Join, JoinRefusal, Leases,
@@ -102,16 +102,13 @@ pub(crate) fn occupancy_request() -> Vec<u8> {
     AskOccupancy.encode()
 }
 
-/// Reads the answer to [`occupancy_request`].
+/// Reads the answer to [`occupancy_request`]: the number of members, and the maximum.
 ///
 /// # Errors
 /// Why the coordinator refuses it; `ProtocolViolation`.
-pub(crate) fn read_occupancy(answer: &[u8]) -> Result<Occupancy, Error> {
+pub(crate) fn read_occupancy(answer: &[u8]) -> Result<(usize, usize), Error> {
     match HelloAnswer::decode(answer) {
-        Ok(HelloAnswer::Occupancy(occupancy)) => Ok(Occupancy {
-            members: occupancy.members.into(),
-            members_max: occupancy.members_max.into(),
-        }),
+        Ok(HelloAnswer::Occupancy(told)) => Ok((told.members.into(), told.members_max.into())),
         Ok(HelloAnswer::Refusal(refusal)) => Err(refused(refusal)),
         _ => Err(ErrorCode::ProtocolViolation.into()),
     }

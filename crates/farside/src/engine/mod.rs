@@ -17,11 +17,11 @@ mod lookout;
 mod membership;
 mod requests;
 mod sessions;
+mod watches;
 mod write_back;
 
 use crate::hit::Lines;
 use crate::lock_hit::LockCells;
-use crate::watch::Watches;
 use crate::{Config, ErrorCode, Stats};
 use allocation::Homes;
 use coherence::CoherenceDriver;
@@ -38,8 +38,10 @@ use requests::Requests;
 use sessions::Sessions;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use watches::Watches;
 use write_back::WriteBacks;
 
+pub(crate) use allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
 pub(crate) use applicant::{Admission, Applicant, occupancy_request, read_occupancy};
 pub(crate) use links::{
     Inquiry, Links, MESSAGE_BYTES, Regions, Unanswered, fabric_error, rendezvous_name,
@@ -47,6 +49,7 @@ pub(crate) use links::{
 pub(crate) use locks::Grant;
 pub(crate) use membership::member_name;
 pub(crate) use sessions::GATE_TAKEN;
+pub(crate) use watches::Watched;
 
 /// Busy polls between checks of the links.
 const LINKS_EVERY: u32 = 16;

@@ -2,8 +2,8 @@
 
 use super::AccessDenied;
 use super::direct_loads::DirectLoads;
-use farside_base::{Access, LinkId, RemoteRegionId};
-use farside_fabric::Arena;
+use farside_base::{Access, LinkId, RegionToken, RemoteRegionId};
+use farside_fabric::{Arena, Region};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of region numbers of an executor.
@@ -186,6 +186,26 @@ impl TenantRegions {
 
 fn is_open(tenants: Option<&BTreeSet<usize>>, tenant: usize) -> bool {
     tenants.is_none_or(|tenants| tenants.contains(&tenant))
+}
+
+/// The regions that an executor lends to its peers, by number.
+#[derive(Default)]
+pub(crate) struct LentRegions(BTreeMap<u8, Region>);
+
+impl LentRegions {
+    pub(crate) fn insert(&mut self, number: u8, region: Region) {
+        self.0.insert(number, region);
+    }
+
+    pub(crate) fn remove(&mut self, number: u8) -> Option<Region> {
+        self.0.remove(&number)
+    }
+
+    /// Returns the tokens of the regions whose numbers are open to a peer.
+    pub(crate) fn tokens(&self, is_open: impl Fn(u8) -> bool) -> Vec<(u8, RegionToken)> {
+        let open = self.0.iter().filter(|(number, _)| is_open(**number));
+        open.map(|(number, region)| (*number, region.token)).collect()
+    }
 }
 
 #[cfg(test)]

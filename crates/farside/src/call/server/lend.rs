@@ -4,21 +4,9 @@ use super::CallServer;
 use crate::call::memory::regions::{LentRegion, RegionSite};
 use crate::registered::control;
 use crate::{Error, ErrorCode};
-use farside_base::{RegionKind, RegionToken};
+use farside_base::RegionKind;
 use farside_fabric::{Arena, FabricError, Region};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// The lent regions of an executor, by number.
-#[derive(Default)]
-pub(super) struct LentRegions(BTreeMap<u8, Region>);
-
-impl LentRegions {
-    /// Returns the tokens of the regions whose numbers are open to a peer.
-    pub(super) fn tokens(&self, is_open: impl Fn(u8) -> bool) -> Vec<(u8, RegionToken)> {
-        let open = self.0.iter().filter(|(number, _)| is_open(**number));
-        open.map(|(number, region)| (*number, region.token)).collect()
-    }
-}
+use std::collections::BTreeSet;
 
 impl CallServer {
     /// Lends a region of this fabric to calls of all tenants under a number, with the access that it grants to
@@ -48,14 +36,14 @@ impl CallServer {
         let site = RegionSite::Local(region.arena.clone());
         let lent = LentRegion { site, bytes: region.token.bytes, access: region.token.access };
         self.executor.resources.memory.lend(number, lent, tenants);
-        self.lent.0.insert(number, region.clone());
+        self.lent.insert(number, region.clone());
     }
 
     /// Revokes a region: no call accesses it once this returns. Peers that access it by one-sided requests may do
     /// so until the region is deregistered.
     pub fn take_back(&mut self, number: u8) -> Option<Region> {
         self.executor.resources.memory.take_back(number);
-        self.lent.0.remove(&number)
+        self.lent.remove(number)
     }
 
     /// Registers memory of this fabric and lends it. The region has exactly the bytes asked for, even if the fabric

@@ -22,6 +22,7 @@ pub use options::ServerOptions;
 use super::executor::remote::ScratchPool;
 use super::executor::{CallEnd, Executor, SliceOutcome};
 use super::memory::global::GlobalMemory;
+use super::memory::regions::LentRegions;
 use super::memory::remote::BLOCK_BYTES;
 use super::transport::message_port::{MessagePort, MessagePortSizes, PortEvent};
 use crate::event_wait::EventWait;
@@ -34,7 +35,6 @@ use farside_protocol::call::{
     Turn,
 };
 use farside_protocol::wire::Violation;
-use lend::LentRegions;
 use links::{LinkRole, ServerLinks};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,7 +3,6 @@
 mod slices;
 
 use super::Engine;
-use crate::allocation::{DIRECTORY_BYTES, DIRECTORY_LINE_SIZE};
 use crate::hit::WORD;
 use crate::operation::OperationKind;
 use crate::{ErrorCode, GlobalAddress, NodeId};
@@ -12,6 +11,11 @@ use farside_protocol::allocate::{AllocateFlags, AllocateMessage, Allocator, Hint
 use farside_protocol::wire::{BODY, Family, Violation};
 use slices::{Allocation, Budget, Jobs};
 use std::collections::BTreeMap;
+
+/// Bytes of the first page of a directory of named roots.
+pub(crate) const DIRECTORY_BYTES: u64 = 4096;
+/// The line size of directories.
+pub(crate) const DIRECTORY_LINE_SIZE: LineSize = LineSize::DEFAULT;
 
 const _: () = assert!(DIRECTORY_BYTES <= Budget::SLICE.bytes);
 

@@ -22,7 +22,7 @@ pub(crate) struct Unanswered {
 }
 
 impl Inquiry {
-    /// Asks whoever listens at a name.
+    /// Asks the process that listens at a name.
     ///
     /// # Errors
     /// `NoSuchCluster`, `NotPermitted`, `FabricLacks`, `System`.
