@@ -13,7 +13,6 @@ use farside_fabric::{Fabric, LinkEvent, Port, PortSpec, Stop};
 use farside_protocol::call::Header;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Most messages posted with one doorbell; each may need two work requests.
 const BATCH: usize = 16;
