@@ -1,7 +1,7 @@
 //! Which nodes die, stall or lose each other, and when: drawn from a seed, printed on one line.
 
 use crate::fabric::SimNet;
-use crate::random::Random;
+use farside_base::Random;
 use std::fmt;
 
 /// Something that goes wrong.
