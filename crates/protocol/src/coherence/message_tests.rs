@@ -110,8 +110,8 @@ fn junk_is_refused() {
     for seed in 0..40_000 {
         let mut numbers = MessageGenerator(Random::new(seed));
         let mut body = numbers.message(seed % 10).encode();
-        for _ in 0..=numbers.below(3) {
-            let bit = numbers.below(BODY as u64 * 8) as usize;
+        for _ in 0..=numbers.0.below(3) {
+            let bit = numbers.0.below(BODY as u64 * 8) as usize;
             body[bit / 8] ^= 1 << (bit % 8);
         }
         match CoherenceMessage::decode(&body) {
@@ -129,7 +129,7 @@ fn junk_is_refused() {
 fn noise_is_refused() {
     for seed in 0..20_000 {
         let mut numbers = MessageGenerator(Random::new(seed));
-        let noise: Vec<u8> = (0..BODY).map(|_| numbers.word() as u8).collect();
+        let noise: Vec<u8> = (0..BODY).map(|_| numbers.0.word() as u8).collect();
         let body: [u8; BODY] = noise.try_into().expect("as long as a body");
         assert!(CoherenceMessage::decode(&body).is_err(), "seed {seed}");
     }

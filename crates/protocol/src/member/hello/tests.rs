@@ -203,12 +203,12 @@ fn a_cut_or_lengthened_hello_is_refused() {
 fn changed_bytes_never_decode_to_what_encodes_otherwise() {
     for seed in 1..=3_000 {
         let mut random = HelloGenerator(Random::new(seed));
-        let mut bytes = match random.below(2) {
+        let mut bytes = match random.0.below(2) {
             0 => encode_hello(&random.hello()),
             _ => encode_answer(&random.answer()),
         };
-        for _ in 0..=random.below(3) {
-            let at = random.below(bytes.len() as u64) as usize;
+        for _ in 0..=random.0.below(3) {
+            let at = random.0.below(bytes.len() as u64) as usize;
             bytes[at] = random.0.word() as u8;
         }
         if let Ok(hello) = HelloRequest::decode(&bytes) {
@@ -226,7 +226,7 @@ fn changed_bytes_never_decode_to_what_encodes_otherwise() {
 fn noise_is_refused() {
     for seed in 1..=2_000 {
         let mut random = HelloGenerator(Random::new(seed));
-        let length = random.below(300) as usize;
+        let length = random.0.below(300) as usize;
         let mut bytes: Vec<u8> = (0..length).map(|_| random.0.word() as u8).collect();
         assert!(
             HelloRequest::decode(&bytes).is_err() && HelloAnswer::decode(&bytes).is_err(),
